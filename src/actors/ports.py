@@ -1,0 +1,266 @@
+"""What the actors need from the layer above: protocols and the values that cross them.
+
+Everything here is synchronous and never waits: a link queues what it is given and writes it at the end of the loop's
+tick. Only `Connect` and `Connection.wait_lost` wait, and only node actors call them, in their own task group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import NewType, Protocol
+
+from ..providers.base import Machine
+
+NodeId = NewType("NodeId", int)  # never used twice in a pool: a replacement is another node
+JobId = NewType("JobId", int)  # what the user submitted: one task, or a broadcast of several
+TaskId = NewType("TaskId", int)
+AttemptId = NewType("AttemptId", int)  # never used twice in a pool: a late report of an old attempt finds nobody
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What a node said of itself when it was reached."""
+
+    hostname: str
+    address: str  # by which the other nodes reach it
+    ports: tuple[int, ...]  # free there, kept for generations whose head it is
+    accelerators: tuple[tuple[str, float], ...] = ()  # (type, memory in GB), one entry each
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """One immutable membership view: what every rank of a generation sees."""
+
+    generation: int
+    nodes: tuple[NodeId, ...]  # by rank; rank r runs on nodes[r // ranks_per_node]
+    ranks_per_node: int
+    head_address: str
+    head_port: int
+
+    @property
+    def size(self) -> int:
+        return len(self.nodes) * self.ranks_per_node
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One thing to run on one node. ``content`` is the engine's: code and arguments, pickled once."""
+
+    id: TaskId
+    job: JobId
+    function: bytes  # digest: tasks of one function are expected to take alike
+    content: object
+    on: int | None = None  # rank of the node among the ready ones at dispatch; None: any
+    retries: int = 3  # further attempts when the node is lost; 0 with at_most_once
+    at_most_once: bool = False
+    queue_timeout_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One attempt, as handed to a link."""
+
+    attempt: AttemptId
+    task: Task
+    number: int  # 1, 2, ...: which attempt of the task this is
+    world: World | None = None  # None: the task is a world of its own
+    rank: int = 0
+    announce: bool = False  # report `Started`
+
+
+class Verdict(Enum):
+    RETURNED = auto()
+    RAISED = auto()  # the user's code, or (un)pickling its data
+    DIED = auto()  # the task's process: exit, signal, memory, timeout
+    KILLED = auto()  # because we asked
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    attempt: AttemptId
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The attempt is over and its process tree idle or gone. ``outcome`` is opaque here: the engine turns it into a value or error."""
+
+    attempt: AttemptId
+    verdict: Verdict
+    outcome: object
+    busy_s: float  # time in the user's function
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """Recalled before they had started."""
+
+    attempts: tuple[AttemptId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Noticed:
+    """The node learnt from its cloud that it will be taken in ``seconds``; None: withdrawn."""
+
+    source: str
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class PortsFree:
+    ports: tuple[int, ...]
+
+
+Report = Started | Finished | Returned | Noticed | PortsFree
+
+
+class Link(Protocol):
+    """What the pool may ask of a reached node. Never waits, never raises; a lost link swallows, its node's loss follows."""
+
+    def run(self, order: Order) -> None: ...
+
+    def kill(self, attempt: AttemptId) -> None:
+        """Answered by `Finished`: KILLED with the process tree gone, or whatever was faster."""
+
+    def recall(self, attempts: Sequence[AttemptId]) -> None:
+        """Answered by `Returned` with those that had not started."""
+
+    def view(self, members: Sequence[tuple[NodeId, NodeFacts]]) -> None:
+        """The ready nodes by rank, for `instance_info`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Why a connection ended."""
+
+    cause: str  # one clause for people
+    silent: bool = False  # heartbeats stopped, as opposed to a closed connection
+
+
+class Connection(Protocol):
+    """A node's SSH connection and session. The link stays the same across `resume`."""
+
+    @property
+    def link(self) -> Link: ...
+
+    @property
+    def facts(self) -> NodeFacts: ...
+
+    async def wait_lost(self) -> Lost:
+        """Return when the present connection is gone."""
+        ...
+
+    async def resume(self) -> bool:
+        """Try once, bounded, to reconnect; True when the session went on where it was.
+
+        Raises:
+            ConnectFailed: not reached, try again; or (``fatal``) it will never work.
+        """
+        ...
+
+    async def close(self) -> None:
+        """End the session in order (the node stops its executor). Bounded, idempotent."""
+        ...
+
+
+class ConnectFailed(Exception):
+    """The node cannot be reached now, or (``fatal``) ever: a wrong host key, another protocol version."""
+
+    def __init__(self, message: str, *, fatal: bool = False) -> None:
+        super().__init__(message)
+        self.fatal = fatal
+
+
+class Connect(Protocol):
+    async def __call__(self, node: NodeId, machine: Machine, reports: Callable[[Sequence[Report]], None]) -> Connection:
+        """Try once, bounded, to reach a machine and greet its executor. ``reports`` gets what it says, in order.
+
+        Raises:
+            ConnectFailed
+        """
+        ...
+
+
+class Observe(Protocol):
+    """Told of what happens; must be quick and must not raise."""
+
+    tasks: bool  # whether per-task facts are wanted: they cost time on the busiest path
+
+    def __call__(self, event: str, /, **facts: object) -> None: ...
+
+
+# How a submitted job ends: called exactly once, on the loop.
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """An attempt's own word."""
+
+    verdict: Verdict
+    outcome: object
+    node: NodeId
+    rank: int
+    number: int
+    generation: int
+
+
+class Reason(Enum):
+    """Why a task ends without an attempt's own word."""
+
+    LOST = auto()  # its node was lost and it may not, or not any more, be run again
+    QUARANTINED = auto()  # every attempt took its node down
+    QUEUE_TIMEOUT = auto()
+    CANCELLED = auto()
+    CLOSED = auto()  # the pool ended first
+    NO_REPLACEMENT = auto()  # within replace_timeout
+    LOSING = auto()  # a broadcast lost generations faster than it could run
+
+
+@dataclass(frozen=True, slots=True)
+class GaveUp:
+    reason: Reason
+    losses: tuple[tuple[NodeId, str], ...] = ()  # the nodes lost under it, with the cause of each
+    rank: int = 0
+
+
+Ending = Settled | GaveUp
+Settle = Callable[[Ending], None]
+SettleAll = Callable[[Sequence[Ending], int], None]  # by rank, and the generation that ended it
+
+
+class OnLoss(Enum):
+    RESTART = auto()  # fence, replace, run everywhere again
+    RESEND = auto()  # keep what is good, run the lost rank alone again
+    FAIL = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class BroadcastSpec:
+    """A function for every ready node. ``content`` as in `Task`, shared by all ranks."""
+
+    job: JobId
+    function: bytes
+    content: object
+    on_loss: OnLoss
+    collective: bool  # ranks wait for each other: a rank that raises dooms the rest
+    ranks_per_node: Callable[[NodeFacts], int]
+    at_most_once: bool = False
+    queue_timeout_s: float | None = None
+    restarts: int = 3  # generations lost in a row that are followed by another; counted anew after `steady_s`
+    steady_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSpec:
+    """How many nodes, and how patient."""
+
+    desired: int
+    min: int  # ready when so many are
+    max: int
+    slots: int  # tasks at a time per node
+    boot_timeout_s: float = 600.0  # from launch to ready
+    replace_timeout_s: float = 600.0
+    reconnect_s: float = 10.0  # how long a lost connection is tried again before its node counts as lost
+    launch_retries: int = 5
+    labels: Mapping[str, str] | None = None

@@ -1,0 +1,269 @@
+"""Every message of the wire protocol: what client, node and worker may say to each other.
+
+A message travels as one msgpack array ``[tag, *fields]`` in one frame (see ``codec``). ``docs/protocol.md`` is the
+same list for people. Messages are named tuples: cheap to make, immutable, packed without a copy, and matched by class.
+User objects are opaque ``bytes`` here; only a worker and the awaiting caller unpickle them.
+"""
+
+from __future__ import annotations
+
+from enum import IntFlag, StrEnum
+from typing import Any, NamedTuple
+
+PROTOCOL_VERSION = 1
+
+
+class Value(NamedTuple):
+    """A pickled object: protocol 5, its buffers behind it.
+
+    ``sizes`` cuts the bytes into the pickle (first) and its out-of-band buffers; None: the pickle alone. The bytes are
+    ``data``, or the blob named ``blob`` (then ``data`` is empty): small values ride in the frame, large ones in a blob.
+    """
+
+    data: bytes
+    sizes: tuple[int, ...] | None = None
+    blob: str | None = None
+
+
+class RunFlag(IntFlag):
+    """How a task wants to be run."""
+
+    ANNOUNCE = 1  # say `Started`
+    STREAM = 2  # the function yields: each value goes out as `Yield`, by `Credit`
+    ALONE = 4  # it has input streams: no other task may wait behind it in its worker
+    FRESH = 8  # in a process of its own that ends with it
+
+
+class Cause(StrEnum):
+    """Why an attempt ended without a word from its function."""
+
+    EXIT = "exit"  # the process called os._exit; `code` is the status
+    SIGNAL = "signal"  # the process was killed by a signal that was not ours; `code` is its number
+    MEMORY = "memory"  # the kernel's out-of-memory killer
+    TIMEOUT = "timeout"  # ran longer than `timeout_s`
+    KILLED = "killed"  # by `Kill`; its whole process tree is gone
+
+
+# --- client -> node --------------------------------------------------------------------------------------------------
+
+
+class Hello(NamedTuple):
+    """The first frame of a control channel, on connect and on every reconnect."""
+
+    version: int
+    session: str  # random, per pool and node: whoever knows it resumes
+    received: int  # reliable frames received so far from the node
+    python: str  # "3.11"
+    cloudpickle: str
+    lease_s: float  # the node ends itself when it hears nothing for so long
+    setup: dict[str, Any]  # slots: int, kind: "process" | "thread", env: {name: value}; ignored on reconnect
+
+
+class View(NamedTuple):
+    """What `instance_info` says on this node from now on: msgpack of the fields that do not depend on the task."""
+
+    view: bytes
+
+
+class Define(NamedTuple):
+    """A function, once per node: `Run` names it by digest."""
+
+    function: bytes
+    code: bytes
+
+
+class Run(NamedTuple):
+    """One attempt of one task. ``attempt`` is never used twice in a pool, which is all the fencing there is."""
+
+    attempt: int
+    function: bytes
+    args: Value
+    job: int
+    number: int  # 1 for the first attempt of this task
+    timeout_s: float | None
+    flags: int
+    world: bytes | None  # msgpack of the generation's fields of `instance_info`; None: the task is a world of its own
+
+
+class Kill(NamedTuple):
+    """Ends an attempt's process tree, wherever it is; answered by `Ended(KILLED)`, or by the result that was faster."""
+
+    attempt: int
+
+
+class Recall(NamedTuple):
+    """Asks for attempts that have not started; answered by `Returned` with those that had not."""
+
+    attempts: tuple[int, ...]
+
+
+class Drop(NamedTuple):
+    """These blobs are not needed any more."""
+
+    blobs: tuple[str, ...]
+
+
+class Adopt(NamedTuple):
+    """A blob that this machine can open at ``path`` (client and node on one machine, one user)."""
+
+    blob: str
+    path: str
+    size_bytes: int
+
+
+class Bye(NamedTuple):
+    """The pool ends: kill what runs, leave nothing, exit."""
+
+
+# --- client <-> running task -----------------------------------------------------------------------------------------
+
+
+class Input(NamedTuple):
+    """The next item of an argument that is streamed to a running task; ``item`` None: the stream ended."""
+
+    attempt: int
+    stream: int
+    item: Value | None
+    error: bytes | None = None  # with item None: the client's iterator raised this (pickled exception)
+
+
+class Credit(NamedTuple):
+    """The receiver of a stream takes ``count`` more items. Stream -1 is a generator's output, 0.. its inputs."""
+
+    attempt: int
+    stream: int
+    count: int
+
+
+# --- node -> client --------------------------------------------------------------------------------------------------
+
+
+class Welcome(NamedTuple):
+    """Answers `Hello`. ``resumed`` False: the node knows nothing of this session (a fresh executor)."""
+
+    version: int
+    resumed: bool
+    received: int  # reliable frames received so far from the client
+    facts: dict[str, Any]  # hostname, pid, python, cloudpickle, cpus, memory_bytes, accelerators: [[type, memory_gb], ...], addresses
+    blobs: tuple[str, ...]  # that this node holds
+    ports: tuple[int, ...]  # free TCP ports kept (bound, not listening) for generations whose head is this node
+
+
+class Refused(NamedTuple):
+    """Answers `Hello` with why not, and closes: another version, another session in charge."""
+
+    reason: str
+    facts: dict[str, Any]
+
+
+class Started(NamedTuple):
+    attempt: int
+
+
+class Done(NamedTuple):
+    """The function returned. ``duration_us`` is the time in the function alone."""
+
+    attempt: int
+    value: Value
+    duration_us: int
+
+
+class Failed(NamedTuple):
+    """The function raised, or its arguments or result could not be (un)pickled (then ``phase`` says which)."""
+
+    attempt: int
+    phase: str  # "load" (function or arguments), "call", "dump" (the result)
+    kind: str  # the exception's qualified type, "package.module.Name"
+    message: str
+    traceback: str
+    error: Value | None  # the pickled exception; None: it cannot be pickled
+    duration_us: int
+
+
+class Ended(NamedTuple):
+    """The attempt is over without a result; its process tree is gone."""
+
+    attempt: int
+    cause: Cause
+    code: int
+    detail: str
+
+
+class Returned(NamedTuple):
+    attempts: tuple[int, ...]
+
+
+class Yield(NamedTuple):
+    attempt: int
+    item: Value
+
+
+class Output(NamedTuple):
+    """Whole lines a task printed (or a piece of one longer than 64 KiB). ``dropped`` bytes were lost before it."""
+
+    attempt: int
+    stream: int  # 1 stdout, 2 stderr
+    text: bytes
+    dropped: int
+
+
+class Notice(NamedTuple):
+    """The cloud will take this machine in ``seconds``; None: it takes that back."""
+
+    source: str
+    seconds: float | None
+
+
+class Ports(NamedTuple):
+    """More free ports, as in `Welcome`."""
+
+    ports: tuple[int, ...]
+
+
+# --- both ways, neither counted nor kept for a reconnect ----------------------------------------------------------------
+
+
+class Ack(NamedTuple):
+    """Reliable frames received so far; first in every write."""
+
+    received: int
+
+
+class Ping(NamedTuple):
+    sent_ms: int
+
+
+class Pong(NamedTuple):
+    sent_ms: int
+
+
+# --- the first frame of a bulk channel, which then carries the blob's bytes and nothing else ----------------------------
+
+
+class Put(NamedTuple):
+    """client -> node: ``size_bytes`` bytes follow; answered by `Have` when they are all in place."""
+
+    blob: str
+    size_bytes: int
+
+
+class Get(NamedTuple):
+    """client -> node: answered by `Have` and the bytes; by `Missing` if there is no such blob."""
+
+    blob: str
+
+
+class Have(NamedTuple):
+    blob: str
+    size_bytes: int
+
+
+class Missing(NamedTuple):
+    blob: str
+
+
+ToNode = Hello | View | Define | Run | Kill | Recall | Drop | Adopt | Bye | Input | Credit
+ToClient = Welcome | Refused | Started | Done | Failed | Ended | Returned | Yield | Credit | Output | Notice | Ports
+Unreliable = Ack | Ping | Pong
+Bulk = Put | Get | Have | Missing
+Message = ToNode | ToClient | Unreliable | Bulk

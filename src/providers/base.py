@@ -1,0 +1,127 @@
+"""What a provider is: it launches machines, says what becomes of them, and takes them back for certain."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import NewType, Protocol, runtime_checkable
+
+MachineId = NewType("MachineId", str)
+
+
+@dataclass(frozen=True, slots=True)
+class AcceleratorRequest:
+    """At least ``count`` accelerators of ``name`` per machine, each with at least ``memory_gb``."""
+
+    name: str
+    count: int = 1
+    memory_gb: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Embedding:
+    """Where a provider whose machines are processes finds what runs on them: ``package.module:name``, imported there.
+
+    Names, not callables: they cross into another process, and providers know nothing of the layers above.
+    """
+
+    fork_server: str  # (control: socket.socket) -> Never; light, imported before anything heavy
+    home: str  # (forks: socket.socket, ...) -> the executor behind the SSH server's channels; see the local provider
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRequest:
+    """What every machine of a pool is like. All minimums."""
+
+    client_key: str  # the OpenSSH public key that may log in
+    nodes: int  # machines the pool wants in all: a provider that divides one computer's devices needs to know
+    accelerator: AcceleratorRequest | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the machine's SSH server is. ``path``: a unix socket on this machine; then host and port say nothing."""
+
+    host: str = ""
+    port: int = 22
+    path: str | None = None
+    user: str = "root"
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A machine that exists (or is about to). ``address`` is None until it can be reached."""
+
+    id: MachineId
+    address: Address | None
+    host_key: str  # the OpenSSH public key to pin, "ssh-ed25519 AAAA..."; never empty
+    door: str  # the path of the executor's unix socket there, or the name under which the server answers itself
+    private_address: str = "127.0.0.1"  # by which the pool's machines reach each other
+    same_host: bool = False  # client and machine share memory: blobs go by file descriptor instead of over SSH
+    embedded: bool = False  # the executor is already behind `door`: nothing to ship
+    facts: Mapping[str, str] = field(default_factory=dict)  # zone, type, price, ...: shown, never decided on
+
+
+@dataclass(frozen=True, slots=True)
+class MachineReachable:
+    """A launched machine now has its address."""
+
+    machine: Machine
+
+
+@dataclass(frozen=True, slots=True)
+class MachineGone:
+    """The provider's word that the machine does not exist any more: no need to try to reach it."""
+
+    id: MachineId
+    cause: str  # one clause for people: "killed by signal 9", "spot interruption"
+
+
+@dataclass(frozen=True, slots=True)
+class MachineDoomed:
+    """The provider says (from outside the machine) that it will take the machine; ``seconds`` None: withdrawn."""
+
+    id: MachineId
+    source: str
+    seconds: float | None
+
+
+MachineEvent = MachineReachable | MachineGone | MachineDoomed
+
+
+class Fleet(Protocol):
+    """An opened provider: one pool's machines."""
+
+    async def launch(self, request: LaunchRequest, count: int) -> Sequence[Machine]:
+        """Create up to ``count`` machines; fewer is an answer, none raises.
+
+        Cancelling may leave machines behind that only ``events`` and leaving the context know of; both take care of them.
+
+        Raises:
+            ProviderError: nothing was created.
+        """
+        ...
+
+    async def terminate(self, ids: Sequence[MachineId]) -> None:
+        """End these machines and return when the provider confirms. Idempotent; unknown ids are fine."""
+        ...
+
+    def events(self) -> AsyncIterator[MachineEvent]:
+        """What becomes of the machines, in order, from the opening on. One consumer."""
+        ...
+
+
+@runtime_checkable
+class Provider(Protocol):
+    """A source of machines, as the user configured it. Immutable; one may serve many pools at once."""
+
+    @property
+    def name(self) -> str: ...
+
+    def open(self, pool: str, embedding: Embedding) -> AbstractAsyncContextManager[Fleet]:
+        """Enter to get a pool's fleet; leaving terminates every machine it ever launched, shielded and confirmed.
+
+        Entering is quick and starts what can be started before the first ``launch``: the caller imports meanwhile.
+        """
+        ...
