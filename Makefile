@@ -3,7 +3,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   := .venv
 BIN    := $(VENV)/bin
-PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+PIP    := $(BIN)/python -m pip --disable-pip-version-check install -qq --constraint constraints.txt
 PINNED := constraints.txt pyproject.toml
 TORCH  := torch==2.13.0
 
@@ -16,7 +16,7 @@ help:  ## show this
 demo: $(VENV)/.demo  ## train a model on four local nodes (about 10 s after the first run)
 	$(BIN)/python examples/02_digits_ddp.py
 
-test: lint typecheck  ## everything CI checks: lint, format, types, layers, tests
+test: lint typecheck  ## everything CI checks (lint, format, layers, types, tests)
 	$(BIN)/pytest
 
 lint: $(VENV)/.dev  ## ruff (rules and format) and the import contracts
