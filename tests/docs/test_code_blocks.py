@@ -1,0 +1,77 @@
+"""The Python in the pages works: a block is run, or it is a file that is, or its page says why it is only compiled.
+
+A comment on the line before a block says which: none, run as a program of its own; ``<!-- run: PATH -->``, the block is
+the whole of that file, which the tests of the examples run; ``<!-- compile: WHY -->``, a fragment that cannot stand alone.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BLOCK = re.compile(r"(?:^<!-- (?P<mark>.+?) -->\n)?^```python\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
+TIME_LIMIT_S = 60
+
+
+class Block(NamedTuple):
+    page: Path
+    line: int
+    mark: str
+    code: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+def blocks() -> list[Block]:
+    found = []
+    for page in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]):
+        text = page.read_text()
+        for match in BLOCK.finditer(text):
+            line = text.count("\n", 0, match.start("code")) + 1
+            found.append(Block(page, line, match["mark"] or "run", match["code"]))
+    return found
+
+
+def marked(pattern: str) -> pytest.MarkDecorator:
+    chosen = [block for block in blocks() if re.fullmatch(pattern, block.mark)]
+    return pytest.mark.parametrize("block", chosen, ids=lambda block: block.name)
+
+
+def test_every_block_says_what_it_is() -> None:
+    kinds = re.compile(r"run|run: \S+|compile: .+")
+    assert [block.name for block in blocks() if not kinds.fullmatch(block.mark)] == []
+
+
+@marked("run")
+def test_block_runs(block: Block, tmp_path: Path) -> None:
+    program = tmp_path / "block.py"
+    program.write_text(block.code)
+    done = subprocess.run(
+        [sys.executable, program], cwd=tmp_path, capture_output=True, text=True, timeout=TIME_LIMIT_S, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@marked("run: .+")
+def test_block_is_the_file_it_names(block: Block) -> None:
+    path = ROOT / block.mark.removeprefix("run: ")
+    assert path.parent.name == "examples"
+    assert block.code == path.read_text()
+
+
+@marked("compile: .+")
+def test_block_compiles(block: Block) -> None:
+    compile(block.code, block.name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+
+
+def test_readme_shows_the_first_example() -> None:
+    assert any(block.mark == "run: examples/01_quickstart.py" for block in blocks() if block.page == ROOT / "README.md")
