@@ -66,10 +66,11 @@ class View(NamedTuple):
 
 
 class Define(NamedTuple):
-    """A function, once per node: `Run` names it by digest."""
+    """A function, once per node: `Run` names it by digest. ``code`` is its bytes; empty: the blob named ``blob`` is."""
 
     function: bytes
     code: bytes
+    blob: str | None = None
 
 
 class Run(NamedTuple):
@@ -128,11 +129,14 @@ class Input(NamedTuple):
 
 
 class Credit(NamedTuple):
-    """The receiver of a stream takes ``count`` more items. Stream -1 is a generator's output, 0.. its inputs."""
+    """The receiver of a stream takes ``count`` more items. Stream -1 is a generator's output, 0.. its inputs.
+
+    ``count`` 0: no more at all; a generator is closed and ends as `Done`.
+    """
 
     attempt: int
     stream: int
-    count: int
+    count: int  # type: ignore[assignment]  # a tuple's count() is not missed
 
 
 # --- node -> client --------------------------------------------------------------------------------------------------
@@ -144,7 +148,9 @@ class Welcome(NamedTuple):
     version: int
     resumed: bool
     received: int  # reliable frames received so far from the client
-    facts: dict[str, Any]  # hostname, pid, python, cloudpickle, cpus, memory_bytes, accelerators: [[type, memory_gb], ...], addresses
+    facts: dict[
+        str, Any
+    ]  # hostname, pid, python, cloudpickle, cpus, memory_bytes, accelerators [[type, gb]], addresses
     blobs: tuple[str, ...]  # that this node holds
     ports: tuple[int, ...]  # free TCP ports kept (bound, not listening) for generations whose head is this node
 
@@ -220,7 +226,7 @@ class Ports(NamedTuple):
     ports: tuple[int, ...]
 
 
-# --- both ways, neither counted nor kept for a reconnect ----------------------------------------------------------------
+# --- both ways, neither counted nor kept for a reconnect --------------------------------------------------------------
 
 
 class Ack(NamedTuple):
@@ -237,7 +243,7 @@ class Pong(NamedTuple):
     sent_ms: int
 
 
-# --- the first frame of a bulk channel, which then carries the blob's bytes and nothing else ----------------------------
+# --- the first frame of a bulk channel, which then carries the blob's bytes and nothing else --------------------------
 
 
 class Put(NamedTuple):

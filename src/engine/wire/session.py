@@ -1,0 +1,125 @@
+"""One end of a session: what must survive a reconnect is counted, kept until acknowledged, and sent again. No I/O.
+
+Both ends count the reliable frames of each direction implicitly, in order; an `Ack` says how many arrived. A connection
+that breaks at any byte loses nothing and repeats nothing:
+
+    SESSION-1  each reliable message is delivered exactly once
+    SESSION-2  in the order it was sent
+    SESSION-3  a frame is kept until the other end has acknowledged it, and no longer
+    SESSION-4  bytes that are not the protocol deliver nothing of the read they came in
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from . import codec
+from .codec import ProtocolError
+from .messages import Ack, Hello, Message, Ping, Pong, Refused, Welcome
+
+UNCOUNTED = frozenset({Hello, Welcome, Refused, Ack, Ping, Pong})
+ACK_EVERY = 64  # reliable frames received that make an `Ack` worth a write of its own
+
+
+class Session:
+    """Begins disconnected: what is sent waits until `resume` says where the other end is."""
+
+    __slots__ = ("_acknowledged", "_connected", "_kept", "_out", "_said", "_splitter", "kept_bytes", "received")
+
+    def __init__(self) -> None:
+        self.received = 0  # reliable frames
+        self.kept_bytes = 0  # sent, or to be sent, and not acknowledged: when it grows, the other end is slow or away
+        self._said = 0  # of `received`, in the last Ack (or greeting)
+        self._acknowledged = 0  # reliable frames of ours that the other end has; `_kept` begins behind it
+        self._kept: deque[bytes] = deque()
+        self._out: list[bytes] = []
+        self._connected = False
+        self._splitter = codec.Splitter()
+
+    @property
+    def connected(self) -> bool:
+        return self._connected
+
+    def send(self, message: Message) -> None:
+        """Queue for the next `flush`. Uncounted messages are lost while there is no connection."""
+        frame = codec.encode(message)
+        if type(message) not in UNCOUNTED:
+            self._keep(frame)
+        elif self._connected:
+            self._out.append(frame)
+
+    def send_body(self, body: bytes) -> None:
+        """The same for the body of a reliable frame that came from elsewhere: it is relayed as it is."""
+        self._keep(codec.frame(body))
+
+    def flush(self) -> bytes:
+        """What to write now; empty when there is nothing, or nobody."""
+        if not self._connected:
+            return b""
+        news = self.received - self._said
+        if not self._out and news < ACK_EVERY:
+            return b""
+        if news:
+            self._said = self.received
+            self._out.insert(0, codec.encode(Ack(self.received)))
+        data = b"".join(self._out)
+        self._out.clear()
+        return data
+
+    def feed(self, data: bytes) -> list[Message]:
+        """The messages completed by ``data``, without the session's own.
+
+        Raises:
+            ProtocolError: nothing of ``data`` counts as received; after a reconnect the other end sends it again.
+        """
+        return [message for message, _ in self.feed_framed(data)]
+
+    def feed_framed(self, data: bytes) -> list[tuple[Message, bytes]]:
+        """`feed` with each message's body beside it, to be relayed."""
+        messages: list[tuple[Message, bytes]] = []
+        counted = 0
+        for body in self._splitter.feed(data):
+            message = codec.decode(body)
+            kind = type(message)
+            if kind is Ack:
+                self._release(message.received)  # type: ignore[union-attr]
+                continue
+            if kind not in UNCOUNTED:
+                counted += 1
+            messages.append((message, body))
+        self.received += counted
+        return messages
+
+    def lost(self) -> None:
+        """The connection is gone: half a frame is forgotten, the rest kept."""
+        self._connected = False
+        self._splitter = codec.Splitter()
+        self._out.clear()
+
+    def resume(self, peer_received: int) -> None:
+        """A new connection's other end has ``peer_received`` of our frames (it said so in its greeting): send the rest.
+
+        Raises:
+            ProtocolError: it cannot have that many, or had more before: it is not the other end of this session.
+        """
+        self._release(peer_received)
+        self._connected = True
+        self._said = 0  # the other end may know less than we have by now: the next write tells it
+        self._out = [*self._kept]
+
+    def _keep(self, frame: bytes) -> None:
+        self._kept.append(frame)
+        self.kept_bytes += len(frame)
+        if self._connected:
+            self._out.append(frame)
+
+    def _release(self, acknowledged: int) -> None:
+        news = acknowledged - self._acknowledged
+        if not 0 <= news <= len(self._kept):
+            sent = self._acknowledged + len(self._kept)
+            raise ProtocolError(
+                f"{acknowledged} frames acknowledged, of {sent} sent and {self._acknowledged} acknowledged before"
+            )
+        for _ in range(news):
+            self.kept_bytes -= len(self._kept.popleft())
+        self._acknowledged = acknowledged
