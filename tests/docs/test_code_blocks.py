@@ -1,7 +1,7 @@
 """The Python in the pages works: a block is run, or it is a file that is, or its page says why it is only compiled.
 
-A comment on the line before a block says which: none, run as a program of its own; ``<!-- run: PATH -->``, the block is
-the whole of that file, which the tests of the examples run; ``<!-- compile: WHY -->``, a fragment that cannot stand alone.
+A comment on the line before a block says which. None: it is run as a program of its own. ``<!-- run: PATH -->``: it is
+the whole of that file, which the tests of the examples run. ``<!-- compile: WHY -->``: it cannot stand alone.
 """
 
 from __future__ import annotations
