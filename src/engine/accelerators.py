@@ -1,0 +1,120 @@
+"""Accelerators by name: ``accelerator="A100:8"``, or typed, ``accelerators.A100(count=8, memory="80GB")``."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Final
+
+from .errors import SpecError
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerator:
+    """So many devices of one type per node, each with at least ``memory_gb`` (0: whatever the type has)."""
+
+    type: str
+    count: int = 1
+    memory_gb: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.type, str) or not self.type.strip():
+            raise SpecError(f"Accelerator(type=...) takes a name such as 'A100', not {self.type!r}.")
+        if not isinstance(self.count, int) or isinstance(self.count, bool) or self.count < 1:
+            raise SpecError(f"{self.type}: count must be a whole number, at least 1, not {self.count!r}.")
+        if not isinstance(self.memory_gb, int | float) or self.memory_gb < 0:
+            raise SpecError(f"{self.type}: memory_gb must be a number, not {self.memory_gb!r}.")
+
+    @classmethod
+    def of(cls, accelerator: str | Accelerator) -> Accelerator:
+        """What users may write for ``accelerator=``: ``"A100"``, ``"A100:8"``, or a typed one.
+
+        Raises:
+            SpecError: a name that is not known; `Accelerator` itself takes any.
+        """
+        if isinstance(accelerator, Accelerator):
+            return accelerator
+        if not isinstance(accelerator, str):
+            raise SpecError(f"accelerator takes 'A100', 'A100:8' or accelerators.A100(...), not {accelerator!r}.")
+        name, colon, count = accelerator.strip().partition(":")
+        if colon and not re.fullmatch(r"\d+", count):
+            raise SpecError(f"accelerator={accelerator!r}: after the colon goes how many per node, as in 'A100:8'.")
+        model = _BY_NAME.get(_plain(name))
+        if model is None:
+            raise _unknown(name)
+        return model(count=int(count) if colon else 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A type of accelerator; calling it gives so many of them. ``memories_gb``: what it is sold with."""
+
+    type: str
+    memories_gb: tuple[float, ...]
+
+    def __call__(self, *, count: int = 1, memory: str | float | None = None) -> Accelerator:
+        """``memory`` of each device, as "80GB" or in GB; it is a minimum.
+
+        Raises:
+            SpecError: no device of this type has so much.
+        """
+        if memory is None:
+            return Accelerator(self.type, count, min(self.memories_gb))
+        wanted = _gigabytes(self.type, memory)
+        if wanted > max(self.memories_gb):
+            sold = " or ".join(f"{size:g} GB" for size in self.memories_gb)
+            raise SpecError(f"{self.type} comes with {sold}, not with {wanted:g} GB.")
+        return Accelerator(self.type, count, wanted)
+
+
+# Memory per device in GB, from the makers' data sheets.
+A10: Final = Model("A10", (24,))
+A10G: Final = Model("A10G", (24,))
+A100: Final = Model("A100", (40, 80))
+B200: Final = Model("B200", (180,))
+GH200: Final = Model("GH200", (96, 141))
+H100: Final = Model("H100", (80, 94))
+H200: Final = Model("H200", (141,))
+L4: Final = Model("L4", (24,))
+L40S: Final = Model("L40S", (48,))
+MI300X: Final = Model("MI300X", (192,))
+P100: Final = Model("P100", (12, 16))
+RTX3090: Final = Model("RTX3090", (24,))
+RTX4090: Final = Model("RTX4090", (24,))
+RTX5090: Final = Model("RTX5090", (32,))
+RTXA6000: Final = Model("RTXA6000", (48,))
+T4: Final = Model("T4", (16,))
+V100: Final = Model("V100", (16, 32))
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\s_-]", "", name).upper()
+
+
+_BY_NAME: dict[str, Model] = {name: value for name, value in globals().items() if isinstance(value, Model)}
+
+
+def _gigabytes(type_: str, memory: str | float) -> float:
+    if isinstance(memory, str):
+        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:gb?|gib)?\s*", memory, re.IGNORECASE)
+        if found is None:
+            raise SpecError(f"{type_}: memory takes a size such as '80GB', not {memory!r}.")
+        return float(found[1])
+    if isinstance(memory, bool) or memory <= 0:
+        raise SpecError(f"{type_}: memory takes gigabytes, more than 0, not {memory!r}.")
+    return float(memory)
+
+
+def _unknown(name: str) -> SpecError:
+    close = get_close_matches(_plain(name), _BY_NAME, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(sorted(_BY_NAME))}."
+    return SpecError(f"No accelerator is called {name!r}: {hint} For another, write Accelerator({name!r}).")
+
+
+def __getattr__(name: str) -> Model:
+    if name.startswith("_"):
+        raise AttributeError(name)
+    close = get_close_matches(_plain(name), _BY_NAME, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(sorted(_BY_NAME))}."
+    raise AttributeError(f"outrider.accelerators has no {name}: {hint}")

@@ -1,0 +1,247 @@
+"""Every error a user of the library can catch. `translate` makes them from what nodes report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+class OutriderError(Exception):
+    """Base of all. The message says whose fault it is and what to do; the facts behind it are attributes."""
+
+
+class SpecError(OutriderError, ValueError):
+    """What you asked for can never mean anything: options, sizes, names. Nothing was started or lost."""
+
+
+class NotACall(SpecError, TypeError):
+    """Something else was given where a pending call of a `@compute` function belongs."""
+
+
+class CapacityError(OutriderError):
+    """There were not enough machines to be had. ``wanted`` and ``got`` count nodes."""
+
+    def __init__(self, message: str, *, wanted: int = 0, got: int = 0) -> None:
+        super().__init__(message)
+        self.wanted = wanted
+        self.got = got
+
+
+class QuotaError(OutriderError):
+    """The account may not have so many machines, whatever the cloud has in stock."""
+
+
+class AuthError(OutriderError):
+    """The provider refuses the credentials: missing, wrong, expired or too weak."""
+
+
+class PoolClosed(OutriderError):
+    """The pool has ended, or ended before this was done: open another one."""
+
+
+class ConnectionLost(OutriderError):
+    """A node was reached and then not any more; its machine may still exist."""
+
+    def __init__(self, message: str, *, node: int | None = None) -> None:
+        super().__init__(message)
+        self.node = node
+
+
+class VersionMismatch(OutriderError):
+    """Client and node run versions that do not understand each other. ``versions``: (what, here, there)."""
+
+    def __init__(self, message: str, *, node: int | None = None, versions: Sequence[tuple[str, str, str]] = ()) -> None:
+        super().__init__(message)
+        self.node = node
+        self.versions = tuple(versions)
+
+
+class SerializationError(OutriderError):
+    """Something cannot be pickled here, or not be unpickled there. ``path`` leads to it: ``args[0]['model'].lock``."""
+
+    def __init__(self, message: str, *, path: str = "", task: str = "", kind: str = "") -> None:
+        super().__init__(message)
+        self.path = path
+        self.task = task
+        self.kind = kind
+
+
+class TaskError(OutriderError):
+    """Base of what can happen to one task. ``node`` is None when it was never on one."""
+
+    def __init__(
+        self, message: str, *, task: str = "", node: int | None = None, rank: int = 0, attempt: int = 0
+    ) -> None:
+        super().__init__(message)
+        self.task = task
+        self.node = node
+        self.rank = rank
+        self.attempt = attempt
+
+
+class TaskFailed(TaskError):
+    """The function raised what cannot be raised here as itself: ``kind`` names its type, ``traceback`` is the text."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        task: str = "",
+        node: int | None = None,
+        rank: int = 0,
+        attempt: int = 0,
+        kind: str = "",
+        traceback: str = "",
+        versions: Sequence[tuple[str, str, str]] = (),
+    ) -> None:
+        super().__init__(message, task=task, node=node, rank=rank, attempt=attempt)
+        self.kind = kind
+        self.traceback = traceback
+        self.versions = tuple(versions)
+
+
+class TaskTimeout(TaskError, TimeoutError):
+    """The task ran longer than its ``timeout``; its process tree is gone."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        task: str = "",
+        node: int | None = None,
+        rank: int = 0,
+        attempt: int = 0,
+        timeout_s: float | None = None,
+    ) -> None:
+        super().__init__(message, task=task, node=node, rank=rank, attempt=attempt)
+        self.timeout_s = timeout_s
+
+
+class QueueTimeout(TaskError, TimeoutError):
+    """The task waited longer than its ``queue_timeout`` for a free slot; it never ran."""
+
+
+class TaskKilled(TaskError):
+    """The task's process ended without a word: ``exit_code``, or ``signal``, or both None and ``out_of_memory``."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        task: str = "",
+        node: int | None = None,
+        rank: int = 0,
+        attempt: int = 0,
+        exit_code: int | None = None,
+        signal: int | None = None,
+        out_of_memory: bool = False,
+    ) -> None:
+        super().__init__(message, task=task, node=node, rank=rank, attempt=attempt)
+        self.exit_code = exit_code
+        self.signal = signal
+        self.out_of_memory = out_of_memory
+
+
+class TaskStopped(TaskKilled):
+    """The pool itself ended the task: it was cancelled, or another rank of its broadcast had failed."""
+
+
+class NodeLost(TaskError):
+    """The task's node was lost and it was not, or could not be, run again. ``losses``: (node, cause) of each attempt.
+
+    From a broadcast with ``on_loss="fail"``, ``outcomes`` holds how every rank ended.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        task: str = "",
+        node: int | None = None,
+        rank: int = 0,
+        attempt: int = 0,
+        losses: Sequence[tuple[int, str]] = (),
+        outcomes: Sequence[Outcome] = (),
+    ) -> None:
+        super().__init__(message, task=task, node=node, rank=rank, attempt=attempt)
+        self.losses = tuple(losses)
+        self.outcomes = tuple(outcomes)
+
+
+class TaskQuarantined(NodeLost):
+    """Every attempt of the task took its node down, so it is not passed on to another."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome:
+    """How one rank of a broadcast ended."""
+
+    rank: int
+    node: int | None
+    error: Exception | None
+    load: Callable[[], Any] | None = None  # unpickles the value, when somebody asks for it
+
+    def result(self) -> Any:
+        """The rank's value.
+
+        Raises:
+            Exception: the rank's own error.
+        """
+        if self.error is not None:
+            raise self.error
+        return None if self.load is None else self.load()
+
+
+class BroadcastFailed(OutriderError, ExceptionGroup[Exception]):
+    """Some ranks of a broadcast failed: one exception each, with its ``rank``. ``outcomes``: every rank's, by rank."""
+
+    outcomes: tuple[Outcome, ...]
+
+    def __new__(cls, message: str, errors: Sequence[Exception], _outcomes: Sequence[Outcome] = ()) -> BroadcastFailed:
+        return super().__new__(cls, message, errors)
+
+    def __init__(self, message: str, errors: Sequence[Exception], outcomes: Sequence[Outcome] = ()) -> None:
+        super().__init__(message, errors)
+        self.outcomes = tuple(outcomes)
+
+    def derive(self, excs: Sequence[Exception], /) -> BroadcastFailed:  # type: ignore[override]
+        return BroadcastFailed(self.message, excs, self.outcomes)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Outcomes that were not asked for are bytes of this process: they stay here.
+        return BroadcastFailed, (self.message, self.exceptions), {"__notes__": list(getattr(self, "__notes__", ()))}
+
+
+class RemoteTraceback(Exception):
+    """Stands for the frames on the node: ``text`` is the traceback there, as it is also in the error's note."""
+
+    def __init__(self, summary: str, text: str = "") -> None:
+        super().__init__(summary)
+        self.text = text
+
+
+def unknown_option(owner: str, name: str, known: Sequence[str]) -> SpecError:
+    """An option that ``owner`` does not have, with the one that was probably meant."""
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, known, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(sorted(known)) or 'none'}."
+    return SpecError(f"{owner} has no option {name!r}: {hint}")
+
+
+def version_mismatch(
+    reason: str, here: Mapping[str, object], there: Mapping[str, object], *, node: int | None = None
+) -> VersionMismatch:
+    """From what a node said when it refused: the versions that both sides named and that differ, as a table."""
+    rows = [(what, str(here[what]), str(there[what])) for what in here if what in there and here[what] != there[what]]
+    where = "A node" if node is None else f"Node {node}"
+    table = _table([("", "here", "there"), *rows]) if rows else ""
+    message = f"{where} refused the connection: {reason}. Give both sides the same versions.{table}"
+    return VersionMismatch(message, node=node, versions=rows)
+
+
+def _table(rows: Sequence[tuple[str, str, str]]) -> str:
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return "".join(f"\n  {line.rstrip()}" for line in lines)

@@ -1,0 +1,333 @@
+"""Everything a user can observe of a pool: one frozen type each, in the order in which it happens."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, ClassVar, get_args
+
+from ..actors.ports import NodeFacts
+from ..providers.base import Machine
+
+
+@dataclass(frozen=True, slots=True)
+class _Event:
+    name: ClassVar[str]  # as in logs: "node_lost"
+    at: float  # seconds since the epoch, by the client's clock
+
+
+# --- the pool -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStarting(_Event):
+    pool: str
+    provider: str
+    wanted: int
+    least: int
+
+
+@dataclass(frozen=True, slots=True)
+class PoolReady(_Event):
+    """Enough nodes are ready; the rest may still come."""
+
+    ready: int
+    wanted: int
+
+
+@dataclass(frozen=True, slots=True)
+class PoolResized(_Event):
+    wanted: int
+
+
+@dataclass(frozen=True, slots=True)
+class PoolClosing(_Event):
+    """No new work; machines are being given back."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolClosed(_Event):
+    """Nothing is left of it. The last event."""
+
+
+# --- its nodes ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class NodesRequested(_Event):
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchFailed(_Event):
+    """The provider gave none; ``retry_in_s`` None: it is not asked again."""
+
+    error: str
+    failures: int
+    retry_in_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLaunching(_Event):
+    node: int
+    machine: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReady(_Event):
+    """It can run tasks, as the node with this rank; ``ready`` of ``wanted`` are."""
+
+    node: int
+    rank: int
+    ready: int
+    wanted: int
+    machine: str = ""
+    hostname: str = ""
+    address: str = ""
+    accelerators: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSuspect(_Event):
+    """Its connection is lost or (``silent``) says nothing; it is tried again for a while."""
+
+    node: int
+    cause: str = ""
+    silent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NodeResumed(_Event):
+    """A suspect node answered in time: nothing was lost."""
+
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeNoticed(_Event):
+    """The cloud will take its machine in ``seconds``."""
+
+    node: int
+    source: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class NodeNoticeWithdrawn(_Event):
+    node: int
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDraining(_Event):
+    """It finishes what it runs and gets nothing new."""
+
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDismissed(_Event):
+    """Not wanted any more: it is ended in order."""
+
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFailed(_Event):
+    """It never became ready."""
+
+    node: int
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLost(_Event):
+    """``noticed``: the cloud had said so before."""
+
+    node: int
+    cause: str = ""
+    noticed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkSilent(_Event):
+    """Every connection is silent: the network of this computer is the likely reason."""
+
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TerminateFailed(_Event):
+    """Tried again when the pool ends."""
+
+    machines: tuple[str, ...]
+    error: str
+
+
+# --- tasks ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSubmitted(_Event):
+    job: int
+    task: int
+    function: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStarted(_Event):
+    job: int
+    task: int
+    node: int
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFinished(_Event):
+    """An attempt ended. ``verdict``: "returned", "raised", "died" or "killed"; ``number``: which attempt it was."""
+
+    job: int
+    task: int
+    node: int
+    number: int
+    verdict: str
+    busy_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRetried(_Event):
+    """Its node was lost; it is queued again, in front."""
+
+    job: int
+    task: int
+    node: int
+    number: int
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskGaveUp(_Event):
+    """It ended without an attempt's own word: "lost", "quarantined", "queue_timeout", "cancelled", ..."""
+
+    job: int
+    task: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOutput(_Event):
+    """Whole lines, or a piece of one longer than 64 KiB. ``dropped`` bytes were lost before it."""
+
+    job: int
+    node: int
+    rank: int
+    stream: str
+    text: str
+    function: str = ""
+    dropped: int = 0
+
+
+# --- broadcasts -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class BroadcastSubmitted(_Event):
+    job: int
+    function: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationStarted(_Event):
+    """``ranks`` copies run, on these nodes by rank; more than once when a generation is lost."""
+
+    job: int
+    generation: int
+    nodes: tuple[int, ...]
+    ranks: int
+    head: int = 0
+    head_port: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationLost(_Event):
+    """It lost these nodes: what the others still do is void, or kept, as ``on_loss`` says."""
+
+    job: int
+    generation: int
+    nodes: tuple[int, ...]
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BroadcastFinished(_Event):
+    """``verdicts`` by rank, as in `TaskFinished` or `TaskGaveUp`."""
+
+    job: int
+    generation: int
+    verdicts: tuple[str, ...]
+
+
+Event = (
+    PoolStarting
+    | PoolReady
+    | PoolResized
+    | PoolClosing
+    | PoolClosed
+    | NodesRequested
+    | LaunchFailed
+    | NodeLaunching
+    | NodeReady
+    | NodeSuspect
+    | NodeResumed
+    | NodeNoticed
+    | NodeNoticeWithdrawn
+    | NodeDraining
+    | NodeDismissed
+    | NodeFailed
+    | NodeLost
+    | NetworkSilent
+    | TerminateFailed
+    | TaskSubmitted
+    | TaskStarted
+    | TaskFinished
+    | TaskRetried
+    | TaskGaveUp
+    | TaskOutput
+    | BroadcastSubmitted
+    | GenerationStarted
+    | GenerationLost
+    | BroadcastFinished
+)
+
+
+def _named(kind: type[Any]) -> str:
+    kind.name = re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
+    return str(kind.name)
+
+
+BY_NAME: dict[str, type[Event]] = {_named(kind): kind for kind in get_args(Event)}
+
+
+def event(name: str, at: float, /, **facts: object) -> Event:
+    """The event called ``name``, from facts as `actors.ports.Observe` gets them; those without a field are left out."""
+    kind = BY_NAME[name]
+    shown: dict[str, Any] = {}
+    for fact, value in facts.items():
+        if isinstance(value, NodeFacts):
+            shown |= {"hostname": value.hostname, "address": value.address, "accelerators": len(value.accelerators)}
+        else:
+            shown[fact] = _shown(value)
+    known = kind.__dataclass_fields__
+    return kind(at=at, **{fact: value for fact, value in shown.items() if fact in known})
+
+
+def _shown(value: object) -> object:
+    """Facts of the layers below in words and numbers."""
+    if isinstance(value, Machine):
+        return str(value.id)
+    if isinstance(value, Enum):
+        return value.name.lower()
+    if isinstance(value, list | tuple):
+        return tuple(_shown(each) for each in value)
+    return value

@@ -1,0 +1,153 @@
+"""What a worker calls for a task: plugins' environment first, then the user's function, wrapped in their sessions."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import pickle
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from . import source
+from .executor.context import LoadError
+
+if TYPE_CHECKING:
+    from .plugins.base import Plugin
+    from .task import Decorated
+
+Load = Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]
+
+
+def build(function: Decorated[Any], plugins: Sequence[Plugin] = ()) -> bytes:
+    """A pickled `Program`, for `wire.messages.Define`. ``plugins`` are the pool's; the function's own are added.
+
+    Once per function and pool: a function of ``__main__`` takes its globals with it as they are now.
+
+    Raises:
+        SerializationError: what the function or a plugin holds cannot be pickled; says what.
+    """
+    from .plugins.base import merged
+    from .task import StreamCompute
+    from .translate import pickling_error
+
+    chosen = merged(plugins, function.plugins)
+    try:
+        code = source.dumps_function(function)
+        extras = source.dumps(chosen, "plugins") if chosen else b""
+    except Exception as error:
+        raise pickling_error(error, function.__name__, "The function") from error
+    return pickle.dumps(Program(function.__name__, code, extras, isinstance(function, StreamCompute)), 5)
+
+
+class Program:
+    """A function with its plugins, as a worker keeps it. Unpickling one unpickles nothing of the user's."""
+
+    __slots__ = ("_code", "_function", "_name", "_plugins", "_streams")
+
+    def __init__(self, name: str, code: bytes, plugins: bytes, streams: bool) -> None:
+        self._name = name
+        self._code = code
+        self._plugins = plugins
+        self._streams = streams
+        self._function: Callable[..., Any] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Program, (self._name, self._code, self._plugins, self._streams)
+
+    def __call__(self, load: Load) -> Any:
+        """Run it once in this process: its value, or (a generator) an iterator that must be closed.
+
+        The order is the point: environment, function, arguments, sessions, call. A framework reads its environment
+        when it is imported, which unpickling the function or its arguments may do.
+
+        Raises:
+            LoadError: the function cannot be unpickled here.
+        """
+        return self._iterator(load) if self._streams else self._value(load)
+
+    def _value(self, load: Load) -> Any:
+        if self._plugins:
+            with self._prepared(load) as call:
+                return _awaited(call())
+        function = self._loaded()  # the same without plugins, 2 us quicker
+        args, kwargs = load()
+        return _awaited(function(*args, **kwargs))
+
+    def _iterator(self, load: Load) -> Iterator[Any]:
+        with self._prepared(load) as call:
+            yield from _iterated(call())
+
+    @contextmanager
+    def _prepared(self, load: Load) -> Iterator[Callable[[], Any]]:
+        """The call, with everything around it that its plugins set up."""
+        from .runtime import instance_info
+
+        plugins: tuple[Plugin, ...] = pickle.loads(self._plugins) if self._plugins else ()
+        info = instance_info()
+        with ExitStack() as stack:
+            for plugin in plugins:
+                stack.enter_context(_environment(plugin.env(info)))
+            function = self._loaded()
+            args, kwargs = load()
+            for plugin in plugins:
+                stack.enter_context(plugin.session(info))
+            yield partial(function, *args, **kwargs)
+
+    def _loaded(self) -> Callable[..., Any]:
+        if self._function is None:
+            try:
+                self._function = pickle.loads(self._code)
+            except Exception as error:
+                raise LoadError from error
+        return self._function
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set, and afterwards as before: the worker's next task may be another function's."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _awaited(result: Any) -> Any:
+    if inspect.iscoroutine(result):
+        import asyncio
+
+        return asyncio.run(result)
+    return result
+
+
+def _iterated(result: Any) -> Iterator[Any]:
+    """What was yielded, as an iterator; closing it closes the generator, at once, wherever that stands."""
+    return _stepped(result) if isinstance(result, AsyncIterator) else iter(result)
+
+
+def _stepped(items: AsyncIterator[Any]) -> Iterator[Any]:
+    import asyncio
+
+    ended = object()
+
+    async def step() -> Any:
+        return await anext(items, ended)
+
+    with asyncio.Runner() as runner:
+        try:
+            while (item := runner.run(step())) is not ended:
+                yield item
+        finally:
+            if inspect.isasyncgen(items):
+                runner.run(_closed(items))
+
+
+async def _closed(generator: Any) -> None:
+    await generator.aclose()

@@ -1,0 +1,118 @@
+"""What a task can ask about where it runs: `instance_info`."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .accelerators import Accelerator
+
+VARIABLE = "COMPUTE_POOL"  # the same as JSON, in the environment of every task
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """One rank of the generation, and where it is."""
+
+    rank: int
+    node: int
+    hostname: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceInfo:
+    """One immutable view of the world: every rank of a generation sees the same one, from its own place.
+
+    A broadcast has a rank per node (or per device, where a plugin says so). Anything else is a world of its own: rank
+    0 of 1. Outside a pool it is that too.
+    """
+
+    pool: str  # its name; "" outside
+    job: int
+    node: int  # 0 .. total_nodes - 1
+    total_nodes: int
+    worker: int  # which task slot of the node
+    workers_per_node: int
+    rank: int  # 0 .. world_size - 1
+    world_size: int
+    local_rank: int  # among the ranks on this node
+    local_world_size: int
+    is_head: bool  # rank 0
+    head_addr: str  # where rank 0 is reached by the others
+    head_port: int  # a TCP port that is free there, for this generation; 0 outside a pool
+    accelerators: int  # on this node
+    total_accelerators: int
+    accelerator: Accelerator | None  # what they are; None without
+    peers: tuple[Peer, ...]  # every rank's place, by rank
+    hostname: str
+    generation: int  # 1, 2, ...: which run of the broadcast this is; 0 without one
+    attempt: int  # 1, 2, ...: which attempt of the task this is
+
+
+def instance_info() -> InstanceInfo:
+    """Where this task runs, and with whom. Also in processes that a task starts; outside a pool, a world of one."""
+    from .executor.context import current
+
+    context = current()
+    if context is not None:
+        return _parsed(context.info)
+    inherited = os.environ.get(VARIABLE)
+    return _parsed(json.loads(inherited)) if inherited else _alone()
+
+
+def _parsed(facts: Mapping[str, Any]) -> InstanceInfo:
+    kind = facts.get("accelerator")
+    return InstanceInfo(
+        pool=facts["pool"],
+        job=facts["job"],
+        node=facts["node"],
+        total_nodes=facts["total_nodes"],
+        worker=facts["worker"],
+        workers_per_node=facts["workers_per_node"],
+        rank=facts["rank"],
+        world_size=facts["world_size"],
+        local_rank=facts["local_rank"],
+        local_world_size=facts["local_world_size"],
+        is_head=facts["is_head"],
+        head_addr=facts["head_addr"],
+        head_port=facts["head_port"],
+        accelerators=facts["accelerators"],
+        total_accelerators=facts["total_accelerators"],
+        accelerator=None if kind is None else Accelerator(kind["type"], kind["count"], kind["memory_gb"]),
+        peers=tuple(Peer(each["rank"], each["node"], each["hostname"], each["address"]) for each in facts["peers"]),
+        hostname=facts["hostname"],
+        generation=facts["generation"],
+        attempt=facts["attempt"],
+    )
+
+
+def _alone() -> InstanceInfo:
+    import socket
+
+    hostname = socket.gethostname()
+    return InstanceInfo(
+        pool="",
+        job=0,
+        node=0,
+        total_nodes=1,
+        worker=0,
+        workers_per_node=1,
+        rank=0,
+        world_size=1,
+        local_rank=0,
+        local_world_size=1,
+        is_head=True,
+        head_addr="127.0.0.1",
+        head_port=0,
+        accelerators=0,
+        total_accelerators=0,
+        accelerator=None,
+        peers=(Peer(0, 0, hostname, "127.0.0.1"),),
+        hostname=hostname,
+        generation=0,
+        attempt=1,
+    )

@@ -1,0 +1,221 @@
+"""What a user configures, checked when it is written: a spec that exists is a spec that means something."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from datetime import timedelta
+from math import isfinite
+from typing import Any, Literal, NoReturn, Self, TypedDict, Unpack, cast, get_args
+
+from ..providers.base import Provider
+from .errors import SpecError, unknown_option
+from .plugins.base import Plugin
+
+OnLossOption = Literal["auto", "restart", "resend", "fail"]
+ConsoleOption = Literal["auto", "rich", "plain", "silent"]
+WorkerKind = Literal["process", "thread"]
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Nodes:
+    """How many nodes: the pool is ready at ``min``, grows to ``desired``, and `resize` keeps within ``max``."""
+
+    desired: int
+    min: int
+    max: int
+
+    def __init__(self, desired: int, *, min: int | None = None, max: int | None = None) -> None:  # noqa: A002
+        """``min`` and ``max`` are ``desired`` where they are not given."""
+        least, most = desired if min is None else min, desired if max is None else max
+        for name, value in (("desired", desired), ("min", least), ("max", most)):
+            _count(f"Nodes({name}=...)", value)
+        if least > most:
+            _refuse(f"Nodes: max={most} is less than min={least}.")
+        if not least <= desired <= most:
+            _refuse(f"Nodes: desired={desired} is not between min={least} and max={most}.")
+        object.__setattr__(self, "desired", desired)
+        object.__setattr__(self, "min", least)
+        object.__setattr__(self, "max", most)
+
+    @classmethod
+    def of(cls, nodes: int | tuple[int, int] | Nodes) -> Nodes:
+        """What users may write for ``nodes=``: ``4``, ``(2, 8)`` for ready at 2 and growing to 8, or `Nodes`."""
+        match nodes:
+            case Nodes():
+                return nodes
+            case (least, most):
+                _count("the least of nodes=(least, most)", least)
+                _count("the most of nodes=(least, most)", most)
+                if least > most:
+                    _refuse(f"nodes={nodes!r}: the most, {most}, is less than the least, {least}.")
+                return cls(most, min=least)
+            case _:
+                _count("nodes", nodes)
+                return cls(nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A node's task slots: ``concurrency`` tasks at a time, each in a process of its own or in a thread of one."""
+
+    concurrency: int = 1
+    kind: WorkerKind = "process"
+
+    def __post_init__(self) -> None:
+        _count("Worker(concurrency=...)", self.concurrency)
+        _choice("Worker(kind=...)", self.kind, get_args(WorkerKind))
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """What the nodes' software is like. ``env``: environment variables of every task."""
+
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.env, Mapping):
+            _refuse(f"Image(env=...) takes a mapping of names to strings, not {_shown(self.env)}.")
+        for name, value in self.env.items():
+            if not isinstance(name, str) or not name or "=" in name or "\0" in name:
+                _refuse(f"Image(env=...): {name!r} cannot be the name of an environment variable.")
+            if not isinstance(value, str) or "\0" in value:
+                _refuse(f"Image(env=...): the value of {name} must be a string without NUL, not {_shown(value)}.")
+            if name == "COMPUTE_POOL":
+                _refuse("Image(env=...): COMPUTE_POOL is set by the pool itself.")
+        object.__setattr__(self, "env", dict(self.env))
+
+
+class TaskOptions(TypedDict, total=False):
+    """The options of `@compute` and ``.with_()``."""
+
+    timeout: float | timedelta | None
+    queue_timeout: float | timedelta | None
+    retries: int
+    retry: Literal["on_loss", "never"]
+    on_loss: OnLossOption
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a task is treated."""
+
+    timeout_s: float | None = None  # of running
+    queue_timeout_s: float | None = None  # of waiting for a slot
+    retries: int = 3  # further attempts when the node is lost
+    at_most_once: bool = False  # retry="never"
+    on_loss: OnLossOption = "auto"  # what a broadcast does when it loses a rank
+    name: str | None = None  # shown instead of the function's
+
+    @classmethod
+    def of(cls, **options: Unpack[TaskOptions]) -> Options:
+        """Raises: SpecError"""
+        return cls().changed(**options)
+
+    def changed(self, **options: Unpack[TaskOptions]) -> Self:
+        """Raises: SpecError"""
+        known = TaskOptions.__annotations__
+        changes: dict[str, Any] = {}
+        for option, value in options.items():
+            match option:
+                case "timeout" | "queue_timeout":
+                    changes[f"{option}_s"] = None if value is None else seconds(option, value)
+                case "retries":
+                    _count("retries", value, least=0)
+                    changes["retries"] = value
+                case "retry":
+                    _choice("retry", value, ("on_loss", "never"))
+                    changes["at_most_once"] = value == "never"
+                case "on_loss":
+                    _choice("on_loss", value, get_args(OnLossOption))
+                    changes["on_loss"] = value
+                case "name":
+                    if not isinstance(value, str) or not value.strip():
+                        _refuse(f"name takes a string that is not empty, not {_shown(value)}.")
+                    changes["name"] = value
+                case _:
+                    raise unknown_option("@compute", option, tuple(known))
+        if options.get("retries") and (changes.get("at_most_once") or ("retry" not in options and self.at_most_once)):
+            _refuse(f'retry="never" and retries={options["retries"]} contradict each other: leave one out.')
+        return replace(self, **changes)
+
+    def given(self) -> TaskOptions:
+        """The options that differ from the defaults, as they would be written."""
+        written: dict[str, Any] = {}
+        default = Options()
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if value != getattr(default, each.name):
+                if each.name == "at_most_once":
+                    written["retry"] = "never"
+                else:
+                    written[each.name.removesuffix("_s")] = value
+        return cast("TaskOptions", written)
+
+
+def placement(on: int | Literal["head"] | None) -> int | None:
+    """``on=`` of `Pool.run` as the rank of a node among the ready ones; None: any node."""
+    if on is None:
+        return None
+    if on == "head":
+        return 0
+    if not isinstance(on, int) or isinstance(on, bool) or on < 0:
+        _refuse(f'on takes "head" or the rank of a node, 0 or more, not {_shown(on)}.')
+    return on
+
+
+def seconds(name: str, value: object) -> float:
+    """A duration as users may write it: seconds, or a timedelta; more than nothing."""
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        _refuse(f"{name} takes seconds or a timedelta, not {_shown(value)}.")
+    if not isfinite(value) or value <= 0:
+        _refuse(f"{name} must be more than 0 seconds, not {value}; leave it out for no limit.")
+    return float(value)
+
+
+def check_pool(provider: object, plugins: object, on_loss: object, console: object) -> None:
+    """What `Pool` is given besides sizes.
+
+    Raises:
+        SpecError
+    """
+    if isinstance(provider, type):
+        _refuse(f"provider takes an instance: write provider={provider.__name__}().")
+    if not isinstance(provider, Provider):
+        _refuse(f"provider takes a provider such as Local(), not {_shown(provider)}.")
+    if isinstance(plugins, Plugin) or not isinstance(plugins, Sequence) or isinstance(plugins, str):
+        _refuse(f"plugins takes a list, as in plugins=[plugins.torch()], not {_shown(plugins)}.")
+    for plugin in plugins:
+        if not isinstance(plugin, Plugin):
+            call = f": write plugins.{plugin.__name__}()" if hasattr(plugin, "__name__") else ""
+            _refuse(f"plugins takes plugins, not {_shown(plugin)}{call}.")
+    _choice("on_loss", on_loss, get_args(OnLossOption))
+    _choice("console", console, get_args(ConsoleOption))
+
+
+def _count(name: str, value: object, *, least: int = 1) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        _refuse(f"{name} takes a whole number, not {_shown(value)}.")
+    if value < least:
+        _refuse(f"{name} must be at least {least}, not {value}.")
+
+
+def _choice(name: str, value: object, choices: Sequence[str]) -> None:
+    if value not in choices:
+        from difflib import get_close_matches
+
+        close = get_close_matches(value, choices, n=1) if isinstance(value, str) else ()
+        meant = f" Did you mean {close[0]!r}?" if close else ""
+        _refuse(f"{name} takes {' or '.join(map(repr, choices))}, not {_shown(value)}.{meant}")
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _refuse(message: str) -> NoReturn:
+    raise SpecError(message)

@@ -1,0 +1,251 @@
+"""Turns how attempts ended, as nodes and the ledger say it, into the errors users catch. Nothing else does."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar, assert_never
+
+from ..actors.ports import GaveUp, Reason
+from ..providers.errors import BadRequest, NotAuthorized, ProviderError, QuotaExceeded
+from .errors import (
+    AuthError,
+    BroadcastFailed,
+    CapacityError,
+    NodeLost,
+    Outcome,
+    OutriderError,
+    PoolClosed,
+    QueueTimeout,
+    QuotaError,
+    RemoteTraceback,
+    SerializationError,
+    SpecError,
+    TaskFailed,
+    TaskKilled,
+    TaskQuarantined,
+    TaskStopped,
+    TaskTimeout,
+)
+from .wire.messages import Cause
+
+if TYPE_CHECKING:
+    from .wire.messages import Ended, Failed
+
+
+E = TypeVar("E", bound=Exception)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which attempt of what it was, and where."""
+
+    task: str
+    node: int
+    rank: int = 0
+    attempt: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.task} on node {self.node} (rank {self.rank}, attempt {self.attempt})"
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return {"task": self.task, "node": self.node, "rank": self.rank, "attempt": self.attempt}
+
+
+def failed_error(failed: Failed, place: Place, load: Callable[[], object] | None) -> Exception:
+    """The exception to raise for ``failed``: the user's own wherever that is possible.
+
+    ``load`` unpickles the exception (called once, here); None: the node could not pickle it.
+    """
+    match failed.phase:
+        case "call":
+            return _located(_own_error(failed, place, load), place, failed.traceback)
+        case "load" | "dump":
+            return _located(_pickling_error(failed, place, load), place, failed.traceback)
+        case _:
+            message = f"{place.task} could not be sent to node {place.node}: {failed.kind}: {failed.message}"
+            return TaskFailed(message, kind=failed.kind, **place.facts)
+
+
+def ended_error(ended: Ended, place: Place, timeout_s: float | None = None) -> TaskTimeout | TaskKilled:
+    """The error for an attempt whose function never answered."""
+    facts = place.facts
+    match ended.cause:
+        case Cause.TIMEOUT:
+            limit = "its timeout" if timeout_s is None else f"its timeout of {timeout_s:g} s"
+            message = f"{place} ran longer than {limit} and was ended: give it more, or less to do."
+            return TaskTimeout(message, timeout_s=timeout_s, **facts)
+        case Cause.EXIT:
+            message = f"{place} ended its process with exit status {ended.code} instead of returning or raising."
+            return TaskKilled(message, exit_code=ended.code, **facts)
+        case Cause.SIGNAL:
+            name = _signal_name(ended.code)
+            message = f"{place} was killed by {name}{_signal_story(ended.code)}."
+            return TaskKilled(message, signal=ended.code, **facts)
+        case Cause.MEMORY:
+            message = f"{place} ran out of memory and was killed by the kernel: use less, or nodes with more."
+            return TaskKilled(message, out_of_memory=True, signal=signal.SIGKILL, **facts)
+        case Cause.KILLED:
+            return TaskStopped(f"{place} was stopped by the pool.", **facts)
+        case _:
+            assert_never(ended.cause)
+
+
+def gave_up_error(  # noqa: PLR0911  one for each reason
+    ending: GaveUp, task: str, *, queue_timeout_s: float | None = None
+) -> OutriderError:
+    """The error for a task that ended without an attempt's own word."""
+    losses = tuple((int(node), cause) for node, cause in ending.losses)
+    story = "; ".join(f"node {node}: {cause}" for node, cause in losses) or "its node went away"
+    node = losses[-1][0] if losses else None
+    where: dict[str, Any] = {"task": task, "node": node, "rank": ending.rank, "attempt": len(losses)}
+    match ending.reason:
+        case Reason.LOST:
+            message = f"{task} was lost with its node and may not be run again ({story})."
+            return NodeLost(message, losses=losses, **where)
+        case Reason.QUARANTINED:
+            message = (
+                f"Each attempt of {task} took its node down, so it is not tried again ({story}): look there first."
+            )
+            return TaskQuarantined(message, losses=losses, **where)
+        case Reason.LOSING:
+            message = f"{task} lost nodes faster than it could run and was given up ({story})."
+            return NodeLost(message, losses=losses, **where)
+        case Reason.NO_REPLACEMENT:
+            return CapacityError(f"{task} needs a node that was lost, and no replacement came in time ({story}).")
+        case Reason.QUEUE_TIMEOUT:
+            limit = "its queue_timeout" if queue_timeout_s is None else f"its queue_timeout of {queue_timeout_s:g} s"
+            return QueueTimeout(f"{task} waited longer than {limit} for a free slot and never ran.", task=task)
+        case Reason.CANCELLED:
+            return TaskStopped(f"{task} was cancelled.", **where)
+        case Reason.CLOSED:
+            return PoolClosed(f"The pool ended before {task} was done.")
+        case _:
+            assert_never(ending.reason)
+
+
+def broadcast_error(task: str, outcomes: Sequence[Outcome]) -> BroadcastFailed:
+    """The error for a broadcast of which at least one rank failed.
+
+    Ranks that were only stopped because another one failed stay out of the group; ``outcomes`` has them.
+    """
+    failed = [outcome for outcome in outcomes if outcome.error is not None]
+    causes = [outcome for outcome in failed if not isinstance(outcome.error, TaskStopped)] or failed
+    errors = [outcome.error for outcome in causes if outcome.error is not None]
+    ranks = ", ".join(str(outcome.rank) for outcome in causes)
+    which = f"rank {ranks}" if len(causes) == 1 else f"ranks {ranks}"
+    return BroadcastFailed(f"{task} failed on {which} of {len(outcomes)}", errors, outcomes)
+
+
+def provider_error(error: ProviderError) -> OutriderError:
+    """A provider's failure in users' terms."""
+    said = _sentence(error)
+    match error:
+        case NotAuthorized():
+            return AuthError(f"The provider does not let you in ({said}): check its credentials.")
+        case QuotaExceeded():
+            return QuotaError(f"Your account's limit is reached ({said}): ask for more quota, or for fewer nodes.")
+        case BadRequest():
+            return SpecError(f"The provider can never give what was asked for ({said}).")
+        case _:
+            return CapacityError(f"The provider has no machines to give ({said}): try again, or elsewhere.")
+
+
+def pickling_error(error: Exception, task: str, what: str) -> SerializationError:
+    """The error for something of this process that cannot be pickled; ``error`` says what, and by ``path`` where."""
+    path = str(getattr(error, "path", ""))
+    kind = str(getattr(error, "kind", type(error).__name__))
+    place = f"{what} of {task}" if not path else f"{path} of {task}"
+    message = f"{place} cannot be pickled ({_sentence(error)}): leave it out, or make it inside the function."
+    return SerializationError(message, path=path, task=task, kind=kind)
+
+
+def unloadable_error(error: Exception, place: Place) -> SerializationError:
+    """The error for a result that arrived and cannot be unpickled here."""
+    said = f"{type(error).__name__}: {_sentence(error)}"
+    message = f"The result of {place} cannot be unpickled here ({said}): its classes must be importable on both sides."
+    return SerializationError(message, task=place.task, kind=type(error).__name__)
+
+
+def _own_error(failed: Failed, place: Place, load: Callable[[], object] | None) -> Exception:
+    facts = place.facts
+    if load is None:
+        message = f"{place} raised {failed.kind}: {failed.message} (which cannot be pickled: its traceback is below)"
+        return TaskFailed(message, kind=failed.kind, traceback=failed.traceback, **facts)
+    try:
+        error = load()
+    except Exception as broken:  # noqa: BLE001  whatever a user's exception class does on the way in
+        versions = _versions(failed.kind)
+        known = "; ".join(f"{what} is {here} here" for what, here, _ in versions)
+        message = (
+            f"{place} raised {failed.kind}: {failed.message} (which cannot be unpickled here: "
+            f"{type(broken).__name__}: {broken}{'; ' if known else ''}{known})"
+        )
+        return TaskFailed(message, kind=failed.kind, traceback=failed.traceback, versions=versions, **facts)
+    # SystemExit would end this process, CancelledError this task, StopIteration means something else in a coroutine.
+    if isinstance(error, Exception) and not isinstance(error, StopIteration | StopAsyncIteration):
+        return error
+    message = f"{place} raised {failed.kind}: {failed.message}"
+    return TaskFailed(message, kind=failed.kind, traceback=failed.traceback, **facts)
+
+
+def _pickling_error(failed: Failed, place: Place, load: Callable[[], object] | None) -> SerializationError:
+    if failed.phase == "load":
+        message = (
+            f"{place.task} or its arguments could not be unpickled on node {place.node} "
+            f"({failed.kind}: {_sentence(failed.message)}): what they need must be importable there."
+        )
+        return SerializationError(message, task=place.task, kind=failed.kind)
+    found: object = None
+    if load is not None:
+        with suppress(Exception):
+            found = load()
+    path = str(getattr(found, "path", ""))
+    kind = str(getattr(found, "kind", failed.kind))
+    what = f"The result of {place}" + (f", at {path}," if path else "")
+    message = f"{what} cannot be pickled ({_sentence(found or failed.message)}): return something else."
+    return SerializationError(message, path=path, task=place.task, kind=kind)
+
+
+def _located(error: E, place: Place, text: str) -> E:
+    """Says on the error where it happened. An exception class may refuse attributes; the note stays in any case."""
+    for name, value in (("node", place.node), ("rank", place.rank), ("attempt", place.attempt)):
+        with suppress(Exception):
+            setattr(error, name, value)
+    text = text.rstrip()
+    error.add_note(f"{place}, traceback there:\n{text}" if text else str(place))
+    # Short, because the note right below it has the frames: printed once, at the end, where one looks.
+    error.__cause__ = RemoteTraceback(f"raised in {place}", text)
+    return error
+
+
+def _sentence(said: object) -> str:
+    return str(said).strip().rstrip(".") or type(said).__name__
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _signal_story(number: int) -> str:
+    match number:
+        case signal.SIGSEGV | signal.SIGBUS | signal.SIGILL | signal.SIGFPE | signal.SIGABRT:
+            return ": native code of the task crashed"
+        case signal.SIGKILL:
+            return ", which somebody on that machine sent"
+        case _:
+            return ""
+
+
+def _versions(kind: str) -> tuple[tuple[str, str, str], ...]:
+    """The versions of the package that ``kind`` belongs to."""
+    top = kind.partition(".")[0]
+    here = getattr(sys.modules.get(top), "__version__", None)
+    return () if here is None else ((top, str(here), "?"),)
