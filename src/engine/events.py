@@ -34,6 +34,7 @@ class PoolReady(_Event):
 
     ready: int
     wanted: int
+    took_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,7 @@ class NodeReady(_Event):
     hostname: str = ""
     address: str = ""
     accelerators: int = 0
+    took_s: float = 0.0  # since it was launched
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +182,7 @@ class TaskStarted(_Event):
     job: int
     task: int
     node: int
-    attempt: int = 0
+    attempt: int = 0  # an id; `TaskFinished.number` counts
 
 
 @dataclass(frozen=True, slots=True)
