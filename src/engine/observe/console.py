@@ -1,0 +1,47 @@
+"""Where a pool's events are shown: a live table, plain lines, or only the log."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Literal
+
+from .log import LogSink
+from .plain import PlainSink
+from .sink import Both, Sink
+
+Shown = Literal["rich", "plain", "silent"]
+Console = Literal["auto", "rich", "plain", "silent"]
+
+
+def make_sink(console: Console) -> Sink:
+    """The log always; with it, what ``console`` says. A second live table becomes plain lines above the first."""
+    shown = automatic() if console == "auto" else console
+    if shown == "silent":
+        return LogSink()
+    if shown == "rich":
+        from .live import RichSink
+
+        if table := RichSink.claim():
+            return Both(LogSink(), table)
+    return Both(LogSink(), PlainSink())
+
+
+def automatic() -> Shown:
+    """Silent in an application that has set up logging and in notebooks; a table on a terminal; else plain lines."""
+    if logging.getLogger().handlers or _structlog_configured() or _in_notebook():
+        return "silent"
+    if sys.stderr is not None and sys.stderr.isatty():
+        return "rich"
+    return "plain"
+
+
+def _structlog_configured() -> bool:
+    structlog = sys.modules.get("structlog")
+    return structlog is not None and bool(structlog.is_configured())
+
+
+def _in_notebook() -> bool:
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return getattr(shell, "kernel", None) is not None

@@ -1,0 +1,92 @@
+"""The live table on a terminal; what tasks print runs above it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from .. import events as ev
+from .board import Board
+from .plain import STDERR, stream_of, write_plain
+from .sink import Sink
+from .words import printed, words
+from .writer import Writer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.live import Live
+
+INTERVAL_S = 0.125
+
+_terminal = Lock()  # held by the one sink of the process that draws; a terminal has one bottom
+
+
+class RichSink(Sink):
+    """Importing rich, drawing and printing all happen in the writer's thread; the loop only counts.
+
+    While the table is up, rich puts a proxy in place of `sys.stdout` and `sys.stderr` that prints above it: there the
+    lines of tasks and of the application end up, each in its order.
+    """
+
+    tasks = True
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._claimed = False
+        self._console = console
+        self._live: Live | None = None
+        self._board = Board()
+        self._lock = Lock()  # the board is kept on the loop and read in the thread
+        self._writer = Writer(write_plain, refresh=self._draw, finish=self._finish, interval_s=INTERVAL_S)
+
+    @classmethod
+    def claim(cls) -> RichSink | None:
+        """One that has the terminal until it is closed; None: another has it."""
+        if not _terminal.acquire(blocking=False):
+            return None
+        sink = cls()
+        sink._claimed = True
+        return sink
+
+    def show(self, event: ev.Event) -> None:
+        if isinstance(event, ev.TaskOutput):
+            self._writer.put(printed(event), stream_of(event))
+            return
+        with self._lock:
+            self._board.apply(event)
+        if isinstance(event, ev.PoolStarting):
+            self._writer.start()
+        elif not isinstance(event, (ev.PoolReady, ev.PoolResized)) and (line := words(event)):
+            self._writer.put(f"outrider: {line}\n", STDERR)
+
+    def close(self) -> None:
+        self._writer.close()
+        if self._claimed:
+            self._claimed = False
+            _terminal.release()
+
+    def _draw(self) -> None:
+        if self._live is None:
+            from rich.console import Console
+            from rich.live import Live
+
+            from .table import View
+
+            self._live = Live(
+                console=self._console or Console(stderr=True),
+                get_renderable=lambda: View(self._board, time.time(), self._lock),
+                auto_refresh=False,
+                transient=True,
+                redirect_stdout=sys.stdout is not None and sys.stdout.isatty(),
+            )
+            self._live.start()
+        self._live.refresh()
+
+    def _finish(self) -> None:
+        if self._live is not None:
+            from .table import summary
+
+            self._live.stop()
+            with self._lock:
+                self._live.console.print(summary(self._board, time.time()))

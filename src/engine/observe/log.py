@@ -1,0 +1,106 @@
+"""Events as log records: structlog over the standard logger "outrider", whatever the application has configured.
+
+The message is the event with its facts as `key=value`; the facts are also on the record, as ``record.outrider``, for
+formatters that write JSON. What tasks print goes to "outrider.task", by itself.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import fields
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from .. import events as ev
+from .clean import lines
+from .sink import Sink
+
+if TYPE_CHECKING:
+    from collections.abc import MutableMapping
+
+    import structlog
+
+_LOGGER = logging.getLogger("outrider")
+_LOGGER.addHandler(logging.NullHandler())  # without it, Python prints warnings of a library that nobody configured
+_PRINTED = logging.getLogger("outrider.task")
+
+_WARNINGS = (
+    ev.LaunchFailed,
+    ev.TerminateFailed,
+    ev.NodeSuspect,
+    ev.NodeNoticed,
+    ev.NodeFailed,
+    ev.NodeLost,
+    ev.NetworkSilent,
+    ev.TaskRetried,
+    ev.GenerationLost,
+)
+_DETAILS = (ev.TaskSubmitted, ev.TaskStarted, ev.TaskFinished)
+
+
+def level_of(event: ev.Event) -> int:
+    if isinstance(event, _DETAILS):
+        return logging.DEBUG
+    return logging.WARNING if isinstance(event, _WARNINGS) else logging.INFO
+
+
+class LogSink(Sink):
+    """Writes nothing where nobody listens, and only then imports structlog: that takes 80 ms."""
+
+    def __init__(self) -> None:
+        self.tasks = _heard(_LOGGER, logging.DEBUG)
+        self._pool = ""
+
+    def show(self, event: ev.Event) -> None:
+        if isinstance(event, ev.TaskOutput):
+            if _heard(_PRINTED, logging.INFO):
+                where = {"pool": self._pool, "job": event.job, "node": event.node, "rank": event.rank}
+                for line in lines(event.text):
+                    _PRINTED.info("%s", line, extra={"outrider": where | {"stream": event.stream}})
+            return
+        if isinstance(event, ev.PoolStarting):
+            self._pool = event.pool
+        level = level_of(event)
+        if _heard(_LOGGER, level):
+            facts = {field.name: getattr(event, field.name) for field in fields(event) if field.name != "at"}
+            self._log.log(level, event.name, **{"pool": self._pool} | facts)
+
+    @cached_property
+    def _log(self) -> structlog.stdlib.BoundLogger:
+        import structlog
+
+        # Everything is given: what is not would come from the application's `structlog.configure`.
+        log: structlog.stdlib.BoundLogger = structlog.wrap_logger(
+            _LOGGER,
+            processors=[structlog.contextvars.merge_contextvars, _as_record],
+            wrapper_class=structlog.stdlib.BoundLogger,
+            context_class=dict,
+            cache_logger_on_first_use=True,
+        )
+        return log
+
+
+def _as_record(_: object, __: str, facts: MutableMapping[str, Any]) -> tuple[tuple[str], dict[str, Any]]:
+    """The arguments of the standard logger's method."""
+    event = facts.pop("event")
+    pairs = " ".join(f"{key}={_shown(value)}" for key, value in facts.items())
+    return (f"{event} {pairs}",), {"extra": {"outrider": dict(facts)}}
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.3g}"
+    text = str(value)
+    return text if text and text.isprintable() and " " not in text else repr(text)
+
+
+def _heard(logger: logging.Logger, level: int) -> bool:
+    """Whether any handler would get a record of ``level``."""
+    if not logger.isEnabledFor(level):
+        return False
+    above: logging.Logger | None = logger
+    while above is not None:
+        if any(not isinstance(handler, logging.NullHandler) for handler in above.handlers):
+            return True
+        above = above.parent if above.propagate else None
+    return False

@@ -1,0 +1,108 @@
+"""The board as a rich table, for any width and height."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from .board import Board, Row, State
+from .clean import one_line
+from .words import count, seconds
+
+COLOURS = {
+    State.LAUNCHING: "cyan",
+    State.READY: "green",
+    State.SUSPECT: "yellow",
+    State.NOTICED: "yellow",
+    State.DRAINING: "yellow",
+    State.LOST: "red",
+}
+AROUND = 5  # lines of the terminal left to header, bar, the line about hidden rows and the prompt
+WIDE = 64  # columns from which on there is room for where a node is
+BAR_FROM = 8  # tasks from which on a bar says more than the numbers
+SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+
+
+class View:
+    """A board at a moment. ``lock`` is held while it is read."""
+
+    def __init__(self, board: Board, now: float, lock: AbstractContextManager[object] | None = None) -> None:
+        self._board = board
+        self._now = now
+        self._lock = lock or nullcontext()
+
+    def __rich_console__(self, _: Console, options: ConsoleOptions) -> RenderResult:
+        with self._lock:
+            parts = self._parts(options)
+        yield Group(*parts)
+
+    def _parts(self, options: ConsoleOptions) -> list[RenderableType]:
+        board = self._board
+        rows = chosen(board, max(3, (options.height or options.size.height) - AROUND))
+        parts: list[RenderableType] = [self._header(), self._nodes(rows, options.max_width >= WIDE)]
+        if hidden := len(board.rows) - len(rows):
+            parts.append(Text(f"  and {count(hidden, 'node')} more", style="dim"))
+        if board.wanted >= BAR_FROM and board.done + board.failed < board.wanted:
+            parts.append(ProgressBar(board.wanted, board.done + board.failed, width=min(60, options.max_width - 2)))
+        return parts
+
+    def _header(self) -> Text:
+        board = self._board
+        text = Text(no_wrap=True, overflow="ellipsis")
+        text.append("outrider ", style="bold")
+        text.append(f"{board.provider} · {board.ready} of {count(board.desired, 'node')} ready")
+        if board.wanted:
+            text.append(f" · {board.done:,} of {count(board.wanted, 'task')} done")
+        if board.failed:
+            text.append(f" · {board.failed:,} failed", style="red")
+        if board.phase != "ready":
+            text.append(f" · {board.phase}", style="cyan")
+        return text.append(f" · {seconds(self._now - board.opened_at)}", style="dim")
+
+    def _nodes(self, rows: list[Row], wide: bool) -> Table:
+        table = Table(box=None, padding=(0, 1), header_style="dim", expand=False)
+        table.add_column("node", justify="right", no_wrap=True)
+        table.add_column("state", no_wrap=True, min_width=len("launching") + 2)
+        if wide:
+            table.add_column("where", no_wrap=True, overflow="ellipsis", max_width=28)
+        table.add_column("running", no_wrap=True, overflow="ellipsis", ratio=1)
+        table.add_column("done", justify="right", no_wrap=True)
+        for row in rows:
+            where = [Text(one_line(row.where))] if wide else []
+            table.add_row(str(row.node), self._state(row), *where, self._running(row), f"{row.done:,}")
+        return table
+
+    def _state(self, row: Row) -> Text:
+        sign = SPINNER[int(self._now * 10) % len(SPINNER)] if row.state is State.LAUNCHING else "●"
+        return Text(f"{sign} {row.state}", style=COLOURS[row.state])
+
+    def _running(self, row: Row) -> Text:
+        if row.state is State.LAUNCHING:
+            return Text(seconds(self._now - row.since), style="dim")
+        if row.note:
+            return Text(one_line(row.note), style=COLOURS[row.state])
+        if not row.running:
+            return Text("idle", style="dim")
+        (name, since), *others = row.running.values()
+        text = Text(f"{one_line(name) or 'task'} {seconds(self._now - since)}")
+        return text.append(f" and {len(others)} more", style="dim") if others else text
+
+
+def summary(board: Board, now: float) -> Text:
+    """What is left of the table when the pool has ended."""
+    text = Text(f"outrider {board.provider} · {count(board.done, 'task')} done", style="dim")
+    if board.failed:
+        text.append(f" · {board.failed:,} failed", style="red")
+    return text.append(f" · {seconds(now - board.opened_at)}")
+
+
+def chosen(board: Board, most: int) -> list[Row]:
+    """The rows there is room for, by node: those in trouble first, then those at work."""
+    rows = list(board.rows.values())
+    if len(rows) > most:
+        rows.sort(key=lambda row: (row.state is State.READY, not row.running, row.node))
+    return sorted(rows[:most], key=lambda row: row.node)

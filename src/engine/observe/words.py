@@ -1,0 +1,68 @@
+"""Events in words for people: one line each, or none for what only a program wants to know."""
+
+from __future__ import annotations
+
+from .. import events as ev
+from .clean import lines, one_line
+
+
+def words(event: ev.Event) -> str | None:  # noqa: PLR0911, PLR0912 - a table
+    """What happened. Causes come from elsewhere: they are made one printable line."""
+    match event:
+        case ev.PoolStarting():
+            return f"starting {count(event.wanted, 'node')} ({event.provider})"
+        case ev.PoolReady():
+            return f"{event.ready} of {count(event.wanted, 'node')} ready after {seconds(event.took_s)}"
+        case ev.PoolResized():
+            return f"resizing to {count(event.wanted, 'node')}"
+        case ev.LaunchFailed():
+            again = "not tried again" if event.retry_in_s is None else f"next try in {seconds(event.retry_in_s)}"
+            return f"launch failed: {_line(event.error)}; {again}"
+        case ev.TerminateFailed():
+            return f"{count(len(event.machines), 'machine')} could not be ended yet: {_line(event.error)}"
+        case ev.NodeSuspect():
+            return f"node {event.node} does not answer: {_line(event.cause)}"
+        case ev.NodeResumed():
+            return f"node {event.node} answers again, nothing was lost"
+        case ev.NodeNoticed():
+            return f"node {event.node} will be taken in {seconds(event.seconds)} ({_line(event.source)})"
+        case ev.NodeNoticeWithdrawn():
+            return f"node {event.node} stays after all ({_line(event.source)})"
+        case ev.NodeFailed():
+            return f"node {event.node} did not start: {_line(event.cause)}"
+        case ev.NodeLost():
+            return f"node {event.node} lost: {_line(event.cause)}"
+        case ev.NetworkSilent():
+            return f"none of {count(event.nodes, 'node')} answers: is this computer's network up?"
+        case ev.TaskRetried():
+            return f"task {event.task} lost its node and runs again, attempt {event.number}: {_line(event.cause)}"
+        case ev.GenerationLost():
+            lost = f"{'nodes' if len(event.nodes) > 1 else 'node'} {', '.join(map(str, event.nodes))}"
+            return f"broadcast {event.job} lost {lost}: {_line(event.cause)}"
+        case ev.GenerationStarted() if event.generation > 1:
+            return f"broadcast {event.job} runs again on {count(event.ranks, 'rank')}, generation {event.generation}"
+        case _:
+            return None
+
+
+def printed(event: ev.TaskOutput) -> str:
+    """What a task printed, each line marked with where it comes from."""
+    mark = f"[rank {event.rank} · {one_line(event.function) or event.job}] "
+    gap = f"{mark}... {event.dropped:,} bytes were lost here\n" if event.dropped else ""
+    return gap + "".join(f"{mark}{line}\n" for line in lines(event.text))
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def seconds(duration_s: float) -> str:
+    if duration_s < 60:
+        return f"{duration_s:.1f} s"
+    minutes, rest = divmod(int(duration_s), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _line(text: str) -> str:
+    return one_line(text) or "unknown cause"

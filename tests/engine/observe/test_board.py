@@ -1,0 +1,82 @@
+"""The table's content follows from the events."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+
+from outrider.engine import events as ev
+from outrider.engine.observe.board import LOST_SHOWN, Board, State
+
+
+def board_after(events: list[ev.Event]) -> Board:
+    board = Board()
+    for event in events:
+        board.apply(event)
+    return board
+
+
+def until(events: list[ev.Event], kind: type, nth: int = 1) -> list[ev.Event]:
+    """Up to and with the nth event of the kind."""
+    places = [place for place, event in enumerate(events) if isinstance(event, kind)]
+    return events[: places[nth - 1] + 1]
+
+
+def test_nodes_come_up(story: list[ev.Event]) -> None:
+    board = board_after(until(story, ev.NodeReady))
+    assert [(row.node, row.state, row.where) for row in board.rows.values()] == [
+        (0, State.READY, "here"),
+        (1, State.LAUNCHING, "m1"),
+    ]
+    assert (board.ready, board.desired) == (1, 2)
+
+
+def test_a_running_task_stands_at_its_node(story: list[ev.Event]) -> None:
+    board = board_after(until(story, ev.TaskStarted))
+    assert list(board.rows[0].running.values()) == [("train", 1.0)]
+    assert board.rows[1].running == {}
+
+
+def test_a_lost_node_is_shown_until_another_is_ready(story: list[ev.Event]) -> None:
+    lost = board_after(until(story, ev.NodeLost))
+    assert (lost.rows[0].state, lost.rows[0].note, lost.rows[0].running) == (State.LOST, "killed by signal 9", {})
+    assert list(board_after(story).rows) == [1, 2]
+
+
+def test_tasks_are_counted(story: list[ev.Event]) -> None:
+    board = board_after(story)
+    assert (board.wanted, board.done, board.failed) == (1, 1, 0)
+    assert board.rows[1].done == 1
+    assert board.rows[1].running == {}
+
+
+def test_ranks_of_a_broadcast_count_once_however_often_it_starts() -> None:
+    board = board_after(
+        [
+            ev.BroadcastSubmitted(0.0, 7, "train"),
+            ev.GenerationStarted(0.0, 7, 1, (0, 1), 2),
+            ev.GenerationLost(1.0, 7, 1, (1,)),
+            ev.GenerationStarted(2.0, 7, 2, (0, 2), 2),
+        ]
+    )
+    assert board.wanted == 2
+
+
+def test_what_jobs_are_called_is_forgotten_with_them(story: list[ev.Event]) -> None:
+    assert board_after(until(story, ev.TaskStarted, 2)).names == {1: "train"}
+    assert board_after(story).names == {}
+
+
+def test_lost_nodes_do_not_pile_up() -> None:
+    board = board_after([ev.NodeLost(float(node), node, "gone") for node in range(100)])
+    assert len(board.rows) == LOST_SHOWN
+
+
+@pytest.mark.parametrize("kind", list(ev.BY_NAME.values()))
+def test_any_event_may_come_first(kind: type[ev.Event]) -> None:
+    """The console may be opened late, and must not depend on the engine's order."""
+    sample = {"int": 1, "float": 1.0, "str": "x", "bool": False, "float | None": None}
+    tuples = {"tuple[int, ...]": (1,), "tuple[str, ...]": ("x",)}
+    facts = {field.name: (sample | tuples)[str(field.type)] for field in fields(kind)}
+    Board().apply(kind(**facts))  # type: ignore[arg-type]

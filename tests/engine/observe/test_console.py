@@ -1,0 +1,194 @@
+"""Which console an application gets, and what it prints where."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pty
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Sequence
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import structlog
+
+from outrider.engine import events as ev
+from outrider.engine.observe.console import automatic, make_sink
+from outrider.engine.observe.live import RichSink
+from outrider.engine.observe.plain import PlainSink
+
+
+@pytest.fixture
+def automatic_here(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """`automatic` as a script would find things: no logging set up (pytest does that), no notebook, no terminal."""
+
+    def choose(*, terminal: bool = False, handlers: Sequence[logging.Handler] = ()) -> str:
+        monkeypatch.setattr(logging.getLogger(), "handlers", list(handlers))
+        monkeypatch.setattr(sys, "stderr", SimpleNamespace(isatty=lambda: terminal))
+        return automatic()
+
+    structlog.reset_defaults()
+    return choose
+
+
+def test_a_pipe_gets_plain_lines(automatic_here: Callable[..., str]) -> None:
+    assert automatic_here() == "plain"
+
+
+def test_a_terminal_gets_a_table(automatic_here: Callable[..., str]) -> None:
+    assert automatic_here(terminal=True) == "rich"
+
+
+def test_an_application_that_logs_gets_silence_even_on_a_terminal(automatic_here: Callable[..., str]) -> None:
+    assert automatic_here(terminal=True, handlers=[logging.NullHandler()]) == "silent"
+
+
+def test_an_application_that_configured_structlog_gets_silence(automatic_here: Callable[..., str]) -> None:
+    structlog.configure()
+    try:
+        assert automatic_here() == "silent"
+    finally:
+        structlog.reset_defaults()
+
+
+def test_a_notebook_gets_silence(automatic_here: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    ipython = ModuleType("IPython")
+    ipython.get_ipython = lambda: SimpleNamespace(kernel=object())  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    assert automatic_here() == "silent"
+
+
+def test_no_stderr_at_all_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    monkeypatch.setattr(sys, "stderr", None)
+    assert automatic() == "plain"
+
+
+def test_plain_lines(story: list[ev.Event], capsys: pytest.CaptureFixture[str]) -> None:
+    sink = PlainSink()
+    for event in story:
+        sink(event)
+    sink.close()
+    out, err = capsys.readouterr()
+    assert out == "[rank 0 · train] loss 0.5\n[rank 0 · train] loss 0.4\n"
+    assert err.splitlines() == [
+        "outrider: starting 2 nodes (local)",
+        "outrider: 2 of 2 nodes ready after 0.2 s",
+        "outrider: node 0 lost: killed by signal 9",
+        "outrider: task 1 lost its node and runs again, attempt 2: killed by signal 9",
+        "outrider: node 2 ready, 2 of 2 nodes",
+        "outrider: closed after 4.2 s",
+    ]
+
+
+def test_output_on_stderr_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    sink = make_sink("plain")
+    sink(ev.TaskOutput(0.0, 1, 0, 2, "stderr", "careful\n", "train"))
+    sink.close()
+    assert capsys.readouterr() == ("", "[rank 2 · train] careful\n")
+
+
+def test_silence(story: list[ev.Event], capfd: pytest.CaptureFixture[str]) -> None:
+    sink = make_sink("silent")
+    for event in story:
+        sink(event)
+    sink.close()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_closing_twice_is_once(story: list[ev.Event], capsys: pytest.CaptureFixture[str]) -> None:
+    for console in ("plain", "silent"):
+        sink = make_sink(console)  # type: ignore[arg-type]
+        sink.close()
+        sink.close()
+
+
+def test_a_second_table_becomes_plain_lines() -> None:
+    first = RichSink.claim()
+    assert first is not None
+    try:
+        assert RichSink.claim() is None
+        assert make_sink("rich").tasks is make_sink("plain").tasks
+    finally:
+        first.close()
+    again = RichSink.claim()
+    assert again is not None
+    again.close()
+
+
+def on_a_terminal(program: str) -> str:
+    """What a program prints when stdout and stderr are a terminal."""
+    ours, its = pty.openpty()
+    environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24"}
+    with subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(program)], stdin=its, stdout=its, stderr=its, env=environment
+    ) as process:
+        os.close(its)
+        seen = b""
+        while True:
+            try:
+                piece = os.read(ours, 65536)
+            except OSError:  # EIO: the last writer is gone
+                break
+            if not piece:
+                break
+            seen += piece
+        assert process.wait(30) == 0, seen.decode(errors="replace")
+    os.close(ours)
+    return seen.decode()
+
+
+def screen(seen: str) -> list[str]:
+    """What stands on an endless terminal after these characters, as far as rich's live display uses one."""
+    rows, row, column = [""], 0, 0
+    for control, char in re.findall(r"\x1b\[([0-9;?]*[A-Za-z])|(.)", seen, re.DOTALL):
+        if control == "1A":
+            row = max(0, row - 1)
+        elif control == "2K":
+            rows[row] = ""
+        elif char == "\r":
+            column = 0
+        elif char == "\n":
+            row += 1
+            rows += [""] * (row + 1 - len(rows))
+        elif char:
+            rows[row] = rows[row][:column].ljust(column) + char + rows[row][column + 1 :]
+            column += 1
+    return [text.rstrip() for text in rows]
+
+
+def test_the_table_lives_below_what_is_printed_and_leaves_a_summary() -> None:
+    seen = on_a_terminal("""
+        import sys, time
+        from outrider.engine import events as ev
+        from outrider.engine.observe.console import make_sink
+        sink = make_sink("auto")
+        now = time.time()
+        sink(ev.PoolStarting(now, "p1", "local", 1, 1))
+        sink(ev.NodeReady(now, 0, 0, 1, 1, "m", "here"))
+        sink(ev.PoolReady(now, 1, 1))
+        sink(ev.TaskSubmitted(now, 1, 1, "train"))
+        sink(ev.TaskStarted(now, 1, 1, 0))
+        while "rich.live" not in sys.modules or not hasattr(sys.stdout, "rich_proxied_file"):
+            time.sleep(0.001)
+        sink(ev.TaskOutput(now, 1, 0, 0, "stdout", "loss \\x1b[2J0.5\\n", "train"))
+        print("the application's own line")
+        sink(ev.TaskFinished(now, 1, 1, 0, 1, "returned", 0.1))
+        sink(ev.PoolClosed(now))
+        sink.close()
+        print("after")
+    """)
+    assert "\x1b[2J" not in seen
+    assert seen.rindex("\x1b[?25h") > seen.rindex("\x1b[?25l")  # the cursor is back
+    erased_again = seen.index("\x1b[2K", seen.index("[rank 0"))
+    below = [line for line in screen(seen[:erased_again]) if line]
+    assert below[0] == "[rank 0 · train] loss 0.5"
+    assert below[1].startswith("outrider local · 1 of 1 node ready")
+    assert "train 0." in below[3]
+    at_last = [line for line in screen(seen) if line]
+    assert at_last[:2] == ["[rank 0 · train] loss 0.5", "the application's own line"]
+    assert at_last[2].startswith("outrider local · 1 task done · ")
+    assert at_last[3:] == ["after"]

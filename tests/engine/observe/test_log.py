@@ -1,0 +1,93 @@
+"""Events reach the standard log, whatever the application has done with structlog."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from outrider.engine import events as ev
+from outrider.engine.observe.log import LogSink
+
+
+@pytest.fixture(autouse=True)
+def _structlog_untouched() -> Iterator[None]:
+    yield
+    structlog.reset_defaults()
+
+
+def test_an_event_is_a_record(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "outrider")
+    sink = LogSink()
+    sink(ev.PoolStarting(0.0, "p1", "local", 4, 4))
+    sink(ev.NodeLost(1.0, 3, "killed by signal 9"))
+    assert [(record.name, record.levelname, record.message) for record in caplog.records] == [
+        ("outrider", "INFO", "pool_starting pool=p1 provider=local wanted=4 least=4"),
+        ("outrider", "WARNING", "node_lost pool=p1 node=3 cause='killed by signal 9' noticed=False"),
+    ]
+    assert caplog.records[1].outrider == {"pool": "p1", "node": 3, "cause": "killed by signal 9", "noticed": False}  # type: ignore[attr-defined]
+
+
+def test_the_applications_structlog_configuration_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    def refuse(*_: object) -> dict[str, object]:
+        raise AssertionError("this is the application's own pipeline")
+
+    structlog.configure(
+        processors=[refuse], wrapper_class=structlog.BoundLogger, logger_factory=structlog.ReturnLoggerFactory()
+    )
+    caplog.set_level(logging.INFO, "outrider")
+    LogSink()(ev.NodeSuspect(0.0, 1, "closed"))
+    assert "node_suspect" in caplog.text
+    assert "could not show" not in caplog.text
+
+
+def test_percent_signs_are_text(caplog: pytest.LogCaptureFixture) -> None:
+    LogSink()(ev.NodeLost(0.0, 1, "100%s of the disk is full"))
+    assert "100%s of the disk" in caplog.text
+
+
+def test_what_tasks_print_has_a_logger_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "outrider")
+    LogSink()(ev.TaskOutput(0.0, 7, 2, 1, "stderr", "one\ntwo 100%\n", "train"))
+    assert [(record.name, record.message) for record in caplog.records] == [
+        ("outrider.task", "one"),
+        ("outrider.task", "two 100%"),
+    ]
+    assert caplog.records[0].outrider["rank"] == 1  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("level", "wanted"), [(logging.INFO, False), (logging.DEBUG, True)])
+def test_single_tasks_are_wanted_only_for_debugging(caplog: pytest.LogCaptureFixture, level: int, wanted: bool) -> None:
+    caplog.set_level(level, "outrider")
+    assert LogSink().tasks is wanted
+
+
+def test_where_nobody_listens_nothing_is_written_and_structlog_is_not_imported() -> None:
+    program = """
+import sys
+from outrider.engine import events as ev
+from outrider.engine.observe.log import LogSink
+sink = LogSink()
+sink(ev.NodeLost(0.0, 1, "gone"))
+sink(ev.TaskOutput(0.0, 1, 0, 0, "stdout", "text"))
+print(sink.tasks, "structlog" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("False False\n", "")
+
+
+def test_a_broken_handler_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            raise RuntimeError("disk full")
+
+    handler = Broken(logging.WARNING)
+    logging.getLogger("outrider").addHandler(handler)
+    try:
+        LogSink()(ev.NodeLost(0.0, 1, "gone"))
+    finally:
+        logging.getLogger("outrider").removeHandler(handler)

@@ -1,0 +1,49 @@
+"""What people read of events."""
+
+from __future__ import annotations
+
+import pytest
+
+from outrider.engine import events as ev
+from outrider.engine.observe.words import count, printed, seconds, words
+
+
+def test_the_story_reads_well(story: list[ev.Event]) -> None:
+    assert [line for event in story if (line := words(event))] == [
+        "starting 2 nodes (local)",
+        "2 of 2 nodes ready after 0.2 s",
+        "node 0 lost: killed by signal 9",
+        "task 1 lost its node and runs again, attempt 2: killed by signal 9",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("event", "line"),
+    [
+        (ev.LaunchFailed(0.0, "no capacity", 2, 1.5), "launch failed: no capacity; next try in 1.5 s"),
+        (ev.LaunchFailed(0.0, "no capacity", 5), "launch failed: no capacity; not tried again"),
+        (ev.NodeNoticed(0.0, 3, "spot", 120.0), "node 3 will be taken in 2:00 (spot)"),
+        (ev.GenerationLost(0.0, 7, 1, (2, 3), "gone"), "broadcast 7 lost nodes 2, 3: gone"),
+        (ev.GenerationStarted(0.0, 7, 2, (0, 1), 2), "broadcast 7 runs again on 2 ranks, generation 2"),
+        (ev.GenerationStarted(0.0, 7, 1, (0, 1), 2), None),
+        (ev.NodeLost(0.0, 1), "node 1 lost: unknown cause"),
+        (ev.NodeLost(0.0, 1, "two\nlines\x1b[2J"), "node 1 lost: two; lines"),
+    ],
+)
+def test_one_line_each(event: ev.Event, line: str | None) -> None:
+    assert words(event) == line
+
+
+def test_printed_lines_are_marked() -> None:
+    event = ev.TaskOutput(0.0, 1, 0, 3, "stdout", "a\n\x1b[1mb\x1b[0m\n\nlast", "train")
+    assert printed(event) == "[rank 3 · train] a\n[rank 3 · train] b\n[rank 3 · train] \n[rank 3 · train] last\n"
+
+
+def test_lost_output_is_said() -> None:
+    event = ev.TaskOutput(0.0, 1, 0, 0, "stderr", "after\n", "train", dropped=123_456)
+    assert printed(event) == "[rank 0 · train] ... 123,456 bytes were lost here\n[rank 0 · train] after\n"
+
+
+def test_numbers_for_people() -> None:
+    assert (count(1, "node"), count(2000, "node")) == ("1 node", "2,000 nodes")
+    assert (seconds(0.25), seconds(61), seconds(3725)) == ("0.2 s", "1:01", "1:02:05")

@@ -1,0 +1,99 @@
+"""Order is kept, nobody waits for a stopped terminal, and memory is bounded."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from outrider.engine.observe import writer as module
+from outrider.engine.observe.writer import Writer
+
+
+class Terminal:
+    """Remembers what was written; ``stopped`` is Ctrl-S."""
+
+    def __init__(self) -> None:
+        self.written: list[tuple[str, int, int]] = []
+        self.running = threading.Event()
+        self.running.set()
+
+    def write(self, text: str, stream: int, dropped: int) -> None:
+        assert self.running.wait(10)
+        self.written.append((text, stream, dropped))
+
+
+@pytest.fixture
+def terminal() -> Terminal:
+    return Terminal()
+
+
+@pytest.fixture
+def writer(terminal: Terminal) -> Iterator[Writer]:
+    writer = Writer(terminal.write)
+    yield writer
+    terminal.running.set()
+    writer.close()
+
+
+def test_what_is_put_is_written_when_put_returns(
+    terminal: Terminal, writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PATIENCE_S", 10.0)
+    for number in range(100):
+        writer.put(str(number), 1)
+        assert terminal.written[-1] == (str(number), 1, 0)
+
+
+def test_a_stopped_terminal_is_waited_for_once(terminal: Terminal, writer: Writer) -> None:
+    terminal.running.clear()
+    began = time.monotonic()
+    for number in range(1000):
+        writer.put(str(number), 1)
+    assert time.monotonic() - began < 1000 * module.PATIENCE_S / 10
+    terminal.running.set()
+    writer.close()
+    assert [text for text, _, _ in terminal.written] == [str(number) for number in range(1000)]
+
+
+def test_a_backlog_is_bounded_and_its_gap_is_counted(
+    terminal: Terminal, writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "BACKLOG_CHARS", 100)
+    terminal.running.clear()
+    for _ in range(10):
+        writer.put("x" * 49, 1)
+    terminal.running.set()
+    writer.put("after", 2)
+    writer.close()
+    assert len(terminal.written) < 10
+    assert sum(1 for text, _, _ in terminal.written if text) + sum(dropped for _, _, dropped in terminal.written) == 11
+
+
+def test_a_broken_terminal_harms_nobody() -> None:
+    def broken(text: str, stream: int, dropped: int) -> None:
+        raise BrokenPipeError
+
+    writer = Writer(broken)
+    writer.put("a", 1)
+    writer.put("b", 1)
+    writer.close()
+
+
+def test_refreshes_until_closed_and_starts_no_thread_before_it_is_needed() -> None:
+    threads = threading.active_count()
+    refreshed = threading.Event()
+    writer = Writer(lambda *_: None, refresh=refreshed.set, interval_s=0.001)
+    assert threading.active_count() == threads
+    writer.start()
+    assert refreshed.wait(10)
+    writer.close()
+    assert threading.active_count() == threads
+
+
+def test_nothing_is_written_after_close(terminal: Terminal, writer: Writer) -> None:
+    writer.close()
+    writer.put("late", 1)
+    assert terminal.written == []
