@@ -1,7 +1,7 @@
 """Values stream out of a task, and into one, each side waiting for the other."""
 
 import itertools
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 
 import anyio
 
@@ -25,7 +25,7 @@ def running_mean(readings: Iterator[float]) -> Iterator[float]:
         yield total / count
 
 
-async def sensor() -> AsyncIterator[float]:
+def sensor() -> Iterator[float]:
     """An endless source on the client, read no faster than the task consumes it."""
     for tick in itertools.count():
         yield float(tick)

@@ -8,6 +8,7 @@ from enum import StrEnum
 from .. import events as ev
 
 LOST_SHOWN = 3
+RANKS = -1
 
 
 class State(StrEnum):
@@ -21,16 +22,15 @@ class State(StrEnum):
 
 @dataclass(slots=True)
 class Row:
-    """One node. ``running``: what it does, by task, with when that began."""
+    """One node. ``running``: what it does, by job and task (`RANKS` for a broadcast's), with when that began."""
 
     node: int
     state: State
     since: float
     where: str = ""
     note: str = ""
-    running: dict[int, tuple[str, float]] = field(default_factory=dict)
+    running: dict[tuple[int, int], tuple[str, float]] = field(default_factory=dict)
     done: int = 0
-    failed: int = 0
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ class Board:
     opened_at: float = 0.0
     rows: dict[int, Row] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)  # of jobs that are not over
-    broadcasts: set[int] = field(default_factory=set)  # the jobs of several tasks
+    broadcasts: dict[int, tuple[int, ...]] = field(default_factory=dict)  # the nodes of a job's ranks, by rank
     wanted: int = 0  # tasks submitted, ranks of broadcasts
     done: int = 0
     failed: int = 0
@@ -99,33 +99,47 @@ class Board:
             case ev.TaskSubmitted():
                 self.names[event.job] = event.function
                 self.wanted += 1
-            case ev.BroadcastSubmitted():
-                self.names[event.job] = event.function
-                self.broadcasts.add(event.job)
-            case ev.GenerationStarted() if event.generation == 1:
-                self.wanted += event.ranks
-            case ev.BroadcastFinished():
-                self.broadcasts.discard(event.job)
-                self._over(event.job)
             case ev.TaskStarted():
-                self._row(event.node, event.at).running[event.task] = (self.names.get(event.job, ""), event.at)
+                name = self.names.get(event.job, "")
+                self._row(event.node, event.at).running[event.job, event.task] = (name, event.at)
             case ev.TaskFinished():
                 row = self._row(event.node, event.at)
-                row.running.pop(event.task, None)
-                if event.verdict == "returned":
-                    self.done, row.done = self.done + 1, row.done + 1
-                else:
-                    self.failed, row.failed = self.failed + 1, row.failed + 1
-                self._over(event.job)
+                row.running.pop((event.job, event.task), None)
+                self._count(row, event.verdict)
+                self.names.pop(event.job, None)
             case ev.TaskGaveUp():
                 self.failed += 1
-                self._over(event.job)
+                self.names.pop(event.job, None)
+            case ev.BroadcastSubmitted():
+                self.names[event.job] = event.function
+            case ev.GenerationStarted():
+                self._generation(event)
+            case ev.BroadcastFinished():
+                for row in self.rows.values():
+                    row.running.pop((event.job, RANKS), None)
+                for rank, node in enumerate(self.broadcasts.pop(event.job, ())):
+                    self._count(self.rows.get(node), event.verdicts[rank] if rank < len(event.verdicts) else "lost")
+                self.names.pop(event.job, None)
             case _:
                 pass
 
-    def _over(self, job: int) -> None:
-        if job not in self.broadcasts:
-            self.names.pop(job, None)
+    def _generation(self, event: ev.GenerationStarted) -> None:
+        if event.job not in self.broadcasts:
+            self.wanted += event.ranks
+        each = max(1, event.ranks // max(1, len(event.nodes)))
+        self.broadcasts[event.job] = tuple(node for node in event.nodes for _ in range(each))
+        for row in self.rows.values():
+            row.running.pop((event.job, RANKS), None)
+        for node in event.nodes:
+            self._row(node, event.at).running[event.job, RANKS] = (self.names.get(event.job, ""), event.at)
+
+    def _count(self, row: Row | None, verdict: str) -> None:
+        if verdict == "returned":
+            self.done += 1
+        else:
+            self.failed += 1
+        if row is not None:
+            row.done += verdict == "returned"
 
     def _row(self, node: int, at: float) -> Row:
         return self.rows.setdefault(node, Row(node, State.READY, at))

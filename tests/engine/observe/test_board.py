@@ -51,16 +51,26 @@ def test_tasks_are_counted(story: list[ev.Event]) -> None:
     assert board.rows[1].running == {}
 
 
-def test_ranks_of_a_broadcast_count_once_however_often_it_starts() -> None:
+def test_ranks_of_a_broadcast_stand_at_their_nodes_and_count_once_however_often_it_starts() -> None:
     board = board_after(
         [
             ev.BroadcastSubmitted(0.0, 7, "train"),
-            ev.GenerationStarted(0.0, 7, 1, (0, 1), 2),
+            ev.GenerationStarted(0.0, 7, 1, (0, 1), 4),
+            ev.NodeLost(1.0, 1, "gone"),
             ev.GenerationLost(1.0, 7, 1, (1,)),
-            ev.GenerationStarted(2.0, 7, 2, (0, 2), 2),
+            ev.GenerationStarted(2.0, 7, 2, (0, 2), 4),
         ]
     )
-    assert board.wanted == 2
+    assert (board.wanted, board.done) == (4, 0)
+    assert {row.node: list(row.running.values()) for row in board.rows.values()} == {
+        0: [("train", 2.0)],
+        1: [],
+        2: [("train", 2.0)],
+    }
+    board.apply(ev.BroadcastFinished(3.0, 7, 2, ("returned", "returned", "returned", "raised")))
+    assert (board.done, board.failed) == (3, 1)
+    assert {row.node: (row.done, len(row.running)) for row in board.rows.values()} == {0: (2, 0), 1: (0, 0), 2: (1, 0)}
+    assert board.names == board.broadcasts == {}
 
 
 def test_what_jobs_are_called_is_forgotten_with_them(story: list[ev.Event]) -> None:
