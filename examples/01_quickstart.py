@@ -20,7 +20,7 @@ def train(epochs: int) -> float:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    return loss.item()
+    return float(loss.item())
 
 
 @compute

@@ -31,16 +31,15 @@ async def watch(pool: Pool, seen: Counter[str]) -> None:
 async def main() -> None:
     seen: Counter[str] = Counter()
     async with (
+        anyio.create_task_group() as background,  # ends with the events, which end with the pool
         Pool(provider=Local(), nodes=2, console="silent") as counting,
         Pool(provider=Local(), nodes=1, console="silent") as searching,
-        anyio.create_task_group() as background,
     ):
         background.start_soon(watch, counting, seen)
         for request in ["a pool in a service", "two pools in one loop", "nothing is printed by them"]:
             print(await answer(request, counting, searching))
         for node in counting.snapshot().nodes:
-            print(f"node {node.rank}: {node.state}")
-        background.cancel_scope.cancel()
+            print(f"node {node.node}: {node.state}")
     print(f"tasks finished: {seen['TaskFinished']}")
 
 
