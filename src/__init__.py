@@ -1,0 +1,171 @@
+"""Outrider runs ordinary Python functions on clusters that exist only while they are needed.
+
+>>> from outrider import Local, Pool, compute
+>>> @compute
+... def double(x: int) -> int:
+...     return 2 * x
+>>> with Pool(provider=Local(), nodes=2) as pool:  # doctest: +SKIP
+...     double(21) >> pool
+42
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .engine import accelerators, errors, events, integrations
+    from .engine.accelerators import Accelerator
+    from .engine.calls import Call, Group, GroupStream, Job, StreamCall, gather
+    from .engine.errors import (
+        AuthError,
+        BroadcastFailed,
+        CapacityError,
+        ConnectionLost,
+        NodeLost,
+        NotACall,
+        Outcome,
+        OutriderError,
+        PoolClosed,
+        QueueTimeout,
+        QuotaError,
+        RemoteTraceback,
+        SerializationError,
+        SpecError,
+        TaskError,
+        TaskFailed,
+        TaskKilled,
+        TaskQuarantined,
+        TaskStopped,
+        TaskTimeout,
+        VersionMismatch,
+    )
+    from .engine.mutes import silent, stderr, stdout
+    from .engine.plugins.base import Plugin
+    from .engine.plugins.registry import plugins
+    from .engine.pool import Pool
+    from .engine.pool import Pool as ComputePool
+    from .engine.runtime import InstanceInfo, Peer, instance_info
+    from .engine.shards import shard
+    from .engine.spec import Image, Nodes, Worker
+    from .engine.sync import SyncPool
+    from .engine.task import Compute, StreamCompute, compute
+    from .providers.local.provider import Local
+
+# Where each name lives: modules are imported when a name of theirs is first used, so `import outrider` costs nothing.
+_HOMES = {
+    "engine": ("accelerators", "errors", "events", "integrations"),
+    "engine.accelerators": ("Accelerator",),
+    "engine.calls": ("Call", "Group", "GroupStream", "Job", "StreamCall", "gather"),
+    "engine.errors": (
+        "AuthError",
+        "BroadcastFailed",
+        "CapacityError",
+        "ConnectionLost",
+        "NodeLost",
+        "NotACall",
+        "Outcome",
+        "OutriderError",
+        "PoolClosed",
+        "QueueTimeout",
+        "QuotaError",
+        "RemoteTraceback",
+        "SerializationError",
+        "SpecError",
+        "TaskError",
+        "TaskFailed",
+        "TaskKilled",
+        "TaskQuarantined",
+        "TaskStopped",
+        "TaskTimeout",
+        "VersionMismatch",
+    ),
+    "engine.mutes": ("silent", "stderr", "stdout"),
+    "engine.plugins.base": ("Plugin",),
+    "engine.plugins.registry": ("plugins",),
+    "engine.pool": ("Pool", "ComputePool"),
+    "engine.runtime": ("InstanceInfo", "Peer", "instance_info"),
+    "engine.shards": ("shard",),
+    "engine.spec": ("Image", "Nodes", "Worker"),
+    "engine.sync": ("SyncPool",),
+    "engine.task": ("Compute", "StreamCompute", "compute"),
+    "providers.local.provider": ("Local",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_RENAMED = {"ComputePool": "Pool"}
+
+__all__ = [
+    "Accelerator",
+    "AuthError",
+    "BroadcastFailed",
+    "Call",
+    "CapacityError",
+    "Compute",
+    "ComputePool",
+    "ConnectionLost",
+    "Group",
+    "GroupStream",
+    "Image",
+    "InstanceInfo",
+    "Job",
+    "Local",
+    "NodeLost",
+    "Nodes",
+    "NotACall",
+    "Outcome",
+    "OutriderError",
+    "Peer",
+    "Plugin",
+    "Pool",
+    "PoolClosed",
+    "QueueTimeout",
+    "QuotaError",
+    "RemoteTraceback",
+    "SerializationError",
+    "SpecError",
+    "StreamCall",
+    "StreamCompute",
+    "SyncPool",
+    "TaskError",
+    "TaskFailed",
+    "TaskKilled",
+    "TaskQuarantined",
+    "TaskStopped",
+    "TaskTimeout",
+    "VersionMismatch",
+    "Worker",
+    "accelerators",
+    "compute",
+    "errors",
+    "events",
+    "gather",
+    "instance_info",
+    "integrations",
+    "plugins",
+    "shard",
+    "silent",
+    "stderr",
+    "stdout",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("outrider")
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module 'outrider' has no attribute {name!r}")
+    from importlib import import_module
+
+    if home == "engine":
+        found: Any = import_module(f"{__name__}.engine.{name}")
+    else:
+        found = getattr(import_module(f"{__name__}.{home}"), _RENAMED.get(name, name))
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

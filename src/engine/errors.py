@@ -28,12 +28,12 @@ class CapacityError(OutriderError):
         self.got = got
 
 
-class QuotaError(OutriderError):
-    """The account may not have so many machines, whatever the cloud has in stock."""
+class QuotaError(CapacityError):
+    """The account's limit, not the cloud's stock: ask for more quota, or for less."""
 
 
 class AuthError(OutriderError):
-    """The provider refuses the credentials: missing, wrong, expired or too weak."""
+    """The provider does not accept the credentials: missing, wrong, expired or too weak."""
 
 
 class PoolClosed(OutriderError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, assert_never
 
 from ..actors.ports import GaveUp, Reason
-from ..providers.errors import BadRequest, NotAuthorized, ProviderError, QuotaExceeded
+from ..providers.errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
 from .errors import (
     AuthError,
     BroadcastFailed,
@@ -151,16 +152,17 @@ def provider_error(error: ProviderError) -> OutriderError:
             return QuotaError(f"Your account's limit is reached ({said}): ask for more quota, or for fewer nodes.")
         case BadRequest():
             return SpecError(f"The provider can never give what was asked for ({said}).")
-        case _:
+        case NoCapacity():
             return CapacityError(f"The provider has no machines to give ({said}): try again, or elsewhere.")
+        case _:
+            return CapacityError(f"The provider failed ({said}): try again, or elsewhere.")
 
 
 def pickling_error(error: Exception, task: str, what: str) -> SerializationError:
     """The error for something of this process that cannot be pickled; ``error`` says what, and by ``path`` where."""
-    path = str(getattr(error, "path", ""))
-    kind = str(getattr(error, "kind", type(error).__name__))
-    place = f"{what} of {task}" if not path else f"{path} of {task}"
-    message = f"{place} cannot be pickled ({_sentence(error)}): leave it out, or make it inside the function."
+    path, kind, reason = _unpicklable(error)
+    thing = f"{path} of {task}" if path else f"{what} of {task}"
+    message = f"{thing} cannot be pickled ({reason}): leave it out, or make it inside the function."
     return SerializationError(message, path=path, task=task, kind=kind)
 
 
@@ -179,11 +181,11 @@ def _own_error(failed: Failed, place: Place, load: Callable[[], object] | None) 
     try:
         error = load()
     except Exception as broken:  # noqa: BLE001  whatever a user's exception class does on the way in
-        versions = _versions(failed.kind)
-        known = "; ".join(f"{what} is {here} here" for what, here, _ in versions)
+        versions = _versions(failed)
+        known = "".join(f"; {what} is {here} here and {there} there" for what, here, there in versions)
         message = (
-            f"{place} raised {failed.kind}: {failed.message} (which cannot be unpickled here: "
-            f"{type(broken).__name__}: {broken}{'; ' if known else ''}{known})"
+            f"{place} raised {failed.kind}: {failed.message} "
+            f"(which cannot be unpickled here: {type(broken).__name__}: {_sentence(broken)}{known})"
         )
         return TaskFailed(message, kind=failed.kind, traceback=failed.traceback, versions=versions, **facts)
     # SystemExit would end this process, CancelledError this task, StopIteration means something else in a coroutine.
@@ -204,11 +206,19 @@ def _pickling_error(failed: Failed, place: Place, load: Callable[[], object] | N
     if load is not None:
         with suppress(Exception):
             found = load()
-    path = str(getattr(found, "path", ""))
-    kind = str(getattr(found, "kind", failed.kind))
-    what = f"The result of {place}" + (f", at {path}," if path else "")
-    message = f"{what} cannot be pickled ({_sentence(found or failed.message)}): return something else."
-    return SerializationError(message, path=path, task=place.task, kind=kind)
+    path, kind, reason = _unpicklable(found or failed)
+    what = f"The result of {place}, at {path}," if path else f"The result of {place}"
+    return SerializationError(
+        f"{what} cannot be pickled ({reason}): return something else.", path=path, task=place.task, kind=kind
+    )
+
+
+def _unpicklable(error: object) -> tuple[str, str, str]:
+    """Path, kind and reason: of a `wire.values.Unpicklable`, of what else was raised, or of a `Failed`."""
+    path = str(getattr(error, "path", ""))
+    kind = str(getattr(error, "kind", type(error).__name__))
+    said = getattr(error, "reason", None) or getattr(error, "message", None) or error
+    return path, kind, _sentence(said) if kind in str(said) else f"{kind}: {_sentence(said)}"
 
 
 def _located(error: E, place: Place, text: str) -> E:
@@ -244,8 +254,19 @@ def _signal_story(number: int) -> str:
             return ""
 
 
-def _versions(kind: str) -> tuple[tuple[str, str, str], ...]:
-    """The versions of the package that ``kind`` belongs to."""
-    top = kind.partition(".")[0]
-    here = getattr(sys.modules.get(top), "__version__", None)
-    return () if here is None else ((top, str(here), "?"),)
+def _versions(failed: Failed) -> tuple[tuple[str, str, str], ...]:
+    """The package that the exception's type belongs to, with its version here and there."""
+    package = failed.kind.partition(".")[0] if "." in failed.kind else "builtins"
+    if package in sys.stdlib_module_names or package == "__main__":
+        return (("Python", platform.python_version(), getattr(failed, "version", "") or "unknown"),)
+    here = getattr(sys.modules.get(package), "__version__", None) or _distribution_version(package)
+    return ((package, here, getattr(failed, "version", "") or "unknown"),)
+
+
+def _distribution_version(package: str) -> str:
+    from importlib.metadata import PackageNotFoundError, packages_distributions, version
+
+    try:
+        return version(packages_distributions().get(package, [package])[0])
+    except PackageNotFoundError:
+        return "not installed" if package not in sys.modules else "without a version"

@@ -1,0 +1,236 @@
+"""`stdout`, `stderr` and `silent`: keep one function's output away, and nobody else's."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from contextvars import Context, ContextVar
+from threading import Lock
+from typing import Any, Literal, TypeVar, cast
+
+from .errors import SpecError
+from .executor.context import current
+from .runtime import InstanceInfo, instance_info
+from .signature import WRAPPER, Kind, kind_of
+
+F = TypeVar("F", bound=Callable[..., Any])
+Only = Literal["head"] | Callable[[InstanceInfo], bool]
+
+
+def stdout(*, only: Only) -> Callable[[F], F]:
+    """Let only some ranks print: ``@stdout(only="head")``, or a predicate of `InstanceInfo`.
+
+    Under or over `@compute`, or on any function. In a process of its own the descriptor itself is silenced, so what
+    native code prints is too; in a thread, what goes through ``sys.stdout`` from that thread.
+    """
+    return _decorator(("stdout",), _checked("stdout", only))
+
+
+def stderr(*, only: Only) -> Callable[[F], F]:
+    """The same for standard error."""
+    return _decorator(("stderr",), _checked("stderr", only))
+
+
+def silent(function: F) -> F:
+    """No rank prints anything, on either stream."""
+    return _decorator(("stdout", "stderr"), lambda _info: False)(function)
+
+
+def _checked(name: str, only: Any) -> Callable[[InstanceInfo], bool]:
+    if only == "head":
+        return _is_head
+    if not callable(only):
+        raise SpecError(f'{name}(only=...) takes "head" or a function of instance_info(), not {only!r}')
+    return cast("Callable[[InstanceInfo], bool]", only)
+
+
+def _is_head(info: InstanceInfo) -> bool:
+    return info.is_head
+
+
+def _decorator(streams: Sequence[str], speaks: Callable[[InstanceInfo], bool]) -> Callable[[F], F]:
+    def decorate(function: F) -> F:
+        from .task import Decorated
+
+        plain: Any = function
+        mute = _Mute(tuple(streams), speaks)
+        if isinstance(plain, Decorated):
+            return cast("F", plain.wrapped(lambda inner: _wrapped(inner, mute)))
+        return cast("F", _wrapped(plain, mute))
+
+    return decorate
+
+
+class _Mute:
+    """Whether and what to keep quiet, decided when the function runs; picklable as its wrapper must be."""
+
+    def __init__(self, streams: tuple[str, ...], speaks: Callable[[InstanceInfo], bool]) -> None:
+        self._streams = streams
+        self._speaks = speaks
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            if not self._speaks(instance_info()):
+                muted = _descriptor_muted if _alone() else _stream_muted
+                for stream in self._streams:
+                    stack.enter_context(muted(stream))
+            yield
+
+
+def _wrapped(function: Callable[..., Any], mute: _Mute) -> Callable[..., Any]:
+    """A function of the same kind. A generator is muted while it runs, not while its consumer does."""
+    wrapper = _WRAPPERS[kind_of(function)](function, mute)
+    functools.update_wrapper(wrapper, function)
+    setattr(wrapper, WRAPPER, True)
+    return wrapper
+
+
+def _muted_function(function: Callable[..., Any], mute: _Mute) -> Callable[..., Any]:
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        with mute():
+            return function(*args, **kwargs)
+
+    return wrapper
+
+
+def _muted_coroutine(function: Callable[..., Any], mute: _Mute) -> Callable[..., Any]:
+    async def wrapper(*args: Any, **kwargs: Any) -> Any:
+        with mute():
+            return await function(*args, **kwargs)
+
+    return wrapper
+
+
+def _muted_generator(function: Callable[..., Any], mute: _Mute) -> Callable[..., Any]:
+    def wrapper(*args: Any, **kwargs: Any) -> Iterator[Any]:
+        with mute():
+            items = iter(function(*args, **kwargs))
+        try:
+            while True:
+                with mute():
+                    item = next(items, _END)
+                if item is _END:
+                    return
+                yield item
+        finally:
+            if hasattr(items, "close"):
+                with mute():
+                    items.close()
+
+    return wrapper
+
+
+def _muted_async_generator(function: Callable[..., Any], mute: _Mute) -> Callable[..., Any]:
+    async def wrapper(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        items = aiter(function(*args, **kwargs))
+        try:
+            while True:
+                with mute():
+                    item = await anext(items, _END)
+                if item is _END:
+                    return
+                yield item
+        finally:
+            if hasattr(items, "aclose"):
+                with mute():
+                    await items.aclose()
+
+    return wrapper
+
+
+_WRAPPERS = {
+    Kind.VALUE: _muted_function,
+    Kind.COROUTINE: _muted_coroutine,
+    Kind.ITERATOR: _muted_generator,
+    Kind.ASYNC_ITERATOR: _muted_async_generator,
+}
+
+
+class _End:
+    """Told from every item, also by wrappers that were pickled."""
+
+    def __reduce__(self) -> str:
+        return "_END"
+
+
+_END = _End()
+
+
+def _alone() -> bool:
+    """Whether this process runs this task and nothing else: then its descriptors are the task's own."""
+    return Context().run(current) is not None  # the task of a thread that knows of none
+
+
+@contextmanager
+def _descriptor_muted(name: str) -> Iterator[None]:
+    """Everything that this process writes there goes nowhere, C code's output and its children's included."""
+    descriptor = {"stdout": 1, "stderr": 2}[name]
+    _flush(name)
+    kept = os.dup(descriptor)
+    nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)
+    try:
+        yield
+    finally:
+        _flush(name)
+        os.dup2(kept, descriptor)
+        os.close(kept)
+
+
+def _flush(name: str) -> None:
+    """What was written before belongs to before."""
+    try:
+        getattr(sys, name).flush()
+    except (AttributeError, OSError, ValueError):  # replaced or closed by the user's code
+        pass
+    import ctypes  # only where something is muted
+
+    ctypes.CDLL(None).fflush(None)
+
+
+@contextmanager
+def _stream_muted(name: str) -> Iterator[None]:
+    """What this thread or coroutine prints goes nowhere; the stream of everybody else is untouched."""
+    with _gates:
+        gate = getattr(sys, name)
+        if not isinstance(gate, _Gate):
+            gate = _Gate(gate, _shut[name])
+            setattr(sys, name, gate)
+        gate.users += 1
+    token = _shut[name].set(True)
+    try:
+        yield
+    finally:
+        _shut[name].reset(token)
+        with _gates:
+            gate.users -= 1
+            if not gate.users and getattr(sys, name) is gate:
+                setattr(sys, name, gate.stream)
+
+
+_gates = Lock()
+_shut = {name: ContextVar(f"outrider_{name}_shut", default=False) for name in ("stdout", "stderr")}
+
+
+class _Gate:
+    """A text stream that is shut for some of those who write to it."""
+
+    def __init__(self, stream: Any, shut: ContextVar[bool]) -> None:
+        self.stream = stream
+        self.users = 0
+        self._shut = shut
+
+    def write(self, text: str) -> int:
+        return len(text) if self._shut.get() else int(self.stream.write(text))
+
+    def writelines(self, lines: Any) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)

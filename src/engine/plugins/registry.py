@@ -1,0 +1,46 @@
+"""`plugins`: every plugin that is installed, by name, found through the entry points ``outrider.plugins``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .base import Plugin
+    from .torch import torch as _torch
+
+GROUP = "outrider.plugins"
+
+
+class Plugins:
+    """``plugins.torch(...)`` makes the plugin that is registered as ``torch``; nothing is imported before."""
+
+    if TYPE_CHECKING:
+        torch = staticmethod(_torch)
+
+    def __getattr__(self, name: str) -> Callable[..., Plugin]:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        found = _installed()
+        if name in found:
+            factory: Any = found[name].load()
+            self.__dict__[name] = factory
+            return factory  # type: ignore[no-any-return]
+        from difflib import get_close_matches
+
+        close = get_close_matches(name, found, n=1)
+        hint = f"did you mean {close[0]}?" if close else "is its package installed?"
+        raise AttributeError(
+            f"No plugin is called {name}: {hint} There are: {', '.join(sorted(found)) or 'none'}.", name=name, obj=self
+        )
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *_installed()})
+
+
+def _installed() -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=GROUP)}
+
+
+plugins = Plugins()

@@ -1,0 +1,149 @@
+"""The torch plugin: a process group around every task, as ``torchrun`` sets it up. Only this module imports torch."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from ..errors import SpecError
+from ..spec import seconds
+from .base import Plugin
+
+if TYPE_CHECKING:
+    from ...actors.ports import NodeFacts
+    from ..runtime import InstanceInfo
+
+LEAVE_S = 5.0  # a task waits so long for its process group to be taken down
+GONE_S = 30.0  # and the next one in the same process so much longer
+
+
+def torch(
+    backend: str | None = None,
+    ranks_per_node: int | Literal["auto"] = "auto",
+    timeout: float | timedelta | None = None,
+) -> Torch:
+    """Run tasks inside ``torch.distributed``: a broadcast's ranks are one process group, any other task one of its own.
+
+    ``backend``: default nccl where every rank has a GPU, else gloo. ``ranks_per_node``: "auto" is one per GPU, at least
+    one. ``timeout``: seconds after which a collective fails; default torch's own.
+
+    Raises:
+        SpecError
+    """
+    if ranks_per_node != "auto" and (not isinstance(ranks_per_node, int) or ranks_per_node < 1):
+        raise SpecError(f'plugins.torch: ranks_per_node takes "auto" or a number, at least 1, not {ranks_per_node!r}.')
+    if backend is not None and not isinstance(backend, str):
+        raise SpecError(f'plugins.torch: backend takes a name such as "gloo" or "nccl", not {backend!r}.')
+    return Torch(backend, ranks_per_node, None if timeout is None else seconds("plugins.torch: timeout", timeout))
+
+
+@dataclass(frozen=True)
+class Torch(Plugin):
+    """See `torch`."""
+
+    backend: str | None = None
+    ranks: int | Literal["auto"] = "auto"
+    timeout_s: float | None = None
+
+    name: ClassVar[str] = "torch"
+    collective: ClassVar[bool] = True
+
+    def ranks_per_node(self, facts: NodeFacts) -> int:
+        return max(1, len(facts.accelerators)) if self.ranks == "auto" else self.ranks
+
+    def env(self, info: InstanceInfo) -> Mapping[str, str]:
+        variables = {
+            "MASTER_ADDR": info.head_addr,
+            "MASTER_PORT": str(info.head_port),
+            "WORLD_SIZE": str(info.world_size),
+            "RANK": str(info.rank),
+            "LOCAL_RANK": str(info.local_rank),
+            "LOCAL_WORLD_SIZE": str(info.local_world_size),
+            "NODE_RANK": str(info.rank // info.local_world_size),
+        }
+        if _is_loopback(info.head_addr):  # else gloo asks the resolver for this host's name, which may lead elsewhere
+            variables["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
+        sharing = sum(peer.hostname == info.hostname for peer in info.peers)
+        if max(sharing, info.local_world_size) > 1:  # torchrun's default: each rank would take every core otherwise
+            variables["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", "1")
+        return variables
+
+    @contextmanager
+    def session(self, info: InstanceInfo) -> Iterator[None]:
+        import torch as torch_
+        import torch.distributed
+
+        distributed: Any = torch_.distributed
+        _leaving.wait(distributed)
+        device = _device(torch_, info)
+        options: dict[str, Any] = {}
+        if self.timeout_s is not None:
+            options["timeout"] = timedelta(seconds=self.timeout_s)
+        if info.world_size == 1:  # alone: no port needed, and none to be taken by somebody else
+            options["store"] = distributed.HashStore()
+        if device is not None:
+            torch_.cuda.set_device(device)
+            options["device_id"] = torch_.device("cuda", device)
+        backend = self.backend or ("gloo" if device is None else "nccl")
+        if "nccl" not in backend:
+            options.pop("device_id", None)
+        distributed.init_process_group(backend, rank=info.rank, world_size=info.world_size, **options)
+        try:
+            yield
+        finally:
+            _leaving.start(distributed)
+
+
+class _Leaving:
+    """Takes the process group down, which may wait for peers that are dead or frozen; this process does not."""
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+
+    def start(self, distributed: Any) -> None:
+        """Destroy the group; go on after `LEAVE_S` in any case."""
+        if distributed.is_initialized():  # else the function has done it
+            self._thread = threading.Thread(target=_destroy, args=[distributed], daemon=True)
+            self._thread.start()
+            self._thread.join(LEAVE_S)
+
+    def wait(self, distributed: Any) -> None:
+        """Before the next group, the last one must be gone: frozen peers are by then."""
+        if self._thread is not None:
+            self._thread.join(GONE_S)
+            self._thread = None
+        if distributed.is_initialized():
+            raise RuntimeError(
+                "an earlier task left its torch process group in this worker, and it cannot be taken down"
+            )
+
+
+_leaving = _Leaving()
+
+
+def _destroy(distributed: Any) -> None:
+    with suppress(Exception):  # peers may be gone: how the function itself ended is what counts
+        distributed.destroy_process_group()
+
+
+def _device(torch_: Any, info: InstanceInfo) -> int | None:
+    """The index of this rank's GPU; None where not every rank of the node has one."""
+    if not torch_.cuda.is_available():
+        return None
+    visible = torch_.cuda.device_count()
+    if visible >= info.local_world_size:
+        return info.local_rank
+    return 0 if visible == 1 and info.accelerators >= info.local_world_size else None  # each sees only its own
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"

@@ -1,0 +1,121 @@
+"""`shard`: this rank's part of the data, the same cut on every rank without a word between them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any, TypeVar, TypeVarTuple, overload
+
+from .runtime import instance_info
+
+A = TypeVar("A")
+B = TypeVar("B")
+Ts = TypeVarTuple("Ts")
+
+Picks = slice | list[int]
+
+
+@overload
+def shard(data: A, /, *, shuffle: bool = ..., seed: int = ..., epoch: int = ..., drop_last: bool = ...) -> A: ...
+@overload
+def shard(
+    data: A, second: B, /, *more: *Ts, shuffle: bool = ..., seed: int = ..., epoch: int = ..., drop_last: bool = ...
+) -> tuple[A, B, *Ts]: ...
+def shard(  # type: ignore[misc]  # mypy 2.4 does not see that *more takes what *Ts does
+    data: Any, /, *more: Any, shuffle: bool = False, seed: int = 0, epoch: int = 0, drop_last: bool = False
+) -> Any:
+    """This rank's part of ``data``: items ``rank``, ``rank + world_size``, ``rank + 2 * world_size``, ...
+
+    Over all ranks each item comes exactly once; with ``drop_last`` the fewer than ``world_size`` last ones are left
+    out, so that every rank has as many. ``shuffle`` takes the items in an order that follows from ``seed`` and
+    ``epoch`` alone, so that every rank has the same one. Several arguments are cut alike, and come back as a tuple.
+
+    The type stays: list, tuple, range (a shuffled one is a list), any other sequence but str, numpy array, torch
+    tensor, pandas frame or series (along the first axis; not shuffled, arrays and tensors are views). Outside a pool it
+    is all of the data.
+
+    Raises:
+        ValueError: arguments of different lengths.
+        TypeError: something that has no order or no length.
+    """
+    takers = [_taker(each) for each in (data, *more)]
+    lengths = [len(each) for each in (data, *more)]
+    if len(set(lengths)) > 1:
+        raise ValueError(f"shard() cuts its arguments alike, so they must be equally long, not {_listed(lengths)}")
+    info = instance_info()
+    picks = _picks(lengths[0], info.rank, info.world_size, Random(f"{seed}:{epoch}") if shuffle else None, drop_last)  # noqa: S311
+    parts = tuple(take(picks) for take in takers)
+    return parts if len(parts) > 1 else parts[0]
+
+
+def _picks(count: int, rank: int, world_size: int, random: Random | None, drop_last: bool) -> Picks:
+    """The indexes of a rank's items: a slice where there is an arithmetic rule."""
+    stop = count - count % world_size if drop_last else count
+    if random is None:
+        return slice(min(rank, stop), stop, world_size)
+    order = list(range(count))
+    random.shuffle(order)
+    return order[rank:stop:world_size]
+
+
+def _taker(data: Any) -> Callable[[Picks], Any]:
+    """How items are taken from data of this type. Libraries are asked for only where they are imported already."""
+    if type(data) in (range, list, tuple):
+        return lambda picks: _from_builtin(data, picks)
+    if _is(data, "numpy", "ndarray") or _is(data, "torch", "Tensor"):
+        if data.ndim == 0:
+            raise TypeError("shard() cannot cut an array without an axis")
+        return lambda picks: data[picks]
+    if _is(data, "pandas", "DataFrame") or _is(data, "pandas", "Series"):
+        return lambda picks: data.iloc[picks]
+    if isinstance(data, Sequence) and not isinstance(data, str):
+        return lambda picks: _from_sequence(data, picks)
+    raise TypeError(_unfit(data))
+
+
+def _is(data: Any, module: str, name: str) -> bool:
+    kind = getattr(sys.modules.get(module), name, None)
+    return kind is not None and isinstance(data, kind)
+
+
+def _from_builtin(data: range | list[Any] | tuple[Any, ...], picks: Picks) -> Any:
+    if isinstance(picks, slice):
+        return data[picks]
+    items = [data[index] for index in picks]
+    return tuple(items) if isinstance(data, tuple) else items
+
+
+def _from_sequence(data: Sequence[Any], picks: Picks) -> Any:
+    """By slicing where that keeps the type, else built anew, else as a list."""
+    kind = type(data)
+    if isinstance(picks, slice):
+        try:
+            part = data[picks]
+        except TypeError:  # deque, and others that take only whole numbers
+            pass
+        else:
+            if type(part) is kind:
+                return part
+    items = [data[index] for index in (range(len(data))[picks] if isinstance(picks, slice) else picks)]
+    empty = data[:0] if hasattr(data, "typecode") else None  # array.array: what it holds is not in its type
+    if empty is not None:
+        empty.extend(items)  # type: ignore[attr-defined]
+        return empty
+    try:
+        return kind(items)  # type: ignore[call-arg]
+    except Exception:  # noqa: BLE001  a class whose constructor takes something else
+        return items
+
+
+def _unfit(data: Any) -> str:
+    kind = type(data).__name__
+    if isinstance(data, str | dict | set | frozenset):
+        return f"shard() takes data with an order and items, not {kind}: give it a list"
+    if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
+        return f"shard() cannot cut a {kind}: cut its indexes, shard(range(len(data))), and select those"
+    return f"shard() cannot cut a {kind}: it takes a sequence, numpy array, torch tensor, or pandas frame or series"
+
+
+def _listed(lengths: list[int]) -> str:
+    return f"{', '.join(map(str, lengths[:-1]))} and {lengths[-1]}"

@@ -1,0 +1,165 @@
+"""Pending calls: their operators on both kinds of pool, and what they say when they are misused."""
+
+import operator
+import pickle
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from outrider import compute, gather
+from outrider.engine.calls import Call, Group, GroupStream, pending
+from outrider.engine.errors import NotACall
+
+
+class Runner:
+    """Answers with what it was asked: the operators do nothing more."""
+
+    def __getattr__(self, verb: str) -> Callable[..., Any]:
+        if verb.startswith("_"):
+            raise AttributeError(verb)
+        return lambda call: (verb, call)
+
+
+pool: Any = Runner()
+
+
+@compute
+def f(x: int) -> int:
+    return x
+
+
+@compute
+def g(x: str) -> str:
+    return x
+
+
+@compute
+def rows(n: int) -> Iterator[int]:
+    yield n
+
+
+def test_operators_are_the_pools_verbs() -> None:
+    call = f(1)
+    assert call >> pool == ("run", call)
+    assert call @ pool == ("broadcast", call)
+    assert (call > pool) == ("submit", call)
+    stream = rows(1)
+    assert stream >> pool == ("stream", stream)
+
+
+def test_ampersand_makes_groups_and_groups_grow() -> None:
+    a, b, c, d = f(1), g("2"), f(3), f(4)
+
+    assert (a & b).calls == (a, b)
+    assert (a & b & c).calls == (a, b, c)
+    assert ((a & b) & (c & d)).calls == (a, b, c, d)
+    assert (a & (b & c)).calls == (a, b, c)
+    verb, group = (a & b) >> pool
+    assert (verb, group.calls) == ("run_group", (a, b))
+    verb, group = a & b > pool
+    assert (verb, group.calls) == ("submit_group", (a, b))
+
+
+def test_gather_makes_a_group_or_a_stream_of_results() -> None:
+    assert isinstance(gather(f(1), g("2")), Group)
+    streamed = gather(f(1), f(2), stream=True)
+    assert isinstance(streamed, GroupStream)
+    assert streamed >> pool == ("stream_group", streamed)
+    with pytest.raises(NotACall, match="at least one"):
+        gather()
+
+
+def test_calls_are_immutable() -> None:
+    call = f(1)
+    with pytest.raises(AttributeError, match="immutable"):
+        call.args = (2,)
+    with pytest.raises(AttributeError, match="immutable"):
+        del call.args
+    with pytest.raises(AttributeError, match="immutable"):
+        gather(call).calls = ()
+
+
+@pytest.mark.parametrize("thing", [f(1), f(1) & f(2), gather(f(1), stream=True), rows(2)], ids=repr)
+def test_a_pending_call_has_no_truth_and_says_what_to_do(thing: object) -> None:
+    with pytest.raises(NotACall, match=r"pending call, not a result.*pool"):
+        bool(thing)
+
+
+def test_chained_comparisons_are_explained() -> None:
+    with pytest.raises(NotACall, match="takes an open pool"):
+        _ = f(1) > f(2) > pool  # type: ignore[operator]
+
+
+@pytest.mark.anyio
+async def test_awaiting_a_call_without_a_pool_says_what_to_do() -> None:
+    with pytest.raises(NotACall, match=r"await \(f\(1\) >> pool\)"):
+        await f(1)  # type: ignore[misc]
+
+
+def test_iterating_over_a_call_says_what_to_do() -> None:
+    with pytest.raises(NotACall, match=r"pool.stream\(rows\(2\)\)"):
+        list(rows(2))  # type: ignore[call-overload]
+
+
+@pytest.mark.anyio
+async def test_a_group_without_parentheses_is_explained() -> None:
+    async def running() -> int:
+        return 1
+
+    with pytest.raises(NotACall, match=r"\(f\(1\) & g\(2\)\) >> pool"):
+        _ = f(1) & running()  # type: ignore[operator]
+
+
+def test_generators_and_groups_refuse_what_they_cannot_do() -> None:
+    for misuse in (operator.matmul, operator.gt, operator.and_):
+        with pytest.raises(NotACall, match="can only be streamed"):
+            misuse(rows(1), pool)
+    with pytest.raises(NotACall, match="broadcast the calls one by one"):
+        _ = (f(1) & f(2)) @ pool
+
+
+def test_what_is_not_a_pool_is_refused() -> None:
+    for wrong in (None, 3, Runner):
+        with pytest.raises(NotACall, match="takes an open pool"):
+            _ = f(1) >> wrong  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "fix"),
+    [
+        (f, r"f is a @compute function that was not called: write f\(\.\.\.\)"),
+        (len, r"len is a plain function: decorate it with @compute and write len\(\.\.\.\)"),
+        (rows(3), r"use pool.stream\(rows\(3\)\)"),
+        (f(1) & f(2), r"use \(f\(1\) & f\(2\)\) >> pool"),
+        (42, "42 is not a pending call"),
+    ],
+)
+def test_what_is_not_a_pending_call_is_named_with_the_fix(wrong: object, fix: str) -> None:
+    with pytest.raises(NotACall, match=fix):
+        pending(wrong)
+
+
+def test_a_coroutine_instead_of_a_call_is_closed_and_named() -> None:
+    async def train() -> None: ...
+
+    with pytest.raises(NotACall, match="decorate train with @compute"):
+        pending(train())
+
+
+def test_calls_show_themselves_as_they_were_written_but_short() -> None:
+    assert repr(f(1)) == "f(1)"
+    assert repr(g(x="a")) == "g(x='a')"
+    assert len(repr(f(list(range(10_000))))) < 100  # type: ignore[arg-type]
+    assert repr(f(1) & g("b")) == "(f(1) & g('b'))"
+    assert f(1).with_(name="other").name == "other"
+
+
+def test_groups_of_importable_calls_are_picklable(importable: ModuleType) -> None:
+    double = importable.double
+
+    group = pickle.loads(pickle.dumps(double(1) & double(2)))
+
+    assert [call.args for call in group.calls] == [(1,), (2,)]
+    assert all(isinstance(call, Call) for call in group.calls)

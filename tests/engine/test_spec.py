@@ -1,0 +1,100 @@
+"""What users configure is checked when it is written."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from outrider import Image, Nodes, SpecError, Worker, plugins
+from outrider.engine.errors import unknown_option
+from outrider.engine.spec import Options, check_pool, placement
+from outrider.providers.local.provider import Local
+
+
+def test_nodes_can_be_written_in_three_ways() -> None:
+    assert Nodes.of(4) == Nodes(4, min=4, max=4)
+    assert Nodes.of((2, 8)) == Nodes(desired=8, min=2, max=8)
+    assert Nodes.of(Nodes(8, min=4, max=16)) == Nodes(8, min=4, max=16)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "why"),
+    [
+        (0, "at least 1, not 0"),
+        (-3, "at least 1"),
+        ((8, 2), "less than the least"),
+        ((0, 2), "at least 1"),
+        (True, "whole number"),
+        (2.5, "whole number, not 2.5"),
+        ("4", "whole number, not '4'"),
+        ((1, 2, 3), "whole number"),
+    ],
+)
+def test_a_number_of_nodes_that_means_nothing_is_refused(nodes: Any, why: str) -> None:
+    with pytest.raises(SpecError, match=why):
+        Nodes.of(nodes)
+
+
+def test_bounds_that_contradict_are_refused() -> None:
+    with pytest.raises(SpecError, match="max=2 is less than min=4"):
+        Nodes(3, min=4, max=2)
+    with pytest.raises(SpecError, match="not between"):
+        Nodes(1, min=2, max=4)
+
+
+def test_worker_and_image_check_themselves() -> None:
+    assert Worker(concurrency=3, kind="thread").concurrency == 3
+    with pytest.raises(SpecError, match=r"Did you mean 'process'"):
+        Worker(kind="proces")  # type: ignore[arg-type]
+    with pytest.raises(SpecError, match="at least 1"):
+        Worker(concurrency=0)
+    with pytest.raises(SpecError, match="value of A must be a string"):
+        Image(env={"A": 1})  # type: ignore[dict-item]
+    with pytest.raises(SpecError, match="cannot be the name"):
+        Image(env={"A=B": "1"})
+    with pytest.raises(SpecError, match="COMPUTE_POOL"):
+        Image(env={"COMPUTE_POOL": ""})
+
+
+def test_an_image_keeps_its_own_copy_of_the_environment() -> None:
+    env = {"A": "1"}
+    image = Image(env=env)
+    env["A"] = "2"
+    assert image.env == {"A": "1"}
+
+
+def test_options_read_back_as_they_were_written() -> None:
+    given: dict[str, Any] = {"timeout": 3.0, "queue_timeout": 2.0, "retry": "never", "on_loss": "fail", "name": "n"}
+    assert Options.of(**given).given() == given
+    assert Options.of(timeout=timedelta(seconds=3)).timeout_s == 3
+    assert Options().given() == {}
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf"), "3", True])
+def test_times_that_mean_nothing_are_refused(seconds: Any) -> None:
+    with pytest.raises(SpecError, match="timeout"):
+        Options.of(timeout=seconds)
+
+
+def test_placement_takes_head_or_a_rank() -> None:
+    assert [placement(None), placement("head"), placement(3)] == [None, 0, 3]
+    for wrong in (-1, "tail", 1.0, True):
+        with pytest.raises(SpecError, match="on takes"):
+            placement(wrong)  # type: ignore[arg-type]
+
+
+def test_a_pools_parts_are_checked_with_the_fix_named() -> None:
+    check_pool(Local(), [plugins.torch()], "auto", "silent")
+    with pytest.raises(SpecError, match=r"write provider=Local\(\)"):
+        check_pool(Local, [], "auto", "auto")
+    with pytest.raises(SpecError, match=r"write plugins.torch\(\)"):
+        check_pool(Local(), [plugins.torch], "auto", "auto")
+    with pytest.raises(SpecError, match=r"plugins=\[plugins.torch\(\)\]"):
+        check_pool(Local(), plugins.torch(), "auto", "auto")
+    with pytest.raises(SpecError, match="console takes"):
+        check_pool(Local(), [], "auto", "none")
+
+
+def test_an_unknown_option_names_the_one_that_was_meant() -> None:
+    assert "did you mean 'nodes'?" in str(unknown_option("Pool", "node", ["nodes", "provider"]))
+    assert "nodes, provider" in str(unknown_option("Pool", "zzz", ["provider", "nodes"]))
