@@ -35,7 +35,7 @@ class View:
         self._now = now
         self._lock = lock or nullcontext()
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:  # noqa: ARG002
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         with self._lock:
             parts = self._parts(options)
         yield Group(*parts)
