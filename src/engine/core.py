@@ -1,0 +1,300 @@
+"""One open pool: its machines, its actors and its jobs, in an asyncio task of its own.
+
+The task owns every scope (provider, supervisor), so that the application may open and close the pool wherever it
+likes: in one task or two, in a notebook's cells, in a framework's start-up hooks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+import secrets
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..actors.messages import Broadcast, Cancel, Resize, Submit, WhenReady
+from ..actors.pool import supervise
+from ..actors.ports import BroadcastSpec, Ending, JobId, OnLoss, PoolSpec, Task, TaskId
+from ..providers.base import AcceleratorRequest, Embedding, LaunchRequest, Provider
+from ..providers.errors import ProviderError
+from . import program
+from .errors import PoolClosed
+from .observe.observer import Observer
+from .payload import Blob, Payload
+from .plugins.base import merged
+from .streams import Source, Values
+from .translate import pickling_error, provider_error
+from .wire import values
+from .wire.messages import RunFlag, Value
+
+if TYPE_CHECKING:
+    from ..actors.kernel import Ref
+    from .calls import Call, StreamCall
+    from .plugins.base import Plugin
+    from .remote.connection import Connector
+    from .spec import Image, Nodes, Options, Worker
+    from .task import Decorated
+
+EMBEDDING = Embedding(
+    fork_server="outrider.engine.executor.forkserver:serve",
+    home="outrider.engine.executor.home:Home",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What `Pool` was given, checked."""
+
+    provider: Provider
+    nodes: Nodes
+    accelerator: AcceleratorRequest | None
+    worker: Worker
+    image: Image
+    plugins: tuple[Plugin, ...]
+    on_loss: str
+    boot_timeout_s: float
+    replace_timeout_s: float
+    lease_s: float
+
+
+class Core:
+    """Starts with `start`, ends with `stop`; between them jobs go in and endings come out."""
+
+    def __init__(self, settings: Settings, observer: Observer) -> None:
+        self.settings, self.observer = settings, observer
+        self.id = secrets.token_hex(4)
+        self._loop = asyncio.get_running_loop()
+        self._ready: asyncio.Future[None] = self._loop.create_future()
+        self._stop = asyncio.Event()
+        self._main: asyncio.Task[None] | None = None
+        self._ref: Ref[Any] | None = None
+        self._connector: Connector | None = None
+        self._code: dict[Decorated[Any], tuple[bytes, bytes]] = {}
+        self._ids = itertools.count(1)
+        self._failure: BaseException | None = None
+
+    # --- life ---------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Return when the pool has its least number of nodes. Cancelled or failed, it leaves nothing behind."""
+        self._main = self._loop.create_task(self._run(), name=f"outrider-pool-{self.id}")
+        try:
+            await asyncio.shield(self._ready)
+        except BaseException:
+            self._main.cancel()
+            await _finished(self._main)
+            raise
+
+    async def stop(self) -> None:
+        """End everything and return when nothing is left; a cancellation meanwhile is raised afterwards."""
+        assert self._main is not None
+        self._stop.set()
+        await _finished(self._main)
+        if self._failure is not None:
+            raise self._failure
+
+    @property
+    def closed(self) -> bool:
+        return self._ref is None
+
+    async def _run(self) -> None:
+        settings = self.settings
+        try:
+            async with AsyncExitStack() as stack:
+                self.observer(
+                    "pool_starting", pool=self.id, provider=settings.provider.name, nodes=settings.nodes.desired
+                )
+                fleet = await stack.enter_async_context(settings.provider.open(self.id, EMBEDDING))
+                from .remote.connection import Connector
+                from .remote.ssh import new_key
+
+                key = new_key()
+                self._connector = Connector(
+                    pool=self.id, key=key, setup=self._setup(), lease_s=settings.lease_s, printed=self.observer.printed
+                )
+                request = LaunchRequest(
+                    client_key=key.export_public_key().decode().strip(),
+                    nodes=nodes.desired,
+                    accelerator=settings.accelerator,
+                )
+                ref = await stack.enter_async_context(
+                    supervise(fleet, request, self._spec(), self._connector, self.observer)
+                )
+                await ref.ask(WhenReady(), within=settings.boot_timeout_s + settings.replace_timeout_s)
+                self._ref = ref
+                self._ready.set_result(None)
+                await self._stop.wait()
+                self._ref = None
+        except BaseException as error:
+            self._ref = None
+            failure = _only(error)
+            if isinstance(failure, ProviderError):
+                failure = provider_error(failure)
+            if not self._ready.done():
+                self._ready.set_exception(PoolClosed("start was cancelled") if _is_cancelled(failure) else failure)
+                self._ready.exception()  # the starter has been told, or has gone
+            elif not _is_cancelled(failure):
+                self._failure = failure
+            if _is_cancelled(error):
+                raise
+        finally:
+            self._ref = None
+            self.observer("pool_closed")
+
+    def _setup(self) -> dict[str, Any]:
+        worker = self.settings.worker
+        return {"slots": worker.concurrency, "kind": worker.kind, "env": dict(self.settings.image.env)}
+
+    def _spec(self) -> PoolSpec:
+        nodes = self.settings.nodes
+        return PoolSpec(
+            desired=nodes.desired,
+            min=nodes.min,
+            max=nodes.max,
+            slots=self.settings.worker.concurrency,
+            boot_timeout_s=self.settings.boot_timeout_s,
+            replace_timeout_s=self.settings.replace_timeout_s,
+            lease_s=self.settings.lease_s,
+        )
+
+    # --- jobs ---------------------------------------------------------------------------------------------------
+
+    def tell(self, message: Any) -> None:
+        """Raises: PoolClosed"""
+        if self._ref is None:
+            raise self._gone()
+        self._ref.tell(message)
+
+    def _gone(self) -> PoolClosed:
+        if self._failure is not None:
+            error = PoolClosed(f"The pool failed ({self._failure}) and has ended: open another one.")
+            error.__cause__ = self._failure
+            return error
+        return PoolClosed("The pool is not open: use it inside `async with Pool(...) as pool`.")
+
+    def new_job(self) -> JobId:
+        return JobId(next(self._ids))
+
+    def submit(
+        self, job: JobId, payload: Payload, options: Options, on: int | None, settle: Callable[[Ending], None]
+    ) -> None:
+        at_most_once = options.at_most_once or payload.output is not None or bool(payload.inputs)
+        task = Task(
+            TaskId(job),
+            job,
+            payload.function,
+            payload,
+            on,
+            0 if at_most_once else options.retries,
+            at_most_once,
+            options.queue_timeout_s,
+        )
+        self.tell(Submit(task, settle))
+
+    def broadcast(self, job: JobId, payload: Payload, options: Options, plugins: Sequence[Plugin],
+                  settle: Callable[[Sequence[Ending], int], None]) -> None:  # fmt: skip
+        collective = any(plugin.collective for plugin in plugins)
+        wish = options.on_loss if options.on_loss != "auto" else self.settings.on_loss
+        if wish == "auto":
+            wish = "restart" if collective else "resend"
+        if options.at_most_once:
+            wish = "fail"
+        spec = BroadcastSpec(
+            job=job,
+            function=payload.function,
+            content=payload,
+            on_loss=OnLoss[wish.upper()],
+            collective=collective,
+            ranks_per_node=lambda facts: max((plugin.ranks_per_node(facts) for plugin in plugins), default=1),
+            at_most_once=options.at_most_once,
+            queue_timeout_s=options.queue_timeout_s,
+            restarts=options.retries,
+        )
+        self.tell(Broadcast(spec, settle))
+
+    def cancel(self, job: JobId) -> None:
+        if self._ref is not None:
+            self._ref.tell(Cancel(job))
+
+    def resize(self, count: int) -> None:
+        self.tell(Resize(count))
+
+    # --- what a job carries ----------------------------------------------------------------------------------------
+
+    def plugins_of(self, function: Decorated[Any]) -> tuple[Plugin, ...]:
+        return merged(self.settings.plugins, function.plugins)
+
+    def pack(self, call: Call[Any] | StreamCall[Any]) -> Payload:
+        """Pickle a call, once for all its attempts and ranks: later changes to the arguments do not show.
+
+        Raises:
+            SerializationError: with the path of what cannot be pickled.
+        """
+        if self._ref is None:
+            raise self._gone()
+        args, kwargs, inputs = call.detach()
+        digest, code = self._code.get(call.function) or self._define(call.function)
+        value, blob = self.dump((args, kwargs), call.name)
+        payload = Payload(call.name, digest, code, value, blob, call.options.timeout_s)
+        if inputs:
+            payload.inputs = tuple(Source(each) for each in inputs)
+            payload.flags |= RunFlag.ALONE
+        if any(plugin.fresh_process for plugin in self.plugins_of(call.function)):
+            payload.flags |= RunFlag.FRESH
+        if call.options.queue_timeout_s is not None:
+            payload.flags |= RunFlag.ANNOUNCE
+        return payload
+
+    def pack_stream(self, call: StreamCall[Any]) -> tuple[Payload, Values]:
+        payload, output = self.pack(call), Values()
+        payload.output = output
+        payload.flags |= RunFlag.STREAM | RunFlag.ALONE
+        return payload, output
+
+    def dump(self, arguments: tuple[tuple[Any, ...], dict[str, Any]], task: str) -> tuple[Value, Blob | None]:
+        try:
+            dumped = values.dump(arguments, ("args", "kwargs"))
+        except values.Unpicklable as error:
+            raise pickling_error(error, task, "an argument") from error
+        if dumped.total <= values.INLINE_BYTES:
+            return values.inline(dumped), None
+        blob = Blob(f"{self.id}-{next(self._ids)}", dumped.parts, dumped.total)
+        return Value(b"", dumped.sizes, blob.name), blob
+
+    def _define(self, function: Decorated[Any]) -> tuple[bytes, bytes]:
+        """Pickled once per pool: 12 us a call saved, and what the function refers to is a snapshot."""
+        code = program.build(function, self.settings.plugins)
+        defined = self._code[function] = (hashlib.blake2b(code, digest_size=16).digest(), code)
+        return defined
+
+    def release(self, payload: Payload) -> None:
+        """The job is settled: nobody reads its blob any more."""
+        if payload.blob is not None and self._connector is not None:
+            self._connector.drop(payload.blob)
+            payload.blob = None
+
+
+async def _finished(task: asyncio.Task[None]) -> None:
+    """Wait for ``task`` through any number of cancellations of the waiter; the first is raised afterwards."""
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = cancelled or error
+    if cancelled is not None:
+        raise cancelled
+
+
+def _is_cancelled(error: BaseException) -> bool:
+    return isinstance(error, asyncio.CancelledError)
+
+
+def _only(error: BaseException) -> BaseException:
+    """The exception that task groups wrapped, where it is alone."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error

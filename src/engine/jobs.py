@@ -1,0 +1,79 @@
+"""A submitted call at its caller: awaitable, and cancelled with its awaiter."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from ..actors.ports import Ending
+from .outcome import unpack, unpack_all
+from .payload import Payload
+
+if TYPE_CHECKING:
+    from .core import Core
+    from .spec import Options
+
+R = TypeVar("R")
+
+
+class SubmittedJob(Generic[R]):
+    """Implements `calls.Job`. Settles once; the value is unpickled when it is asked for."""
+
+    __slots__ = ("_core", "_options", "_settled", "_unpacked", "future", "id", "payload")
+
+    def __init__(self, core: Core, payload: Payload, options: Options) -> None:
+        self._core, self.payload, self._options = core, payload, options
+        self.id = core.new_job()
+        core.observer.job(self.id, payload.name)
+        self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._unpacked: list[R] = []
+        self._settled = False
+
+    def __await__(self) -> Generator[Any, None, R]:
+        if not self.future.done():
+            try:
+                yield from self.future
+            except asyncio.CancelledError:
+                self.cancel()
+                raise
+        return self.result()
+
+    def cancel(self) -> bool:
+        if self._settled:
+            return False
+        self._core.cancel(self.id)
+        return True
+
+    def done(self) -> bool:
+        return self.future.done()
+
+    def result(self) -> R:
+        if not self._unpacked:
+            self._unpacked.append(self._unpack(self.future.result()))
+        return self._unpacked[0]
+
+    def _unpack(self, ending: Any) -> R:
+        value: R = unpack(ending, self.payload, self._options.queue_timeout_s)
+        return value
+
+    def settle(self, ending: Ending) -> None:
+        """The pool's word, once. The awaiter may be gone; the blob is released all the same."""
+        self._settled = True
+        self._core.observer.job_over(self.id)
+        if self.payload.blob is not None:
+            self._core.release(self.payload)
+        if not self.future.done():
+            self.future.set_result(ending)
+
+
+class BroadcastJob(SubmittedJob[list[R]]):
+    """A call on every node; its value is the list of the ranks' values."""
+
+    __slots__ = ()
+
+    def _unpack(self, ending: Any) -> list[R]:
+        return unpack_all(ending, self.payload)
+
+    def settle_all(self, endings: Sequence[Ending], _generation: int) -> None:
+        self.settle(endings)  # type: ignore[arg-type]

@@ -1,0 +1,78 @@
+"""From how a task ended to what its caller gets: a value, unpickled when it is asked for, or an error."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, cast
+
+from ..actors.ports import Ending, GaveUp, Settled, Verdict
+from .errors import NodeLost, Outcome, SerializationError
+from .payload import Payload, Received
+from .translate import Place, broadcast_error, ended_error, failed_error, gave_up_error
+from .wire import values
+from .wire.messages import Ended, Failed
+
+
+def unpack(ending: Ending, payload: Payload, queue_timeout_s: float | None = None) -> Any:
+    """The task's value.
+
+    Raises:
+        Exception: the user's own, with where it happened; or an `OutriderError`.
+    """
+    if isinstance(ending, Settled) and ending.verdict is Verdict.RETURNED:
+        _, received = cast("tuple[object, Received]", ending.outcome)
+        return _load(received, _place(ending, payload))
+    raise error_of(ending, payload, queue_timeout_s)
+
+
+def error_of(ending: Ending, payload: Payload, queue_timeout_s: float | None = None) -> Exception:
+    """The error of a task that did not return."""
+    if isinstance(ending, GaveUp):
+        return gave_up_error(ending, payload.name, queue_timeout_s=queue_timeout_s)
+    place = _place(ending, payload)
+    if ending.verdict is Verdict.RAISED:
+        failed, received = cast("tuple[Failed, Received | None]", ending.outcome)
+        load = None if received is None else partial(values.load, received.data, received.sizes)
+        return failed_error(failed, place, load)
+    return ended_error(cast("Ended", ending.outcome), place, payload.timeout_s)
+
+
+def unpack_all(endings: Sequence[Ending], payload: Payload) -> list[Any]:
+    """The values of a broadcast, by rank.
+
+    Raises:
+        BroadcastFailed: some ranks failed; each rank's outcome is on it.
+        OutriderError: the broadcast as a whole could not be run.
+    """
+    outcomes = [outcome(ending, payload, rank) for rank, ending in enumerate(endings)]
+    errors = [each.error for each in outcomes if each.error is not None]
+    if not errors:
+        return [each.result() for each in outcomes]
+    if all(isinstance(ending, GaveUp) for ending in endings):
+        raise errors[0]
+    lost = next((error for error in errors if isinstance(error, NodeLost)), None)
+    if lost is not None:
+        lost.outcomes = tuple(outcomes)
+        raise lost
+    raise broadcast_error(payload.name, outcomes)
+
+
+def outcome(ending: Ending, payload: Payload, rank: int) -> Outcome:
+    if isinstance(ending, Settled) and ending.verdict is Verdict.RETURNED:
+        _, received = cast("tuple[object, Received]", ending.outcome)
+        return Outcome(rank, int(ending.node), None, partial(_load, received, _place(ending, payload)))
+    node = int(ending.node) if isinstance(ending, Settled) else None
+    return Outcome(rank, node, error_of(ending, payload))
+
+
+def _load(received: Received, place: Place) -> Any:
+    try:
+        return values.load(received.data, received.sizes)
+    except Exception as error:
+        message = f"The result of {place} arrived but cannot be unpickled here ({type(error).__name__}: {error})."
+        raise SerializationError(message, path="result", task=place.task, kind=type(error).__name__) from error
+
+
+def _place(ending: Settled, payload: Payload) -> Place:
+    return Place(payload.name, int(ending.node), ending.rank, ending.number)

@@ -1,0 +1,110 @@
+"""What a task carries to its node, and what came back: bytes on both ways, unpickled only by worker and awaiting caller."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from .wire.messages import Value
+from .wire.values import Dumped
+
+Part = bytes | bytearray | memoryview | mmap.mmap
+
+
+class Give(Protocol):
+    """Sends one item of a stream to its task; None: there are no more, or (``error``, a pickled exception) cannot be."""
+
+    async def __call__(self, item: Dumped | None, error: bytes | None = None) -> None: ...
+
+
+class Output(Protocol):
+    """Where a generator's values go, in order. Must not wait."""
+
+    def push(self, item: Received | Awaitable[Received], grant: Callable[[int], None]) -> None:
+        """Take one item, or what will be one; ``grant(n)`` lets the generator run ``n`` items further."""
+
+
+class Feed(Protocol):
+    """An iterable of the client's that a running task consumes."""
+
+    def wanted(self, count: int, give: Give) -> None:
+        """The task takes ``count`` more; ``give`` each one, and at the end None. Must not wait."""
+
+    def stop(self) -> None:
+        """Nobody takes more."""
+
+
+@dataclass(slots=True, eq=False)
+class Blob:
+    """Bytes too large for a frame, on the client's side, until every attempt that may read them is over."""
+
+    name: str
+    parts: Sequence[Part]
+    size_bytes: int
+    _shared: int | None = field(default=None, init=False)
+
+    def share(self) -> str:
+        """A path by which processes of this user on this computer can open the bytes. Blocking: call it in a thread.
+
+        An anonymous file of this process: nothing is left of it when the process is gone, however it ends.
+        """
+        if self._shared is None:
+            fd = os.memfd_create("outrider-blob", os.MFD_CLOEXEC)
+            try:
+                for part in self.parts:
+                    rest = memoryview(part).cast("B")
+                    while rest:
+                        rest = rest[os.write(fd, rest) :]
+            except BaseException:
+                os.close(fd)
+                raise
+            self._shared = fd
+        return f"/proc/{os.getpid()}/fd/{self._shared}"
+
+    def close(self) -> None:
+        if self._shared is not None:
+            os.close(self._shared)
+            self._shared = None
+
+
+@dataclass(slots=True, eq=False)
+class Payload:
+    """The engine's half of `actors.ports.Task`: made once at submission, shared by every attempt and rank."""
+
+    name: str  # the function's, for people
+    function: bytes  # digest of `code`
+    code: bytes
+    args: Value
+    blob: Blob | None = None
+    timeout_s: float | None = None
+    flags: int = 0
+    output: Output | None = None
+    inputs: tuple[Feed, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A pickled value that has arrived whole."""
+
+    data: Part
+    sizes: tuple[int, ...] | None
+
+
+def map_shared(path: str) -> mmap.mmap:
+    """A private copy-on-write mapping of another process's anonymous file: arrays over it are writable, faulted in on use."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return mmap.mmap(fd, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+    finally:
+        os.close(fd)
+
+
+def huge_buffer(size_bytes: int) -> mmap.mmap:
+    """Anonymous memory in huge pages where the kernel has them: first touch at 17 GB/s, a bytearray's at 2 (measured)."""
+    buffer = mmap.mmap(-1, size_bytes)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        buffer.madvise(mmap.MADV_HUGEPAGE)
+    return buffer

@@ -1,0 +1,353 @@
+"""`Pool`: nodes that exist while its block runs, and the verbs that run functions on them."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, TypeVarTuple, Unpack, cast, overload
+
+from ..providers.base import AcceleratorRequest, Provider
+from . import spec
+from .accelerators import Accelerator
+from .calls import Call, Group, GroupStream, Job, StreamCall, pending
+from .core import Core, Settings
+from .errors import NotACall, PoolClosed, SpecError, unknown_option
+from .jobs import BroadcastJob, SubmittedJob
+from .mapping import MapRun
+from .observe.observer import Observer, Snapshot
+from .plugins.base import Plugin as PluginBase
+from .spec import Image, Nodes, Worker
+from .task import Compute
+from .wire import values
+
+if TYPE_CHECKING:
+    from .events import Event
+    from .observe import Console
+    from .plugins.base import Plugin
+    from .sync import SyncPool
+
+R = TypeVar("R")
+T = TypeVar("T")
+A = TypeVar("A")
+B = TypeVar("B")
+Ts = TypeVarTuple("Ts")
+
+
+class Pool:
+    """A cluster that exists while the block runs: ``async with Pool(...) as pool``, or ``with Pool(...) as pool``.
+
+    ``provider``: where machines come from; default `Local()`. ``nodes``: ``4``, ``(2, 8)`` or `Nodes`: ready at the
+    least, growing to the desired number. ``accelerator``: what each node has at least: ``"A100"``, ``"A100:8"`` or
+    ``accelerators.A100(count=8)``. ``worker``: a node's task slots. ``plugins`` prepare every task's process.
+    ``on_loss``: what a broadcast does when it loses a rank, for functions that do not say it themselves. Seconds:
+    ``boot_timeout`` from a launch to a ready node, ``replace_timeout`` to wait for a lost node's replacement, ``lease``
+    after which nodes that hear nothing from here end themselves.
+
+    Entering raises `CapacityError` and others; cancelled half way, it leaves nothing behind. Leaving cancels what still
+    runs and returns when every machine is gone.
+
+    Raises:
+        SpecError: an argument that cannot mean anything; nothing was started.
+    """
+
+    def __init__(
+        self,
+        *,
+        provider: Provider | None = None,
+        nodes: int | tuple[int, int] | Nodes = 1,
+        accelerator: str | Accelerator | None = None,
+        worker: Worker | int = Worker(),  # noqa: B008  immutable
+        image: Image = Image(),  # noqa: B008
+        plugins: Sequence[Plugin] = (),
+        on_loss: spec.OnLossOption = "auto",
+        boot_timeout: float = 600.0,
+        replace_timeout: float = 600.0,
+        lease: float = 120.0,
+        console: Console = "auto",
+        **unknown: object,
+    ) -> None:
+        for name in unknown:
+            raise unknown_option("Pool", name, [p for p in inspect.signature(Pool).parameters if p != "unknown"])
+        if provider is None:
+            from ..providers.local.provider import Local
+
+            provider = Local()
+        _check(provider, plugins, on_loss, console)
+        self._console: Console = console
+        self._settings = Settings(
+            provider=provider,
+            nodes=Nodes.of(nodes),
+            accelerator=_accelerator(accelerator),
+            worker=Worker(worker) if isinstance(worker, int) else worker,
+            image=image,
+            plugins=tuple(plugins),
+            on_loss=on_loss,
+            boot_timeout_s=_seconds("boot_timeout", boot_timeout),
+            replace_timeout_s=_seconds("replace_timeout", replace_timeout),
+            lease_s=_seconds("lease", lease),
+        )
+        self._core: Core | None = None
+        self._ended = False
+        self._sync: Any = None
+
+    # --- opening and closing --------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Pool:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            raise SpecError(
+                "a pool needs an asyncio event loop: with trio, open it by `with Pool(...)` in a thread"
+            ) from None
+        if self._core is not None:
+            raise SpecError("this pool is open already, or was: make another Pool(...) for another block")
+        observer = Observer(self._console, slots=self._settings.worker.concurrency)
+        self._core = core = Core(self._settings, observer)
+        try:
+            await core.start()
+        except BaseException:
+            self._ended = True
+            observer.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        core = self._opened()
+        self._ended = True
+        try:
+            await core.stop()
+        finally:
+            core.observer.close()
+
+    def __enter__(self) -> SyncPool:
+        from .sync import SyncPool
+
+        self._sync = SyncPool(self)
+        return self._sync.open()  # type: ignore[no-any-return]
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._sync.close()
+
+    def _opened(self) -> Core:
+        if self._core is None:
+            raise PoolClosed("The pool is not open yet: use it inside `async with Pool(...) as pool`.")
+        if self._ended:
+            raise PoolClosed("The pool has ended with its block: open another one.")
+        return self._core
+
+    # --- running --------------------------------------------------------------------------------------------------
+
+    async def run(self, call: Call[R], /, *, on: int | Literal["head"] | None = None) -> R:
+        """Run a call on one node, ``on`` the head or the node of that rank, or on whichever is free.
+
+        Cancelling ends the task on its node, with its process tree.
+
+        Raises:
+            Exception: the function's own, with the remote traceback as a note; or an `OutriderError`.
+        """
+        return await self._submit(call, on)
+
+    def submit(self, call: Call[R], /, *, on: int | Literal["head"] | None = None) -> Job[R]:
+        """The same without waiting: what it returns can be awaited, and cancelled."""
+        return self._submit(call, on)
+
+    def _submit(self, call: Call[R], on: int | Literal["head"] | None) -> SubmittedJob[R]:
+        core = self._opened()
+        if type(call) is not Call:
+            call = pending(call)
+        payload = core.pack(call)
+        job: SubmittedJob[R] = SubmittedJob(core, payload, call.options)
+        core.submit(job.id, payload, call.options, spec.placement(on), job.settle)
+        return job
+
+    async def broadcast(self, call: Call[R], /) -> list[R]:
+        """Run a call on every ready node at the same time; the results by rank.
+
+        When a rank's node is lost, what happens is the call's ``on_loss``. Cancelling ends every rank.
+
+        Raises:
+            BroadcastFailed: some ranks raised; the others' outcomes are readable on it.
+            NodeLost, CapacityError: as ``on_loss`` and the pool's ``replace_timeout`` have it.
+        """
+        core = self._opened()
+        call = pending(call)
+        payload = core.pack(call)
+        job: BroadcastJob[R] = BroadcastJob(core, payload, call.options)
+        core.broadcast(job.id, payload, call.options, core.plugins_of(call.function), job.settle_all)
+        return await job
+
+    @overload
+    async def gather(self, a: Call[A], /) -> tuple[A]: ...
+    @overload
+    async def gather(self, a: Call[A], b: Call[B], /) -> tuple[A, B]: ...
+    @overload
+    async def gather(self, *calls: Call[T]) -> tuple[T, ...]: ...
+    async def gather(self, *calls: Call[Any]) -> tuple[Any, ...]:
+        """Run several calls at the same time; their results in this order. The first error ends the others."""
+        return await self._gather(calls)
+
+    async def run_group(self, group: Group[Unpack[Ts]], /) -> tuple[Unpack[Ts]]:
+        """`gather` for ``f(1) & g(2)``."""
+        return cast("tuple[Unpack[Ts]]", await self._gather(group.calls))
+
+    def submit_group(self, group: Group[Unpack[Ts]], /) -> Job[tuple[Unpack[Ts]]]:
+        """`run_group` without waiting."""
+        return GroupJob(asyncio.ensure_future(self.run_group(group)))
+
+    async def _gather(self, calls: Sequence[Call[Any]]) -> tuple[Any, ...]:
+        jobs = [self._submit(call, None) for call in calls]
+        try:
+            async for job in _as_settled(jobs):
+                job.result()
+        except BaseException:
+            for job in jobs:
+                job.cancel()
+            raise
+        return tuple(job.result() for job in jobs)
+
+    async def stream_group(self, group: GroupStream[T], /) -> AsyncGenerator[T, None]:
+        """Run the calls at the same time and give each result as it is ready."""
+        jobs = [self._submit(call, None) for call in group.calls]
+        try:
+            async for job in _as_settled(jobs):
+                yield job.result()
+        finally:
+            for job in jobs:
+                job.cancel()
+
+    def map(
+        self,
+        function: Compute[[Any], T] | Callable[[Any], T],
+        items: Iterable[Any] | AsyncIterable[Any],
+        /,
+        *,
+        limit: int | None = None,
+        ordered: bool = True,
+    ) -> MapRun[T]:
+        """Run ``function`` for each of ``items``: iterate for the results as they come, or await for a list.
+
+        Cheap items share tasks. At most ``limit`` items (default: a few per slot and task) are between their iterator
+        and the caller. ``ordered=False`` gives results as they are ready. An item's error is raised in its place and
+        cancels the rest. A plain iterable is advanced on the event loop: give an async one where an item takes time.
+        """
+        core = self._opened()
+        if limit is not None and (not isinstance(limit, int) or limit < 1):
+            raise SpecError(f"limit must be at least 1, not {limit!r}; leave it out for as many as are useful.")
+        compute = function if isinstance(function, Compute) else _plain(function)
+        return MapRun(core, compute, items, limit=limit, ordered=ordered, slots=core.observer.slots)
+
+    async def stream(self, call: StreamCall[T], /) -> AsyncGenerator[T, None]:
+        """Run a generator on one node and give its values as it makes them, at most a few ahead of the caller.
+
+        Leaving the iteration early ends the generator's process. A generator whose node is lost is not run again: its
+        first values have been seen.
+        """
+        core = self._opened()
+        if not isinstance(call, StreamCall):
+            raise NotACall(f"pool.stream takes the call of a generator function; {pending(call)!r} is for pool.run")
+        payload, output = core.pack_stream(call)
+        job: SubmittedJob[None] = SubmittedJob(core, payload, call.options)
+
+        def settle(ending: Any) -> None:
+            job.settle(ending)
+            output.end()
+
+        core.submit(job.id, payload, call.options, None, settle)
+        try:
+            async for received in output:
+                yield values.load(received.data, received.sizes)
+            job.result()
+        finally:
+            job.cancel()
+
+    # --- the pool itself ------------------------------------------------------------------------------------------
+
+    def resize(self, nodes: int) -> None:
+        """Grow or shrink towards ``nodes``; what shrinking removes finishes its tasks first. Does not wait.
+
+        Raises:
+            SpecError: not between the pool's least and most.
+        """
+        core = self._opened()
+        limits = self._settings.nodes
+        if not isinstance(nodes, int) or not limits.min <= nodes <= limits.max:
+            raise SpecError(
+                f"resize takes {limits.min} to {limits.max} nodes (Nodes(min=, max=) of this pool), not {nodes!r}."
+            )
+        core.resize(nodes)
+
+    def events(self) -> AsyncIterator[Event]:
+        """What happens from now on, one typed event each; ends with the pool. A slow reader misses some, and is told."""
+        return self._opened().observer.subscribe()
+
+    def snapshot(self) -> Snapshot:
+        """The present state of nodes and tasks."""
+        return self._opened().observer.snapshot()
+
+
+class GroupJob:
+    """Several calls submitted as one. Implements `calls.Job`."""
+
+    def __init__(self, task: asyncio.Task[Any]) -> None:
+        self._task = task
+
+    def __await__(self) -> Any:
+        return self._task.__await__()
+
+    def cancel(self) -> bool:
+        return self._task.cancel()
+
+    def done(self) -> bool:
+        return self._task.done()
+
+    def result(self) -> Any:
+        return self._task.result()
+
+
+async def _as_settled(jobs: Sequence[SubmittedJob[Any]]) -> AsyncIterator[SubmittedJob[Any]]:
+    remaining = {job.future: job for job in jobs}
+    while remaining:
+        done, _ = await asyncio.wait(remaining, return_when=asyncio.FIRST_COMPLETED)
+        for future in done:
+            yield remaining.pop(future)
+
+
+def _check(provider: object, plugins: Sequence[object], on_loss: str, console: str) -> None:
+    if not isinstance(provider, Provider):
+        raise SpecError(f"provider takes a provider, such as Local(), not {provider!r}.")
+    for plugin in plugins:
+        if not isinstance(plugin, PluginBase):
+            raise SpecError(f"plugins takes a list of plugins, such as plugins.torch(), not {plugin!r}.")
+    for name, value, choices in (("on_loss", on_loss, ON_LOSS), ("console", console, CONSOLES)):
+        if value not in choices:
+            raise SpecError(f"{name} takes {' or '.join(map(repr, choices))}, not {value!r}.")
+
+
+def _seconds(name: str, value: float) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < float("inf"):
+        raise SpecError(f"{name} takes seconds, more than 0, not {value!r}.")
+    return float(value)
+
+
+def _plain(function: Callable[[Any], T]) -> Compute[[Any], T]:
+    from .task import compute
+
+    return cast("Compute[[Any], T]", compute(function))
+
+
+def _accelerator(wanted: str | Accelerator | None) -> AcceleratorRequest | None:
+    if wanted is None:
+        return None
+    chosen = Accelerator.of(wanted)
+    return AcceleratorRequest(chosen.name, chosen.count, chosen.memory_gb)
+
+
+ON_LOSS = ("auto", "restart", "resend", "fail")
+CONSOLES = ("auto", "rich", "plain", "silent")
+ComputePool = Pool

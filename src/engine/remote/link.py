@@ -1,0 +1,398 @@
+"""A node as the pool sees it: orders become frames, frames become reports. No SSH here; the connection carries the bytes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+import msgpack
+
+from ...actors.ports import (
+    AttemptId,
+    Finished,
+    NodeFacts,
+    NodeId,
+    Noticed,
+    Order,
+    PortsFree,
+    Report,
+    Returned,
+    Started,
+    Verdict,
+    World,
+)
+from ..payload import Blob, Part, Payload, Received, map_shared
+from ..executor.streams import WINDOW
+from ..streams import AHEAD
+from ..wire import messages as wire
+from ..wire import values
+from ..wire.session import ACK_EVERY
+
+if TYPE_CHECKING:
+    from ..wire.session import Session
+    from ..wire.values import Dumped
+
+
+class Bulk(Protocol):
+    """How large data crosses; bounded by the connection's life."""
+
+    async def put(self, blob: Blob) -> None: ...
+    async def get(self, name: str) -> Part: ...
+
+
+class NodeLink:
+    """Implements `actors.ports.Link`. Survives reconnects: what was not acknowledged is sent again by the session."""
+
+    def __init__(self, node: NodeId, pool: str, session: Session, *, same_host: bool, bulk: Bulk,
+                 reports: Callable[[Sequence[Report]], None], printed: Callable[[Order | None, wire.Output], None]) -> None:  # fmt: skip
+        self.node, self.pool, self.session = node, pool, session
+        self._same_host, self._bulk, self._reports, self._printed = same_host, bulk, reports, printed
+        self._write: Callable[[bytes], object] | None = None
+        self._attached = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._scheduled = False
+        self._heard = 0
+        self._defined: set[bytes] = set()
+        self._orders: dict[int, Order] = {}
+        self._placed: dict[str, asyncio.Task[None]] = {}
+        self._held_back: dict[int, asyncio.Task[None]] = {}  # attempts whose blob is still on its way
+        self._inlets: dict[tuple[int, int], Inlet] = {}
+        self._fetching: dict[int, wire.Done | wire.Failed] = {}  # results whose blob is still on its way
+        self._members: dict[NodeId, dict[str, Any]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # --- the pool's side ----------------------------------------------------------------------------------------
+
+    def run(self, order: Order) -> None:
+        payload = cast("Payload", order.task.content)
+        self._orders[order.attempt] = order
+        if payload.function not in self._defined:
+            self._defined.add(payload.function)
+            self.send(wire.Define(payload.function, payload.code))
+        flags = payload.flags | wire.RunFlag.ANNOUNCE if order.announce else payload.flags
+        world = None if order.world is None else self._world(order.world, order.rank)
+        run = wire.Run(
+            order.attempt, payload.function, payload.args, order.task.job, order.number, payload.timeout_s, flags, world
+        )
+        if payload.blob is None:
+            self.send(run)
+            if payload.output is not None:
+                self.send(wire.Credit(order.attempt, -1, AHEAD))
+        else:
+            self._held_back[order.attempt] = self._spawn(self._run_with_blob(run, payload.blob))
+
+    def kill(self, attempt: AttemptId) -> None:
+        held_back = self._held_back.pop(attempt, None)
+        if held_back is None:
+            self.send(wire.Kill(attempt))
+        else:  # the node never heard of it
+            held_back.cancel()
+            if self._orders.pop(attempt, None):
+                ended = wire.Ended(attempt, wire.Cause.KILLED, 0, "before it was sent")
+                self._loop.call_soon(self._reports, [Finished(attempt, Verdict.KILLED, ended, 0.0)])
+
+    def recall(self, attempts: Sequence[AttemptId]) -> None:
+        self.send(wire.Recall(tuple(attempts)))
+
+    def view(self, members: Sequence[tuple[NodeId, NodeFacts]]) -> None:
+        self._members = {
+            node: {"rank": rank, "node": rank, "hostname": facts.hostname, "address": facts.address}
+            for rank, (node, facts) in enumerate(members)
+        }
+        mine = next((facts for node, facts in members if node == self.node), None)
+        if mine is None:
+            return
+        own = self._members[self.node]
+        view = {
+            "pool": self.pool,
+            "node": own["node"],
+            "total_nodes": len(members),
+            "peers": list(self._members.values()),
+            "hostname": mine.hostname,
+            "address": mine.address,
+            "accelerators": len(mine.accelerators),
+            "total_accelerators": sum(len(facts.accelerators) for _, facts in members),
+            "accelerator": _accelerator(mine),
+        }
+        self.send(wire.View(msgpack.packb(view)))
+
+    def _world(self, world: World, rank: int) -> bytes:
+        each = world.ranks_per_node
+        peers = [
+            {**self._members[node], "rank": r, "node": r // each}
+            for r, node in enumerate(n for n in world.nodes for _ in range(each))
+        ]
+        own = rank // each
+        fields = {
+            "generation": world.generation,
+            "rank": rank,
+            "world_size": world.size,
+            "local_rank": rank % each,
+            "local_world_size": each,
+            "node": own,
+            "total_nodes": len(world.nodes),
+            "is_head": rank == 0,
+            "head_addr": world.head_address,
+            "head_port": world.head_port,
+            "peers": peers,
+        }
+        return msgpack.packb(fields)  # type: ignore[no-any-return]
+
+    def drop(self, blob: Blob) -> None:
+        """No attempt will read this blob any more."""
+        placed = self._placed.pop(blob.name, None)
+        if placed is not None:
+            placed.cancel()
+            self.send(wire.Drop((blob.name,)))
+
+    def order(self, attempt: int) -> Order | None:
+        return self._orders.get(attempt)
+
+    # --- the connection's side ----------------------------------------------------------------------------------
+
+    def attach(self, write: Callable[[bytes], object]) -> None:
+        """A connection is there (again), and the session has been resumed on it."""
+        self._write = write
+        self._attached.set()
+        self._schedule()
+        for attempt, message in self._fetching.items():
+            self._spawn(self._fetch(attempt, message))
+
+    def detach(self) -> None:
+        """The connection is gone: frames wait in the session, transfers start over when the next one comes."""
+        self._write = None
+        self.session.lost()
+        self._attached.clear()
+        for task in self._tasks.difference(self._held_back.values()):
+            task.cancel()
+
+    def close(self) -> None:
+        self._write = None
+        for task in self._tasks:
+            task.cancel()
+
+    def send(self, message: wire.Message) -> None:
+        self.session.send(message)
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        if self._write is not None:
+            self._heard = 0
+            data = self.session.flush()
+            if data:
+                self._write(data)
+
+    def received(self, data: bytes) -> None:
+        """One read of the control channel: everything in it is one batch of reports.
+
+        Raises:
+            ProtocolError: these bytes are not ours to understand.
+        """
+        reports: list[Report] = []
+        messages = self.session.feed(data)
+        for message in messages:
+            report = self._report(message)
+            if report is not None:
+                reports.append(report)
+        self._heard += len(messages)
+        if self._heard >= ACK_EVERY:
+            self._schedule()
+        if reports:
+            self._reports(reports)
+
+    def _report(self, message: wire.Message) -> Report | None:
+        match message:
+            case wire.Done(attempt, value, duration_us):
+                if value.blob is None or self._same_host:
+                    return self._finish(attempt, Verdict.RETURNED, message, value, duration_us)
+                return self._begin_fetch(attempt, message)
+            case wire.Failed(attempt=attempt, error=error, duration_us=duration_us):
+                if error is None or error.blob is None or self._same_host:
+                    return self._finish(attempt, Verdict.RAISED, message, error, duration_us)
+                return self._begin_fetch(attempt, message)
+            case wire.Ended(attempt, cause):
+                self._over(attempt)
+                verdict = Verdict.KILLED if cause == wire.Cause.KILLED else Verdict.DIED
+                return Finished(AttemptId(attempt), verdict, message, 0.0)
+            case wire.Started(attempt):
+                return Started(AttemptId(attempt))
+            case wire.Returned(attempts):
+                for attempt in attempts:
+                    self._orders.pop(attempt, None)
+                return Returned(tuple(AttemptId(a) for a in attempts))
+            case wire.Yield(attempt, item):
+                self._yielded(attempt, item)
+            case wire.Credit(attempt, stream, count):
+                self._wanted(attempt, stream, count)
+            case wire.Output(attempt=attempt):
+                self._printed(self._orders.get(attempt), message)
+            case wire.Notice(source, seconds):
+                return Noticed(source, seconds)
+            case wire.Ports(ports):
+                return PortsFree(ports)
+            case _:
+                pass  # Pong: the connection has seen that something came
+        return None
+
+    def _finish(self, attempt: int, verdict: Verdict, message: wire.Done | wire.Failed, value: wire.Value | None,
+                duration_us: int) -> Finished:  # fmt: skip
+        self._over(attempt)
+        outcome = (message, None if value is None else self._arrived(value))
+        return Finished(AttemptId(attempt), verdict, outcome, duration_us / 1e6)
+
+    def _arrived(self, value: wire.Value) -> Received:
+        """The value is here, or on this computer."""
+        if value.blob is None:
+            return Received(value.data, value.sizes)
+        mapping = map_shared(value.blob)
+        self.send(wire.Drop((value.blob,)))
+        return Received(mapping, value.sizes)
+
+    # --- large data ---------------------------------------------------------------------------------------------
+
+    async def _run_with_blob(self, run: wire.Run, blob: Blob) -> None:
+        """The bytes first, then the order that names them; once per node, however many attempts."""
+        while True:
+            await self._attached.wait()
+            placing = self._placed.get(blob.name)
+            if placing is None:
+                placing = self._placed[blob.name] = self._spawn(self._place(blob))
+            await asyncio.wait([placing])  # leaves it alone when we are cancelled: others wait for it too
+            if placing.cancelled() or isinstance(placing.exception(), ConnectionError):
+                if self._placed.get(blob.name) is placing:
+                    del self._placed[blob.name]
+                await asyncio.sleep(0)  # the connection was lost under it; the next one carries it
+                continue
+            break
+        del self._held_back[run.attempt]
+        if error := placing.exception():
+            self._orders.pop(run.attempt, None)
+            failed = wire.Failed(run.attempt, "send", type(error).__name__, str(error), "", None, 0)
+            self._reports([Finished(AttemptId(run.attempt), Verdict.RAISED, (failed, None), 0.0)])
+        else:
+            self.send(run)
+            if run.flags & wire.RunFlag.STREAM:
+                self.send(wire.Credit(run.attempt, -1, AHEAD))
+
+    async def _place(self, blob: Blob) -> None:
+        if self._same_host:
+            path = await asyncio.to_thread(blob.share)
+            self.send(wire.Adopt(blob.name, path, blob.size_bytes))
+        else:
+            await self._bulk.put(blob)
+
+    def _begin_fetch(self, attempt: int, message: wire.Done | wire.Failed) -> None:
+        self._fetching[attempt] = message
+        self._spawn(self._fetch(attempt, message))
+
+    async def _fetch(self, attempt: int, message: wire.Done | wire.Failed) -> None:
+        value = message.value if isinstance(message, wire.Done) else message.error
+        assert value is not None, "only a value that lies in a blob is fetched"
+        received = await self._fetch_value(value)
+        if self._fetching.pop(attempt, None) is not None:
+            verdict = Verdict.RETURNED if isinstance(message, wire.Done) else Verdict.RAISED
+            self._over(attempt)
+            outcome = (message, received)
+            self._reports([Finished(AttemptId(attempt), verdict, outcome, message.duration_us / 1e6)])
+
+    async def _fetch_value(self, value: wire.Value) -> Received:
+        assert value.blob is not None
+        data = await self._bulk.get(value.blob)
+        self.send(wire.Drop((value.blob,)))
+        return Received(data, value.sizes)
+
+    # --- streams ------------------------------------------------------------------------------------------------
+
+    def _yielded(self, attempt: int, item: wire.Value) -> None:
+        order = self._orders.get(attempt)
+        if order is None:
+            return  # fenced: nobody waits for it
+        output = cast("Payload", order.task.content).output
+        if output is None:
+            return
+        here = item.blob is None or self._same_host
+        received = self._arrived(item) if here else self._loop.create_task(self._fetch_value(item))
+        output.push(received, lambda count: self.send(wire.Credit(attempt, -1, count)))
+
+    def _wanted(self, attempt: int, stream: int, count: int) -> None:
+        order = self._orders.get(attempt)
+        if order is not None:
+            inlet = self._inlets.setdefault((attempt, stream), Inlet(self, attempt, stream))
+            inlet.granted(count)
+            cast("Payload", order.task.content).inputs[stream].wanted(count, inlet.give)
+
+    def _over(self, attempt: int) -> None:
+        """The attempt has ended: its streams end with it."""
+        order = self._orders.pop(attempt, None)
+        if order is not None and self._inlets:
+            for stream, feed in enumerate(cast("Payload", order.task.content).inputs):
+                feed.stop()
+                inlet = self._inlets.pop((attempt, stream), None)
+                if inlet is not None:
+                    inlet.close()
+
+    async def place(self, blob: Blob) -> None:
+        await self._attached.wait()
+        await self._place(blob)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._spawned_ended)
+        return task
+
+    def _spawned_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # a transfer that failed with its connection; the connection's loss is reported by itself
+
+
+class Inlet:
+    """One input stream of one running task: items in order, and what they leave on the node taken away again."""
+
+    def __init__(self, link: NodeLink, attempt: int, stream: int) -> None:
+        self._link, self._attempt, self._stream = link, attempt, stream
+        self._given = self._granted = 0
+        self._blobs: deque[tuple[int, Blob]] = deque()  # with the number of their item
+
+    async def give(self, item: Dumped | None, error: bytes | None = None) -> None:
+        value = None
+        if item is not None:
+            value = values.inline(item) if item.total <= values.INLINE_BYTES else await self._place(item)
+        self._given += 1
+        self._link.send(wire.Input(self._attempt, self._stream, value, error))
+
+    async def _place(self, item: Dumped) -> wire.Value:
+        blob = Blob(f"{self._attempt}.{self._stream}.{self._given}", item.parts, item.total)
+        self._blobs.append((self._given, blob))
+        await self._link.place(blob)
+        return wire.Value(b"", item.sizes, blob.name)
+
+    def granted(self, count: int) -> None:
+        """The task takes ``count`` more, so of those before all but a window's worth have been taken."""
+        self._granted += count
+        while self._blobs and self._blobs[0][0] < self._granted - WINDOW:
+            self._let_go(self._blobs.popleft()[1])
+
+    def close(self) -> None:
+        while self._blobs:
+            self._let_go(self._blobs.popleft()[1])
+
+    def _let_go(self, blob: Blob) -> None:
+        blob.close()
+        self._link.send(wire.Drop((blob.name,)))
+
+
+def _accelerator(facts: NodeFacts) -> dict[str, object] | None:
+    if not facts.accelerators:
+        return None
+    kind, memory_gb = facts.accelerators[0]
+    return {"type": kind, "count": len(facts.accelerators), "memory_gb": memory_gb}

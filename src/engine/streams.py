@@ -1,0 +1,111 @@
+"""Items between a client and a running task, both ways, with credit: nobody holds more than a few that the other has not taken."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator
+from typing import Any
+
+import cloudpickle
+
+from .payload import Give, Received
+from .wire import values
+
+AHEAD = 16  # items a generator may be ahead of its consumer
+
+
+class Values(AsyncIterator[Received]):
+    """A generator's values at the client; ends when its task does. Implements `payload.Output`."""
+
+    def __init__(self) -> None:
+        self._items: deque[tuple[Received | Awaitable[Received], Callable[[int], None]]] = deque()
+        self._ended = False
+        self._taken = 0
+        self._changed: asyncio.Future[None] | None = None
+
+    def push(self, item: Received | Awaitable[Received], grant: Callable[[int], None]) -> None:
+        self._items.append((item, grant))
+        self._wake()
+
+    def end(self) -> None:
+        """No more will come; what has come is still handed out."""
+        self._ended = True
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._changed is not None and not self._changed.done():
+            self._changed.set_result(None)
+
+    async def __anext__(self) -> Received:
+        while not self._items:
+            if self._ended:
+                raise StopAsyncIteration
+            self._changed = asyncio.get_running_loop().create_future()
+            await self._changed
+        item, grant = self._items.popleft()
+        self._taken += 1
+        if self._taken * 2 >= AHEAD:  # half a window at a time: one frame for many items
+            grant(self._taken)
+            self._taken = 0
+        return item if isinstance(item, Received) else await item
+
+
+class Source:
+    """An iterable argument of the client's, consumed by a running task. Implements `payload.Feed`.
+
+    A plain iterator is advanced in a worker thread, because its ``next`` may block; items keep their order.
+    """
+
+    def __init__(self, items: Iterable[Any] | AsyncIterable[Any]) -> None:
+        self._items = items
+        self._wanted: asyncio.Queue[tuple[int, Give]] = asyncio.Queue()
+        self._task: asyncio.Task[None] | None = None
+
+    def wanted(self, count: int, give: Give) -> None:
+        self._wanted.put_nowait((count, give))
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._serve())
+
+    def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _serve(self) -> None:
+        items = self._items
+        iterator = aiter(items) if isinstance(items, AsyncIterable) else iter(items)
+        try:
+            while True:
+                count, give = await self._wanted.get()
+                for _ in range(count):
+                    try:
+                        item = await _advance(iterator)
+                    except Exception as error:  # noqa: BLE001  the user's iterator failed: the task's raises the same
+                        await give(None, cloudpickle.dumps(error))
+                        return
+                    if item is _END:
+                        await give(None)
+                        return
+                    try:
+                        dumped = values.dump(item, "item")
+                    except values.Unpicklable as error:
+                        await give(None, cloudpickle.dumps(error))
+                        return
+                    await give(dumped)
+        finally:
+            if isinstance(iterator, AsyncGenerator):
+                await iterator.aclose()
+            elif isinstance(iterator, Generator):
+                await asyncio.to_thread(iterator.close)
+
+
+_END: Any = object()
+_QUICK_ITERATORS = tuple(type(iter(each)) for each in ([], (), range(0), "", {}, set()))  # they never block
+
+
+async def _advance(iterator: Iterator[Any] | AsyncIterator[Any]) -> Any:
+    if isinstance(iterator, AsyncIterator):
+        return await anext(iterator, _END)
+    if isinstance(iterator, _QUICK_ITERATORS):
+        return next(iterator, _END)
+    return await asyncio.to_thread(next, iterator, _END)

@@ -1,0 +1,159 @@
+"""`SyncPool`: the same pool for code without an event loop. Its loop runs in a thread of its own; verbs return values."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, TypeVarTuple, Unpack, cast
+
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from .calls import Call, Group, GroupStream, Job, StreamCall
+from .errors import PoolClosed
+
+if TYPE_CHECKING:
+    from .events import Event
+    from .observe.observer import Snapshot
+    from .pool import Pool
+    from .task import Compute
+
+R = TypeVar("R")
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+class SyncPool:
+    """What ``with Pool(...) as pool`` gives. Its verbs are `Pool`'s and wait; Ctrl-C while waiting cancels the task."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._threads: AbstractContextManager[BlockingPortal] | None = None
+        self._portal: BlockingPortal | None = None
+
+    def open(self) -> SyncPool:
+        self._threads = start_blocking_portal("asyncio")
+        self._portal = self._threads.__enter__()
+        try:
+            self._wait(self._pool.__aenter__)
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def close(self) -> None:
+        try:
+            self._wait(self._pool.__aexit__, None, None, None)
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        assert self._threads is not None
+        self._portal = None
+        self._threads.__exit__(*sys.exc_info())
+
+    def _call(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
+        if self._portal is None:
+            raise PoolClosed("The pool has ended with its block: open another one.")
+        return self._portal.start_task_soon(function, *args)
+
+    def _wait(self, function: Callable[..., Any], *args: Any) -> Any:
+        future = self._call(function, *args)
+        try:
+            return future.result()
+        except BaseException:  # an interrupt of this thread: the task is not wanted any more
+            if not future.done():
+                future.cancel()
+            raise
+
+    # --- running --------------------------------------------------------------------------------------------------
+
+    def run(self, call: Call[R], /, *, on: int | Literal["head"] | None = None) -> R:
+        """See `Pool.run`."""
+        return cast("R", self._wait(lambda: self._pool.run(call, on=on)))
+
+    def broadcast(self, call: Call[R], /) -> list[R]:
+        """See `Pool.broadcast`."""
+        return cast("list[R]", self._wait(self._pool.broadcast, call))
+
+    def submit(self, call: Call[R], /, *, on: int | Literal["head"] | None = None) -> Future[R]:
+        """See `Pool.submit`; cancelling the future ends the task."""
+        job: Job[R] = self._wait(_called, lambda: self._pool.submit(call, on=on))
+        return self._call(_awaited, job)
+
+    def gather(self, *calls: Call[Any]) -> tuple[Any, ...]:
+        """See `Pool.gather`."""
+        return cast("tuple[Any, ...]", self._wait(self._pool.gather, *calls))
+
+    def run_group(self, group: Group[Unpack[Ts]], /) -> tuple[Unpack[Ts]]:
+        return cast("tuple[Unpack[Ts]]", self._wait(self._pool.run_group, group))
+
+    def submit_group(self, group: Group[Unpack[Ts]], /) -> Future[tuple[Unpack[Ts]]]:
+        return self._call(self._pool.run_group, group)
+
+    def stream_group(self, group: GroupStream[T], /) -> Iterator[T]:
+        return self._iterate(lambda: self._pool.stream_group(group))
+
+    def map(
+        self,
+        function: Compute[[Any], T] | Callable[[Any], T],
+        items: Iterable[Any] | AsyncIterable[Any],
+        /,
+        *,
+        limit: int | None = None,
+        ordered: bool = True,
+    ) -> Iterator[T]:
+        """See `Pool.map`."""
+        chunks = self._iterate(lambda: self._pool.map(function, items, limit=limit, ordered=ordered).chunks())
+        return itertools.chain.from_iterable(chunks)  # one trip to the loop's thread for many items
+
+    def stream(self, call: StreamCall[T], /) -> Iterator[T]:
+        """See `Pool.stream`."""
+        return self._iterate(lambda: self._pool.stream(call))
+
+    # --- the pool itself --------------------------------------------------------------------------------------------
+
+    def resize(self, nodes: int) -> None:
+        """See `Pool.resize`."""
+        self._wait(_called, lambda: self._pool.resize(nodes))
+
+    def events(self) -> Iterator[Event]:
+        """See `Pool.events`; the iterator waits for the next one."""
+        return self._iterate(self._pool.events)
+
+    def snapshot(self) -> Snapshot:
+        """See `Pool.snapshot`."""
+        return cast("Snapshot", self._wait(_called, self._pool.snapshot))
+
+    def _iterate(self, make: Callable[[], AsyncIterator[T]]) -> Iterator[T]:
+        """Values of an asynchronous iterator that lives on the pool's loop. It is made at once, so that bad input fails here."""
+        iterator: AsyncIterator[T] = self._wait(_called, make)
+        return self._values(iterator)
+
+    def _values(self, iterator: AsyncIterator[T]) -> Iterator[T]:
+        try:
+            while True:
+                value = self._wait(_next, iterator)
+                if value is _END:
+                    return
+                yield value
+        finally:
+            if self._portal is not None and isinstance(iterator, AsyncGenerator):
+                self._wait(iterator.aclose)
+
+
+_END: Any = object()
+
+
+async def _called(function: Callable[[], T]) -> T:
+    return function()
+
+
+async def _awaited(job: Job[R]) -> R:
+    return await job
+
+
+async def _next(iterator: AsyncIterator[T]) -> T:
+    return await anext(iterator, _END)

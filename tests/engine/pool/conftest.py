@@ -1,0 +1,34 @@
+"""Pools of real local nodes. One of four nodes is shared by the tests that leave it as it was."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from outrider import Local, Pool
+
+NODES = 4
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A state directory of the tests' own; at the end nothing is left in it, and no process of ours either."""
+    state = tmp_path_factory.mktemp("state")
+    os.environ["OUTRIDER_STATE"] = str(state)
+    yield state
+    del os.environ["OUTRIDER_STATE"]
+    assert list((state / "local").iterdir()) == []
+
+
+@pytest.fixture(scope="session")
+async def pool() -> AsyncIterator[Pool]:
+    async with Pool(provider=Local(), nodes=NODES, console="silent") as pool:
+        yield pool

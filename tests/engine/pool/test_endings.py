@@ -1,0 +1,212 @@
+"""kill -9 of a task's process, of a node, of the client; cancellation; and nothing that is left."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outrider import Local, NodeLost, Pool, PoolClosed, TaskKilled, compute, instance_info
+
+pytestmark = pytest.mark.anyio
+
+
+@compute
+def pid() -> int:
+    return os.getpid()
+
+
+@compute
+def sleep_for(seconds: float) -> int:
+    time.sleep(seconds)
+    return instance_info().attempt
+
+
+def descendants(root: int) -> set[int]:
+    """Every living process below ``root``."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if fields[0] != "Z":
+                children.setdefault(int(fields[1]), []).append(int(entry.name))
+    found: set[int] = set()
+    todo = [root]
+    while todo:
+        for child in children.get(todo.pop(), []):
+            found.add(child)
+            todo.append(child)
+    return found
+
+
+@pytest.fixture
+def nothing_left() -> Iterator[None]:
+    before = descendants(os.getpid())
+    yield
+    deadline = time.monotonic() + 2
+    while (left := descendants(os.getpid()) - before) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not left, [Path(f"/proc/{p}/cmdline").read_bytes() for p in left if Path(f"/proc/{p}").exists()]
+
+
+async def test_a_killed_process_is_a_typed_error_within_a_second(pool: Pool) -> None:
+    victim = await pool.run(pid(), on=1)
+    job = pool.submit(sleep_for(60), on=1)
+    await asyncio.sleep(0.05)
+    began = time.monotonic()
+    os.kill(victim, signal.SIGKILL)
+    with pytest.raises(TaskKilled) as caught:
+        await job
+    assert time.monotonic() - began < 1
+    assert caught.value.signal == signal.SIGKILL
+    assert await pool.run(pid(), on=1) != victim
+
+
+@pytest.mark.usefixtures("nothing_left")
+async def test_a_killed_nodes_task_runs_again_elsewhere() -> None:
+    async with Pool(provider=Local(), nodes=2, console="silent") as pool:
+        jobs = [pool.submit(sleep_for(0.5), on=rank) for rank in range(2)]
+        await asyncio.sleep(0.2)
+        group = next(int(node.facts["group"]) for node in pool.snapshot().nodes if node.facts)
+        began = time.monotonic()
+        os.killpg(group, signal.SIGKILL)
+        assert sorted([await job for job in jobs]) == [1, 2]  # the lost one is on its second attempt
+        assert time.monotonic() - began < 5
+        while pool.snapshot().ready < 2:  # the node is replaced
+            await asyncio.sleep(0.01)
+        assert len(await pool.broadcast(pid())) == 2
+
+
+@pytest.mark.usefixtures("nothing_left")
+async def test_at_most_once_is_lost_with_its_node() -> None:
+    async with Pool(nodes=1, console="silent") as pool:
+        job = pool.submit(sleep_for(60).with_(retry="never"))
+        await asyncio.sleep(0.2)
+        os.killpg(int(pool.snapshot().nodes[0].facts["group"]), signal.SIGKILL)  # type: ignore[index]
+        with pytest.raises(NodeLost):
+            await job
+
+
+@pytest.mark.usefixtures("nothing_left")
+async def test_a_broadcast_that_loses_a_rank_runs_again_on_a_new_generation(tmp_path: Path) -> None:
+    @compute(on_loss="restart")
+    def ranks(marks: str) -> tuple[int, int, int]:
+        info = instance_info()
+        if info.generation == 1:
+            (Path(marks) / str(info.rank)).write_text(str(os.getpid()))
+            time.sleep(60)
+        return info.generation, info.rank, info.world_size
+
+    async with Pool(nodes=4, console="silent") as pool:
+        running = asyncio.ensure_future(pool.broadcast(ranks(str(tmp_path))))
+        while len(list(tmp_path.iterdir())) < 4:
+            await asyncio.sleep(0.01)
+        head = next(node for node in pool.snapshot().nodes if node.node == 0)
+        assert head.facts is not None
+        os.killpg(int(head.facts["group"]), signal.SIGKILL)  # rank 0's machine
+        assert await running == [(2, rank, 4) for rank in range(4)]
+
+
+@pytest.mark.usefixtures("nothing_left")
+async def test_cancelling_the_awaiter_ends_the_task_and_its_children(pool: Pool) -> None:
+    @compute
+    def spawns(path: str) -> None:
+        child = subprocess.Popen(["sleep", "4343"])  # noqa: S607
+        Path(path).write_text(str(child.pid))
+        time.sleep(60)
+
+    path = Path(os.environ["OUTRIDER_STATE"]) / "child"
+    waiting = asyncio.ensure_future(pool.run(spawns(str(path)), on=0))
+    while not path.exists() or not path.read_text():
+        await asyncio.sleep(0.01)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert await pool.run(pid(), on=0)  # the slot is free again
+    assert not Path(f"/proc/{path.read_text()}").exists()
+    path.unlink()
+
+
+@pytest.mark.usefixtures("nothing_left")
+async def test_leaving_the_block_ends_what_runs() -> None:
+    async with Pool(nodes=2, console="silent") as pool:
+        job = pool.submit(sleep_for(60))
+        await asyncio.sleep(0.1)
+    with pytest.raises(PoolClosed):
+        await job
+
+
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize("after_s", [0.0, 0.005, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3])
+async def test_cancelled_half_way_in_it_leaves_nothing(after_s: float) -> None:
+    async def enter() -> None:
+        async with Pool(nodes=3, console="silent"):
+            await asyncio.sleep(60)
+
+    entering = asyncio.ensure_future(enter())
+    await asyncio.sleep(after_s)
+    entering.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await entering
+    assert [each for each in asyncio.all_tasks() if "outrider" in each.get_name()] == []
+
+
+CLIENT = """
+import asyncio, sys, time, subprocess
+from outrider import Pool, compute
+
+@compute
+def work():
+    import subprocess, time
+    subprocess.Popen(["sleep", "4444"], start_new_session=True)
+    time.sleep(600)
+
+async def main():
+    async with Pool(nodes=3, console="silent") as pool:
+        for _ in range(3):
+            pool.submit(work())
+        await asyncio.sleep(0.3)
+        print("up", flush=True)
+        await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_a_killed_client_leaves_no_process_and_no_file(sent: signal.Signals, tmp_path: Path) -> None:
+    environment = {**os.environ, "OUTRIDER_STATE": str(tmp_path)}
+    client = subprocess.Popen([sys.executable, "-c", CLIENT], stdout=subprocess.PIPE, env=environment, stderr=subprocess.DEVNULL)
+    assert client.stdout is not None
+    assert client.stdout.readline() == b"up\n"
+    below = descendants(client.pid)
+    assert len(below) > 9
+    client.send_signal(sent)
+    client.wait(timeout=10)
+    client.stdout.close()
+    deadline = time.monotonic() + 3
+    while (alive := {p for p in below if is_alive(p)}) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not alive
+    assert list(tmp_path.rglob("*")) == [tmp_path / "local"]
+
+
+def is_alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+

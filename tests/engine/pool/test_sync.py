@@ -1,0 +1,74 @@
+"""The same pool without async, and in the style of `import outrider as sky`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+import outrider as sky
+
+
+@sky.compute
+def double(x: int) -> int:
+    return 2 * x
+
+
+@sky.compute
+def count(n: int) -> Iterator[int]:
+    yield from range(n)
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[sky.SyncPool]:
+    with sky.ComputePool(provider=sky.Local(), nodes=2, console="silent") as pool:
+        yield pool
+
+
+def test_operators_give_values(pool: sky.SyncPool) -> None:
+    assert double(2) >> pool == 4
+    assert double(2) @ pool == [4, 4]
+    assert (double(1) & double(2)) >> pool == (2, 4)
+    assert (double(3) > pool).result() == 6
+    assert list(count(5) >> pool) == [0, 1, 2, 3, 4]
+    assert sky.gather(double(1), double(2), stream=False) >> pool == (2, 4)
+    assert sorted(sky.gather(double(1), double(2), stream=True) >> pool) == [2, 4]
+
+
+def test_methods_give_values(pool: sky.SyncPool) -> None:
+    assert pool.run(double(2), on="head") == 4
+    assert pool.broadcast(double(2)) == [4, 4]
+    assert pool.gather(double(1), double(2)) == (2, 4)
+    assert pool.submit(double(7)).result() == 14
+    assert list(pool.map(double, range(100))) == [2 * n for n in range(100)]
+    assert list(pool.stream(count(3))) == [0, 1, 2]
+    assert pool.snapshot().ready == 2
+
+
+def test_errors_are_raised_where_they_are_waited_for(pool: sky.SyncPool) -> None:
+    @sky.compute
+    def bad() -> None:
+        raise KeyError("bad")
+
+    with pytest.raises(KeyError, match="bad"):
+        bad() >> pool  # noqa: B018
+    with pytest.raises(KeyError, match="bad"):
+        (bad() > pool).result()
+
+
+def test_threads_share_a_pool(pool: sky.SyncPool) -> None:
+    results: list[int] = []
+    threads = [threading.Thread(target=lambda n=n: results.append(double(n) >> pool)) for n in range(8)]  # type: ignore[misc]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(results) == [2 * n for n in range(8)]
+
+
+def test_a_sync_pool_after_its_end_says_so() -> None:
+    with sky.Pool(console="silent") as pool:
+        assert double(1) >> pool == 2
+    with pytest.raises(sky.PoolClosed):
+        double(1) >> pool  # noqa: B018
