@@ -1,0 +1,168 @@
+"""The broadcasts under way: carries out what each `gang` decides. No policy here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import assert_never
+
+from .gang import (
+    EndAll,
+    Gang,
+    GenerationLost,
+    GenerationStarted,
+    KillRank,
+    NeedPort,
+    Patience,
+    Phase,
+    RunRank,
+    Unseat,
+    Unwant,
+    Want,
+)
+from .ledger import Ledger
+from .membership import Membership
+from .ports import AttemptId, BroadcastSpec, Finished, JobId, NodeId, Observe, SettleAll, Settled
+
+
+class Broadcasts:
+    def __init__(
+        self, patience: Patience, ledger: Ledger, nodes: Membership, observe: Observe, attempts: Iterator[int]
+    ) -> None:
+        self._patience = patience
+        self._ledger = ledger
+        self._nodes = nodes
+        self._observe = observe
+        self._ids = attempts
+        self._gangs: dict[JobId, Gang] = {}
+        self._settles: dict[JobId, SettleAll] = {}
+        self._attempts: dict[AttemptId, Gang] = {}
+        self._want_port: dict[NodeId, list[Gang]] = {}
+
+    def __len__(self) -> int:
+        return len(self._gangs)
+
+    def start(self, spec: BroadcastSpec, settle_all: SettleAll, now: float, *, minimum: int, wanted: int) -> None:
+        gang = Gang(spec, self._patience, minimum=minimum, wanted=wanted, attempts=self._ids)
+        self._gangs[spec.job] = gang
+        self._settles[spec.job] = settle_all
+        self._observe("broadcast_submitted", job=spec.job)
+        gang.start(now, ready=len(self._nodes.roster))
+        self._carry_out(gang, now)
+
+    def seated(self, job: JobId, granted: tuple[NodeId, ...], now: float) -> None:
+        gang = self._gangs.get(job)
+        if gang is None:
+            for node in granted:
+                self._ledger.unseat(node, now)
+            return
+        gang.seated(granted, self._nodes.ranked(), now)
+        self._carry_out(gang, now)
+
+    def finished(self, report: Finished, now: float) -> None:
+        gang = self._attempts.pop(report.attempt, None)
+        if gang is not None:
+            gang.finished(report.attempt, report.verdict, report.outcome, now)
+            self._carry_out(gang, now)
+
+    def ports_free(self, node: NodeId, now: float) -> None:
+        for gang in self._want_port.pop(node, ()):
+            self._give_port(gang, node, now)
+            self._carry_out(gang, now)
+
+    def lost(self, node: NodeId, cause: str, now: float) -> None:
+        self._want_port.pop(node, None)
+        for gang in list(self._gangs.values()):
+            gang.lost(node, cause, now)
+            self._carry_out(gang, now)
+
+    def leaving(self, node: NodeId, now: float, *, noticed: bool) -> None:
+        for gang in list(self._gangs.values()):
+            gang.leaving(node, noticed=noticed)
+            self._carry_out(gang, now)
+
+    def staying(self, node: NodeId) -> None:
+        for gang in self._gangs.values():
+            gang.staying(node)
+
+    def resized(self, now: float, *, minimum: int, wanted: int) -> None:
+        for gang in list(self._gangs.values()):
+            gang.resized(minimum=minimum, wanted=wanted)
+            self._carry_out(gang, now)
+
+    def unreplaceable(self, now: float) -> None:
+        for gang in list(self._gangs.values()):
+            gang.unreplaceable(now, ready=len(self._nodes.roster))
+            self._carry_out(gang, now)
+
+    def cancel(self, job: JobId, now: float) -> None:
+        gang = self._gangs.get(job)
+        if gang is not None:
+            gang.cancel()
+            self._carry_out(gang, now)
+
+    def close(self, now: float) -> None:
+        for gang in list(self._gangs.values()):
+            gang.close()
+            self._carry_out(gang, now)
+
+    def tick(self, now: float) -> None:
+        for gang in list(self._gangs.values()):
+            gang.tick(now, ready=len(self._nodes.roster))
+            self._carry_out(gang, now)
+
+    def wake_at(self) -> float | None:
+        return min((at for gang in self._gangs.values() if (at := gang.wake_at()) is not None), default=None)
+
+    # --- effects --------------------------------------------------------------------------------------------------
+
+    def _carry_out(self, gang: Gang, now: float) -> None:  # noqa: PLR0912 (a table)
+        ledger, links, job = self._ledger, self._nodes.links, gang.spec.job
+        while gang.effects:
+            effects, gang.effects = gang.effects, []
+            for effect in effects:
+                match effect:
+                    case RunRank(node, order):
+                        self._attempts[order.attempt] = gang
+                        links[node].run(order)
+                    case Want(claim, first):
+                        ledger.withdraw(job, now)
+                        ledger.claim(claim, now, first=first)
+                    case Unwant():
+                        ledger.withdraw(job, now)
+                    case NeedPort(node):
+                        self._give_port(gang, node, now)
+                    case KillRank(node, attempt):
+                        links[node].kill(attempt)
+                    case Unseat(node):
+                        ledger.unseat(node, now)
+                    case EndAll(endings, generation):
+                        verdicts = tuple(e.verdict if isinstance(e, Settled) else e.reason for e in endings)
+                        self._observe("broadcast_finished", job=job, generation=generation, verdicts=verdicts)
+                        self._settles.pop(job)(endings, generation)
+                    case GenerationStarted(world, ranks):
+                        self._nodes.tell_views()
+                        self._observe(
+                            "generation_started",
+                            job=job,
+                            generation=world.generation,
+                            nodes=world.nodes,
+                            head=world.head,
+                            head_port=world.head_port,
+                            ranks=ranks,
+                        )
+                    case GenerationLost(generation, nodes, cause):
+                        self._observe("generation_lost", job=job, generation=generation, nodes=nodes, cause=cause)
+                    case _:
+                        assert_never(effect)
+        if gang.phase is Phase.OVER and self._gangs.pop(job, None) is not None:
+            self._attempts = {attempt: of for attempt, of in self._attempts.items() if of is not gang}
+
+    def _give_port(self, gang: Gang, node: NodeId, now: float) -> None:
+        """One of the node's free ports, now or when it says that it has one."""
+        member = self._nodes.members.get(node)
+        if member is None:
+            return
+        if not member.ports:
+            self._want_port.setdefault(node, []).append(gang)
+        elif gang.port(node, member.ports[0], now):
+            member.ports.popleft()

@@ -1,0 +1,220 @@
+"""Wanted against present machines: pure decisions, time and chance come in with each event.
+
+A node counts as present from the moment its machine is asked for until it is noticed, drained, failed or lost; whatever
+is missing is launched, whatever is too much is dismissed, the newest first. So a notice already brings the replacement,
+and one that is withdrawn makes the newest machine the one too many: nothing is replaced twice.
+
+FLEET-1: machines asked for and present never exceed those wanted, except by what a withdrawn notice or a resize leaves.
+FLEET-2: what is missing has been asked for, or waits for its back-off, or the fleet has given up.
+FLEET-3: a node that is lost, failed or dismissed is terminated exactly once.
+FLEET-4: giving up takes ``retries + 1`` failures in a row, or one that cannot go better, and names the last.
+FLEET-5: nothing is asked for before the back-off is over.
+FLEET-6: a node that does work is drained, not cut off.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+from .ports import NodeId
+
+BACK_OFF_S = 1.0
+BACK_OFF_LIMIT_S = 60.0
+FLAP_S = 10.0  # a node lost so soon after it was ready, unannounced, may be one of many
+FLAPS_FREE = 8  # in a row, before the next launch waits
+
+
+class Standing(Enum):
+    BOOTING = auto()
+    READY = auto()
+    DOOMED = auto()  # noticed
+    DRAINING = auto()  # not wanted any more
+
+
+class Orders:
+    """What must now happen. The shell empties these lists."""
+
+    __slots__ = ("drains", "launches", "terminations")
+
+    def __init__(self) -> None:
+        self.launches: list[int] = []  # machines to ask for, in one call each
+        self.drains: list[NodeId] = []  # let it finish, then call `drained`
+        self.terminations: list[NodeId] = []  # close and end it now
+
+
+class Fleet:
+    def __init__(self, wanted: int, *, retries: int) -> None:
+        self.orders = Orders()
+        self.wanted = wanted
+        self.launching = 0
+        self.nodes: dict[NodeId, Standing] = {}
+        self.given_up: Exception | None = None
+        self.failures = 0  # in a row
+        self._retries = retries
+        self._present = 0  # booting and ready
+        self._not_before = 0.0
+        self._ready_at: dict[NodeId, float] = {}
+        self._flaps = 0
+
+    # --- events ---------------------------------------------------------------------------------------------------
+
+    def start(self, now: float) -> None:
+        self._balance(now)
+
+    def launched(self, nodes: list[NodeId], asked: int, now: float, chance: float) -> float | None:
+        """The answer to one launch. Fewer than asked for: the rest is tried again, after a back-off."""
+        self.launching -= asked
+        for node in nodes:
+            self.nodes[node] = Standing.BOOTING
+            self._present += 1
+        delay = None
+        if len(nodes) < asked:
+            delay = self._back_off(now, chance, least_s=0.0)
+            self.failures = min(self.failures, self._retries)  # a part is progress: never the last straw
+        self._balance(now)
+        return delay
+
+    def launch_failed(
+        self, error: Exception, asked: int, now: float, chance: float, *, retry_after_s: float | None
+    ) -> float | None:
+        """Returns after how long it is tried again; None: never, ``given_up`` is set."""
+        self.launching -= asked
+        return self._failed(error, now, chance, retry_after_s)
+
+    def node_ready(self, node: NodeId, now: float) -> None:
+        if self.nodes.get(node) is Standing.BOOTING:
+            self.nodes[node] = Standing.READY
+            self.failures = 0
+            self._ready_at[node] = now
+
+    def node_failed(self, node: NodeId, error: Exception, now: float, chance: float, *, fatal: bool) -> float | None:
+        """It never became ready. Returns as ``launch_failed``."""
+        if not self._forget(node):
+            return 0.0
+        self.orders.terminations.append(node)
+        return self._failed(error, now, chance, None if fatal else 0.0)
+
+    def node_lost(self, node: NodeId, now: float, chance: float) -> None:
+        standing = self.nodes.get(node)
+        ready_at = self._ready_at.get(node)
+        if standing is None or not self._forget(node):
+            return
+        self.orders.terminations.append(node)
+        if standing is Standing.DRAINING:
+            return
+        if standing is Standing.READY and ready_at is not None and now - ready_at < FLAP_S:
+            self._flaps += 1
+            if self._flaps > FLAPS_FREE:
+                self._wait(now, chance, self._flaps - FLAPS_FREE)
+        else:
+            self._flaps = 0
+        self._try_anew(now)
+
+    def noticed(self, node: NodeId, now: float) -> bool:
+        """The node will be taken: its replacement is asked for now. False: nothing changed."""
+        standing = self.nodes.get(node)
+        if standing is Standing.READY:
+            self.nodes[node] = Standing.DOOMED
+            self._present -= 1
+        elif standing is Standing.BOOTING:
+            self._dismiss(node)
+        else:
+            return False
+        self._try_anew(now)
+        return True
+
+    def withdrawn(self, node: NodeId, now: float) -> bool:
+        """It stays after all. False: nothing changed."""
+        if self.nodes.get(node) is not Standing.DOOMED:
+            return False
+        self.nodes[node] = Standing.READY
+        self._present += 1
+        self._balance(now)
+        return True
+
+    def drained(self, node: NodeId) -> None:
+        """A draining node holds nothing any more."""
+        if self.nodes.get(node) is Standing.DRAINING:
+            self._dismiss(node)
+
+    def resize(self, wanted: int, now: float) -> None:
+        self.wanted = wanted
+        self._try_anew(now)
+
+    def tick(self, now: float) -> None:
+        self._balance(now)
+
+    def wake_at(self) -> float | None:
+        """When ``tick`` has something to do."""
+        return self._not_before if self._missing() > 0 and self.given_up is None else None
+
+    # --- what can be seen -----------------------------------------------------------------------------------------
+
+    @property
+    def coming(self) -> int:
+        """Machines that may still become ready nodes, those that will be asked for included."""
+        booting = sum(1 for standing in self.nodes.values() if standing is Standing.BOOTING)
+        return booting + self.launching + (0 if self.given_up is not None else max(0, self._missing()))
+
+    # --- decisions ------------------------------------------------------------------------------------------------
+
+    def _missing(self) -> int:
+        return self.wanted - self._present - self.launching
+
+    def _balance(self, now: float) -> None:
+        missing = self._missing()
+        if missing > 0 and self.given_up is None and now >= self._not_before:
+            self.launching += missing
+            self.orders.launches.append(missing)
+        surplus = self._present - self.wanted
+        if surplus > 0:
+            self._shrink(surplus)
+
+    def _shrink(self, surplus: int) -> None:
+        """The newest first, and those that do nothing yet before all others."""
+        booting = [node for node, standing in self.nodes.items() if standing is Standing.BOOTING]
+        ready = [node for node, standing in self.nodes.items() if standing is Standing.READY]
+        for node in [*sorted(booting, reverse=True), *sorted(ready, reverse=True)][:surplus]:
+            if self.nodes[node] is Standing.BOOTING:
+                self._dismiss(node)
+            else:
+                self.nodes[node] = Standing.DRAINING
+                self._present -= 1
+                self.orders.drains.append(node)
+
+    def _dismiss(self, node: NodeId) -> None:
+        self._forget(node)
+        self.orders.terminations.append(node)
+
+    def _forget(self, node: NodeId) -> bool:
+        standing = self.nodes.pop(node, None)
+        self._ready_at.pop(node, None)
+        if standing in {Standing.BOOTING, Standing.READY}:
+            self._present -= 1
+        return standing is not None
+
+    def _failed(self, error: Exception, now: float, chance: float, retry_after_s: float | None) -> float | None:
+        if retry_after_s is None or self.failures >= self._retries:
+            self.failures += 1
+            self.given_up = error
+            return None
+        delay = self._back_off(now, chance, least_s=retry_after_s)
+        self._balance(now)
+        return delay
+
+    def _try_anew(self, now: float) -> None:
+        """Something other than a launch changed: after giving up, another round of tries."""
+        if self.given_up is not None:
+            self.given_up = None
+            self.failures = 0
+        self._balance(now)
+
+    def _back_off(self, now: float, chance: float, *, least_s: float) -> float:
+        self.failures += 1
+        return max(least_s, self._wait(now, chance, self.failures, least_s=least_s))
+
+    def _wait(self, now: float, chance: float, times: int, *, least_s: float = 0.0) -> float:
+        """Half to all of a doubling time: machines that failed together are not asked for together again."""
+        delay = max(least_s, min(BACK_OFF_LIMIT_S, BACK_OFF_S * 2.0 ** min(times - 1, 16)) * (0.5 + chance / 2))
+        self._not_before = max(self._not_before, now + delay)
+        return delay

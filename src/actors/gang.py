@@ -1,0 +1,497 @@
+"""One broadcast and its generations: pure decisions, time comes in with each event.
+
+A generation runs the function once per rank under one immutable `World`. When a rank's node is lost, `OnLoss` says what
+follows. RESTART fences first: every surviving attempt is killed and has said so (or its node is lost too) before the
+next generation begins, so no two generations ever run at the same time, and however many nodes go meanwhile it is one
+new generation. Seats are kept from one generation to the next; `places` grants the missing ones.
+
+GANG-1: a broadcast ends exactly once, with one ending per rank.
+GANG-2: (RESTART) no generation begins while an attempt of an older one may still run.
+GANG-3: a generation's ranks are 0..n-1 on distinct nodes, and all see the same world.
+GANG-4: (RESTART) the results that end a broadcast are all of its last generation.
+GANG-5: at most ``restarts`` generations in a row follow lost ones.
+GANG-6: when a broadcast is over it holds no seat and nothing of it runs.
+GANG-7: the head's port was free on the head, and serves one generation.
+GANG-8: an at-most-once broadcast never runs a rank twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from .places import Claim
+from .ports import (
+    AttemptId,
+    BroadcastSpec,
+    Ending,
+    GaveUp,
+    NodeFacts,
+    NodeId,
+    OnLoss,
+    Order,
+    Reason,
+    Settled,
+    Task,
+    TaskId,
+    Verdict,
+    World,
+)
+
+GRACE_S = 2.0  # for the other ranks of a collective to fail by themselves, with errors worth reading
+
+
+class Phase(Enum):
+    WAITING = auto()  # for seats
+    PORT = auto()  # for a free port on the head
+    RUNNING = auto()
+    FENCING = auto()  # for the last attempts of a lost generation to end
+    ENDING = auto()  # for killed attempts to end; the caller has its answer
+    OVER = auto()
+
+
+# What must now happen.
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """Put in this claim; it replaces the one before."""
+
+    claim: Claim
+    first: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Unwant:
+    """Take the claim back."""
+
+
+@dataclass(frozen=True, slots=True)
+class NeedPort:
+    """Call ``port`` with a free port of ``node``, now or when there is one."""
+
+    node: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class RunRank:
+    node: NodeId
+    order: Order
+
+
+@dataclass(frozen=True, slots=True)
+class KillRank:
+    node: NodeId
+    attempt: AttemptId
+
+
+@dataclass(frozen=True, slots=True)
+class Unseat:
+    node: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class EndAll:
+    endings: tuple[Ending, ...]
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationStarted:
+    world: World
+    ranks: tuple[int, ...]  # all of them, or those that run again
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationLost:
+    generation: int
+    nodes: tuple[NodeId, ...]
+    cause: str
+
+
+Effect = Want | Unwant | NeedPort | RunRank | KillRank | Unseat | EndAll | GenerationStarted | GenerationLost
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """What of `PoolSpec` matters here."""
+
+    replace_timeout_s: float
+    elastic: bool  # go on with fewer nodes when there is no replacement
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Ranks of a lost node that run again alone (RESEND), and the replacement once there is one."""
+
+    lost: NodeId
+    ranks: tuple[int, ...]
+
+
+class Gang:
+    def __init__(
+        self, spec: BroadcastSpec, patience: Patience, *, minimum: int, wanted: int, attempts: Iterator[int]
+    ) -> None:
+        self.spec = spec
+        self.patience = patience
+        self.minimum = minimum  # nodes the pool must have
+        self.wanted = wanted  # nodes it is to have
+        self.phase = Phase.WAITING
+        self.generation = 0
+        self.seats: set[NodeId] = set()
+        self.effects: list[Effect] = []
+        self._ids = attempts
+        self._task = Task(TaskId(int(spec.job)), spec.job, spec.function, spec.content)
+        self._on_loss = OnLoss.FAIL if spec.at_most_once else spec.on_loss
+        self._facts: dict[NodeId, NodeFacts] = {}
+        self._leaving: dict[NodeId, bool] = {}  # True: noticed; False: being drained
+        self._chosen: tuple[NodeId, ...] = ()  # for the generation that waits for its port
+        self._world = World(0, (), 1, "", 0)
+        self._running: dict[AttemptId, tuple[int, NodeId]] = {}
+        self._endings: dict[int, Ending] = {}
+        self._runs: dict[int, int] = {}  # attempts so far, by rank
+        self._gaps: list[Gap] = []  # waiting for a node
+        self._head_gap: tuple[NodeId, Gap] | None = None  # has its node, waits for a port there
+        self._losses: tuple[tuple[NodeId, str], ...] = ()
+        self._lost_now: tuple[NodeId, ...] = ()  # under this generation
+        self._lost_in_row = 0
+        self._began_at = 0.0
+        self._killed = False  # the rest of this generation, after its grace
+        self._overdue = False  # the replacement, when the fence is done
+        self._expires_at: float | None = None
+        self._replace_by: float | None = None
+        self._kill_at: float | None = None
+
+    # --- events ---------------------------------------------------------------------------------------------------
+
+    def start(self, now: float, *, ready: int) -> None:
+        if self.spec.queue_timeout_s is not None:
+            self._expires_at = now + self.spec.queue_timeout_s
+        if ready < self.minimum:
+            self._replace_by = now + self.patience.replace_timeout_s
+        self.effects.append(Want(Claim(self.spec.job, least=max(1, self.minimum), every=True), first=False))
+
+    def seated(self, granted: Iterable[NodeId], ranked: Sequence[tuple[NodeId, NodeFacts]], now: float) -> None:
+        """The claim was granted. ``ranked``: every ready node by rank; only these can be chosen."""
+        granted = tuple(granted)
+        self.seats.update(granted)
+        self._facts.update(ranked)
+        if self.phase is Phase.WAITING:
+            self._choose(tuple(node for node, _ in ranked))
+        else:
+            self._fill(granted, now)
+
+    def port(self, node: NodeId, port: int, now: float) -> bool:
+        """A port that is free on ``node``; False: it is not needed any more and stays free."""
+        if self.phase is Phase.PORT and self._chosen[0] == node:
+            self._begin(port, now)
+            return True
+        if self._head_gap is not None and self._head_gap[0] == node:
+            gap, self._head_gap = self._head_gap[1], None
+            self._run_again(gap, node, now, head_port=port)
+            return True
+        return False
+
+    def finished(self, attempt: AttemptId, verdict: Verdict, outcome: object, now: float) -> bool:
+        """False: it is none of this broadcast's attempts."""
+        running = self._running.pop(attempt, None)
+        if running is None:
+            return False
+        rank, node = running
+        if self.phase is not Phase.RUNNING:
+            self._ended_on(node, now)
+        elif verdict is Verdict.DIED and self._leaving.get(node) and self._on_loss is not OnLoss.FAIL:
+            self._lost_ranks(node, (rank,), "its processes ended after the machine's notice", now)
+        else:
+            self._endings[rank] = Settled(verdict, outcome, node, rank, self._runs[rank], self.generation)
+            if verdict is not Verdict.RETURNED:
+                self._failed(now)
+            self._ended_on(node, now)
+        return True
+
+    def lost(self, node: NodeId, cause: str, now: float) -> None:
+        gone = [(attempt, rank) for attempt, (rank, on) in self._running.items() if on == node]
+        for attempt, _ in gone:
+            del self._running[attempt]
+        held = node in self.seats
+        self.seats.discard(node)
+        self._leaving.pop(node, None)
+        if self.phase is Phase.RUNNING:
+            self._regap(node)
+            if gone:
+                self._lost_ranks(node, tuple(rank for _, rank in gone), cause, now)
+        elif self.phase in {Phase.WAITING, Phase.PORT}:
+            if held:
+                self._want()
+        elif gone:
+            self._losses += ((node, cause),)
+            self._lost_now += (node,)
+            self._ended_on(node, now)
+
+    def leaving(self, node: NodeId, *, noticed: bool) -> None:
+        """``node`` takes no new work: what runs there may end there, but the next generation does without it."""
+        self._leaving[node] = noticed
+        if self.phase in {Phase.WAITING, Phase.PORT} and node in self.seats:
+            self._unseat(node)
+            self._want()
+        elif self._regap(node):
+            self._unseat(node)
+
+    def staying(self, node: NodeId) -> None:
+        self._leaving.pop(node, None)
+
+    def resized(self, *, minimum: int, wanted: int) -> None:
+        self.minimum, self.wanted = minimum, wanted
+        if self.phase is Phase.WAITING:
+            self._want()
+
+    def cancel(self) -> None:
+        self._end_with(Reason.CANCELLED)
+
+    def close(self) -> None:
+        """The pool ends: nothing is waited for."""
+        self._end_with(Reason.CLOSED)
+        if self.phase is not Phase.OVER:
+            self._over()
+
+    def unreplaceable(self, now: float, *, ready: int) -> None:
+        """No replacement will come."""
+        self._replace_by = None
+        self._without_replacement(now, ready=ready)
+
+    def wake_at(self) -> float | None:
+        return min((at for at in (self._expires_at, self._replace_by, self._kill_at) if at is not None), default=None)
+
+    def tick(self, now: float, *, ready: int) -> None:
+        if self._expires_at is not None and now >= self._expires_at:
+            self._end_with(Reason.QUEUE_TIMEOUT)
+        if self._kill_at is not None and now >= self._kill_at:
+            self._kill_at = None
+            self._killed = True
+            self._kill_rest()
+        if self._replace_by is not None and now >= self._replace_by:
+            self._replace_by = None
+            self._without_replacement(now, ready=ready)
+
+    # --- a generation begins --------------------------------------------------------------------------------------
+
+    def _size(self) -> int:
+        """How many nodes the next generation should have: as many as the last."""
+        return max(1, min(self.wanted, len(self._world.nodes)) if self.generation else self.minimum)
+
+    def _want(self, *, fewer: bool = False) -> None:
+        """Claim the seats that are missing for the next generation."""
+        self.phase = Phase.WAITING
+        nodes = max(1, self.minimum) if fewer else self._size()
+        least = max(0, nodes - len(self.seats))
+        claim = Claim(self.spec.job, least=least, every=not self.generation, besides=self.seats)
+        self.effects.append(Want(claim, first=True))
+
+    def _choose(self, ranked: Sequence[NodeId]) -> None:
+        for node in sorted(self.seats.difference(ranked)):
+            self._unseat(node)
+        self._chosen = tuple(node for node in ranked if node in self.seats)
+        if self._chosen:
+            self.phase = Phase.PORT
+            self.effects.append(NeedPort(self._chosen[0]))
+        else:
+            self._want()
+
+    def _begin(self, port: int, now: float) -> None:
+        facts = [self._facts[node] for node in self._chosen]
+        each = max(1, min(self.spec.ranks_per_node(of) for of in facts))
+        self.phase = Phase.RUNNING
+        self.generation += 1
+        self._world = World(self.generation, self._chosen, each, facts[0].address, port)
+        self._began_at = now
+        self._expires_at = self._replace_by = self._kill_at = None
+        self._killed = self._overdue = False
+        self._endings = {}
+        self._lost_now = ()
+        self._run(tuple(range(self._world.size)))
+
+    def _run(self, ranks: tuple[int, ...]) -> None:
+        world = self._world
+        self.effects.append(GenerationStarted(world, ranks))
+        for rank in ranks:
+            node = world.nodes[rank // world.ranks_per_node]
+            attempt = AttemptId(next(self._ids))
+            self._runs[rank] = number = self._runs.get(rank, 0) + 1
+            self._running[attempt] = (rank, node)
+            self.effects.append(RunRank(node, Order(attempt, self._task, number, world, rank)))
+
+    # --- an end ---------------------------------------------------------------------------------------------------
+
+    def _failed(self, now: float) -> None:
+        """A rank failed by itself, and with it the broadcast: no use waiting for more than the others' outcomes."""
+        if self.spec.collective:
+            if self._kill_at is None and not self._killed:
+                self._kill_at = now + GRACE_S
+        elif self._gaps:
+            self._give_up_gaps(Reason.LOST)
+
+    def _ended_on(self, node: NodeId, now: float) -> None:
+        """An attempt on ``node`` is over; the phase may be too."""
+        keeps_seat = self.phase is Phase.FENCING or (self.phase is Phase.RUNNING and self._on_loss is OnLoss.RESTART)
+        if not keeps_seat and all(on != node for _, on in self._running.values()):
+            self._unseat(node)
+        if self._running:
+            return
+        if self.phase is Phase.FENCING:
+            self._fenced(now)
+        elif self.phase is Phase.ENDING:
+            self._over()
+        elif self.phase is Phase.RUNNING and not self._gaps and self._head_gap is None:
+            self.effects.append(EndAll(tuple(self._endings[rank] for rank in range(self._world.size)), self.generation))
+            self._over()
+
+    def _end_with(self, reason: Reason) -> None:
+        """Give up. Ranks that have ended keep their endings, unless their generation was lost."""
+        if self.phase in {Phase.ENDING, Phase.OVER}:
+            return
+        keep = self._endings if self.phase is Phase.RUNNING else {}
+        ranks = range(max(1, self._world.size))
+        endings = tuple(keep.get(rank) or GaveUp(reason, self._losses, rank) for rank in ranks)
+        self.effects += [Unwant(), EndAll(endings, self.generation)]
+        self._gaps, self._head_gap = [], None
+        self._expires_at = self._replace_by = self._kill_at = None
+        if not self._running:
+            self._over()
+            return
+        if self.phase is not Phase.FENCING:
+            self._kill_rest()
+        self.phase = Phase.ENDING
+        for node in sorted(self.seats.difference(node for _, node in self._running.values())):
+            self._unseat(node)
+
+    def _over(self) -> None:
+        self.phase = Phase.OVER
+        self._running.clear()
+        self._expires_at = self._replace_by = self._kill_at = None
+        for node in sorted(self.seats):
+            self._unseat(node)
+
+    def _kill_rest(self) -> None:
+        self.effects += [KillRank(node, attempt) for attempt, (_, node) in self._running.items()]
+
+    def _unseat(self, node: NodeId) -> None:
+        if node in self.seats:
+            self.seats.discard(node)
+            self.effects.append(Unseat(node))
+
+    # --- losses ---------------------------------------------------------------------------------------------------
+
+    def _lost_ranks(self, node: NodeId, ranks: tuple[int, ...], cause: str, now: float) -> None:
+        """A running generation lost these."""
+        self._losses += ((node, cause),)
+        self._lost_now += (node,)
+        if self._on_loss is OnLoss.RESTART and (self.spec.collective or not self._has_failed()):
+            self._fence(node, now)
+            return
+        self._note_loss(now)
+        if self._on_loss is OnLoss.RESEND and self._lost_in_row <= self.spec.restarts and not self._has_failed():
+            self._gaps.append(Gap(node, ranks))
+            self._replace_by = self._replace_by or now + self.patience.replace_timeout_s
+            self._want_for_gaps()
+            self._ended_on(node, now)
+            return
+        reason = Reason.LOSING if self._lost_in_row > self.spec.restarts else Reason.LOST
+        self._endings.update({rank: GaveUp(reason, self._losses, rank) for rank in ranks})
+        self._failed(now)
+        self._ended_on(node, now)
+
+    def _has_failed(self) -> bool:
+        return any(isinstance(e, GaveUp) or e.verdict is not Verdict.RETURNED for e in self._endings.values())
+
+    def _note_loss(self, now: float) -> None:
+        self._lost_in_row = 1 if now - self._began_at >= self.spec.steady_s else self._lost_in_row + 1
+        self.effects.append(GenerationLost(self.generation, self._lost_now, self._losses[-1][1]))
+
+    def _fence(self, node: NodeId, now: float) -> None:
+        self.phase = Phase.FENCING
+        self._kill_at = None
+        self._replace_by = now + self.patience.replace_timeout_s
+        self._kill_rest()
+        self._ended_on(node, now)
+
+    def _fenced(self, now: float) -> None:
+        """Nothing of the lost generation runs any more."""
+        self._note_loss(now)
+        self._endings = {}
+        if self._lost_in_row > self.spec.restarts:
+            self._end_with(Reason.LOSING)
+            return
+        for node in sorted(self.seats.intersection(self._leaving)):
+            self._unseat(node)
+        self._want()
+        if self._overdue:
+            self._replace_by = now
+
+    def _without_replacement(self, now: float, *, ready: int) -> None:
+        """The wait for a replacement is over."""
+        may_shrink = self.patience.elastic and ready >= self.minimum
+        if self.phase is Phase.FENCING:
+            self._overdue = True
+        elif self.phase is Phase.RUNNING and self._gaps:
+            if may_shrink:
+                self._gaps, self._head_gap, self._overdue = [], None, True
+                self.effects.append(Unwant())
+                self._fence(self._losses[-1][0], now)
+            else:
+                self._give_up_gaps(Reason.NO_REPLACEMENT)
+                self._ended_on(self._losses[-1][0], now)
+        elif self.phase is Phase.WAITING and ready < self._size():
+            if may_shrink:
+                self._want(fewer=True)
+            else:
+                self._end_with(Reason.NO_REPLACEMENT)
+
+    # --- ranks that run again alone -------------------------------------------------------------------------------
+
+    def _want_for_gaps(self) -> None:
+        besides = {*self._world.nodes, *self.seats}
+        self.effects.append(Want(Claim(self.spec.job, least=1, most=len(self._gaps), besides=besides), first=True))
+
+    def _fill(self, granted: Iterable[NodeId], now: float) -> None:
+        """Give each granted node the ranks of a lost one; rank 0 needs a port first."""
+        for node in granted:
+            if not self._gaps:
+                self._unseat(node)
+                continue
+            gap = self._gaps.pop(0)
+            if gap.lost == self._world.head:
+                self._head_gap = (node, gap)
+                self.effects.append(NeedPort(node))
+            else:
+                self._run_again(gap, node, now)
+        if self._gaps:
+            self._want_for_gaps()
+        elif self._head_gap is None:
+            self._replace_by = None
+
+    def _run_again(self, gap: Gap, node: NodeId, now: float, *, head_port: int | None = None) -> None:
+        old = self._world
+        self.generation += 1
+        nodes = tuple(node if before == gap.lost else before for before in old.nodes)
+        address = old.head_address if head_port is None else self._facts[node].address
+        self._world = World(self.generation, nodes, old.ranks_per_node, address, head_port or old.head_port)
+        self._began_at = now
+        if not self._gaps:
+            self._replace_by = None
+        self._run(gap.ranks)
+
+    def _regap(self, node: NodeId) -> bool:
+        """The replacement that waits for its port is none any more."""
+        if self._head_gap is None or self._head_gap[0] != node:
+            return False
+        self._gaps.append(self._head_gap[1])
+        self._head_gap = None
+        self._want_for_gaps()
+        return True
+
+    def _give_up_gaps(self, reason: Reason) -> None:
+        gaps = [*self._gaps, *([self._head_gap[1]] if self._head_gap is not None else [])]
+        self._gaps, self._head_gap, self._replace_by = [], None, None
+        self.effects.append(Unwant())
+        self._endings.update({rank: GaveUp(reason, self._losses, rank) for gap in gaps for rank in gap.ranks})

@@ -1,0 +1,275 @@
+"""Actors: a mailbox, one message at a time, and a supervisor that restarts or gives up.
+
+An actor owns its state and handles one message at a time in ``receive``, which is synchronous: it cannot wait, so it
+cannot ask another actor and wait for the answer. Slow work runs in the incarnation's own task group (``Context.tasks``)
+and tells its result back. Others hold a `Ref` and can only ``tell`` and ``ask``. When an actor raises, its `Restart`
+policy decides between a fresh incarnation and giving up; giving up raises out of the supervisor's task group, so
+escalation needs no code.
+
+A message that owes something to its sender has a method ``bounce(error)``, called when no actor will ever handle it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, cast
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
+
+M = TypeVar("M")
+M_contra = TypeVar("M_contra", contravariant=True)
+R = TypeVar("R")
+
+BATCH = 128  # messages handled before the loop gets its turn: about half a millisecond, and links write in between
+
+
+class ActorError(Exception):
+    """Base of what this module raises; ``args[0]`` is the actor's name."""
+
+
+class ActorStopped(ActorError):
+    """The actor will never handle this message."""
+
+
+class MailboxFull(ActorError):
+    """The mailbox is at capacity: the sender outruns the actor."""
+
+
+class RestartsExhausted(ActorError):
+    """An actor failed more often than its restart policy allows; ``__cause__`` is the last failure."""
+
+
+class Reply(Generic[R]):
+    """The write-once answer slot that travels inside a `Request`."""
+
+    __slots__ = ("_done", "_error", "_value")
+
+    def __init__(self) -> None:
+        self._done = anyio.Event()
+        self._value: R | None = None
+        self._error: Exception | None = None
+
+    @property
+    def answered(self) -> bool:
+        return self._done.is_set()
+
+    def send(self, value: R) -> None:
+        if not self._done.is_set():
+            self._value = value
+            self._done.set()
+
+    def fail(self, error: Exception) -> None:
+        if not self._done.is_set():
+            self._error = error
+            self._done.set()
+
+    async def wait(self) -> R:
+        await self._done.wait()
+        if self._error is not None:
+            raise self._error
+        return cast("R", self._value)
+
+
+@dataclass(frozen=True, slots=True)
+class Request(Generic[R]):
+    """A message that expects an answer. Made inside a running loop."""
+
+    reply: Reply[R] = field(default_factory=Reply, kw_only=True, compare=False, repr=False)
+
+    def bounce(self, error: Exception) -> None:
+        self.reply.fail(error)
+
+
+class Actor(Protocol[M_contra]):
+    def receive(self, message: M_contra, /) -> None: ...
+
+    def stopped(self, error: Exception | None, /) -> None:
+        """The incarnation is over, by ``error`` or (None) stopped: nothing else of it runs any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """At most ``limit`` restarts in any ``within_s`` seconds, each after ``delay_s``."""
+
+    limit: int = 0
+    within_s: float = 60.0
+    delay_s: float = 0.0
+
+    def allows(self, failures: deque[float], now: float) -> bool:
+        """Add a failure at ``now`` to the recent ``failures`` and say whether another incarnation may follow."""
+        while failures and now - failures[0] >= self.within_s:
+            failures.popleft()
+        failures.append(now)
+        return len(failures) <= self.limit
+
+
+class Ref(Generic[M]):
+    """The only way to reach an actor; stays valid across restarts. Not thread-safe: use it on the actor's loop."""
+
+    __slots__ = ("_asked", "_capacity", "_idle", "_queue", "_scope", "_stopped", "_wake", "name")
+
+    def __init__(self, name: str, capacity: int) -> None:
+        self.name = name
+        self._queue: deque[M] = deque()
+        self._capacity = capacity
+        self._idle = False
+        self._stopped = False
+        self._wake = anyio.Event()
+        self._scope = anyio.CancelScope()
+        self._asked: set[Reply[object]] = set()
+
+    def tell(self, message: M) -> None:
+        """Queue ``message`` and return at once.
+
+        Raises:
+            ActorStopped: the actor is gone.
+            MailboxFull: the actor is too far behind.
+        """
+        if self._stopped:
+            raise ActorStopped(self.name)
+        queue = self._queue
+        if len(queue) >= self._capacity:
+            raise MailboxFull(self.name)
+        queue.append(message)
+        if self._idle:
+            self._idle = False
+            self._wake.set()
+
+    async def ask(self, request: Request[R], *, within_s: float | None = None) -> R:
+        """Queue ``request`` and wait for its answer. Cancelling stops the waiting, not what was asked for.
+
+        Raises:
+            ActorStopped, MailboxFull: as ``tell``.
+            TimeoutError: no answer ``within_s``.
+            Exception: the actor's own failure, if it failed before it answered.
+        """
+        asked = cast("Reply[object]", request.reply)
+        self.tell(cast("M", request))
+        self._asked.add(asked)
+        try:
+            with anyio.fail_after(within_s):
+                return await request.reply.wait()
+        finally:
+            self._asked.discard(asked)
+
+    def stop(self) -> None:
+        """Cancel the actor now; what is queued bounces."""
+        self._scope.cancel()
+
+    def _end(self) -> None:
+        self._stopped = True
+        error = ActorStopped(self.name)
+        while self._queue:
+            _bounce(self._queue.popleft(), error)
+        self._fail_asked(error)
+
+    def _fail_asked(self, error: Exception) -> None:
+        """Fail what the actor was asked and has not answered, except what is still queued."""
+        queued = {id(message.reply) for message in self._queue if isinstance(message, Request)}
+        for reply in self._asked:
+            if id(reply) not in queued:
+                reply.fail(error)
+
+
+@dataclass(frozen=True, slots=True)
+class Context(Generic[M]):
+    """What an incarnation is given: itself to tell results to, and a task group that ends with it."""
+
+    ref: Ref[M]
+    tasks: TaskGroup
+
+
+Make = Callable[[Context[M]], Actor[M]]
+
+
+@dataclass(frozen=True, slots=True)
+class Supervisor:
+    """Owns the task each of its actors runs in."""
+
+    tasks: TaskGroup
+
+    def spawn(self, name: str, make: Make[M], *, restart: Restart = Restart(), capacity: int = 1024) -> Ref[M]:
+        """Start an actor; ``make`` is called once per incarnation."""
+        ref: Ref[M] = Ref(name, capacity)
+        self.tasks.start_soon(_run, ref, make, restart, name=name)
+        return ref
+
+
+@asynccontextmanager
+async def supervisor() -> AsyncIterator[Supervisor]:
+    """Own a set of actors; leaving the block stops them all."""
+    async with anyio.create_task_group() as tasks:
+        try:
+            yield Supervisor(tasks)
+        finally:
+            tasks.cancel_scope.cancel()
+
+
+async def _run(ref: Ref[M], make: Make[M], restart: Restart) -> None:
+    failures: deque[float] = deque()
+    try:
+        with ref._scope:
+            while True:
+                try:
+                    await _incarnate(ref, make)
+                except Exception as error:
+                    ref._fail_asked(error)
+                    if not restart.allows(failures, anyio.current_time()):
+                        raise RestartsExhausted(ref.name) from error
+                await anyio.sleep(restart.delay_s)
+    finally:
+        ref._end()
+
+
+async def _incarnate(ref: Ref[M], make: Make[M]) -> None:
+    actor: Actor[M] | None = None
+    failure: Exception | None = None
+    try:
+        async with anyio.create_task_group() as tasks:
+            actor = make(Context(ref, tasks))
+            await _serve(ref, actor)
+    except Exception as error:  # noqa: BLE001 (raised again, out of its groups of one)
+        failure = sole(error)
+        raise failure from failure.__cause__
+    finally:
+        ref._idle = False
+        if actor is not None:
+            actor.stopped(failure)
+
+
+async def _serve(ref: Ref[M], actor: Actor[M]) -> None:
+    queue = ref._queue
+    while True:
+        for _ in range(min(len(queue), BATCH)):
+            message = queue.popleft()
+            try:
+                actor.receive(message)
+            except BaseException as error:
+                _bounce(message, error if isinstance(error, Exception) else ActorStopped(ref.name))
+                raise
+        if queue:
+            await checkpoint()
+            continue
+        ref._wake = wake = anyio.Event()
+        ref._idle = True
+        await wake.wait()
+
+
+def sole(error: Exception) -> Exception:
+    """The one exception in nested groups of one, or the group."""
+    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+def _bounce(message: object, error: Exception) -> None:
+    bounce = getattr(message, "bounce", None)
+    if bounce is not None:
+        bounce(error)

@@ -1,0 +1,438 @@
+"""Every task that has not ended, and which node has it: pure decisions, time comes in with each event.
+
+Each event is a method; what must now happen gathers in ``decisions`` until the shell has done it. `places` knows where
+an attempt fits; here is what becomes of a task: queued, leased to a node, queued again, ended.
+
+LEDGER-1: a task ends exactly once.
+LEDGER-2: a task that has not ended is queued or leased to one node: none is forgotten.
+LEDGER-3: a node holds at most its slots, plus a stack where the function is known to be short; seats take slots.
+LEDGER-4: an at-most-once task is never sent again, except when its node says that it had not begun.
+LEDGER-5: a task that may run takes at most ``1 + retries`` nodes down with it.
+LEDGER-6: an attempt id is used once, and what is reported of an unknown one changes nothing.
+LEDGER-7: no slot is free while a task that may use it is queued, unless a broadcast collects seats.
+LEDGER-8: tasks start in the order they were submitted; those that come back go to the front in that order.
+LEDGER-9: a node that is closed (noticed, draining) is sent nothing new.
+LEDGER-10: what a node is thought to hold is what was sent there and not reported back.
+LEDGER-11: no task waits in the queue beyond its ``queue_timeout_s``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from heapq import heappop, heappush
+from itertools import count
+
+from .places import Claim, Function, Host, Places
+from .ports import (
+    AttemptId,
+    Ending,
+    Finished,
+    GaveUp,
+    JobId,
+    NodeId,
+    Order,
+    Reason,
+    Report,
+    Returned,
+    Settle,
+    Settled,
+    Started,
+    Task,
+    Verdict,
+)
+from .roster import Roster
+
+QUEUED, LEASED, OVER = 0, 1, 2
+FUNCTIONS_KEPT = 4096
+
+
+class Entry:
+    """A task until it has ended; and after that, while its node has not yet said so, what lies on the node."""
+
+    __slots__ = (
+        *("attempt", "began", "blamed", "expires_at", "function", "host"),
+        *("losses", "number", "settle", "slow", "state", "task"),
+    )
+
+    def __init__(self, task: Task, settle: Settle, function: Function) -> None:
+        self.task = task
+        self.settle = settle
+        self.function = function
+        self.state = QUEUED
+        self.number = 0  # attempts that count
+        self.losses: tuple[tuple[NodeId, str], ...] = ()
+        self.blamed = 0  # losses that nobody had announced
+        self.host: Host | None = None
+        self.attempt: AttemptId | None = None
+        self.slow = False
+        self.began = False
+        self.expires_at: float | None = None
+
+
+class Decisions:
+    """What must now happen. The shell empties these lists."""
+
+    __slots__ = ("endings", "kills", "recalls", "retries", "runs", "seats")
+
+    def __init__(self) -> None:
+        self.runs: list[tuple[NodeId, Order]] = []
+        self.endings: deque[tuple[Task, Settle, Ending, float]] = deque()  # and how long it ran
+        self.kills: list[tuple[NodeId, AttemptId]] = []
+        self.recalls: list[tuple[NodeId, tuple[AttemptId, ...]]] = []
+        self.retries: list[tuple[Task, NodeId, int, str]] = []  # was lost there, as which attempt, why
+        self.seats: list[tuple[JobId, tuple[NodeId, ...]]] = []  # a claim was granted
+
+
+class Ledger:
+    def __init__(self, roster: Roster, *, slots: int, attempts: Iterator[int], announce: bool = False) -> None:
+        self.decisions = Decisions()
+        self.places = Places(slots)
+        self._roster = roster
+        self._attempts = attempts
+        self.announce = announce
+        self._entries: dict[JobId, Entry] = {}
+        self._queue: deque[Entry] = deque()  # entries that are over are passed over
+        self._pinned: dict[int, deque[Entry]] = {}  # by rank
+        self._functions: dict[bytes, Function] = {}
+        self._expiries: list[tuple[float, int, Entry]] = []
+        self._ties = count()
+        self._now = 0.0
+        self._leased = 0  # attempts on nodes
+        self._ghosts = 0  # of these, whose task has ended
+
+    # --- tasks ----------------------------------------------------------------------------------------------------
+
+    def submit(self, task: Task, settle: Settle, now: float) -> None:
+        entry = Entry(task, settle, self._functions.get(task.function) or self._new_function(task.function))
+        self._entries[task.job] = entry
+        if task.queue_timeout_s is not None:
+            self._expire_later(entry, now)
+        if task.on is None:
+            self._queue.append(entry)
+            self._assign(now)
+        else:
+            self._pinned.setdefault(task.on, deque()).append(entry)
+            self._assign_pinned(task.on, now)
+
+    def received(self, node: NodeId, reports: Sequence[Report], now: float) -> list[Report]:
+        """Take in one batch of a node's reports; returns those that are not about a task of this ledger."""
+        host = self.places.hosts.get(node)
+        if host is None:
+            return list(reports)
+        others: list[Report] = []
+        for report in reports:
+            kind = type(report)
+            if kind is Finished:
+                if not self._finished(host, report, now):  # type: ignore[arg-type]
+                    others.append(report)
+            elif kind is Started:
+                if not self._started(host, report.attempt):  # type: ignore[union-attr]
+                    others.append(report)
+            elif kind is Returned:
+                self._returned(host, report.attempts, now)  # type: ignore[union-attr]
+            else:
+                others.append(report)
+        self._changed(host, now)
+        return others
+
+    def cancel(self, job: JobId) -> bool:
+        entry = self._entries.get(job)
+        if entry is None:
+            return False
+        self._give_up(entry, Reason.CANCELLED)
+        return True
+
+    def close(self) -> None:
+        """End every task; the nodes are going anyway, nothing is killed."""
+        for entry in list(self._entries.values()):
+            self._end(entry, GaveUp(Reason.CLOSED, entry.losses))
+        self._queue.clear()
+        self._pinned.clear()
+
+    def strand(self) -> None:
+        """No node is left and none will come: end what is queued."""
+        for entry in list(self._entries.values()):
+            if entry.state == QUEUED:
+                self._end(entry, GaveUp(Reason.NO_REPLACEMENT, entry.losses))
+
+    # --- nodes ----------------------------------------------------------------------------------------------------
+
+    def node_ready(self, node: NodeId, now: float) -> None:
+        """The node takes work, for the first time or again; it is in the roster already."""
+        host = self.places.hosts.get(node)
+        if host is None:
+            host = self.places.add(node, now)
+        else:
+            host.open = True
+            host.noticed = False
+        self._changed(host, now)
+        self._membership_changed(now)
+
+    def node_closed(self, node: NodeId, now: float, *, noticed: bool = False, recall: bool = True) -> None:
+        """No new work goes there; what has not begun comes back. ``noticed``: its tasks may die of the machine."""
+        host = self.places.hosts.get(node)
+        if host is None:
+            return
+        host.open = False
+        host.noticed = noticed
+        unstarted = self.places.unstarted(host) if recall and not host.recalling else ()
+        if unstarted:
+            self.decisions.recalls.append((node, unstarted))
+            host.recalling = True
+        self._changed(host, now)
+        self._membership_changed(now)
+
+    def node_lost(self, node: NodeId, cause: str, now: float, *, announced: bool = False) -> None:
+        """``announced``: a notice came before, so no task is to blame."""
+        host = self.places.remove(node)
+        if host is None:
+            return
+        again: list[Entry] = []
+        for position, entry in enumerate(host.attempts.values()):
+            self._leased -= 1
+            if entry.state == OVER:
+                self._ghosts -= 1
+                continue
+            ran = position < self.places.slots or entry.began or entry.task.at_most_once
+            if self._survives(entry, node, cause, ran=ran, announced=announced):
+                again.append(entry)
+        host.attempts.clear()
+        self._requeue(again, now)
+        self._membership_changed(now)
+        self._assign(now)
+
+    def _survives(self, entry: Entry, node: NodeId, cause: str, *, ran: bool, announced: bool) -> bool:
+        """Its node was lost: may it be run again? Otherwise it ends. One that had not ``ran`` is not to blame."""
+        entry.state = QUEUED
+        entry.losses += ((node, cause),)
+        if not ran:
+            entry.number -= 1
+            return True
+        entry.blamed += not announced
+        if entry.task.at_most_once or entry.number > entry.task.retries:
+            quarantined = entry.blamed == entry.number > 1
+            self._end(entry, GaveUp(Reason.QUARANTINED if quarantined else Reason.LOST, entry.losses))
+            return False
+        self.decisions.retries.append((entry.task, node, entry.number, cause))
+        return True
+
+    # --- seats ----------------------------------------------------------------------------------------------------
+
+    def claim(self, claim: Claim, now: float, *, first: bool) -> None:
+        self.places.claim(claim, first=first)
+        self._assign(now)
+
+    def withdraw(self, job: JobId, now: float) -> None:
+        self.places.withdraw(job)
+        self._membership_changed(now)
+        self._assign(now)
+
+    def unseat(self, node: NodeId, now: float) -> None:
+        self.places.unseat(node)
+        host = self.places.hosts.get(node)
+        if host is not None:
+            self._changed(host, now)
+
+    # --- time -----------------------------------------------------------------------------------------------------
+
+    def wake_at(self) -> float | None:
+        """When ``tick`` has something to do, if nothing else happens before."""
+        expiries = self._expiries
+        while expiries and expiries[0][2].expires_at != expiries[0][0]:
+            heappop(expiries)
+        steal_at = None if self._queue else self.places.steal_at()
+        if not expiries:
+            return steal_at
+        return expiries[0][0] if steal_at is None else min(expiries[0][0], steal_at)
+
+    def tick(self, now: float) -> None:
+        while self._expiries and self._expiries[0][0] <= now:
+            at, _, entry = heappop(self._expiries)
+            if entry.expires_at == at:
+                self._give_up(entry, Reason.QUEUE_TIMEOUT)
+        if not self._queue:
+            self.decisions.recalls += self.places.steal(now)
+
+    # --- what can be seen -----------------------------------------------------------------------------------------
+
+    @property
+    def queued(self) -> int:
+        return len(self._entries) - (self._leased - self._ghosts)
+
+    @property
+    def leased(self) -> int:
+        """Attempts on nodes, those that are being killed included."""
+        return self._leased
+
+    def load(self, node: NodeId) -> int:
+        host = self.places.hosts.get(node)
+        return 0 if host is None else host.load
+
+    def entry(self, node: NodeId, attempt: AttemptId) -> Entry | None:
+        host = self.places.hosts.get(node)
+        return None if host is None else host.attempts.get(attempt)
+
+    # --- one attempt ----------------------------------------------------------------------------------------------
+
+    def _finished(self, host: Host, report: Finished, now: float) -> bool:
+        attempt, verdict, outcome, busy_s = report
+        entry = host.attempts.pop(attempt, None)
+        if entry is None:
+            return False
+        self._leased -= 1
+        if entry.slow:
+            host.slow -= 1
+        host.progress_at = now
+        if entry.state != LEASED:
+            self._ghosts -= 1
+        elif verdict is Verdict.DIED and host.noticed:
+            cause = "its processes ended after the machine's notice"
+            if self._survives(entry, host.id, cause, ran=True, announced=True):
+                self._requeue([entry], now)
+        else:
+            if verdict is Verdict.RETURNED:
+                entry.function.ran(busy_s, self.places.slots)
+            entry.state = OVER
+            entry.expires_at = None
+            task = entry.task
+            del self._entries[task.job]
+            self.decisions.endings.append(
+                (task, entry.settle, Settled(verdict, outcome, host.id, 0, entry.number, 0), busy_s)
+            )
+        return True
+
+    def _started(self, host: Host, attempt: AttemptId) -> bool:
+        entry = host.attempts.get(attempt)
+        if entry is None:
+            return False
+        entry.began = True
+        entry.expires_at = None
+        return True
+
+    def _returned(self, host: Host, attempts: Sequence[AttemptId], now: float) -> None:
+        host.recalling = False
+        again: list[Entry] = []
+        for attempt in attempts:
+            entry = host.attempts.pop(attempt, None)
+            if entry is None:
+                continue
+            self._leased -= 1
+            if entry.slow:
+                host.slow -= 1
+            if entry.state == LEASED:
+                entry.number -= 1
+                again.append(entry)
+            else:
+                self._ghosts -= 1
+        self.places.place(host)
+        self._requeue(again, now)
+
+    def _send(self, entry: Entry, host: Host, *, stackable: bool) -> None:
+        attempt = AttemptId(next(self._attempts))
+        entry.number += 1
+        entry.state = LEASED
+        entry.host = host
+        entry.attempt = attempt
+        entry.began = False
+        entry.slow = not stackable
+        if not stackable:
+            host.slow += 1
+        if not host.attempts:
+            host.progress_at = max(host.progress_at, self._now)
+        host.attempts[attempt] = entry
+        self._leased += 1
+        self.places.place(host)
+        task = entry.task
+        announce = self.announce or task.queue_timeout_s is not None
+        self.decisions.runs.append((host.id, Order(attempt, task, entry.number, None, 0, announce)))
+
+    # --- the queue ------------------------------------------------------------------------------------------------
+
+    def _assign(self, now: float) -> None:
+        """Send from the front of the queue until it is empty or its first task fits nowhere."""
+        self._now = now
+        places, queue = self.places, self._queue
+        while places.claims and (granted := places.grant()) is not None:
+            self.decisions.seats.append(granted)
+        while queue:
+            entry = queue[0]
+            if entry.state != QUEUED:
+                queue.popleft()
+                continue
+            stack = entry.function.stack if not entry.losses and not entry.task.at_most_once else 0
+            host = places.pick(stack)
+            if host is None:
+                return
+            queue.popleft()
+            self._send(entry, host, stackable=stack > 0)
+
+    def _assign_pinned(self, rank: int, now: float) -> None:
+        self._now = now
+        queue = self._pinned.get(rank)
+        if queue is None:
+            return
+        node = self._roster.at(rank)
+        host = None if node is None else self.places.hosts.get(node)
+        while queue:
+            entry = queue[0]
+            if entry.state != QUEUED:
+                queue.popleft()
+                continue
+            stack = entry.function.stack if not entry.losses and not entry.task.at_most_once else 0
+            if host is None or not self.places.takes(host, stack):
+                return
+            queue.popleft()
+            self._send(entry, host, stackable=stack > 0)
+        del self._pinned[rank]
+
+    def _changed(self, host: Host, now: float) -> None:
+        """``host`` holds less than before, or takes work again."""
+        self.places.place(host)
+        if self._pinned:
+            rank = self._roster.rank(host.id)
+            if rank is not None:
+                self._assign_pinned(rank, now)
+        self._assign(now)
+
+    def _membership_changed(self, now: float) -> None:
+        """Other nodes may have these ranks now. Walks the ranks that are waited for, once per change of membership."""
+        for rank in tuple(self._pinned):
+            self._assign_pinned(rank, now)
+
+    def _requeue(self, entries: list[Entry], now: float) -> None:
+        """Put these, in their order, before everything that waits."""
+        for entry in reversed(entries):
+            entry.state = QUEUED
+            entry.host = entry.attempt = None
+            if entry.task.queue_timeout_s is not None and entry.expires_at is None:
+                self._expire_later(entry, now)
+            if entry.task.on is None:
+                self._queue.appendleft(entry)
+            else:
+                self._pinned.setdefault(entry.task.on, deque()).appendleft(entry)
+
+    def _expire_later(self, entry: Entry, now: float) -> None:
+        """Each wait in the queue is bounded; one that was cut short by a recall goes on."""
+        entry.expires_at = at = now + (entry.task.queue_timeout_s or 0.0)
+        heappush(self._expiries, (at, next(self._ties), entry))
+
+    # --- endings --------------------------------------------------------------------------------------------------
+
+    def _give_up(self, entry: Entry, reason: Reason) -> None:
+        if entry.state == LEASED and entry.host is not None and entry.attempt is not None:
+            self.decisions.kills.append((entry.host.id, entry.attempt))
+        self._end(entry, GaveUp(reason, entry.losses))
+
+    def _end(self, entry: Entry, ending: GaveUp) -> None:
+        self._ghosts += entry.state == LEASED
+        entry.state = OVER
+        entry.expires_at = None
+        del self._entries[entry.task.job]
+        self.decisions.endings.append((entry.task, entry.settle, ending, 0.0))
+
+    def _new_function(self, digest: bytes) -> Function:
+        if len(self._functions) >= FUNCTIONS_KEPT:
+            del self._functions[next(iter(self._functions))]
+        self._functions[digest] = function = Function()
+        return function

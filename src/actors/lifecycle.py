@@ -1,0 +1,109 @@
+"""One node's states, as a table; the documentation's diagram is made from it."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+
+class State(Enum):
+    LAUNCHED = "launched"  # its machine exists, its address is not known yet
+    REACHING = "reaching"  # being connected to
+    READY = "ready"
+    DOOMED = "doomed"  # noticed: it works on, and gets nothing new
+    DRAINING = "draining"  # not wanted any more: it finishes what it has
+    SUSPECT = "suspect"  # ready, but its connection is lost and being tried again
+    DOOMED_SUSPECT = "doomed suspect"
+    DRAINING_SUSPECT = "draining suspect"
+    DISMISSED = "dismissed"  # ended by us
+    FAILED = "failed"  # never became ready
+    LOST = "lost"
+
+
+class Fact(Enum):
+    REACHABLE = auto()  # the provider says where it is
+    GREETED = auto()  # connected, its executor has answered
+    NOTICED = auto()
+    WITHDRAWN = auto()
+    DROPPED = auto()  # the connection is lost
+    RESUMED = auto()
+    UNWANTED = auto()  # the pool has one too many
+    FINISHED = auto()  # draining, and empty
+    UNREACHED = auto()  # given up waiting for an address, a connection, or its resumption
+    GONE = auto()  # the provider's word: it does not exist any more
+
+
+_BOOTING = {State.LAUNCHED, State.REACHING}
+_CONNECTED = {State.READY: State.SUSPECT, State.DOOMED: State.DOOMED_SUSPECT, State.DRAINING: State.DRAINING_SUSPECT}
+
+TABLE: dict[tuple[State, Fact], State] = {
+    (State.LAUNCHED, Fact.REACHABLE): State.REACHING,
+    (State.REACHING, Fact.GREETED): State.READY,
+    (State.READY, Fact.NOTICED): State.DOOMED,
+    (State.DOOMED, Fact.WITHDRAWN): State.READY,
+    (State.SUSPECT, Fact.NOTICED): State.DOOMED_SUSPECT,
+    (State.DOOMED_SUSPECT, Fact.WITHDRAWN): State.SUSPECT,
+    (State.READY, Fact.UNWANTED): State.DRAINING,
+    (State.SUSPECT, Fact.UNWANTED): State.DRAINING_SUSPECT,
+    (State.DRAINING, Fact.FINISHED): State.DISMISSED,
+    (State.DRAINING_SUSPECT, Fact.FINISHED): State.DISMISSED,
+    **{(state, Fact.UNWANTED): State.DISMISSED for state in _BOOTING},
+    **{(state, Fact.NOTICED): State.DISMISSED for state in _BOOTING},
+    **{(state, fact): State.FAILED for state in _BOOTING for fact in (Fact.UNREACHED, Fact.GONE)},
+    **{(state, Fact.DROPPED): suspect for state, suspect in _CONNECTED.items()},
+    **{(suspect, Fact.RESUMED): state for state, suspect in _CONNECTED.items()},
+    **{(suspect, Fact.UNREACHED): State.LOST for suspect in _CONNECTED.values()},
+    **{(state, Fact.GONE): State.LOST for both in _CONNECTED.items() for state in both},
+}
+START = State.LAUNCHED
+ENDS = frozenset({State.DISMISSED, State.FAILED, State.LOST})
+TAKES_WORK = frozenset({State.READY, State.SUSPECT})
+SUSPECTS = frozenset(_CONNECTED.values())
+
+
+class ImpossibleStep(Exception):
+    """The table has no such step: a defect of ours, told with the node's story."""
+
+
+class Lifecycle:
+    """One node's way through the table.
+
+    LIFECYCLE-1: an end is final.
+    LIFECYCLE-2: every state but an end leads to one.
+    LIFECYCLE-3: a node takes only steps of the table.
+    """
+
+    __slots__ = ("state", "story")
+
+    def __init__(self) -> None:
+        self.state = START
+        self.story: list[str] = [START.value]
+
+    def step(self, fact: Fact) -> State:
+        """
+        Raises:
+            ImpossibleStep
+        """
+        after = TABLE.get((self.state, fact))
+        if after is None:
+            raise ImpossibleStep(f"{fact.name} in {self.state.value}; before: {' > '.join(self.story)}")
+        self.state = after
+        self.story = [*self.story[-15:], after.value]
+        return after
+
+    def can(self, fact: Fact) -> bool:
+        return (self.state, fact) in TABLE
+
+
+def mermaid() -> str:
+    """The table as a Mermaid state diagram; steps between the same two states share an arrow."""
+    arrows: dict[tuple[State, State], list[str]] = {}
+    for (before, fact), after in TABLE.items():
+        arrows.setdefault((before, after), []).append(fact.name.lower())
+    lines = ["stateDiagram-v2", f"    [*] --> {_name(START)}"]
+    lines += [f"    {_name(a)} --> {_name(b)}: {', '.join(facts)}" for (a, b), facts in arrows.items()]
+    lines += [f"    {_name(state)} --> [*]" for state in State if state in ENDS]
+    return "\n".join(lines) + "\n"
+
+
+def _name(state: State) -> str:
+    return state.value.replace(" ", "_")

@@ -1,0 +1,347 @@
+"""The pool's machines and nodes: hears what becomes of them, lets `fleet` and `silence` decide, does what they say."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, assert_never
+
+import anyio
+
+from ..providers.base import Fleet as Provider
+from ..providers.base import (
+    LaunchRequest,
+    Machine,
+    MachineDoomed,
+    MachineEvent,
+    MachineGone,
+    MachineId,
+    MachineReachable,
+)
+from ..providers.errors import NoCapacity, ProviderError
+from .broadcasts import Broadcasts
+from .fleet import Fleet
+from .kernel import Context, Supervisor
+from .ledger import Ledger
+from .lifecycle import ENDS, Fact, State
+from .membership import Member, Membership
+from .messages import Launched, LaunchFailed, Leave, NodeMessage, PoolMessage, Reachable
+from .node import TRIES_AT_ONCE, Door, NodeActor
+from .ports import Connect, ConnectFailed, Connection, Lost, NodeId, Observe, PoolSpec
+from .silence import Silence
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
+
+TERMINATE_TRIES = 4
+TERMINATE_AGAIN_S = 2.0
+EARLY_KEPT = 1024  # words about machines whose launch call has not returned yet
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a pool is given from outside."""
+
+    fleet: Provider
+    request: LaunchRequest
+    spec: PoolSpec
+    connect: Connect
+    observe: Observe
+    chance: Random
+
+
+class Machines:
+    def __init__(
+        self,
+        context: Context[PoolMessage],
+        actors: Supervisor,
+        given: Given,
+        *,
+        nodes: Membership,
+        ledger: Ledger,
+        broadcasts: Broadcasts,
+    ) -> None:
+        spec = given.spec
+        self.fleet = Fleet(spec.desired, retries=spec.launch_retries)
+        self.silence = Silence(reconnect_s=spec.reconnect_s, lease_s=spec.lease_s)
+        self._tell = context.ref.tell
+        self._tasks: TaskGroup = context.tasks
+        self._actors = actors
+        self._provider = given.fleet
+        self._request = given.request
+        self._spec = spec
+        self._door = Door(given.connect, spec.boot_timeout_s, anyio.Semaphore(TRIES_AT_ONCE), context.ref.tell)
+        self._nodes = nodes
+        self._ledger = ledger
+        self._broadcasts = broadcasts
+        self._observe = given.observe
+        self._chance = given.chance.random
+        self._draining: set[NodeId] = set()
+        self._early: OrderedDict[MachineId, list[MachineEvent]] = OrderedDict()
+        self._launching: set[anyio.CancelScope] = set()
+        self._closing = False
+
+    @property
+    def minimum(self) -> int:
+        """Nodes without which the pool is not ready."""
+        return min(self._spec.min, self.fleet.wanted)
+
+    @property
+    def hopeless(self) -> Exception | None:
+        """Why no further node will come, if none will."""
+        return self.fleet.given_up if self.fleet.coming == 0 else None
+
+    @property
+    def none_left(self) -> bool:
+        return not self.fleet.nodes
+
+    def start(self, now: float) -> None:
+        self.fleet.start(now)
+
+    def resize(self, wanted: int, now: float) -> None:
+        self._observe("pool_resized", wanted=wanted)
+        self.fleet.resize(wanted, now)
+        self._broadcasts.resized(now, minimum=self.minimum, wanted=wanted)
+
+    def tick(self, now: float) -> None:
+        self.fleet.tick(now)
+        for node in self.silence.overdue(now):
+            self.lost(node, f"silent for {self._spec.reconnect_s:g} s or more", now)
+
+    def wake_at(self) -> float | None:
+        times = [at for at in (self.fleet.wake_at(), self.silence.wake_at()) if at is not None]
+        return min(times, default=None)
+
+    # --- machines -------------------------------------------------------------------------------------------------
+
+    def launched(self, asked: int, machines: Sequence[Machine], now: float) -> None:
+        if self._closing:
+            return  # the provider's context ends them
+        members = [self._nodes.add(machine) for machine in machines]
+        for member in members:
+            self._observe("node_launching", node=member.id, machine=member.machine)
+            if member.machine.address is not None:
+                member.life.step(Fact.REACHABLE)
+            member.ref = self._actors.spawn(f"node {member.id}", self._node_actor(member), capacity=64)
+        retry_in_s = self.fleet.launched([member.id for member in members], asked, now, self._chance())
+        if retry_in_s is not None:
+            self._not_launched(NoCapacity(f"{len(members)} of {asked} machines could be had"), retry_in_s)
+        for member in members:
+            for event in self._early.pop(member.machine.id, ()):
+                self.news(event, now)
+
+    def launch_failed(self, asked: int, error: ProviderError, now: float) -> None:
+        self._not_launched(
+            error,
+            self.fleet.launch_failed(error, asked, now, self._chance(), retry_after_s=error.retry_after_s),
+        )
+
+    def news(self, event: MachineEvent, now: float) -> None:
+        """The provider's word."""
+        machine = event.machine.id if isinstance(event, MachineReachable) else event.id
+        member = self._nodes.of(machine)
+        if member is None:  # its launch call has not returned, or was cancelled, or its node has ended
+            self._early.setdefault(machine, []).append(event)
+            if len(self._early) > EARLY_KEPT:
+                self._early.popitem(last=False)
+            return
+        match event:
+            case MachineReachable(reachable):
+                if member.life.can(Fact.REACHABLE):
+                    member.machine = reachable
+                    member.life.step(Fact.REACHABLE)
+                    member.tell(Reachable(reachable))
+            case MachineGone(_, cause):
+                member.gone = True
+                if member.booting:
+                    self.unreached(member.id, ConnectFailed(f"its machine is gone: {cause}"), now)
+                else:
+                    self.lost(member.id, cause, now)
+            case MachineDoomed(_, source, seconds):
+                self.noticed(member.id, source, seconds, now)
+            case _:
+                assert_never(event)
+
+    def _node_actor(self, member: Member) -> Callable[[Context[NodeMessage]], NodeActor]:
+        return lambda context: NodeActor(context, member.id, member.machine, self._door)
+
+    def _not_launched(self, error: Exception, retry_in_s: float | None) -> None:
+        self._observe("launch_failed", error=str(error), failures=self.fleet.failures, retry_in_s=retry_in_s)
+
+    # --- a node's life --------------------------------------------------------------------------------------------
+
+    def reached(self, node: NodeId, connection: Connection, now: float) -> None:
+        member = self._nodes.members[node]
+        if not member.life.can(Fact.GREETED):
+            return  # it is being left already
+        member.life.step(Fact.GREETED)
+        member.facts = connection.facts
+        member.ports.extend(connection.facts.ports)
+        member.link = self._nodes.links[node] = connection.link
+        self.fleet.node_ready(node, now)
+        self.silence.connected(node, now)
+        self._nodes.joined(member)
+        facts = {"rank": self._nodes.roster.rank(node), "ready": len(self._nodes.roster), "wanted": self.fleet.wanted}
+        self._observe("node_ready", node=node, machine=member.machine, facts=connection.facts, **facts)
+        self._ledger.node_ready(node, now)
+
+    def unreached(self, node: NodeId, error: ConnectFailed, now: float) -> None:
+        """It never became ready."""
+        member = self._nodes.members[node]
+        if not member.life.can(Fact.UNREACHED):
+            return
+        member.life.step(Fact.UNREACHED)
+        self._observe("node_failed", node=node, cause=str(error))
+        self._not_launched(error, self.fleet.node_failed(node, error, now, self._chance(), fatal=error.fatal))
+
+    def dropped(self, node: NodeId, lost: Lost, now: float) -> None:
+        member = self._nodes.members[node]
+        if not member.life.can(Fact.DROPPED):
+            return
+        member.life.step(Fact.DROPPED)
+        self._observe("node_suspect", node=node, cause=lost.cause, silent=lost.silent)
+        if self.silence.dropped(node, now, silent=lost.silent):
+            self._observe("network_silent", nodes=len(self._nodes.links))
+        if member.life.state is State.SUSPECT:
+            self._ledger.node_closed(node, now, recall=False)
+
+    def resumed(self, node: NodeId, now: float) -> None:
+        member = self._nodes.members[node]
+        if not member.life.can(Fact.RESUMED):
+            return
+        self._observe("node_resumed", node=node)
+        self.silence.connected(node, now)
+        if member.life.step(Fact.RESUMED) is State.READY:
+            self._ledger.node_ready(node, now)
+
+    def noticed(self, node: NodeId, source: str, seconds: float | None, now: float) -> None:
+        member = self._nodes.members.get(node)
+        if member is None or not member.life.can(Fact.WITHDRAWN if seconds is None else Fact.NOTICED):
+            return
+        if seconds is None:
+            self._observe("node_notice_withdrawn", node=node, source=source)
+            state = member.life.step(Fact.WITHDRAWN)
+            self._nodes.joined(member)
+            self._broadcasts.staying(node)
+            if state is State.READY:
+                self._ledger.node_ready(node, now)
+            self.fleet.withdrawn(node, now)
+            return
+        self._observe("node_noticed", node=node, source=source, seconds=seconds)
+        member.life.step(Fact.NOTICED)
+        self._no_new_work(member, now, noticed=True)
+        self.fleet.noticed(node, now)
+
+    def lost(self, node: NodeId, cause: str, now: float) -> None:
+        """It was ready, and is no more."""
+        member = self._nodes.members[node]
+        fact = Fact.GONE if member.life.can(Fact.GONE) else Fact.UNREACHED
+        if member.booting or not member.life.can(fact):
+            return
+        announced = member.noticed
+        member.life.step(fact)
+        self._observe("node_lost", node=node, cause=cause, noticed=announced)
+        self._draining.discard(node)
+        self._nodes.left(member)
+        self.silence.ended(node)
+        self.fleet.node_lost(node, now, self._chance())
+        self._ledger.node_lost(node, cause, now, announced=announced)
+        self._broadcasts.lost(node, cause, now)
+
+    def closed(self, node: NodeId) -> None:
+        """Its connection is closed and its actor has ended."""
+        member = self._nodes.members[node]
+        member.closed = True
+        if member.life.state in ENDS:
+            self._nodes.remove(node)
+            self._terminate(member)
+
+    def _no_new_work(self, member: Member, now: float, *, noticed: bool) -> None:
+        self._nodes.left(member)
+        self._ledger.node_closed(member.id, now, noticed=noticed)
+        self._broadcasts.leaving(member.id, now, noticed=noticed)
+
+    # --- what the fleet decides -----------------------------------------------------------------------------------
+
+    def carry_out(self, now: float) -> None:
+        orders = self.fleet.orders
+        if self._closing:
+            return  # the provider's context ends all machines
+        if self._draining:
+            for node in [node for node in self._draining if self._ledger.load(node) == 0]:
+                self._draining.discard(node)
+                self.fleet.drained(node)
+        launches, orders.launches = orders.launches, []
+        for machines in launches:
+            self._observe("nodes_requested", count=machines)
+            self._tasks.start_soon(self._launch, machines)
+        drains, orders.drains = orders.drains, []
+        for node in drains:
+            member = self._nodes.members[node]
+            member.life.step(Fact.UNWANTED)
+            self._observe("node_draining", node=node)
+            self._no_new_work(member, now, noticed=False)
+            self._draining.add(node)
+        terminations, orders.terminations = orders.terminations, []
+        for node in terminations:
+            self._end(self._nodes.members[node], now)
+
+    @property
+    def busy(self) -> bool:
+        """There are orders to carry out, or draining nodes to look after."""
+        orders = self.fleet.orders
+        return bool(orders.launches or orders.drains or orders.terminations or self._draining)
+
+    def close(self) -> None:
+        """Leave all nodes; their machines stay for the provider's context to end."""
+        self._closing = True
+        for launching in self._launching:
+            launching.cancel()
+        for member in self._nodes.members.values():
+            member.tell(Leave())
+
+    @property
+    def all_closed(self) -> bool:
+        return all(member.closed for member in self._nodes.members.values())
+
+    def _end(self, member: Member, now: float) -> None:
+        """Close its connection; end its machine then, or at once if it is lost anyway."""
+        if member.life.state not in ENDS:
+            member.life.step(Fact.UNWANTED if member.booting else Fact.FINISHED)
+            self._observe("node_dismissed", node=member.id)
+            self.silence.ended(member.id)
+            self._ledger.node_lost(member.id, "dismissed", now)
+        member.tell(Leave())
+        if member.life.state is State.LOST:
+            self._terminate(member)
+
+    def _terminate(self, member: Member) -> None:
+        if not member.terminated and not member.gone:
+            member.terminated = True
+            self._tasks.start_soon(self._terminate_machine, member.machine.id)
+
+    async def _launch(self, machines: int) -> None:
+        with anyio.CancelScope() as scope:
+            self._launching.add(scope)
+            try:
+                launched = await self._provider.launch(self._request, machines)
+            except ProviderError as error:
+                self._tell(LaunchFailed(machines, error))
+            else:
+                self._tell(Launched(machines, launched))
+            finally:
+                self._launching.discard(scope)
+
+    async def _terminate_machine(self, machine: MachineId) -> None:
+        error: ProviderError | None = None
+        for attempt in range(TERMINATE_TRIES):
+            try:
+                await self._provider.terminate([machine])
+            except ProviderError as failure:
+                error = failure
+                await anyio.sleep(max(TERMINATE_AGAIN_S * 2.0**attempt, failure.retry_after_s or 0.0))
+            else:
+                return
+        self._observe("terminate_failed", machines=(machine,), error=str(error))

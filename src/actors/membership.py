@@ -1,0 +1,119 @@
+"""The pool's nodes: what is known of each, who is ready by rank, and what they have been told of each other."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ..providers.base import Machine, MachineId
+from .kernel import ActorStopped, Ref
+from .lifecycle import Lifecycle, State
+from .ports import Link, NodeFacts, NodeId
+from .roster import Roster
+
+if TYPE_CHECKING:
+    from .messages import NodeMessage
+
+SMALL = 32  # nodes: so many are told of every change at once
+VIEW_DELAY_LIMIT_S = 10.0
+
+
+class Member:
+    """A node from the launch of its machine until its connection is closed."""
+
+    __slots__ = ("closed", "facts", "gone", "id", "life", "link", "machine", "ports", "ref", "terminated")
+
+    def __init__(self, node: NodeId, machine: Machine) -> None:
+        self.id = node
+        self.machine = machine
+        self.life = Lifecycle()
+        self.ref: Ref[NodeMessage] | None = None
+        self.link: Link | None = None
+        self.facts: NodeFacts | None = None
+        self.ports: deque[int] = deque()  # free there
+        self.closed = False  # its connection, for good
+        self.gone = False  # the provider's word
+        self.terminated = False  # asked for
+
+    @property
+    def noticed(self) -> bool:
+        return self.life.state in {State.DOOMED, State.DOOMED_SUSPECT}
+
+    @property
+    def booting(self) -> bool:
+        return self.life.state in {State.LAUNCHED, State.REACHING}
+
+    def tell(self, message: NodeMessage) -> None:
+        if self.ref is not None and not self.closed:
+            try:
+                self.ref.tell(message)
+            except ActorStopped:
+                pass  # it has ended; its `Closed` is on its way
+
+
+class Membership:
+    def __init__(self) -> None:
+        self.members: dict[NodeId, Member] = {}
+        self.links: dict[NodeId, Link] = {}
+        self.roster = Roster()
+        self.outdated = False  # some node has an old view
+        self._by_machine: dict[MachineId, Member] = {}
+        self._next = 0
+        self._ranked: tuple[tuple[NodeId, NodeFacts], ...] = ()
+        self._ranked_from: tuple[NodeId, ...] = ()
+
+    def add(self, machine: Machine) -> Member:
+        member = Member(NodeId(self._next), machine)
+        self._next += 1
+        self.members[member.id] = member
+        self._by_machine[machine.id] = member
+        return member
+
+    def remove(self, node: NodeId) -> None:
+        member = self.members.pop(node, None)
+        self.links.pop(node, None)
+        if member is not None:
+            self._by_machine.pop(member.machine.id, None)
+
+    def of(self, machine: MachineId) -> Member | None:
+        return self._by_machine.get(machine)
+
+    def ports_free(self, node: NodeId, ports: Sequence[int]) -> None:
+        member = self.members.get(node)
+        if member is not None:
+            member.ports.extend(ports)
+
+    def joined(self, member: Member) -> None:
+        """It is ready for new work: it gets a rank and hears of the others before anything else."""
+        self.roster.join(member.id)
+        self.outdated = True
+        if member.link is not None:
+            member.link.view(self.ranked())
+
+    def left(self, member: Member) -> None:
+        if member.id in self.roster:
+            self.roster.leave(member.id)
+            self.outdated = True
+
+    def ranked(self) -> Sequence[tuple[NodeId, NodeFacts]]:
+        """The ready nodes by rank; the same tuple until one joins or leaves."""
+        ranked = self.roster.ranked
+        if ranked is not self._ranked_from:
+            facts = ((node, self.members[node].facts) for node in ranked)
+            self._ranked = tuple((node, of) for node, of in facts if of is not None)
+            self._ranked_from = ranked
+        return self._ranked
+
+    def tell_views(self) -> None:
+        """Every node that is connected hears who is ready."""
+        if self.outdated:
+            self.outdated = False
+            ranked = self.ranked()
+            for link in self.links.values():
+                link.view(ranked)
+
+    def view_delay_s(self) -> float:
+        """How long changes may gather: telling all of n nodes costs n * n."""
+        n = len(self.roster)
+        return 0.0 if n <= SMALL else min(VIEW_DELAY_LIMIT_S, n / 100)

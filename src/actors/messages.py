@@ -1,0 +1,210 @@
+"""What each actor accepts: the unions at the end are their interfaces."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import NamedTuple
+
+from ..providers.base import Machine, MachineEvent
+from ..providers.errors import ProviderError
+from .kernel import Request
+from .lifecycle import State
+from .ports import (
+    BroadcastSpec,
+    ConnectFailed,
+    Connection,
+    GaveUp,
+    JobId,
+    Lost,
+    NodeFacts,
+    NodeId,
+    Reason,
+    Report,
+    Settle,
+    SettleAll,
+    Task,
+)
+
+# --- to the pool, from its users. Bursts are fine, its mailbox holds a million: back-pressure is the public call's ----
+
+
+class Submit(NamedTuple):
+    """Run ``task``; ``settle`` is called exactly once, also when the pool ends before it reads this."""
+
+    task: Task
+    settle: Settle
+
+    def bounce(self, error: Exception) -> None:  # noqa: ARG002
+        self.settle(GaveUp(Reason.CLOSED))
+
+
+class Broadcast(NamedTuple):
+    """Run on every ready node; ``settle_all`` is called exactly once."""
+
+    spec: BroadcastSpec
+    settle_all: SettleAll
+
+    def bounce(self, error: Exception) -> None:  # noqa: ARG002
+        self.settle_all((GaveUp(Reason.CLOSED),), 0)
+
+
+class Cancel(NamedTuple):
+    """End a job: it settles as CANCELLED at once, its processes are killed, its slot is free when they are gone."""
+
+    job: JobId
+
+
+@dataclass(frozen=True, slots=True)
+class Resize:
+    """Have so many nodes from now on. Fewer: the newest finish what they have and are terminated."""
+
+    wanted: int
+
+
+@dataclass(frozen=True, slots=True)
+class WhenReady(Request[None]):
+    """Answered when the pool's ``min`` nodes are ready; fails with the last error when launching is given up before."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    node: NodeId
+    machine: Machine
+    state: State
+    facts: NodeFacts | None  # None: not reached yet
+    rank: int | None  # None: takes no new work
+    load: int  # attempts and ranks it holds
+
+
+@dataclass(frozen=True, slots=True)
+class PoolState:
+    nodes: tuple[NodeState, ...]
+    wanted: int
+    coming: int  # machines launching or booting
+    queued: int  # tasks
+    leased: int  # attempts on nodes
+    broadcasts: int
+    error: Exception | None  # launching was given up with this
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot(Request[PoolState]):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Close(Request[None]):
+    """Settle everything as CLOSED and close all connections; answered when they are closed. Idempotent."""
+
+
+# --- to the pool, from its parts --------------------------------------------------------------------------------------
+
+
+class Received(NamedTuple):
+    """One batch of what a node said, in order."""
+
+    node: NodeId
+    reports: Sequence[Report]
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """A launch call returned."""
+
+    asked: int
+    machines: Sequence[Machine]
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchFailed:
+    asked: int
+    error: ProviderError
+
+
+@dataclass(frozen=True, slots=True)
+class MachineNews:
+    event: MachineEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    node: NodeId
+    connection: Connection
+
+
+@dataclass(frozen=True, slots=True)
+class Unreached:
+    """Given up before it was ready."""
+
+    node: NodeId
+    error: ConnectFailed
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """The connection is lost, and being tried again."""
+
+    node: NodeId
+    lost: Lost
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    node: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """The connection is lost for good: the session is gone, or will never be had again."""
+
+    node: NodeId
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The node's connection is closed and its actor ends."""
+
+    node: NodeId
+
+
+class Signal(Enum):
+    TICK = auto()  # the time that the pool's clock was set to has come
+    VIEWS = auto()  # membership settled: tell the nodes
+
+
+FromUsers = Submit | Broadcast | Cancel | Resize | WhenReady | Snapshot | Close
+FromParts = (
+    Received
+    | Launched
+    | LaunchFailed
+    | MachineNews
+    | Reached
+    | Unreached
+    | Dropped
+    | Resumed
+    | Broken
+    | Closed
+    | Signal
+)
+PoolMessage = FromUsers | FromParts
+
+
+# --- to a node --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Reachable:
+    """The machine has its address now."""
+
+    machine: Machine
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """Close the connection, if there is one, say `Closed`, and end."""
+
+
+NodeMessage = Reachable | Leave

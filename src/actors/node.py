@@ -1,0 +1,148 @@
+"""One machine's connection: reach it, notice when it is lost, try again until told to leave. No policy but deadlines.
+
+A node actor is not restarted: without its connection the session is gone, so its failure is the node's loss, and the
+fleet's back-off is what limits how often that may happen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Never, assert_never
+
+import anyio
+
+from ..providers.base import Machine
+from .kernel import ActorStopped, Context
+from .messages import (
+    Broken,
+    Closed,
+    Dropped,
+    Leave,
+    NodeMessage,
+    PoolMessage,
+    Reachable,
+    Reached,
+    Received,
+    Resumed,
+    Unreached,
+)
+from .ports import Connect, ConnectFailed, Connection, NodeId, Report
+
+TRY_AGAIN_S = 0.1  # after the first refused try; then half as long again each time
+TRY_AGAIN_LIMIT_S = 2.0
+CLOSE_S = 5.0
+TRIES_AT_ONCE = 50  # over all nodes: 1,000 connections opened so take 2.2 s
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """How a pool's nodes are reached; shared by them."""
+
+    connect: Connect
+    boot_timeout_s: float
+    tries: anyio.Semaphore
+    tell: Callable[[PoolMessage], None]
+
+
+class NodeActor:
+    def __init__(self, context: Context[NodeMessage], node: NodeId, machine: Machine, door: Door) -> None:
+        self._context = context
+        self._node = node
+        self._machine = machine
+        self._door = door
+        self._addressed = anyio.Event()
+        self._work = anyio.CancelScope()
+        if machine.address is not None:
+            self._addressed.set()
+        context.tasks.start_soon(self._live)
+
+    def receive(self, message: NodeMessage) -> None:
+        match message:
+            case Reachable(machine):
+                self._machine = machine
+                self._addressed.set()
+            case Leave():
+                self._work.cancel()
+            case _:
+                assert_never(message)
+
+    def stopped(self, error: Exception | None) -> None:
+        pass
+
+    async def _live(self) -> None:
+        connection: Connection | None = None
+        try:
+            with self._work:
+                connection = await self._reach()
+                self._tell(Reached(self._node, connection))
+                await self._keep(connection)
+        except ConnectFailed as error:
+            self._tell(Unreached(self._node, error) if connection is None else Broken(self._node, str(error)))
+        except Exception as error:  # noqa: BLE001 (this node's defect must not be the pool's)
+            story = f"{type(error).__name__}: {error}"
+            self._tell(Unreached(self._node, ConnectFailed(story)) if connection is None else Broken(self._node, story))
+        finally:
+            if connection is not None:
+                with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSE_S):
+                    await connection.close()
+        self._tell(Closed(self._node))
+        self._context.ref.stop()
+
+    async def _reach(self) -> Connection:
+        """
+        Raises:
+            ConnectFailed: never reached, with the last reason.
+        """
+        last = "its address is still unknown"
+        pause_s = TRY_AGAIN_S
+        with anyio.move_on_after(self._door.boot_timeout_s):
+            await self._addressed.wait()
+            while True:
+                try:
+                    async with self._door.tries:
+                        return await self._door.connect(self._node, self._machine, self._reports)
+                except ConnectFailed as error:
+                    if error.fatal:
+                        raise
+                    last = str(error)
+                await anyio.sleep(pause_s)
+                pause_s = min(pause_s * 1.5, TRY_AGAIN_LIMIT_S)
+        raise ConnectFailed(f"not ready within {self._door.boot_timeout_s:g} s: {last}")
+
+    async def _keep(self, connection: Connection) -> Never:
+        """
+        Raises:
+            ConnectFailed: it will never be had again.
+        """
+        while True:
+            lost = await connection.wait_lost()
+            self._tell(Dropped(self._node, lost))
+            await self._resume(connection, lost.cause)
+            self._tell(Resumed(self._node))
+
+    async def _resume(self, connection: Connection, cause: str) -> None:
+        """Until it succeeds: the pool decides how long that may take, and says Leave."""
+        pause_s = TRY_AGAIN_S
+        while True:
+            try:
+                async with self._door.tries:
+                    resumed = await connection.resume()
+            except ConnectFailed as error:
+                if error.fatal:
+                    raise
+            else:
+                if resumed:
+                    return
+                raise ConnectFailed(f"{cause}; its executor started anew")
+            await anyio.sleep(pause_s)
+            pause_s = min(pause_s * 1.5, TRY_AGAIN_LIMIT_S)
+
+    def _reports(self, reports: Sequence[Report]) -> None:
+        self._tell(Received(self._node, reports))
+
+    def _tell(self, message: PoolMessage) -> None:
+        try:
+            self._door.tell(message)
+        except ActorStopped:
+            pass  # the pool ends, and its nodes with it

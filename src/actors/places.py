@@ -1,0 +1,251 @@
+"""Which node takes the next attempt: pure, and O(1) per attempt however many nodes there are.
+
+Nodes stand on levels by how many attempts they hold; the next attempt goes to the lowest level, to whoever has waited
+there longest. A node holds as many attempts as it has slots, and where tasks are known to be short some more behind
+them (a stack), which hides the round trip; unstarted attempts that lie behind a long one while slots are free elsewhere
+are taken back. A broadcast needs seats, one slot each on several nodes at the same moment: while its claim waits, the
+nodes it may sit on keep one slot free. Only the first claim in line collects, so two never starve each other.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from .ports import AttemptId, JobId, NodeId
+
+if TYPE_CHECKING:
+    from .ledger import Entry
+
+SHORT_S = 0.001
+BRIEF_S = 0.020
+STACK_OF_SHORT = 63
+STALL_S = 0.020  # a stack that has not moved for so long lies behind a long task
+STEALS = 8  # stacks looked at per check
+WEIGHT = 0.25  # of the newest duration in the average
+
+
+class Function:
+    """What is known of the tasks of one function."""
+
+    __slots__ = ("average_s", "stack")
+
+    def __init__(self) -> None:
+        self.average_s: float | None = None
+        self.stack = 0  # attempts of it that a node may hold beyond its slots
+
+    def ran(self, busy_s: float, slots: int) -> None:
+        average = self.average_s
+        self.average_s = average = busy_s if average is None else average + WEIGHT * (busy_s - average)
+        self.stack = STACK_OF_SHORT if average < SHORT_S else min(slots, STACK_OF_SHORT) if average <= BRIEF_S else 0
+
+
+class Host:
+    """A ready node and what it holds."""
+
+    __slots__ = (
+        *("attempts", "candidate", "free", "id", "level", "noticed", "open"),
+        *("progress_at", "recalling", "seats", "slow", "stacked"),
+    )
+
+    def __init__(self, node: NodeId, now: float) -> None:
+        self.id = node
+        self.attempts: dict[AttemptId, Entry] = {}  # in the order they were sent
+        self.seats = 0  # slots that belong to broadcasts
+        self.slow = 0  # attempts behind which nothing may be stacked
+        self.open = True  # takes new work
+        self.noticed = False
+        self.level = -1  # where it stands; -1: nowhere, it takes nothing now
+        self.stacked = False  # holds more than its slots
+        self.recalling = False
+        self.progress_at = now
+        self.candidate = self.free = False  # for the first claim
+
+    @property
+    def load(self) -> int:
+        return len(self.attempts) + self.seats
+
+
+class Claim:
+    """A broadcast's wish for seats on at least ``least`` nodes other than ``besides``, or on ``every`` open one."""
+
+    __slots__ = ("besides", "every", "job", "least", "most")
+
+    def __init__(
+        self,
+        job: JobId,
+        *,
+        least: int,
+        most: int | None = None,
+        every: bool = False,
+        besides: Iterable[NodeId] = (),
+    ) -> None:
+        self.job = job
+        self.least = least
+        self.most = most
+        self.every = every
+        self.besides = frozenset(besides)
+
+
+class Places:
+    """The hosts, their levels, the stacks, and the line of claims."""
+
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+        self.hosts: dict[NodeId, Host] = {}
+        self.claims: deque[Claim] = deque()
+        self._levels: list[OrderedDict[NodeId, Host]] = [OrderedDict() for _ in range(slots + STACK_OF_SHORT)]
+        self._lowest = 0
+        self._stacked: OrderedDict[NodeId, Host] = OrderedDict()  # least recently looked at first
+        self._next_steal = 0.0
+        self._candidates = 0
+        self._free: OrderedDict[NodeId, Host] = OrderedDict()
+
+    def add(self, node: NodeId, now: float) -> Host:
+        self.hosts[node] = host = Host(node, now)
+        self.place(host)
+        return host
+
+    def remove(self, node: NodeId) -> Host | None:
+        host = self.hosts.pop(node, None)
+        if host is not None:
+            host.open = False
+            self.place(host)
+            self._stacked.pop(node, None)
+        return host
+
+    def place(self, host: Host) -> None:
+        """Put ``host`` on the level that what it holds now asks for; to be called after every change to it."""
+        slots = self.slots
+        held = len(host.attempts)
+        load = held + host.seats
+        claimed = bool(self.claims) and host.id not in self.claims[0].besides
+        if not host.open:
+            level = -1
+        elif load < slots:
+            level = load if not claimed or load < slots - 1 else -1
+        elif host.seats or claimed or host.slow >= slots or load >= slots + STACK_OF_SHORT:
+            level = -1
+        else:
+            level = load
+        before = host.level
+        if level != before:
+            if before >= 0:
+                del self._levels[before][host.id]
+            host.level = level
+            if level >= 0:
+                self._levels[level][host.id] = host
+                self._lowest = min(self._lowest, level)
+        if (held > slots) is not host.stacked:
+            host.stacked = not host.stacked
+            if host.stacked:
+                self._stacked[host.id] = host
+            else:
+                self._stacked.pop(host.id, None)
+        if self.claims:
+            self._count(host, candidate=claimed and host.open, free=load < slots)
+
+    def pick(self, stack: int) -> Host | None:
+        """The host for an attempt that may be one of ``stack`` behind those that run."""
+        levels, level = self._levels, self._lowest
+        top = self.slots + stack
+        while level < top and not levels[level]:
+            level += 1
+        self._lowest = level
+        return next(iter(levels[level].values())) if level < top else None
+
+    def takes(self, host: Host, stack: int) -> bool:
+        return 0 <= host.level < self.slots + stack
+
+    # --- stacks ---------------------------------------------------------------------------------------------------
+
+    def steal_at(self) -> float | None:
+        """When to look for stalled stacks, given that nothing is queued; None: no stack, or no free slot to fill."""
+        if not self._stacked or not self._has_free_slot():
+            return None
+        first = next(iter(self._stacked.values()))
+        return max(first.progress_at + STALL_S, self._next_steal)
+
+    def steal(self, now: float) -> list[tuple[NodeId, tuple[AttemptId, ...]]]:
+        """The newest half of each stalled stack."""
+        recalls: list[tuple[NodeId, tuple[AttemptId, ...]]] = []
+        at = self.steal_at()
+        if at is None or now < at:
+            return recalls
+        self._next_steal = now + STALL_S
+        for _ in range(min(STEALS, len(self._stacked))):
+            host = next(iter(self._stacked.values()))
+            self._stacked.move_to_end(host.id)
+            if not host.recalling and now - host.progress_at >= STALL_S:
+                waiting = self.unstarted(host)
+                recalls.append((host.id, waiting[len(waiting) // 2 :]))
+                host.recalling = True
+        return recalls
+
+    def unstarted(self, host: Host) -> tuple[AttemptId, ...]:
+        """What lies behind the attempts that run, as far as can be known from here: a node works in order."""
+        return tuple(host.attempts)[self.slots :]
+
+    def _has_free_slot(self) -> bool:
+        return self.pick(0) is not None
+
+    # --- seats ----------------------------------------------------------------------------------------------------
+
+    def claim(self, claim: Claim, *, first: bool) -> None:
+        if first:
+            self.claims.appendleft(claim)
+        else:
+            self.claims.append(claim)
+        if self.claims[0] is claim:
+            self._new_first()
+
+    def withdraw(self, job: JobId) -> None:
+        for claim in self.claims:
+            if claim.job == job:
+                was_first = self.claims[0] is claim
+                self.claims.remove(claim)
+                if was_first:
+                    self._new_first()
+                return
+
+    def grant(self) -> tuple[JobId, tuple[NodeId, ...]] | None:
+        """Seats for the first claim once they are all free at the same moment; call until None."""
+        if not self.claims:
+            return None
+        claim = self.claims[0]
+        free = self._free
+        if len(free) < claim.least or (claim.every and len(free) < self._candidates):
+            return None
+        chosen = list(free.values())[: claim.most]
+        for host in chosen:
+            host.seats += 1
+        self.claims.popleft()
+        self._new_first()
+        return claim.job, tuple(host.id for host in chosen)
+
+    def unseat(self, node: NodeId) -> None:
+        host = self.hosts.get(node)
+        if host is not None and host.seats:
+            host.seats -= 1
+            self.place(host)
+
+    def _count(self, host: Host, *, candidate: bool, free: bool) -> None:
+        free = free and candidate
+        if candidate is not host.candidate:
+            host.candidate = candidate
+            self._candidates += 1 if candidate else -1
+        if free is not host.free:
+            host.free = free
+            if free:
+                self._free[host.id] = host
+            else:
+                del self._free[host.id]
+
+    def _new_first(self) -> None:
+        """Another claim (or none) is first: every node's place depends on it. Once per broadcast, not per task."""
+        self._candidates = 0
+        self._free.clear()
+        for host in self.hosts.values():
+            host.candidate = host.free = False
+            self.place(host)

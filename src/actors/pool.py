@@ -1,0 +1,417 @@
+"""The pool: hears everything, lets the pure machines decide, and does what they say. No policy of its own.
+
+`ledger` decides on tasks, `gang` (through `broadcasts`) on broadcasts, `fleet` and `silence` (through `machines`) on
+machines and lost connections. A crash here ends the pool loudly: everything is settled as CLOSED, and the error raises
+out of `supervise`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from itertools import count
+from random import Random
+from typing import assert_never
+
+import anyio
+
+from ..providers.base import Fleet as Provider
+from ..providers.base import LaunchRequest
+from .broadcasts import Broadcasts
+from .gang import Patience
+from .kernel import ActorStopped, Context, Ref, Reply, Restart, Supervisor, supervisor
+from .ledger import Ledger
+from .machines import Given, Machines
+from .membership import Membership
+from .messages import (
+    Broadcast,
+    Broken,
+    Cancel,
+    Close,
+    Closed,
+    Dropped,
+    Launched,
+    LaunchFailed,
+    MachineNews,
+    NodeState,
+    PoolMessage,
+    PoolState,
+    Reached,
+    Received,
+    Resize,
+    Resumed,
+    Signal,
+    Snapshot,
+    Submit,
+    Unreached,
+    WhenReady,
+)
+from .ports import (
+    Connect,
+    Ending,
+    Finished,
+    GaveUp,
+    NodeId,
+    Noticed,
+    Observe,
+    PoolSpec,
+    PortsFree,
+    Reason,
+    Report,
+    Settled,
+    Started,
+    Task,
+)
+from .watch import WatchActor
+
+MAILBOX = 1 << 20  # so many submits may be told before the actor runs; how much waits is the public call's concern
+CLOSE_S = 10.0  # for all connections together
+WATCH_RESTARTS = Restart(limit=5, within_s=60.0, delay_s=1.0)
+
+
+@asynccontextmanager
+async def supervise(
+    fleet: Provider,
+    request: LaunchRequest,
+    spec: PoolSpec,
+    connect: Connect,
+    observe: Observe,
+    *,
+    seed: int | None = None,
+) -> AsyncIterator[Ref[PoolMessage]]:
+    """Run a pool on an opened provider; leaving settles what is left as CLOSED and closes all connections, bounded.
+
+    Machines that are lost or not wanted any more are terminated meanwhile; all others by leaving the provider's
+    context, which must be entered before and left after this one. ``seed`` makes the back-offs repeatable.
+
+    Raises:
+        RestartsExhausted: an actor failed for good, its own error is the cause; what is in the block was cancelled.
+    """
+    given = Given(fleet, request, spec, connect, observe, Random(seed))  # noqa: S311 (no secret: it spreads retries)
+    failure: Exception | None = None
+    try:
+        async with supervisor() as actors:
+            pool: Ref[PoolMessage] = actors.spawn(
+                "pool",
+                lambda context: PoolActor(context, actors, given),
+                capacity=MAILBOX,
+            )
+            actors.spawn("watch", lambda context: WatchActor(context, fleet, pool.tell), restart=WATCH_RESTARTS)
+            try:
+                yield pool
+            finally:
+                with anyio.CancelScope(shield=True), suppress(ActorStopped, TimeoutError):
+                    await pool.ask(Close(), within_s=CLOSE_S)
+    except ExceptionGroup as group:
+        failure = group.exceptions[0] if len(group.exceptions) == 1 else group
+    if failure is not None:
+        raise failure  # not inside the handler: its own context stays what it is
+
+
+class PoolActor:
+    def __init__(self, context: Context[PoolMessage], actors: Supervisor, given: Given) -> None:
+        attempts = count(1)
+        spec = given.spec
+        self._context = context
+        self._observe = given.observe
+        self._nodes = nodes = Membership()
+        self._ledger = ledger = Ledger(nodes.roster, slots=spec.slots, attempts=attempts)
+        patience = Patience(spec.replace_timeout_s, elastic=spec.min < spec.desired)
+        self._broadcasts = broadcasts = Broadcasts(patience, ledger, nodes, given.observe, attempts)
+        self._machines = Machines(context, actors, given, nodes=nodes, ledger=ledger, broadcasts=broadcasts)
+        self._waiters: list[Reply[None]] = []
+        self._closers: list[Reply[None]] = []
+        self._closing = False
+        self._was_ready = False
+        self._views_due = False
+        self._alarm_at: float | None = None
+        self._alarm = anyio.CancelScope()
+        self._rare_wake_at: float | None = None  # of everything but the ledger
+        now = anyio.current_time()
+        self._machines.start(now)
+        self._settle_down(now, rare=True)
+
+    # --- messages -------------------------------------------------------------------------------------------------
+
+    def receive(self, message: PoolMessage) -> None:
+        now = anyio.current_time()
+        if isinstance(message, Received):
+            rare = self._received(message.node, message.reports, now)
+        elif isinstance(message, Submit):
+            rare = self._submit(message, now)
+        else:
+            rare = True
+            self._rarely(message, now)
+        self._settle_down(now, rare=rare)
+
+    def stopped(self, error: Exception | None) -> None:
+        """However it ends, nobody is left waiting."""
+        with suppress(Exception):
+            self._close_books(anyio.current_time())
+        for reply in (*self._waiters, *self._closers):
+            reply.fail(error or ActorStopped(self._context.ref.name))
+
+    def _rarely(self, message: PoolMessage, now: float) -> None:  # noqa: PLR0912 (a table)
+        machines = self._machines
+        match message:
+            case Broadcast():
+                self._broadcast(message, now)
+            case Cancel(job):
+                if not self._ledger.cancel(job):
+                    self._broadcasts.cancel(job, now)
+            case Signal.TICK:
+                self._ledger.tick(now)
+                self._broadcasts.tick(now)
+                machines.tick(now)
+            case Signal.VIEWS:
+                self._views_due = False
+                self._nodes.tell_views()
+            case MachineNews(event):
+                machines.news(event, now)
+            case Launched(asked, launched):
+                machines.launched(asked, launched, now)
+            case LaunchFailed(asked, failure):
+                machines.launch_failed(asked, failure, now)
+            case Reached(node, connection):
+                machines.reached(node, connection, now)
+            case Unreached(node, error):
+                machines.unreached(node, error, now)
+            case Dropped(node, lost):
+                machines.dropped(node, lost, now)
+            case Resumed(node):
+                machines.resumed(node, now)
+            case Broken(node, cause):
+                machines.lost(node, cause, now)
+            case Closed(node):
+                machines.closed(node)
+                self._tell_closed()
+            case Resize(wanted):
+                machines.resize(wanted, now)
+            case WhenReady(reply=reply):
+                self._waiters.append(reply)
+            case Snapshot(reply=answer):
+                answer.send(self._state())
+            case Close(reply=reply):
+                self._closers.append(reply)
+                self._close(now)
+            case Received() | Submit():
+                raise AssertionError(message)
+            case _:
+                assert_never(message)
+
+    # --- tasks and broadcasts -------------------------------------------------------------------------------------
+
+    def _submit(self, message: Submit, now: float) -> bool:
+        task, settle = message
+        if self._closing:
+            settle(GaveUp(Reason.CLOSED))
+            return False
+        self._ledger.announce = tasks = self._observe.tasks
+        if tasks:
+            self._observe("task_submitted", job=task.job, task=task.id)
+        self._ledger.submit(task, settle, now)
+        return self._machines.fleet.given_up is not None
+
+    def _broadcast(self, message: Broadcast, now: float) -> None:
+        spec, settle_all = message
+        if self._closing:
+            settle_all((GaveUp(Reason.CLOSED),), 0)
+            return
+        machines = self._machines
+        self._broadcasts.start(spec, settle_all, now, minimum=machines.minimum, wanted=machines.fleet.wanted)
+
+    def _received(self, node: NodeId, reports: Sequence[Report], now: float) -> bool:
+        if self._observe.tasks:
+            self._observe_started(node, reports)
+        others = self._ledger.received(node, reports, now)
+        for report in others:
+            match report:
+                case Finished():
+                    self._broadcasts.finished(report, now)
+                case PortsFree(ports):
+                    self._nodes.ports_free(node, ports)
+                    self._broadcasts.ports_free(node, now)
+                case Noticed(source, seconds):
+                    self._machines.noticed(node, source, seconds, now)
+                case _:
+                    pass  # of an attempt that is over, or of a rank
+        return bool(others) or self._machines.busy
+
+    def _observe_started(self, node: NodeId, reports: Sequence[Report]) -> None:
+        for report in reports:
+            if isinstance(report, Started):
+                entry = self._ledger.entry(node, report.attempt)
+                if entry is not None:
+                    task = entry.task
+                    self._observe("task_started", job=task.job, task=task.id, node=node, number=entry.number)
+
+    # --- decisions ------------------------------------------------------------------------------------------------
+
+    def _settle_down(self, now: float, *, rare: bool) -> None:
+        """Do what was decided, until nothing is left to do; ``rare``: more than tasks may have changed."""
+        if rare:
+            self._machines.carry_out(now)
+            self._without_hope(now)
+            self._tell_views()
+        self._carry_out(now)
+        if rare:
+            if self._machines.busy:
+                self._machines.carry_out(now)
+            self._tell_readiness()
+            self._rare_wake_at = _earliest(self._broadcasts.wake_at(), self._machines.wake_at())
+        wake_at = _earliest(self._ledger.wake_at(), self._rare_wake_at)
+        if wake_at is not None and (self._alarm_at is None or wake_at < self._alarm_at):
+            self._set_alarm(wake_at)
+
+    def _carry_out(self, now: float) -> None:
+        decisions, links = self._ledger.decisions, self._nodes.links
+        while True:
+            if decisions.runs:
+                runs, decisions.runs = decisions.runs, []
+                for node, order in runs:
+                    links[node].run(order)
+            if decisions.endings:
+                self._settle()
+            if decisions.kills:
+                kills, decisions.kills = decisions.kills, []
+                for node, attempt in kills:
+                    links[node].kill(attempt)
+            if decisions.recalls:
+                recalls, decisions.recalls = decisions.recalls, []
+                for node, attempts in recalls:
+                    links[node].recall(attempts)
+            if decisions.retries:
+                self._observe_retries()
+            if not decisions.seats:
+                return
+            seats, decisions.seats = decisions.seats, []
+            for job, granted in seats:
+                self._broadcasts.seated(job, granted, now)
+
+    def _settle(self) -> None:
+        endings, tasks = self._ledger.decisions.endings, self._observe.tasks
+        while endings:
+            task, settle, ending, busy_s = endings.popleft()
+            if tasks:
+                self._observe_ending(task, ending, busy_s)
+            settle(ending)
+
+    def _observe_ending(self, task: Task, ending: Ending, busy_s: float) -> None:
+        which = {"job": task.job, "task": task.id}
+        if isinstance(ending, Settled):
+            node, number, verdict = ending.node, ending.number, ending.verdict
+            self._observe("task_finished", **which, node=node, number=number, verdict=verdict, busy_s=busy_s)
+        else:
+            self._observe("task_gave_up", **which, reason=ending.reason, losses=ending.losses)
+
+    def _observe_retries(self) -> None:
+        retries, self._ledger.decisions.retries = self._ledger.decisions.retries, []
+        if self._observe.tasks:
+            for task, node, number, cause in retries:
+                self._observe("task_retried", job=task.job, task=task.id, node=node, number=number, cause=cause)
+
+    def _without_hope(self, now: float) -> None:
+        """Whoever waits for nodes that will not come is told so."""
+        error = self._machines.hopeless
+        if error is None:
+            return
+        self._broadcasts.unreplaceable(now)
+        if self._machines.none_left:
+            self._ledger.strand()
+        if len(self._nodes.roster) < self._machines.minimum:
+            waiters, self._waiters = self._waiters, []
+            for waiter in waiters:
+                waiter.fail(error)
+
+    def _tell_readiness(self) -> None:
+        ready = len(self._nodes.roster)
+        if ready < self._machines.minimum or self._closing:
+            return
+        if not self._was_ready:
+            self._was_ready = True
+            self._observe("pool_ready", ready=ready, wanted=self._machines.fleet.wanted)
+        if self._waiters:
+            self._nodes.tell_views()
+            waiters, self._waiters = self._waiters, []
+            for waiter in waiters:
+                waiter.send(None)
+
+    # --- time -----------------------------------------------------------------------------------------------------
+
+    def _tell_views(self) -> None:
+        """At once in a small pool; in a large one changes gather first."""
+        if not self._nodes.outdated or self._views_due:
+            return
+        delay_s = self._nodes.view_delay_s()
+        if delay_s:
+            self._views_due = True
+            self._context.tasks.start_soon(
+                self._ring, anyio.CancelScope(), anyio.current_time() + delay_s, Signal.VIEWS
+            )
+        else:
+            self._nodes.tell_views()
+
+    def _set_alarm(self, at: float) -> None:
+        self._alarm.cancel()
+        self._alarm = anyio.CancelScope()
+        self._alarm_at = at
+        self._context.tasks.start_soon(self._ring, self._alarm, at, Signal.TICK)
+
+    async def _ring(self, scope: anyio.CancelScope, at: float, signal: Signal) -> None:
+        with scope:
+            await anyio.sleep_until(at)
+            if signal is Signal.TICK:
+                self._alarm_at = None
+            self._context.ref.tell(signal)
+
+    # --- the end --------------------------------------------------------------------------------------------------
+
+    def _close(self, now: float) -> None:
+        if not self._closing:
+            self._closing = True
+            self._observe("pool_closing")
+            self._close_books(now)
+            self._machines.close()
+            for waiter in self._waiters:
+                waiter.fail(ActorStopped(self._context.ref.name))
+        self._tell_closed()
+
+    def _tell_closed(self) -> None:
+        if self._closing and self._machines.all_closed:
+            closers, self._closers = self._closers, []
+            for closer in closers:
+                closer.send(None)
+
+    def _close_books(self, now: float) -> None:
+        self._closing = True
+        self._ledger.close()
+        self._broadcasts.close(now)
+        endings = self._ledger.decisions.endings
+        while endings:
+            try:
+                self._settle()
+            except Exception as error:  # noqa: BLE001 (one bad caller must not leave the others waiting)
+                self._observe("settle_failed", error=repr(error))
+
+    # --- what can be seen -----------------------------------------------------------------------------------------
+
+    def _state(self) -> PoolState:
+        machines, ledger, roster = self._machines, self._ledger, self._nodes.roster
+        return PoolState(
+            nodes=tuple(
+                NodeState(m.id, m.machine, m.life.state, m.facts, roster.rank(m.id), ledger.load(m.id))
+                for m in self._nodes.members.values()
+            ),
+            wanted=machines.fleet.wanted,
+            coming=machines.fleet.coming,
+            queued=ledger.queued,
+            leased=ledger.leased,
+            broadcasts=len(self._broadcasts),
+            error=machines.fleet.given_up,
+        )
+
+
+def _earliest(one: float | None, other: float | None) -> float | None:
+    if one is None or other is None:
+        return one if other is None else other
+    return min(one, other)

@@ -1,0 +1,179 @@
+"""A provider of machines that exist only in memory: what happens to them, and when, is written in a script.
+
+Its clock is anyio's, so under a mock clock an hour of boots, failures and interruptions takes no time. It passes
+``contract`` like every provider; what runs on a machine is for the test's own ``Connect`` to play.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import TYPE_CHECKING, TypeVar
+
+import anyio
+
+from .base import (
+    Address,
+    Embedding,
+    LaunchRequest,
+    Machine,
+    MachineDoomed,
+    MachineEvent,
+    MachineGone,
+    MachineId,
+    MachineReachable,
+)
+from .errors import NoCapacity, ProviderError
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """How the cloud behaves. The sequences are used up one entry per call or machine; the last entry stays."""
+
+    capacity: int = 10_000  # machines at a time
+    launch_s: Sequence[float] = (0.0,)  # how long a launch call takes; its machines exist from its beginning
+    boot_s: Sequence[float] = (0.0,)  # from launch to address, per machine; 0: the launch call knows it already
+    failures: Sequence[ProviderError | None] = (None,)  # what a launch call raises
+    terminate_s: float = 0.0
+
+
+class Fake:
+    """The provider. One may serve many pools; ``alive`` is the bill: every machine that exists, of any pool."""
+
+    name = "fake"
+
+    def __init__(self, script: Script | None = None) -> None:
+        self.script = script or Script()
+        self.alive: dict[MachineId, Machine] = {}
+        self.launched: list[MachineId] = []  # ever
+        self.terminated: list[MachineId] = []  # by request, each time it was asked for
+        self.fleets: list[FakeFleet] = []
+        self._ids = count(1)
+
+    @asynccontextmanager
+    async def open(self, pool: str, embedding: Embedding) -> AsyncIterator[FakeFleet]:  # noqa: ARG002
+        async with anyio.create_task_group() as tasks:
+            fleet = FakeFleet(self, pool, tasks)
+            self.fleets.append(fleet)
+            try:
+                yield fleet
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await fleet.terminate(list(fleet.machines))
+                tasks.cancel_scope.cancel()
+
+    def make(self, pool: str) -> Machine:
+        if len(self.alive) >= self.script.capacity:
+            raise NoCapacity(f"all {self.script.capacity} machines are taken", retry_after_s=0.0)
+        number = next(self._ids)
+        machine = Machine(MachineId(f"{pool}-{number}"), None, f"ssh-ed25519 FAKE{number}", "/run/executor")
+        machine = replace(machine, private_address=f"10.0.{number // 250}.{number % 250 + 1}")
+        self.alive[machine.id] = machine
+        self.launched.append(machine.id)
+        return machine
+
+
+@dataclass(slots=True, eq=False)
+class FakeFleet:
+    """One pool's machines, and a test's hands on them: `lose`, `doom`, `reprieve`."""
+
+    provider: Fake
+    pool: str
+    tasks: TaskGroup
+    machines: dict[MachineId, Machine] = field(default_factory=dict)
+    requests: list[tuple[LaunchRequest, int]] = field(default_factory=list)
+    _launch_s: deque[float] = field(init=False)
+    _boot_s: deque[float] = field(init=False)
+    _failures: deque[ProviderError | None] = field(init=False)
+    _events: deque[MachineEvent] = field(default_factory=deque)
+    _news: anyio.Event = field(default_factory=anyio.Event)
+
+    def __post_init__(self) -> None:
+        script = self.provider.script
+        self._launch_s, self._boot_s = deque(script.launch_s), deque(script.boot_s)
+        self._failures = deque(script.failures)
+
+    # --- the protocol ---------------------------------------------------------------------------------------------
+
+    async def launch(self, request: LaunchRequest, count: int) -> Sequence[Machine]:
+        self.requests.append((request, count))
+        failure, launch_s = _next(self._failures), _next(self._launch_s)
+        if failure is not None:
+            await anyio.sleep(launch_s)
+            raise failure
+        made: list[MachineId] = []
+        for _ in range(count):
+            try:
+                machine = self.provider.make(self.pool)
+            except NoCapacity:
+                if made:
+                    break
+                await anyio.sleep(launch_s)
+                raise
+            self.machines[machine.id] = machine
+            made.append(machine.id)
+            boot_s = _next(self._boot_s)
+            if boot_s:
+                self.tasks.start_soon(self._boot, machine.id, boot_s)
+            else:
+                self._address(machine.id)
+        await anyio.sleep(launch_s)
+        return [self.machines[machine] for machine in made if machine in self.machines]
+
+    async def terminate(self, ids: Sequence[MachineId]) -> None:
+        self.provider.terminated.extend(ids)
+        await anyio.sleep(self.provider.script.terminate_s)
+        for machine in ids:
+            self.machines.pop(machine, None)
+            self.provider.alive.pop(machine, None)
+
+    async def events(self) -> AsyncIterator[MachineEvent]:
+        while True:
+            while self._events:
+                yield self._events.popleft()
+            self._news = anyio.Event()
+            await self._news.wait()
+
+    # --- a test's hands -------------------------------------------------------------------------------------------
+
+    def lose(self, machine: MachineId, cause: str = "spot interruption", *, told: bool = True) -> None:
+        """The machine ends; ``told``: the provider says so."""
+        self.machines.pop(machine, None)
+        self.provider.alive.pop(machine, None)
+        if told:
+            self._say(MachineGone(machine, cause))
+
+    def doom(self, machine: MachineId, seconds: float = 120.0, source: str = "spot") -> None:
+        self._say(MachineDoomed(machine, source, seconds))
+
+    def reprieve(self, machine: MachineId, source: str = "spot") -> None:
+        self._say(MachineDoomed(machine, source, None))
+
+    # --- inside ---------------------------------------------------------------------------------------------------
+
+    async def _boot(self, machine: MachineId, boot_s: float) -> None:
+        await anyio.sleep(boot_s)
+        if machine in self.machines:
+            self._address(machine)
+            self._say(MachineReachable(self.machines[machine]))
+
+    def _address(self, machine: MachineId) -> None:
+        known = self.machines[machine]
+        known = replace(known, address=Address(host=known.private_address))
+        self.machines[machine] = self.provider.alive[machine] = known
+
+    def _say(self, event: MachineEvent) -> None:
+        self._events.append(event)
+        self._news.set()
+
+
+def _next(entries: deque[T]) -> T:
+    return entries.popleft() if len(entries) > 1 else entries[0]

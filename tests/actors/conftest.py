@@ -1,0 +1,326 @@
+"""Fixtures for everything under `actors`: trio with a clock that jumps, a fake cloud, and nodes that play executor."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+import anyio
+import pytest
+import trio.testing
+
+from outrider.actors import messages as m
+from outrider.actors.kernel import Ref
+from outrider.actors.pool import supervise
+from outrider.actors.ports import (
+    AttemptId,
+    BroadcastSpec,
+    ConnectFailed,
+    Ending,
+    Finished,
+    JobId,
+    Lost,
+    NodeFacts,
+    NodeId,
+    OnLoss,
+    Order,
+    PoolSpec,
+    PortsFree,
+    Report,
+    Returned,
+    Started,
+    Task,
+    TaskId,
+    Verdict,
+)
+from outrider.providers.base import Embedding, LaunchRequest, Machine
+from outrider.providers.fake import Fake, FakeFleet, Script
+
+
+@pytest.fixture
+def anyio_backend():
+    return "trio", {"clock": trio.testing.MockClock(autojump_threshold=0)}
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a played task does."""
+
+    takes_s: float = 0.0
+    verdict: Verdict = Verdict.RETURNED
+    hangs: bool = False
+
+
+@dataclass(eq=False)
+class PlayedNode:
+    """A machine's executor, as a test plays it: runs `Work`, `slots` at a time, in order."""
+
+    site: Site
+    node: NodeId
+    machine: Machine
+    reports: Callable[[Sequence[Report]], None]
+    facts: NodeFacts
+    orders: list[Order] = field(default_factory=list)
+    killed: list[AttemptId] = field(default_factory=list)
+    views: list[Sequence[tuple[NodeId, NodeFacts]]] = field(default_factory=list)
+    closed: bool = False
+    dead: bool = False
+    cut: bool = False  # the network: nothing arrives, what is said is kept
+    waiting: deque[Order] = field(default_factory=deque)
+    running: dict[AttemptId, anyio.CancelScope] = field(default_factory=dict)
+    kept: list[Report] = field(default_factory=list)
+    lost: anyio.Event = field(default_factory=anyio.Event)
+    how: Lost = field(default_factory=lambda: Lost("connection closed"))
+    fresh: bool = False  # its executor has started anew
+
+    # the port `Connection`
+
+    @property
+    def link(self) -> PlayedNode:
+        return self
+
+    async def wait_lost(self) -> Lost:
+        await self.lost.wait()
+        self.lost = anyio.Event()
+        return self.how
+
+    async def resume(self) -> bool:
+        await anyio.sleep(0.05)
+        if self.dead or self.cut:
+            raise ConnectFailed("no answer")
+        if self.fresh:
+            return False
+        self.say()
+        return True
+
+    async def close(self) -> None:
+        self.closed = True
+        await anyio.sleep(self.site.close_s)
+        self.stop()
+
+    # the port `Link`
+
+    def run(self, order: Order) -> None:
+        self.orders.append(order)
+        self.site.ran.append((self.node, order))
+        if self.dead:
+            return
+        if order.world is not None:
+            if order.rank == 0 and order.world.head_port in self.site.ports[self.node]:
+                self.site.ports[self.node].remove(order.world.head_port)
+                self.more_ports()
+            self.begin(order)
+        else:
+            self.waiting.append(order)
+            self.next()
+
+    def kill(self, attempt: AttemptId) -> None:
+        self.killed.append(attempt)
+        for order in list(self.waiting):
+            if order.attempt == attempt:
+                self.waiting.remove(order)
+                self.say(Finished(attempt, Verdict.KILLED, "killed", 0.0))
+        if attempt in self.running and not self.site.deaf:
+            self.running.pop(attempt).cancel()
+            self.site.start(self.say_later, Finished(attempt, Verdict.KILLED, "killed", 0.0))
+            self.next()
+
+    def recall(self, attempts: Sequence[AttemptId]) -> None:
+        back = [order for order in self.waiting if order.attempt in attempts]
+        for order in back:
+            self.waiting.remove(order)
+        self.say(Returned(tuple(order.attempt for order in back)))
+
+    def view(self, members: Sequence[tuple[NodeId, NodeFacts]]) -> None:
+        self.views.append(members)
+
+    # inside
+
+    def next(self) -> None:
+        alone = sum(1 for scope in self.running.values())
+        while self.waiting and alone < self.site.slots:
+            self.begin(self.waiting.popleft())
+            alone += 1
+
+    def begin(self, order: Order) -> None:
+        scope = self.running[order.attempt] = anyio.CancelScope()
+        self.site.start(self.play, order, scope)
+
+    async def play(self, order: Order, scope: anyio.CancelScope) -> None:
+        work = order.task.content
+        if callable(work):
+            work = work(order)
+        if order.announce:
+            self.say(Started(order.attempt))
+        with scope:
+            await anyio.sleep(float("inf") if work.hangs else work.takes_s)
+            if self.running.pop(order.attempt, None) is not None:
+                self.say(Finished(order.attempt, work.verdict, f"{order.task.id}@{self.node}", work.takes_s))
+                self.next()
+
+    def more_ports(self) -> None:
+        port = next(self.site.numbers)
+        self.site.ports[self.node].append(port)
+        self.site.start(self.say_later, PortsFree((port,)))
+
+    async def say_later(self, report: Report) -> None:
+        await anyio.sleep(0.01)
+        self.say(report)
+
+    def say(self, *reports: Report) -> None:
+        self.kept += reports
+        if not self.dead and not self.cut and self.kept:
+            kept, self.kept = self.kept, []
+            self.reports(kept)
+
+    def stop(self) -> None:
+        self.dead = True
+        for scope in self.running.values():
+            scope.cancel()
+        self.running.clear()
+
+    # a test's hands
+
+    def die(self, *, silent: bool = False) -> None:
+        """The machine is off; its connection closes, or (``silent``) nothing is heard of it any more."""
+        self.stop()
+        self.drop(silent=silent)
+
+    def drop(self, *, silent: bool = False, cause: str = "connection closed") -> None:
+        self.how = Lost(cause, silent=silent)
+        self.lost.set()
+
+
+class Site:
+    """All played nodes of a pool, and what a test wants of them."""
+
+    def __init__(self, slots: int, start: Callable[..., None]) -> None:
+        self.slots = slots
+        self.start = start
+        self.nodes: dict[NodeId, PlayedNode] = {}
+        self.ran: list[tuple[NodeId, Order]] = []
+        self.ports: dict[NodeId, list[int]] = {}
+        self.numbers = iter(range(20_000, 65_536))
+        self.ports_each = 2
+        self.refuse: dict[NodeId, list[ConnectFailed]] = {}
+        self.connect_s = 0.01
+        self.close_s = 0.0
+        self.deaf = False  # kills are not answered
+
+    async def __call__(self, node: NodeId, machine: Machine, reports: Callable[[Sequence[Report]], None]) -> PlayedNode:
+        await anyio.sleep(self.connect_s)
+        refusals = self.refuse.get(node) or self.refuse.get(NodeId(-1))
+        if refusals:
+            raise refusals[0] if len(refusals) == 1 else refusals.pop(0)
+        self.ports[node] = [next(self.numbers) for _ in range(self.ports_each)]
+        facts = NodeFacts(f"host{node}", machine.private_address, tuple(self.ports[node]))
+        self.nodes[node] = PlayedNode(self, node, machine, reports, facts)
+        return self.nodes[node]
+
+
+class Seen:
+    """The `Observe` port: everything that was told."""
+
+    def __init__(self) -> None:
+        self.tasks = True
+        self.events: list[tuple[float, str, dict[str, object]]] = []
+
+    def __call__(self, event: str, /, **facts: object) -> None:
+        self.events.append((anyio.current_time(), event, facts))
+
+    def all(self, event: str) -> list[dict[str, object]]:
+        return [facts for _, name, facts in self.events if name == event]
+
+    def at(self, event: str) -> list[float]:
+        return [at for at, name, _ in self.events if name == event]
+
+
+@dataclass(eq=False)
+class Rig:
+    """A pool on a fake cloud with played nodes."""
+
+    ref: Ref[m.PoolMessage]
+    provider: Fake
+    fleet: FakeFleet
+    site: Site
+    seen: Seen
+    endings: dict[JobId, Ending] = field(default_factory=dict)
+    all_endings: dict[JobId, tuple[Sequence[Ending], int]] = field(default_factory=dict)
+    jobs: int = 0
+
+    def submit(self, work: object = Work(), **options: object) -> JobId:
+        self.jobs += 1
+        job = JobId(self.jobs)
+        assert job not in self.endings
+
+        def settle(ending: Ending) -> None:
+            assert job not in self.endings, "settled twice"
+            self.endings[job] = ending
+
+        self.ref.tell(m.Submit(Task(TaskId(job), job, options.pop("function", b"f"), work, **options), settle))
+        return job
+
+    def broadcast(self, work: object = Work(), **options: object) -> JobId:
+        self.jobs += 1
+        job = JobId(self.jobs)
+
+        def settle(endings: Sequence[Ending], generation: int) -> None:
+            assert job not in self.all_endings, "settled twice"
+            self.all_endings[job] = (endings, generation)
+
+        spec = BroadcastSpec(
+            **{"job": job, "function": b"b", "content": work, "on_loss": OnLoss.RESTART, "collective": True}
+            | {"ranks_per_node": lambda facts: 1}
+            | options
+        )
+        self.ref.tell(m.Broadcast(spec, settle))
+        return job
+
+    async def ready(self) -> None:
+        await self.ref.ask(m.WhenReady(), within_s=3600)
+
+    async def state(self) -> m.PoolState:
+        return await self.ref.ask(m.Snapshot(), within_s=60)
+
+    async def settled(self, *jobs: JobId, within_s: float = 3600) -> None:
+        with anyio.fail_after(within_s):
+            while not all(job in self.endings or job in self.all_endings for job in jobs):
+                await anyio.sleep(0.01)
+
+    async def until(self, condition: Callable[[], bool], within_s: float = 3600) -> None:
+        with anyio.fail_after(within_s):
+            while not condition():
+                await anyio.sleep(0.01)
+
+
+SPEC = PoolSpec(desired=4, min=4, max=4, slots=1)
+
+
+@pytest.fixture
+def rig():
+    """Open a pool: ``async with rig(script=..., desired=...) as rig``."""
+
+    @asynccontextmanager
+    async def open_rig(
+        script: Script | None = None, *, prepare: Callable[[Site], None] = lambda site: None, **spec: object
+    ) -> AsyncIterator[Rig]:
+        if "desired" in spec:
+            spec = {"min": spec["desired"], "max": spec["desired"]} | spec
+        wanted = replace(SPEC, **spec)
+        provider, seen = Fake(script), Seen()
+        request = LaunchRequest("ssh-ed25519 CLIENT", wanted.desired)
+        async with anyio.create_task_group() as tasks, provider.open("p", Embedding("", "")) as fleet:
+            site = Site(wanted.slots, tasks.start_soon)
+            prepare(site)
+            async with supervise(fleet, request, wanted, site, seen, seed=1) as ref:
+                yield Rig(ref, provider, fleet, site, seen)
+            tasks.cancel_scope.cancel()
+
+    return open_rig
+
+
+@pytest.fixture
+def work():
+    return Work
