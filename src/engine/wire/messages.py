@@ -148,9 +148,8 @@ class Welcome(NamedTuple):
     version: int
     resumed: bool
     received: int  # reliable frames received so far from the client
-    facts: dict[
-        str, Any
-    ]  # hostname, pid, python, cloudpickle, cpus, memory_bytes, accelerators [[type, gb]], addresses
+    # hostname, pid, python, cloudpickle, cpus, memory_bytes, addresses, accelerators: [[type, memory_gb], ...]
+    facts: dict[str, Any]
     blobs: tuple[str, ...]  # that this node holds
     ports: tuple[int, ...]  # free TCP ports kept (bound, not listening) for generations whose head is this node
 

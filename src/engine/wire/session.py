@@ -15,18 +15,63 @@ from collections import deque
 
 from . import codec
 from .codec import ProtocolError
-from .messages import Ack, Hello, Message, Ping, Pong, Refused, Welcome
+from .messages import (
+    Ack,
+    Adopt,
+    Bye,
+    Credit,
+    Define,
+    Done,
+    Drop,
+    Ended,
+    Failed,
+    Hello,
+    Input,
+    Kill,
+    Message,
+    Notice,
+    Output,
+    Ping,
+    Pong,
+    Ports,
+    Recall,
+    Refused,
+    Returned,
+    Run,
+    Started,
+    View,
+    Welcome,
+    Yield,
+)
 
 UNCOUNTED = frozenset({Hello, Welcome, Refused, Ack, Ping, Pong})
+FOR_NODES = frozenset({Ack, Ping, Pong, View, Define, Run, Kill, Recall, Drop, Adopt, Bye, Input, Credit})
+FOR_CLIENTS = frozenset({Welcome, Refused, Ack, Ping, Pong, Credit}) | frozenset(
+    {Started, Done, Failed, Ended, Returned, Yield, Output, Notice, Ports}
+)
 ACK_EVERY = 64  # reliable frames received that make an `Ack` worth a write of its own
 
 
 class Session:
-    """Begins disconnected: what is sent waits until `resume` says where the other end is."""
+    """Begins disconnected: what is sent waits until `resume` says where the other end is.
 
-    __slots__ = ("_acknowledged", "_connected", "_kept", "_out", "_said", "_splitter", "kept_bytes", "received")
+    ``accepts`` are the messages that the other end may send: `FOR_NODES` or `FOR_CLIENTS`.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = (
+        "_accepts",
+        "_acknowledged",
+        "_connected",
+        "_kept",
+        "_out",
+        "_said",
+        "_splitter",
+        "kept_bytes",
+        "received",
+    )
+
+    def __init__(self, accepts: frozenset[type[Message]] = FOR_CLIENTS) -> None:
+        self._accepts = accepts
         self.received = 0  # reliable frames
         self.kept_bytes = 0  # sent, or to be sent, and not acknowledged: when it grows, the other end is slow or away
         self._said = 0  # of `received`, in the last Ack (or greeting)
@@ -81,6 +126,8 @@ class Session:
         for body in self._splitter.feed(data):
             message = codec.decode(body)
             kind = type(message)
+            if kind not in self._accepts:
+                raise ProtocolError(f"{kind.__name__} goes the other way")
             if kind is Ack:
                 self._release(message.received)  # type: ignore[union-attr]
                 continue

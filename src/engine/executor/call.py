@@ -1,0 +1,112 @@
+"""One attempt, from its `Run` to its answer. All of the user's code runs below `Caller.run`."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable, Iterator
+from time import perf_counter_ns
+from typing import Any, cast
+
+from ..wire import values
+from ..wire.messages import Cause, Done, Ended, Message, Run, RunFlag, Yield
+from . import blobs, context
+from .failure import failed
+from .info import VARIABLE, Info
+from .streams import Streams
+
+Answer = tuple[Message, list[int]]  # and its blob's descriptor, if it has one
+Program = Callable[[Callable[[], Any]], Any]
+
+
+
+class Interrupted(BaseException):
+    """Raised inside a task of a thread worker that is to end."""
+
+
+class Caller:
+    """Runs attempts, each in the thread that calls `run`."""
+
+    def __init__(self, info: Info, send: Callable[[Message, list[int]], None], *, alone: bool) -> None:
+        self._info = info
+        self._send = send
+        self._alone = alone
+        self._codes: dict[bytes, bytes | int] = {}  # not unpickled yet; an int is the descriptor of a blob
+        self._programs: dict[bytes, Program] = {}
+
+    def define(self, function: bytes, code: bytes, fds: list[int]) -> None:
+        if fds or code:  # else its blob was not there: the attempt that needs it says so
+            self._codes[function] = fds.pop() if fds else code
+
+    def run(self, run: Run, fds: list[int], streams: Streams | None) -> Answer:
+        """The answer; never raises."""
+        fields, text = self._info.of(run.job, run.number, run.world)
+        context.enter(context.TaskContext(run.attempt, run.job, run.number, fields, streams), alone=self._alone)
+        os.environ[VARIABLE] = text
+        began = perf_counter_ns()
+
+        def load() -> Any:
+            nonlocal began
+            try:
+                arguments = blobs.load(run.args, fds)
+            except Exception as error:
+                raise context.LoadError from error
+            began = perf_counter_ns()
+            return arguments
+
+        phase = "call"
+        try:
+            value = self._program(run.function)(load)
+            if run.flags & RunFlag.STREAM and streams is not None:
+                self._stream(run.attempt, value, streams)
+                value = None
+            took = _microseconds(began)
+            phase = "dump"
+            dumped, blob = blobs.dump(value, "result")
+            return Done(run.attempt, dumped, took), blob
+        except Interrupted:
+            return Ended(run.attempt, Cause.KILLED, 0, ""), []
+        except context.LoadError as error:
+            return failed(run.attempt, "load", error.__cause__ or error, _microseconds(began))
+        except values.Unpicklable as error:
+            return failed(run.attempt, "dump", error, _microseconds(began))
+        except BaseException as error:  # noqa: BLE001 - the edge: whatever the user's code raises becomes data
+            return failed(run.attempt, phase, error, _microseconds(began))
+        finally:
+            context.leave()
+            for fd in fds:  # never loaded
+                os.close(fd)
+            if perf_counter_ns() - began > 1_000_000:  # to find one takes 15 us: too long for each
+                self._info.release_port()
+
+    def _program(self, function: bytes) -> Program:
+        """Unpickled on first use, by the task that needs it."""
+        if (program := self._programs.get(function)) is not None:
+            return program
+        try:
+            if (code := self._codes.get(function)) is None:
+                raise LookupError(f"function {function.hex()} was not defined on this node")
+            program = cast("Program", pickle.loads(blobs.mapped(os.dup(code)) if isinstance(code, int) else code))
+        except Exception as error:
+            raise context.LoadError from error
+        self._programs[function] = program
+        return program
+
+    def _stream(self, attempt: int, items: Iterator[Any], streams: Streams) -> None:
+        """Each item when there is credit for it, so that nobody computes what nobody takes."""
+        index = 0
+        while streams.wait_credit():
+            try:
+                item = next(items)
+            except StopIteration:
+                return
+            value, blob = blobs.dump(item, f"item {index}")
+            self._send(Yield(attempt, value), blob)
+            index += 1
+        close = getattr(items, "close", None)
+        if close is not None:
+            close()
+
+
+def _microseconds(began: int) -> int:
+    return (perf_counter_ns() - began) // 1000

@@ -1,0 +1,448 @@
+"""What the executor decides: which attempt runs in which worker, when it is ended, and what the client is told. No I/O.
+
+Facts come in as calls with the time, effects go out of `decide`. Numbered, and each proved by breaking the code once:
+
+    EXEC-1  every attempt is answered exactly once: by its result, `Ended` or `Returned`
+    EXEC-2  an attempt that may have started is never delivered again
+    EXEC-3  no more attempts run than there are slots
+    EXEC-4  an attempt with streams, or in a process of its own, shares its worker's pipe with none
+    EXEC-5  a fresh worker runs one attempt, and no warm worker runs a FRESH one
+    EXEC-6  `Ended` is said when the attempt's worker is gone (or its thread has said so), never before
+    EXEC-7  nothing waits while a slot is free
+    EXEC-8  what `Recall` returns has not started
+    EXEC-9  behind an attempt that takes long, nothing stays stuck
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ..wire.messages import Cause, Ended, Message, Returned, Run, RunFlag, Started
+
+DEPTH = 16  # attempts in a worker's pipe, where they are short: it hides the wake-ups between them
+SHORT_US = 1000  # on average
+STALL_S = 0.020  # without a result, and what lies behind in the pipe is taken back
+PATIENCE_S = 1.0  # for a thread to react to its interruption
+FAREWELL_S = 2.0  # for a fresh process to end by itself (atexit)
+_PLAIN_WEIGHT = 0.25  # of the newest duration in the average
+
+_UNSHARED = RunFlag.STREAM | RunFlag.ALONE | RunFlag.FRESH
+
+
+class Fork(NamedTuple):
+    worker: int
+    slot: int  # `instance_info` says it
+    fresh: bool
+
+
+class Deliver(NamedTuple):
+    worker: int
+    run: Run
+    body: bytes
+
+
+class Steal(NamedTuple):
+    """Take back what the worker has not read; its results first, then `Core.stolen`."""
+
+    worker: int
+
+
+class Interrupt(NamedTuple):
+    worker: int
+    attempt: int
+
+
+class EndWorker(NamedTuple):
+    """Kill its whole process tree; `Core.gone` when that is proved."""
+
+    worker: int
+
+
+class Answer(NamedTuple):
+    """For the client: a message of ours, or the body of a worker's, to be relayed."""
+
+    message: Message | None
+    body: bytes = b""
+
+
+Effect = Fork | Deliver | Steal | Interrupt | EndWorker | Answer
+
+
+@dataclass(slots=True, eq=False)
+class _Worker:
+    id: int
+    fresh: bool
+    used: bool = False
+    ending: bool = False
+    stealing: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Slot:
+    index: int
+    warm: _Worker | None = None
+    worker: _Worker | None = None  # the warm one, or a fresh one in its place
+    pipe: deque[_Attempt] = field(default_factory=deque)  # delivered and not answered; the first one runs
+    since: float = 0.0  # of the last progress
+    short: bool = False  # what it runs is
+    stuck: bool = False  # stolen from, and no result since
+    rests_until: float | None = None  # its worker died before it did anything: not again at once
+    leaves_by: float | None = None  # its fresh worker has answered
+
+
+@dataclass(slots=True, eq=False)
+class _Recall:
+    returned: list[int]
+    waiting: set[int] = field(default_factory=set)  # workers to be stolen from
+
+
+@dataclass(slots=True, eq=False)
+class _Attempt:
+    run: Run
+    body: bytes
+    slot: _Slot | None = None
+    started: float = 0.0
+    doom: Cause | None = None
+    doomed_at: float = 0.0
+    recall: _Recall | None = None
+
+
+class Core:
+    def __init__(self) -> None:
+        self._effects: list[Effect] = []
+        self._queue: deque[_Attempt] = deque()
+        self._attempts: dict[int, _Attempt] = {}
+        self._slots: list[_Slot] = []
+        self._free: list[_Slot] = []  # the last one used is the first one used again
+        self._workers: dict[int, _Worker] = {}
+        self._recalls: list[_Recall] = []
+        self._typical_us: dict[bytes, float] = {}  # by function
+        self._threads = False
+        self._last_worker = 0
+        self._failures = 0  # workers in a row that died before they did anything
+
+    # --- facts -------------------------------------------------------------------------------------------------------
+
+    def open(self, slots: int, *, threads: bool) -> None:
+        """``threads``: one warm worker serves all slots."""
+        self._threads = threads and slots > 1
+        self._slots = [_Slot(index) for index in range(slots)]
+        for slot in self._slots:
+            if slot.warm is None:
+                self._make_warm(slot)
+        self._free = self._slots[::-1]
+
+    def submitted(self, run: Run, body: bytes) -> None:
+        if run.attempt not in self._attempts:
+            self._attempts[run.attempt] = attempt = _Attempt(run, body)
+            self._queue.append(attempt)
+
+    def killed(self, attempt_id: int, now: float) -> None:
+        attempt = self._attempts.get(attempt_id)
+        if attempt is None:  # answered already
+            return
+        if attempt.slot is None:
+            self._queue.remove(attempt)
+            self._end(attempt, Cause.KILLED, 0, "before it had started")
+        else:
+            self._doom(attempt, Cause.KILLED, now)
+
+    def recalled(self, attempt_ids: tuple[int, ...]) -> None:
+        recall = _Recall([])
+        for attempt_id in attempt_ids:
+            attempt = self._attempts.get(attempt_id)
+            if attempt is None:
+                continue
+            if attempt.slot is None:
+                self._queue.remove(attempt)
+                del self._attempts[attempt_id]
+                recall.returned.append(attempt_id)
+            elif attempt is not attempt.slot.pipe[0] and attempt.doom is None and attempt.slot.worker is not None:
+                attempt.recall = recall
+                recall.waiting.add(attempt.slot.worker.id)
+                self._steal(attempt.slot)
+        self._recalls.append(recall)
+        self._answer_recalls()
+
+    def finished(
+        self, worker_id: int, attempt_id: int, took_us: int, body: bytes, now: float, *, interrupted: bool = False
+    ) -> None:
+        """A worker answered; ``interrupted``: that it gave up, as told."""
+        attempt = self._attempts.get(attempt_id)
+        slot = attempt.slot if attempt is not None else None
+        if attempt is None or slot is None or slot.worker is None or slot.worker.id != worker_id:
+            return  # answered already
+        slot.pipe.remove(attempt)
+        if interrupted:
+            self._end(attempt, attempt.doom or Cause.KILLED, 0, _why(attempt))
+        else:
+            self._learn(attempt.run.function, took_us)
+            del self._attempts[attempt_id]
+            self._effects.append(Answer(None, body))
+        self._failures = 0
+        slot.since, slot.stuck = now, False
+        if slot.worker.fresh:
+            slot.leaves_by = now + FAREWELL_S
+        elif slot.pipe:
+            self._start(slot, now)
+        else:
+            self._release(slot)
+
+    def stolen(self, worker_id: int, attempt_ids: list[int]) -> None:
+        """What a worker had not read, oldest first. Its results were told before."""
+        worker = self._workers.get(worker_id)
+        if worker is None:
+            return
+        worker.stealing = False
+        for attempt_id in reversed(attempt_ids):
+            attempt = self._attempts.get(attempt_id)
+            if attempt is not None and attempt.slot is not None:
+                attempt.slot.pipe.remove(attempt)
+                self._unstarted(attempt)
+        for slot in self._slots:
+            if slot.worker is worker:
+                slot.stuck = True
+                for attempt in slot.pipe:
+                    attempt.recall = None
+                if slot.pipe and slot.pipe[0].doom is not None and not self._is_shared(worker):
+                    self._end_worker(worker)
+        for recall in self._recalls:
+            recall.waiting.discard(worker_id)
+        self._answer_recalls()
+
+    def gone(self, worker_id: int, cause: Cause, code: int, detail: str, now: float) -> None:
+        """A worker's whole process tree is; its last results, and what it had not read, were told before."""
+        worker = self._workers.pop(worker_id, None)
+        if worker is None:
+            return
+        worker.stealing = False
+        for recall in self._recalls:
+            recall.waiting.discard(worker_id)
+        rest: float | None = None
+        if not worker.used and not worker.ending:
+            self._failures += 1
+            rest = now + min(5.0, 0.02 * 2**self._failures)
+        for slot in [slot for slot in self._slots if worker in (slot.worker, slot.warm)]:
+            slot.rests_until = rest
+            if slot.warm is worker:
+                slot.warm = None
+            if slot.worker is worker:
+                self._vacate(slot, worker, cause, code, detail)
+                slot.worker = slot.warm
+        for slot in self._slots:
+            if slot.warm is None and slot.rests_until is None:
+                self._make_warm(slot)
+        self._free = [slot for slot in self._slots[::-1] if self._is_free(slot)]
+        self._answer_recalls()
+
+    def ticked(self, now: float) -> None:
+        """`due` has come."""
+        for slot in self._slots:
+            if slot.rests_until is not None and slot.rests_until <= now:
+                slot.rests_until = None
+                if slot.warm is None:
+                    self._make_warm(slot)
+                self._free = [slot for slot in self._slots[::-1] if self._is_free(slot)]
+            if slot.worker is not None and slot.leaves_by is not None and slot.leaves_by <= now:
+                self._end_worker(slot.worker)
+            if slot.pipe:
+                self._press(slot, slot.pipe[0], now)
+
+    def decide(self, now: float) -> list[Effect]:
+        """Place what can be placed; everything that must now happen, in order."""
+        while self._queue:
+            attempt = self._queue[0]
+            slot = self._free.pop() if self._free else self._stackable(attempt)
+            if slot is None:
+                break
+            self._queue.popleft()
+            self._place(attempt, slot, now)
+        effects, self._effects = self._effects, []
+        return effects
+
+    # --- questions ---------------------------------------------------------------------------------------------------
+
+    def due(self) -> float | None:
+        """When `ticked` must be called at the latest."""
+        times: list[float] = []
+        for slot in self._slots:
+            if slot.rests_until is not None:
+                times.append(slot.rests_until)
+            if slot.worker is None or slot.worker.ending:
+                continue
+            if slot.leaves_by is not None:
+                times.append(slot.leaves_by)
+            if not slot.pipe:
+                continue
+            head = slot.pipe[0]
+            if head.doom is not None and self._is_shared(slot.worker):
+                times.append(head.doomed_at + PATIENCE_S)
+            elif head.doom is None and head.run.timeout_s is not None:
+                times.append(head.started + head.run.timeout_s)
+            if len(slot.pipe) > 1 and not slot.stuck and not slot.worker.stealing:
+                times.append(slot.since + STALL_S)
+        return min(times, default=None)
+
+    def running(self, worker_id: int) -> int:
+        """The attempt a worker runs (the latest, where it runs several); 0: none."""
+        found, latest = 0, -1.0
+        for slot in self._slots:
+            if slot.worker is not None and slot.worker.id == worker_id and slot.pipe and slot.pipe[0].started > latest:
+                found, latest = slot.pipe[0].run.attempt, slot.pipe[0].started
+        return found
+
+    # --- placing -----------------------------------------------------------------------------------------------------
+
+    def _stackable(self, attempt: _Attempt) -> _Slot | None:
+        """The shortest pipe that one more short attempt may lie in."""
+        if self._threads or not self._is_short(attempt.run):
+            return None
+        best: _Slot | None = None
+        for slot in self._slots:
+            if (
+                slot.short
+                and 0 < len(slot.pipe) < (DEPTH if best is None else len(best.pipe))
+                and not slot.stuck
+                and slot.worker is not None
+                and not slot.worker.stealing
+                and not slot.worker.ending
+            ):
+                best = slot
+        return best
+
+    def _place(self, attempt: _Attempt, slot: _Slot, now: float) -> None:
+        run = attempt.run
+        if run.flags & RunFlag.FRESH:
+            slot.worker = self._make(slot.index, fresh=True)
+        worker = slot.worker
+        if worker is None:
+            raise AssertionError(f"slot {slot.index} counted as free without a worker")
+        worker.used = True
+        attempt.slot = slot
+        slot.pipe.append(attempt)
+        self._effects.append(Deliver(worker.id, run, attempt.body))
+        if len(slot.pipe) == 1:
+            slot.short, slot.since, slot.stuck = self._is_short(run), now, False
+            self._start(slot, now)
+
+    def _is_short(self, run: Run) -> bool:
+        return not run.flags & _UNSHARED and self._typical_us.get(run.function, SHORT_US) < SHORT_US
+
+    def _learn(self, function: bytes, took_us: int) -> None:
+        typical = self._typical_us.get(function)
+        self._typical_us[function] = took_us if typical is None else typical + _PLAIN_WEIGHT * (took_us - typical)
+
+    def _start(self, slot: _Slot, now: float) -> None:
+        """The first in the pipe runs from now on."""
+        attempt = slot.pipe[0]
+        attempt.started = now
+        if attempt.run.flags & RunFlag.ANNOUNCE:
+            self._effects.append(Answer(Started(attempt.run.attempt)))
+        if attempt.doom is not None:
+            self._press(slot, attempt, now)
+
+    def _release(self, slot: _Slot) -> None:
+        if self._is_free(slot):
+            self._free.append(slot)
+
+    def _is_free(self, slot: _Slot) -> bool:
+        worker = slot.worker
+        return worker is not None and not slot.pipe and not worker.fresh and not worker.ending and not slot.rests_until
+
+    def _is_shared(self, worker: _Worker) -> bool:
+        return self._threads and not worker.fresh
+
+    # --- ending ------------------------------------------------------------------------------------------------------
+
+    def _doom(self, attempt: _Attempt, cause: Cause, now: float) -> None:
+        """End it, wherever in a pipe it is. The first cause stays."""
+        if attempt.doom is None and attempt.slot is not None and attempt.slot.worker is not None:
+            attempt.doom, attempt.doomed_at = cause, now
+            if self._is_shared(attempt.slot.worker):
+                self._effects.append(Interrupt(attempt.slot.worker.id, attempt.run.attempt))
+            else:
+                self._press(attempt.slot, attempt.slot.pipe[0], now)
+
+    def _press(self, slot: _Slot, head: _Attempt, now: float) -> None:
+        """Whatever it is time for, of a slot that runs ``head``."""
+        worker = slot.worker
+        if worker is None or worker.ending:
+            return
+        if head.doom is None and head.run.timeout_s is not None and head.started + head.run.timeout_s <= now:
+            self._doom(head, Cause.TIMEOUT, now)
+            return
+        unread = len(slot.pipe) > 1 and not slot.stuck
+        if self._is_shared(worker):
+            if head.doom is not None and head.doomed_at + PATIENCE_S <= now:
+                self._end_worker(worker)
+        elif unread and (any(a.doom for a in slot.pipe) or slot.since + STALL_S <= now):
+            self._steal(slot)  # first take back whom it does not concern
+        elif head.doom is not None and not worker.stealing:
+            self._end_worker(worker)
+
+    def _steal(self, slot: _Slot) -> None:
+        if slot.worker is not None and not slot.worker.stealing and not slot.worker.ending:
+            slot.worker.stealing = True
+            self._effects.append(Steal(slot.worker.id))
+
+    def _end_worker(self, worker: _Worker) -> None:
+        if not worker.ending:
+            worker.ending = True
+            self._free = [slot for slot in self._free if slot.worker is not worker]
+            self._effects.append(EndWorker(worker.id))
+
+    def _vacate(self, slot: _Slot, worker: _Worker, cause: Cause, code: int, detail: str) -> None:
+        """The worker of a slot is gone: the first in the pipe with it, the others had not begun."""
+        slot.leaves_by, slot.stuck = None, False
+        if not slot.pipe:
+            return
+        head = slot.pipe.popleft()
+        while slot.pipe:
+            self._unstarted(slot.pipe.pop())
+        if head.doom is not None:
+            self._end(head, head.doom, 0, _why(head))
+        elif worker.ending:
+            self._end(head, Cause.SIGNAL, 9, "its process was killed to end another task in it")
+        else:
+            self._end(head, cause, code, detail)
+
+    def _unstarted(self, attempt: _Attempt) -> None:
+        """Back from a pipe. Called newest first."""
+        attempt.slot = None
+        if attempt.doom is not None:
+            self._end(attempt, attempt.doom, 0, "before it had started")
+        elif attempt.recall is not None:
+            del self._attempts[attempt.run.attempt]
+            attempt.recall.returned.append(attempt.run.attempt)
+        else:
+            self._queue.appendleft(attempt)
+
+    def _end(self, attempt: _Attempt, cause: Cause, code: int, detail: str) -> None:
+        del self._attempts[attempt.run.attempt]
+        self._effects.append(Answer(Ended(attempt.run.attempt, cause, code, detail)))
+
+    def _answer_recalls(self) -> None:
+        for recall in [recall for recall in self._recalls if not recall.waiting]:
+            self._recalls.remove(recall)
+            self._effects.append(Answer(Returned(tuple(sorted(recall.returned)))))
+
+    # --- workers -----------------------------------------------------------------------------------------------------
+
+    def _make_warm(self, slot: _Slot) -> None:
+        worker = self._make(slot.index, fresh=False)
+        for each in self._slots if self._threads else [slot]:
+            each.warm = worker
+            if each.worker is None:
+                each.worker = worker
+
+    def _make(self, index: int, *, fresh: bool) -> _Worker:
+        self._last_worker += 1
+        self._workers[self._last_worker] = worker = _Worker(self._last_worker, fresh)
+        self._effects.append(Fork(worker.id, index, fresh))
+        return worker
+
+
+def _why(attempt: _Attempt) -> str:
+    return f"ran longer than {attempt.run.timeout_s:g} s" if attempt.doom is Cause.TIMEOUT else "as asked"

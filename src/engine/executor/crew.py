@@ -1,0 +1,315 @@
+"""The workers of a home: does what the core decides, and tells it what they do. On the loop, without awaiting."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Callable
+from typing import Any, assert_never
+
+import msgpack
+
+from ..wire import codec
+from ..wire.messages import (
+    Cause,
+    Credit,
+    Define,
+    Done,
+    Ended,
+    Failed,
+    Input,
+    Kill,
+    Message,
+    Output,
+    Ports,
+    Run,
+    Value,
+    View,
+    Yield,
+)
+from . import forkserver
+from . import pipe as pipes
+from .board import Board
+from .core import Answer, Core, Deliver, EndWorker, Fork, Interrupt, Steal
+from .freeports import FreePorts
+from .memory import OomKills
+from .ports import Port
+from .store import Store
+
+Say = Callable[[Message | bytes], None]  # to the client: a message, or the body of one
+
+
+class Crew:
+    def __init__(
+        self,
+        forks: socket.socket,
+        *,
+        store: Store,
+        ports: FreePorts,
+        board: Board,
+        say: Say,
+        failed: Callable[[], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._forks = forks
+        self._store = store
+        self._free_ports = ports
+        self._board = board
+        self._say = say
+        self._failed = failed  # the fork server has ended
+        self.ended = asyncio.Event()  # it has, and nothing of any worker is left
+        self._core = Core()
+        self._ports: dict[int, Port] = {}
+        self._functions: dict[bytes, tuple[bytes, str | None]] = {}  # digest -> the body of its `Define`, its blob
+        self._view = b""
+        self._setup: dict[str, Any] = {}
+        self._streaming: dict[int, int] = {}  # attempt -> worker: where its `Credit` and `Input` go
+        self._oom = OomKills()
+        self._timer: asyncio.TimerHandle | None = None
+        self._listening = True
+        self._loop.add_reader(forks, self._forks_readable)
+
+    # --- from the client ---------------------------------------------------------------------------------------------
+
+    def open(self, setup: dict[str, Any], *, cwd: str, address: str) -> None:
+        """Start the workers: the first task finds one that is ready."""
+        slots, threads = setup["slots"], setup["kind"] == "thread"
+        order = {
+            "env": setup.get("env", {}),
+            "cwd": cwd,
+            "address": address,
+            "hostname": socket.gethostname(),
+            "lanes": slots if threads else 1,
+        }
+        self._order(forkserver.SETUP, order, fds=[self._board.fd])
+        self._core.open(slots, threads=threads)
+        self.act()
+
+    def view(self, message: View) -> None:
+        self._view = codec.body(message)
+
+    def define(self, message: Define, body: bytes) -> None:
+        self._functions[message.function] = body, message.blob
+
+    def run(self, run: Run, body: bytes) -> None:
+        self._core.submitted(run, body)
+
+    def kill(self, attempt: int) -> None:
+        self._core.killed(attempt, self._loop.time())
+
+    def recall(self, attempts: tuple[int, ...]) -> None:
+        self._core.recalled(attempts)
+
+    def pass_on(self, message: Input | Credit, body: bytes) -> None:
+        """To the task whose stream it is; nobody's if that has ended."""
+        port = self._ports.get(self._streaming.get(message.attempt, 0))
+        if port is not None:
+            value = message.item if isinstance(message, Input) else None
+            port.send(body, self._blob(value))
+
+    def listen(self, listening: bool) -> None:
+        """Whether to read what tasks print; who prints too much meanwhile waits."""
+        if listening != self._listening:
+            self._listening = listening
+            for port in self._ports.values():
+                port.read_outputs(listening)
+
+    def act(self) -> None:
+        """Do what the core wants now that it knows the news."""
+        core, loop = self._core, self._loop
+        while effects := core.decide(loop.time()):
+            for effect in effects:
+                match effect:
+                    case Deliver(worker, run, body):
+                        self._deliver(self._ports[worker], run, body)
+                    case Answer(message, body):
+                        self._say(body if message is None else message)
+                    case Steal(worker):
+                        self._take_back(self._ports[worker])
+                    case Fork(worker, slot, fresh):
+                        self._fork(worker, slot, fresh=fresh)
+                    case EndWorker(worker):
+                        self._order(forkserver.KILL, worker)
+                    case Interrupt(worker, attempt):
+                        self._ports[worker].send(codec.body(Kill(attempt)))
+                    case _:
+                        assert_never(effect)
+        due = core.due()
+        if due is not None and (self._timer is None or due < self._timer.when()):
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = loop.call_at(due, self._tick)
+
+    async def close(self, within_s: float) -> None:
+        """End every worker's process tree, and the fork server."""
+        if self._timer is not None:
+            self._timer.cancel()
+        try:
+            self._forks.shutdown(socket.SHUT_WR)
+        except OSError:  # it has ended itself
+            self.ended.set()
+        try:
+            async with asyncio.timeout(within_s):
+                await self.ended.wait()
+        except TimeoutError:  # it hangs in the kernel; its workers die with it, whenever that is
+            pass
+        self._loop.remove_reader(self._forks)
+        for port in self._ports.values():
+            port.close()
+        self._ports.clear()
+        self._forks.close()
+
+    # --- to workers --------------------------------------------------------------------------------------------------
+
+    def _fork(self, worker: int, slot: int, *, fresh: bool) -> None:
+        port = Port(self._loop, worker, self._heard_of, self._printed, self._core.running)
+        self._ports[worker] = port
+        fds = port.open_outputs(reading=self._listening)
+        self._order(forkserver.FORK, worker, slot, fresh, fds=fds)
+        for fd in fds[1:]:
+            os.close(fd)
+
+    def _deliver(self, port: Port, run: Run, body: bytes) -> None:
+        if run.world is not None and (more := self._free_ports.release_for(run.world)):
+            self._say(Ports(more))
+        if port.view is not self._view:
+            port.view = self._view
+            port.send(self._view)
+        if run.function not in port.known and run.function in self._functions:
+            port.known.add(run.function)
+            definition, blob = self._functions[run.function]
+            fd = self._store.fd(blob)
+            port.send(definition, [] if fd is None else [fd])
+        port.last = run.attempt
+        self._streaming[run.attempt] = port.worker
+        port.send(body, self._blob(run.args))
+
+    def _blob(self, value: Value | None) -> list[int]:
+        fd = self._store.fd(value.blob) if value is not None else None
+        return [] if fd is None else [fd]
+
+    def _take_back(self, port: Port) -> None:
+        """STEAL: first the worker's mail is taken, then its results: what remains running has begun, and not ended."""
+        unread = list(port.take_back())
+        self._hear(port)
+        attempts: list[int] = []
+        for body in unread:
+            message = codec.decode(body) if body[0] > pipes.PAUSE[0] else None
+            if isinstance(message, Run):
+                attempts.append(message.attempt)
+            elif isinstance(message, Define):
+                port.known.discard(message.function)
+            elif isinstance(message, View):
+                port.view = b""
+            elif message is None:
+                port.send(pipes.PAUSE)
+        self._core.stolen(port.worker, attempts)
+
+    def _order(self, *order: object, fds: list[int] | None = None) -> None:
+        try:
+            socket.send_fds(self._forks, [msgpack.packb(order)], fds or [])
+        except OSError:  # it has ended, as we shall hear
+            pass
+
+    # --- from workers ------------------------------------------------------------------------------------------------
+
+    def _heard_of(self, port: Port) -> None:
+        self._hear(port)
+        self.act()
+
+    def _hear(self, port: Port) -> None:
+        now = self._loop.time()
+        for body, fds in port.receive():
+            if body == pipes.PAUSE:
+                port.finish_outputs()
+                port.send(pipes.PAUSE)
+                continue
+            message = codec.decode(body)
+            if fds:
+                message = self._keep_blob(message, fds)
+                body = codec.body(message)  # noqa: PLW2901
+            match message:
+                case Done() | Failed():
+                    self._streaming.pop(message.attempt, None)
+                    self._core.finished(port.worker, message.attempt, message.duration_us, body, now)
+                case Ended(attempt):
+                    self._streaming.pop(attempt, None)
+                    self._core.finished(port.worker, attempt, 0, body, now, interrupted=True)
+                case Yield() | Credit() | Output():
+                    self._say(body)
+                case _:  # user code that writes into our pipe
+                    pass
+
+    def _keep_blob(self, message: Message, fds: list[int]) -> Message:
+        """A result that came as a descriptor gets its name."""
+        name = self._store.add_result(fds[0])
+        match message:
+            case Done():
+                return message._replace(value=message.value._replace(blob=name))
+            case Yield():
+                return message._replace(item=message.item._replace(blob=name))
+            case Failed(error=Value() as error):
+                return message._replace(error=error._replace(blob=name))
+        self._store.drop([name])
+        return message
+
+    def _printed(self, outputs: list[Output]) -> None:
+        for output in outputs:
+            self._say(output)
+
+    # --- from the fork server ----------------------------------------------------------------------------------------
+
+    def _forks_readable(self) -> None:
+        while True:
+            try:
+                data = self._forks.recv(65536, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                break
+            except ConnectionError:
+                data = b""
+            if not data:
+                self._loop.remove_reader(self._forks)
+                self.ended.set()
+                self._failed()
+                return
+            kind, worker, *rest = msgpack.unpackb(data)
+            if kind == forkserver.GONE:
+                self._gone(worker, *rest)
+        self.act()
+
+    def _gone(self, worker: int, status: int, detail: str) -> None:
+        port = self._ports.pop(worker, None)
+        if port is None:
+            return
+        self._take_back(port)
+        port.finish_outputs()
+        cause, code, said = self._verdict(status)
+        self._core.gone(worker, cause, code, detail or said, self._loop.time())
+        self._streaming = {attempt: where for attempt, where in self._streaming.items() if where != worker}
+        port.close()
+
+    def _verdict(self, status: int) -> tuple[Cause, int, str]:
+        killed_for_memory = self._oom.news()
+        if status < 0:
+            return Cause.EXIT, 1, ""
+        if os.WIFEXITED(status):
+            code = os.WEXITSTATUS(status)
+            return Cause.EXIT, code, f"its process exited with status {code}"
+        number = os.WTERMSIG(status)
+        if number == signal.SIGKILL and killed_for_memory:
+            return Cause.MEMORY, number, "the kernel killed its process: out of memory"
+        return Cause.SIGNAL, number, f"its process was killed by {_signal_name(number)}"
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._core.ticked(self._loop.time())
+        self.act()
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"

@@ -1,0 +1,50 @@
+"""What a node says of itself in `Welcome`, and whether it can work with a client."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+import cloudpickle
+
+from ..wire.messages import PROTOCOL_VERSION, Hello
+
+PYTHON = ".".join(platform.python_version_tuple()[:2])
+
+
+def facts(address: str, accelerators: Sequence[tuple[str, float]]) -> dict[str, Any]:
+    return {
+        "hostname": socket.gethostname(),
+        "pid": os.getpid(),
+        "python": PYTHON,
+        "cloudpickle": cloudpickle.__version__,
+        "cpus": len(os.sched_getaffinity(0)),
+        "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        "addresses": [address],
+        "accelerators": [list(accelerator) for accelerator in accelerators],
+    }
+
+
+def objection(hello: Hello) -> str | None:
+    """Why this node cannot serve that client; None: it can."""
+    for what, theirs, ours in (
+        ("protocol", hello.version, PROTOCOL_VERSION),
+        ("Python", hello.python, PYTHON),
+        ("cloudpickle", hello.cloudpickle, cloudpickle.__version__),
+    ):
+        if theirs != ours:
+            return f"the client has {what} {theirs}, the node {ours}: they may not understand each other"
+    setup = hello.setup
+    slots, kind, env = setup.get("slots"), setup.get("kind"), setup.get("env", {})
+    if type(slots) is not int or not 1 <= slots <= 1024:
+        return f"slots is {slots!r}: not a number from 1 to 1024"
+    if kind not in ("process", "thread"):
+        return f"kind is {kind!r}: neither process nor thread"
+    if type(env) is not dict or not all(type(x) is str and "\0" not in x for pair in env.items() for x in pair):
+        return "env is not texts by name"
+    if any("=" in name or not name for name in env):
+        return "env has a name with '=' in it"
+    return None

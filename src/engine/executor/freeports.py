@@ -1,0 +1,46 @@
+"""TCP ports kept free for generations whose head is this node: bound, so that nobody else gets them, not listening."""
+
+from __future__ import annotations
+
+import socket
+
+import msgpack
+
+KEPT = 4
+
+
+class FreePorts:
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._kept: dict[int, socket.socket] = {}
+
+    def open(self) -> tuple[int, ...]:
+        while len(self._kept) < KEPT:
+            self._keep()
+        return tuple(self._kept)
+
+    def release_for(self, world: bytes) -> tuple[int, ...]:
+        """A generation's task is about to run here: its head's port, if it is one of ours, is let go.
+
+        Returns what is kept instead.
+        """
+        fields = msgpack.unpackb(world)
+        sock = self._kept.pop(fields.get("head_port", 0), None) if fields.get("head_addr") == self._address else None
+        if sock is None:
+            return ()
+        sock.close()
+        return (self._keep(),)
+
+    def close(self) -> None:
+        for sock in self._kept.values():
+            sock.close()
+        self._kept.clear()
+
+    def _keep(self) -> int:
+        sock = socket.socket()
+        # Or whoever it is kept for could not bind it for a minute after it has served a connection.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(("", 0))
+        port: int = sock.getsockname()[1]
+        self._kept[port] = sock
+        return port

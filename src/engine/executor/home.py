@@ -1,0 +1,270 @@
+"""The executor on an asyncio loop: one client's session, over whatever channels it opens, and the workers behind it.
+
+The decisions are the core's, the counting is the session's; here bytes go in and out. All that a loop's tick has to say
+leaves in one write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..wire import codec
+from ..wire.messages import (
+    PROTOCOL_VERSION,
+    Adopt,
+    Bye,
+    Credit,
+    Define,
+    Drop,
+    Hello,
+    Input,
+    Kill,
+    Message,
+    Notice,
+    Ping,
+    Pong,
+    Recall,
+    Refused,
+    Run,
+    View,
+    Welcome,
+)
+from ..wire.session import FOR_NODES, Session
+from .board import Board
+from .crew import Crew
+from .door import Channel, Door
+from .facts import facts, objection
+from .freeports import FreePorts
+from .lines import Backlog
+from .notices import NoticeSource, PreemptFile
+from .store import Store
+
+CLOSE_S = 6.0  # the fork server gives its workers' process trees 5
+_KEPT_BYTES = 8 << 20  # not acknowledged, and tasks that print have to wait
+
+
+class Home:
+    """Ends by itself, and then calls ``ended``: on `Bye`, when the lease runs out, when the fork server dies.
+
+    ``forks`` is the control socket of a fork server that serves nobody else. ``lease_s`` holds until a client says its
+    own. ``same_host``: the client runs on this machine as this user, and opens large results by path.
+    """
+
+    def __init__(
+        self,
+        forks: socket.socket,
+        *,
+        directory: Path,
+        address: str,
+        same_host: bool,
+        ended: Callable[[], None],
+        accelerators: Sequence[tuple[str, float]] = (),
+        lease_s: float | None = None,
+        sources: Sequence[NoticeSource] | None = None,
+    ) -> None:
+        self._forks = forks
+        self._directory = directory
+        self._address = address
+        self._ended = ended
+        self._accelerators = accelerators
+        self._lease_s = lease_s
+        self._sources = [PreemptFile(directory / "preempt")] if sources is None else sources
+        self._store = Store(same_host=same_host)
+        self._ports = FreePorts(address)
+        self._board = Board()
+        self._session = Session(FOR_NODES)
+        self._session_name: str | None = None
+        self._control: Door | None = None
+        self._choked = False
+        self._backlog = Backlog()
+        self._doors: set[Door] = set()
+        self._flushing = False
+        self._heard_at = 0.0
+        self._lease: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closing: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        (self._directory / "work").mkdir(exist_ok=True)
+        self._crew = Crew(
+            self._forks, store=self._store, ports=self._ports, board=self._board, say=self._say, failed=self._end
+        )
+        self._free_ports = self._ports.open()
+        self._heard_at = self._loop.time()
+        self._check_lease()
+        for source in self._sources:
+            self._spawn(source.watch(lambda seconds, name=source.name: self.notice(name, seconds)))  # type: ignore[misc]
+
+    async def close(self) -> None:
+        """End every task's process tree and all the rest. Idempotent; takes up to `CLOSE_S` where the kernel hangs."""
+        if self._closing is None:
+            self._closing = self._loop.create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    def door(self, channel: Channel) -> Door:
+        door = Door(channel, self, self._store)
+        self._doors.add(door)
+        return door
+
+    def notice(self, source: str, seconds: float | None) -> None:
+        """This machine will be taken in ``seconds``, or (None) not after all: the client and every task learn it."""
+        self._board.post(None if seconds is None else time.time() + seconds)
+        self._say(Notice(source, seconds))
+
+    # --- the control channel -----------------------------------------------------------------------------------------
+
+    def greeted(self, door: Door, hello: Hello, rest: bytes) -> None:
+        reason = self._objection(hello)
+        if reason is not None:
+            door.write(codec.encode(Refused(reason, self._facts())))
+            door.close()
+            return
+        resumed = self._session_name is not None
+        if self._control is not None:
+            self._control.close()
+        self._session.resume(hello.received)
+        self._control = door
+        self._session_name = hello.session
+        self._lease_s = hello.lease_s
+        for entry in self._backlog.take():
+            self._say(entry)
+        if not resumed:
+            self._crew.open(hello.setup, cwd=str(self._directory / "work"), address=self._address)
+        welcome = Welcome(
+            PROTOCOL_VERSION, resumed, self._session.received, self._facts(), self._store.names(), self._ports.open()
+        )
+        door.write(codec.encode(welcome) + self._session.flush())
+        self._throttle()
+        self._check_lease()
+        self.heard(door, rest)
+
+    def heard(self, door: Door, data: bytes) -> None:
+        if door is not self._control:
+            return
+        self._heard_at = self._loop.time()
+        try:
+            for message, body in self._session.feed_framed(data):
+                self._obey(message, body)
+        finally:  # whatever came before something malformed counts
+            self._crew.act()
+            self._flush_soon()
+        self._throttle()
+
+    def choked(self, door: Door, full: bool) -> None:
+        if door is self._control:
+            self._choked = full
+            self._throttle()
+
+    def lost(self, door: Door) -> None:
+        self._doors.discard(door)
+        if door is self._control:
+            self._control = None
+            self._choked = False
+            self._session.lost()
+            self._throttle()
+
+    def _objection(self, hello: Hello) -> str | None:
+        if self._closing is not None:
+            return "this executor is ending"
+        if self._session_name not in (None, hello.session):
+            return "another session is in charge of this executor"
+        return objection(hello)
+
+    def _obey(self, message: Message, body: bytes) -> None:
+        crew = self._crew
+        match message:
+            case Run():
+                crew.run(message, body)
+            case Define():
+                crew.define(message, body)
+            case Credit() | Input():
+                crew.pass_on(message, body)
+            case Kill(attempt):
+                crew.kill(attempt)
+            case Recall(attempts):
+                crew.recall(attempts)
+            case Drop(blobs):
+                self._store.drop(blobs)
+            case Adopt(blob, path, size_bytes):
+                self._store.adopt(blob, path, size_bytes)
+            case View():
+                crew.view(message)
+            case Ping(sent_ms):
+                self._session.send(Pong(sent_ms))
+            case Bye():
+                self._end()
+            case _:
+                pass
+
+    def _facts(self) -> dict[str, Any]:
+        return facts(self._address, self._accelerators)
+
+    # --- saying ------------------------------------------------------------------------------------------------------
+
+    def _say(self, entry: Message | bytes) -> None:
+        if self._control is None:
+            self._backlog.add(entry)
+            return
+        if isinstance(entry, bytes):
+            self._session.send_body(entry)
+        else:
+            self._session.send(entry)
+        self._flush_soon()
+
+    def _flush_soon(self) -> None:
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        if self._control is not None and (data := self._session.flush()):
+            self._control.write(data)
+            self._throttle()
+
+    def _throttle(self) -> None:
+        """While the client is away, what tasks print is taken, and the oldest lost; while it is slow, they wait."""
+        keeping_up = not self._choked and self._session.kept_bytes < _KEPT_BYTES
+        self._crew.listen(keeping_up or self._control is None)
+
+    # --- ending ------------------------------------------------------------------------------------------------------
+
+    def _check_lease(self) -> None:
+        if self._lease is not None:
+            self._lease.cancel()
+            self._lease = None
+        if self._lease_s is None or self._closing is not None:
+            return
+        left = self._heard_at + self._lease_s - self._loop.time()
+        if left <= 0:
+            self._end()
+        else:
+            self._lease = self._loop.call_later(left, self._check_lease)
+
+    def _end(self) -> None:
+        if self._closing is None:
+            self._closing = self._loop.create_task(self._close())
+            self._closing.add_done_callback(lambda _: self._ended())
+
+    async def _close(self) -> None:
+        if self._lease is not None:
+            self._lease.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await self._crew.close(CLOSE_S)
+        for door in list(self._doors):
+            door.close()
+        self._ports.close()
+        self._store.close()
+        self._board.close()
+
+    def _spawn(self, watching: Any) -> None:
+        task = self._loop.create_task(watching)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

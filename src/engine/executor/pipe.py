@@ -1,0 +1,76 @@
+"""The pipe between home and worker: one message per datagram of a SOCK_SEQPACKET pair, with file descriptors beside it.
+
+A datagram is a message's body as `wire.codec` makes it, or one of two marks. What is too large for a socket buffer goes
+into a memfd that rides along.
+"""
+
+from __future__ import annotations
+
+import array
+import os
+import socket
+from collections.abc import Sequence
+
+SPILLED = b"\x00"  # the body is in the first descriptor (no body begins so: msgpack arrays begin with 0x9_)
+PAUSE = b"\x01"  # worker: take what the task has printed; home: taken, go on
+
+_DATAGRAM_BYTES = 96 * 1024  # the usual net.core.wmem_default, 208 KiB, is charged twice the size and more
+_RECEIVE_BYTES = 128 * 1024 - 1024  # below malloc's mmap threshold: 0.25 us instead of 17
+_ANCILLARY_BYTES = socket.CMSG_SPACE(4 * array.array("i").itemsize)
+
+Datagram = tuple[bytes, list[int]]
+
+
+def send(pipe: socket.socket, body: bytes, fds: Sequence[int] = (), flags: int = 0) -> None:
+    """Whole or not at all. The caller keeps ``fds`` and closes them."""
+    if len(body) <= _DATAGRAM_BYTES:
+        if fds:
+            socket.send_fds(pipe, [body], list(fds), flags)
+        else:
+            pipe.send(body, flags)
+        return
+    spill = os.memfd_create("spill", os.MFD_CLOEXEC)
+    try:
+        write_all(spill, [body])
+        socket.send_fds(pipe, [SPILLED], [spill, *fds], flags)
+    finally:
+        os.close(spill)
+
+
+def receive(pipe: socket.socket, flags: int = 0) -> Datagram:
+    """One message's body (empty: the other end is closed) and its descriptors, now the caller's.
+
+    Raises:
+        BlockingIOError: there is none, and ``flags`` or the socket say not to wait.
+    """
+    body, ancillary, flags, _ = pipe.recvmsg(_RECEIVE_BYTES, _ANCILLARY_BYTES, flags | socket.MSG_CMSG_CLOEXEC)
+    if not ancillary:
+        return body, []
+    fds = _descriptors(ancillary)
+    if body != SPILLED:
+        return body, fds
+    spill = fds.pop(0)
+    try:
+        return _read_all(spill), fds
+    finally:
+        os.close(spill)
+
+
+def write_all(fd: int, parts: Sequence[bytes | memoryview]) -> None:
+    """Plain writes, however large: the kernel fills the pages without a fault each."""
+    for part in parts:
+        view = memoryview(part).cast("B")
+        while view:
+            view = view[os.write(fd, view) :]
+
+
+def _read_all(fd: int) -> bytes:
+    return os.pread(fd, os.fstat(fd).st_size, 0)
+
+
+def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
+    fds = array.array("i")
+    for level, kind, content in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
+    return list(fds)

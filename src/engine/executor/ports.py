@@ -1,0 +1,171 @@
+"""The home's end of one worker: its pipe, what lies unread in it, and what its tasks print."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+
+from ..wire.messages import Output
+from . import pipe as pipes
+from .lines import Lines
+
+_READ_BYTES = 65536  # larger reads are mapped and unmapped each time: 16 us instead of 2
+_TAKE_READS = 4  # of a pipe whose writers may never stop; its capacity is 64 KiB
+
+
+class Port:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        worker: int,
+        heard: Callable[[Port], None],
+        printed: Callable[[list[Output]], None],
+        running: Callable[[int], int],
+    ) -> None:
+        self.worker = worker
+        self.known: set[bytes] = set()  # functions
+        self.view = b""
+        self.last = 0  # the attempt that was delivered last
+        self._loop = loop
+        self._heard = heard
+        self._printed = printed
+        self._running = running
+        self._pipe, self._far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._pipe.setblocking(False)
+        self._outgoing: deque[tuple[bytes, tuple[int, ...]]] = deque()
+        self._outputs: dict[int, int] = {}  # stream -> the pipe's reading end
+        self._lines = {stream: Lines(stream) for stream in (1, 2)}
+        self._unclaimed = dict.fromkeys(self._lines, b"")  # read, and nobody's yet
+        self._reading = False
+        loop.add_reader(self._pipe, heard, self)
+
+    def open_outputs(self, *, reading: bool) -> list[int]:
+        """The descriptors for a new process: its pipe, and where it prints. The last two are the caller's to close."""
+        fds = [self._far.fileno()]
+        for stream in self._lines:
+            self._outputs[stream], writing = os.pipe2(os.O_CLOEXEC)
+            os.set_blocking(self._outputs[stream], False)
+            fds.append(writing)
+        self.read_outputs(reading)
+        return fds
+
+    def send(self, body: bytes, fds: Sequence[int] = ()) -> None:
+        """At once, or as soon as the worker has read something."""
+        if not self._outgoing:
+            try:
+                pipes.send(self._pipe, body, fds)
+            except BlockingIOError:
+                self._loop.add_writer(self._pipe, self._drain)
+            except ConnectionError:  # it is gone, as we shall hear
+                return
+            else:
+                return
+        self._outgoing.append((body, tuple(os.dup(fd) for fd in fds)))
+
+    def receive(self) -> Iterator[pipes.Datagram]:
+        """All that the worker has said."""
+        while True:
+            try:
+                datagram = pipes.receive(self._pipe)
+            except (BlockingIOError, ConnectionError):
+                return
+            if not datagram[0]:
+                return
+            yield datagram
+
+    def take_back(self) -> Iterator[bytes]:
+        """What the worker has not read and never will: the bodies, oldest first."""
+        while True:
+            try:
+                body, fds = pipes.receive(self._far, socket.MSG_DONTWAIT)
+            except (BlockingIOError, ConnectionError):
+                break
+            _close(fds)
+            yield body
+        unsent, self._outgoing = self._outgoing, deque()
+        if unsent:
+            self._loop.remove_writer(self._pipe)
+        for body, dups in unsent:
+            _close(dups)
+            yield body
+
+    def read_outputs(self, reading: bool) -> None:
+        """Stop, and the pipes fill up, and whoever prints waits; or go on."""
+        if reading == self._reading:
+            return
+        self._reading = reading
+        for stream, fd in self._outputs.items():
+            if reading:
+                self._loop.add_reader(fd, self._readable, stream)
+            else:
+                self._loop.remove_reader(fd)
+
+    def finish_outputs(self) -> None:
+        """Everything printed until now belongs to the running attempt, and is all there is of it."""
+        for stream, lines in self._lines.items():
+            for _ in range(_TAKE_READS):
+                data = self._read(stream)
+                if not data:
+                    break
+                self._unclaimed[stream] += data
+            self._claim(stream)
+            self._printed(lines.finish())
+
+    def close(self) -> None:
+        self._loop.remove_reader(self._pipe)
+        self.read_outputs(reading=False)
+        for _ in self.take_back():
+            pass
+        for fd in self._outputs.values():
+            os.close(fd)
+        self._outputs.clear()
+        self._pipe.close()
+        self._far.close()
+
+    def _readable(self, stream: int) -> None:
+        """First read, then hear: a result that was still unheard is of an attempt that printed none of it.
+
+        (One that did print waits, before its result, until that is taken: see `Worker._pause`.)
+        """
+        self._unclaimed[stream] += self._read(stream)
+        self._heard(self)
+        self._claim(stream)
+
+    def _read(self, stream: int) -> bytes:
+        fd = self._outputs.get(stream)
+        if fd is None:
+            return b""
+        try:
+            data = os.read(fd, _READ_BYTES)
+        except BlockingIOError:
+            return b""
+        if not data:  # nobody is left who could print
+            self._loop.remove_reader(fd)
+            os.close(self._outputs.pop(stream))
+        return data
+
+    def _claim(self, stream: int) -> None:
+        data, self._unclaimed[stream] = self._unclaimed[stream], b""
+        if data:
+            self._printed(self._lines[stream].feed(self._running(self.worker) or self.last, data))
+
+    def _drain(self) -> None:
+        while self._outgoing:
+            body, fds = self._outgoing[0]
+            try:
+                pipes.send(self._pipe, body, fds)
+            except BlockingIOError:
+                return
+            except ConnectionError:
+                pass
+            self._outgoing.popleft()
+            _close(fds)
+        self._loop.remove_writer(self._pipe)
+
+
+def _close(fds: Sequence[int]) -> None:
+    for fd in fds:
+        os.close(fd)

@@ -1,0 +1,96 @@
+"""Processes: how ours die, what they inherit, and the killing of a whole tree."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from collections.abc import Iterable
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_libc = ctypes.CDLL(None)
+
+
+def die_with_parent(parent: int) -> None:
+    """SIGKILL for this process when ``parent``, which forked it, ends."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it had ended before
+        os._exit(1)
+
+
+def adopt_orphans() -> None:
+    """Descendants whose parent ends become this process's children, whatever session they made for themselves."""
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def close_all_but(keep: Iterable[int]) -> None:
+    """An inherited end of somebody's pipe would hide that pipe's end of file for ever."""
+    low = 0
+    for fd in sorted(set(keep)):
+        if low < fd:  # an empty range from 0 would close everything: it ends at -1
+            os.closerange(low, fd)
+        low = fd + 1
+    os.closerange(low, os.sysconf("SC_OPEN_MAX"))
+
+
+def children(pid: int) -> list[int]:
+    """Direct children, zombies too; none of a process that is gone."""
+    found: list[int] = []
+    try:
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            found += map(int, (thread / "children").read_text().split())
+    except (FileNotFoundError, ProcessLookupError):
+        if not _children_files():
+            return _children_by_search(pid)
+    return found
+
+
+def descendants(pid: int) -> list[int]:
+    found: list[int] = []
+    todo = [pid]
+    while todo:
+        some = children(todo.pop())
+        found += some
+        todo += some
+    return found
+
+
+def kill_tree(root: int) -> None:
+    """SIGKILL to ``root``, which must be a child of this process, and to all its descendants.
+
+    They are stopped first, until no new one turns up, so that none forks its way out. One that still did becomes this
+    process's child (see `adopt_orphans`): call again for those until there are none.
+    """
+    stopped: set[int] = set()
+    while fresh := {root, *descendants(root)} - stopped:
+        for pid in fresh:
+            _signal(pid, signal.SIGSTOP)
+        stopped |= fresh
+    for pid in stopped:
+        _signal(pid, signal.SIGKILL)
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):  # gone; or it changed its user, and only root can help
+        pass
+
+
+def _children_files() -> bool:
+    return Path(f"/proc/self/task/{os.getpid()}/children").exists()  # CONFIG_PROC_CHILDREN
+
+
+def _children_by_search(parent: int) -> list[int]:
+    found: list[int] = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                stat = (entry / "stat").read_text()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if int(stat.rpartition(")")[2].split()[1]) == parent:
+                found.append(int(entry.name))
+    return found

@@ -1,0 +1,75 @@
+"""The node's blobs: memfds that the home holds by name. Dropping a name frees it; who has mapped it keeps the pages."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from .pipe import write_all
+
+
+class Store:
+    def __init__(self, *, same_host: bool) -> None:
+        self._same_host = same_host
+        self._fds: dict[str, int] = {}
+        self._made = 0
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._fds)
+
+    def fd(self, name: str | None) -> int | None:
+        """Stays the store's."""
+        return None if name is None else self._fds.get(name)
+
+    def add(self, name: str, fd: int) -> None:
+        """A complete blob; the descriptor is the store's from now on."""
+        self.drop([name])
+        self._fds[name] = fd
+
+    def add_result(self, fd: int) -> str:
+        """A worker's blob, under a new name: on the client's own machine a path that it can open."""
+        self._made += 1
+        name = f"/proc/{os.getpid()}/fd/{fd}" if self._same_host else f"b{self._made}"
+        self.add(name, fd)
+        return name
+
+    def adopt(self, name: str, path: str, size_bytes: int) -> bool:
+        """A blob that somebody on this machine holds open; False: it is not there, or not that large."""
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return False
+        if os.fstat(fd).st_size != size_bytes:
+            os.close(fd)
+            return False
+        self.add(name, fd)
+        return True
+
+    def drop(self, names: Iterable[str]) -> None:
+        for name in names:
+            if (fd := self._fds.pop(name, None)) is not None:
+                os.close(fd)
+
+    def close(self) -> None:
+        self.drop(self.names())
+
+
+class Incoming:
+    """A blob that is still arriving."""
+
+    def __init__(self, name: str, size_bytes: int) -> None:
+        self.name = name
+        self.size_bytes = size_bytes
+        self.missing_bytes = size_bytes
+        self._fd = os.memfd_create("blob", os.MFD_CLOEXEC)
+
+    def write(self, data: bytes) -> None:
+        """At most `missing_bytes`."""
+        write_all(self._fd, [data])
+        self.missing_bytes -= len(data)
+
+    def done(self, store: Store) -> None:
+        store.add(self.name, self._fd)
+
+    def abandon(self) -> None:
+        os.close(self._fd)

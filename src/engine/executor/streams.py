@@ -1,0 +1,124 @@
+"""A running task's streams, on the worker's side: items in by `Credit` we give, items out by `Credit` we get.
+
+The worker's reader puts messages in; the task's threads (or its asyncio loop) take them out.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable
+from typing import Any
+
+from ..wire import values
+from ..wire.messages import Credit, Input, Message
+from . import blobs
+
+OUTPUT = -1  # the stream of the task's own items
+WINDOW = 16  # input items on the way or waiting
+
+
+class Streams:
+    def __init__(self, attempt: int, send: Callable[[Message], None]) -> None:
+        self._attempt = attempt
+        self._send = send
+        self._changed = threading.Condition()
+        self._watchers: list[Callable[[], None]] = []
+        self._items: defaultdict[int, deque[tuple[Input, list[int]]]] = defaultdict(deque)
+        self._asked: defaultdict[int, int] = defaultdict(int)  # items credited and not taken yet
+        self._over: dict[int, BaseException] = {}  # inputs that ended, and with what
+        self._credit = 0
+        self._closed = False  # the receiver of the output takes no more
+
+    def put(self, message: Message, fds: list[int]) -> None:
+        with self._changed:
+            match message:
+                case Input():
+                    self._items[message.stream].append((message, fds))
+                case Credit(_, stream, count) if stream == OUTPUT:
+                    self._credit += count
+                    self._closed = self._closed or count == 0
+                case _:
+                    pass
+            self._changed.notify_all()
+            watchers, self._watchers = self._watchers, []
+        for watcher in watchers:
+            watcher()
+
+    def wait_credit(self) -> bool:
+        """Until one more item may go out; False: none ever will."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._credit or self._closed)
+            self._credit -= 1
+            return not self._closed
+
+    def next(self, stream: int) -> Any:
+        while True:
+            with self._changed:
+                self._ask(stream)
+                self._changed.wait_for(lambda: self._items[stream] or stream in self._over)
+                found = self._take(stream)
+            if found is not None:
+                return self._unpack(stream, *found)
+
+    async def anext(self, stream: int) -> Any:
+        import asyncio  # only tasks that are async themselves pay for it
+
+        loop = asyncio.get_running_loop()
+        while True:
+            with self._changed:
+                self._ask(stream)
+                if (found := self._take(stream)) is None:
+                    changed = loop.create_future()
+                    self._watchers.append(_waker(loop, changed))
+            if found is not None:
+                try:
+                    return self._unpack(stream, *found)
+                except StopIteration:
+                    raise StopAsyncIteration from None
+            await changed
+
+    def close(self, stream: int) -> None:
+        with self._changed:
+            if stream not in self._over:
+                self._over[stream] = StopIteration()
+                self._send(Credit(self._attempt, stream, 0))
+
+    def discard(self) -> None:
+        """The task is over: what came too late is let go."""
+        for items in self._items.values():
+            for _, fds in items:
+                for fd in fds:
+                    os.close(fd)
+            items.clear()
+
+    def _ask(self, stream: int) -> None:
+        """Refill the window when half of it is used: one message for many items."""
+        if stream not in self._over and self._asked[stream] <= WINDOW // 2:
+            count = WINDOW - self._asked[stream]
+            self._asked[stream] += count
+            self._send(Credit(self._attempt, stream, count))
+
+    def _take(self, stream: int) -> tuple[Input, list[int]] | None:
+        if stream in self._over:
+            raise self._over[stream]
+        if not self._items[stream]:
+            return None
+        self._asked[stream] -= 1
+        return self._items[stream].popleft()
+
+    def _unpack(self, stream: int, message: Input, fds: list[int]) -> Any:
+        if message.item is not None:
+            return blobs.load(message.item, fds)
+        self._over[stream] = StopIteration()
+        if message.error is not None:
+            raise values.load(message.error)
+        raise self._over[stream]
+
+
+def _waker(loop: Any, future: Any) -> Callable[[], None]:
+    def wake() -> None:
+        loop.call_soon_threadsafe(lambda: future.done() or future.set_result(None))
+
+    return wake

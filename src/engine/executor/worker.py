@@ -1,0 +1,118 @@
+"""A worker process: runs attempts one after another, as they come out of its pipe, until it is killed."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import select
+import socket
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from ..wire import codec
+from ..wire.messages import Credit, Define, Input, Message, Run, RunFlag, View
+from . import pipe as pipes
+from .call import Caller
+from .info import Info
+from .output import Printed
+from .streams import Streams
+
+_STREAMED = RunFlag.STREAM | RunFlag.ALONE
+
+
+class Worker:
+    """One task at a time, in the process's only thread of ours."""
+
+    def __init__(self, pipe: socket.socket, index: int, setup: dict[str, Any], *, fresh: bool) -> None:
+        self._pipe = pipe
+        self._pid = os.getpid()
+        self._fresh = fresh
+        self._printed = Printed()
+        self._info = Info(index, setup["address"], setup["hostname"])
+        self._caller = Caller(self._info, self._send, alone=True)
+        self._behind: deque[pipes.Datagram] = deque()  # came while we waited for something else
+
+    def serve(self) -> NoReturn:
+        while True:
+            body, fds = self._behind.popleft() if self._behind else pipes.receive(self._pipe)
+            if not body:
+                os._exit(0)
+            message = codec.decode(body)
+            match message:
+                case Run():
+                    self._run(message, fds)
+                case Define(function, code):
+                    self._caller.define(function, code, fds)
+                case View(view):
+                    self._info.view(view)
+                case _:  # for a stream whose task is over
+                    for fd in fds:
+                        os.close(fd)
+
+    def _run(self, run: Run, fds: list[int]) -> None:
+        if run.flags & _STREAMED:
+            with _Reader(self._pipe, Streams(run.attempt, self._send)) as streams:
+                answer, blob = self._caller.run(run, fds, streams)
+        else:
+            answer, blob = self._caller.run(run, fds, None)
+        if self._printed.settle():
+            self._pause()
+        self._send(answer, blob)
+        if self._fresh:
+            try:
+                atexit._run_exitfuncs()
+            finally:
+                os._exit(0)
+
+    def _pause(self) -> None:
+        """Until what the task printed is taken: its answer must not overtake it, nor the next task's be mixed in."""
+        self._own()
+        pipes.send(self._pipe, pipes.PAUSE)
+        while (datagram := pipes.receive(self._pipe))[0] != pipes.PAUSE:
+            if not datagram[0]:
+                os._exit(0)
+            self._behind.append(datagram)
+
+    def _send(self, message: Message, fds: Sequence[int] = ()) -> None:
+        self._own()
+        pipes.send(self._pipe, codec.body(message), fds)
+        for fd in fds:
+            os.close(fd)
+
+    def _own(self) -> None:
+        if os.getpid() != self._pid:  # a child that the task forked, and that came back from it: it speaks for nobody
+            os._exit(0)
+
+
+class _Reader:
+    """While a task with streams runs: takes what comes for it out of the pipe, in a thread."""
+
+    def __init__(self, pipe: socket.socket, streams: Streams) -> None:
+        self._pipe = pipe
+        self._streams = streams
+        self._stop = os.eventfd(0, os.EFD_CLOEXEC)
+        self._thread = threading.Thread(target=self._read, daemon=True, name="outrider-streams")
+
+    def __enter__(self) -> Streams:
+        self._thread.start()
+        return self._streams
+
+    def __exit__(self, *_: object) -> None:
+        os.eventfd_write(self._stop, 1)
+        self._thread.join()
+        os.close(self._stop)
+        self._streams.discard()
+
+    def _read(self) -> None:
+        ready = select.poll()
+        ready.register(self._pipe, select.POLLIN)
+        ready.register(self._stop, select.POLLIN)
+        while all(fd != self._stop for fd, _ in ready.poll()):
+            body, fds = pipes.receive(self._pipe)
+            if not body:
+                os._exit(0)
+            message = codec.decode(body)
+            if isinstance(message, Credit | Input):
+                self._streams.put(message, fds)
