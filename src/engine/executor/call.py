@@ -19,7 +19,6 @@ Answer = tuple[Message, list[int]]  # and its blob's descriptor, if it has one
 Program = Callable[[Callable[[], Any]], Any]
 
 
-
 class Interrupted(BaseException):
     """Raised inside a task of a thread worker that is to end."""
 

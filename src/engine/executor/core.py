@@ -19,7 +19,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ..wire.messages import Cause, Ended, Message, Returned, Run, RunFlag, Started
+from ..wire.messages import Cause, Ended, Returned, Run, RunFlag, Started
 
 DEPTH = 16  # attempts in a worker's pipe, where they are short: it hides the wake-ups between them
 SHORT_US = 1000  # on average
@@ -61,13 +61,18 @@ class EndWorker(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """For the client: a message of ours, or the body of a worker's, to be relayed."""
+    """The executor's own word to the client."""
 
-    message: Message | None
-    body: bytes = b""
+    message: Started | Ended | Returned
 
 
-Effect = Fork | Deliver | Steal | Interrupt | EndWorker | Answer
+class Relay(NamedTuple):
+    """A worker's word to the client."""
+
+    body: bytes
+
+
+Effect = Fork | Deliver | Steal | Interrupt | EndWorker | Answer | Relay
 
 
 @dataclass(slots=True, eq=False)
@@ -180,7 +185,7 @@ class Core:
         else:
             self._learn(attempt.run.function, took_us)
             del self._attempts[attempt_id]
-            self._effects.append(Answer(None, body))
+            self._effects.append(Relay(body))
         self._failures = 0
         slot.since, slot.stuck = now, False
         if slot.worker.fresh:
@@ -284,6 +289,10 @@ class Core:
             if len(slot.pipe) > 1 and not slot.stuck and not slot.worker.stealing:
                 times.append(slot.since + STALL_S)
         return min(times, default=None)
+
+    def knows(self, attempt_id: int) -> bool:
+        """It was submitted, and has not been answered."""
+        return attempt_id in self._attempts
 
     def running(self, worker_id: int) -> int:
         """The attempt a worker runs (the latest, where it runs several); 0: none."""

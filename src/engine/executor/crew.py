@@ -24,7 +24,9 @@ from ..wire.messages import (
     Message,
     Output,
     Ports,
+    Returned,
     Run,
+    Started,
     Value,
     View,
     Yield,
@@ -32,7 +34,7 @@ from ..wire.messages import (
 from . import forkserver
 from . import pipe as pipes
 from .board import Board
-from .core import Answer, Core, Deliver, EndWorker, Fork, Interrupt, Steal
+from .core import Answer, Core, Deliver, EndWorker, Fork, Interrupt, Relay, Steal
 from .freeports import FreePorts
 from .memory import OomKills
 from .ports import Port
@@ -66,6 +68,7 @@ class Crew:
         self._view = b""
         self._setup: dict[str, Any] = {}
         self._streaming: dict[int, int] = {}  # attempt -> worker: where its `Credit` and `Input` go
+        self._early: dict[int, list[tuple[Input | Credit, bytes]]] = {}  # for attempts that wait for a worker
         self._oom = OomKills()
         self._timer: asyncio.TimerHandle | None = None
         self._listening = True
@@ -103,11 +106,12 @@ class Crew:
         self._core.recalled(attempts)
 
     def pass_on(self, message: Input | Credit, body: bytes) -> None:
-        """To the task whose stream it is; nobody's if that has ended."""
+        """To the task whose stream it is, as soon as it has a worker; nobody's if it has ended."""
         port = self._ports.get(self._streaming.get(message.attempt, 0))
         if port is not None:
-            value = message.item if isinstance(message, Input) else None
-            port.send(body, self._blob(value))
+            port.send(body, self._blob(message.item if isinstance(message, Input) else None))
+        elif self._core.knows(message.attempt):
+            self._early.setdefault(message.attempt, []).append((message, body))
 
     def listen(self, listening: bool) -> None:
         """Whether to read what tasks print; who prints too much meanwhile waits."""
@@ -124,8 +128,11 @@ class Crew:
                 match effect:
                     case Deliver(worker, run, body):
                         self._deliver(self._ports[worker], run, body)
-                    case Answer(message, body):
-                        self._say(body if message is None else message)
+                    case Relay(body):
+                        self._say(body)
+                    case Answer(message):
+                        self._forget(message)
+                        self._say(message)
                     case Steal(worker):
                         self._take_back(self._ports[worker])
                     case Fork(worker, slot, fresh):
@@ -185,6 +192,19 @@ class Crew:
         port.last = run.attempt
         self._streaming[run.attempt] = port.worker
         port.send(body, self._blob(run.args))
+        for message, early in self._early.pop(run.attempt, ()):
+            self.pass_on(message, early)
+
+    def _forget(self, answer: Started | Ended | Returned) -> None:
+        """What came for attempts that are over, and never ran."""
+        match answer:
+            case Ended(attempt):
+                self._early.pop(attempt, None)
+            case Returned(attempts):
+                for attempt in attempts:
+                    self._early.pop(attempt, None)
+            case _:
+                pass
 
     def _blob(self, value: Value | None) -> list[int]:
         fd = self._store.fd(value.blob) if value is not None else None
@@ -199,6 +219,9 @@ class Crew:
             message = codec.decode(body) if body[0] > pipes.PAUSE[0] else None
             if isinstance(message, Run):
                 attempts.append(message.attempt)
+                self._streaming.pop(message.attempt, None)
+            elif isinstance(message, Input | Credit):  # of a task that its worker did not live to read
+                self._early.setdefault(message.attempt, []).append((message, body))
             elif isinstance(message, Define):
                 port.known.discard(message.function)
             elif isinstance(message, View):

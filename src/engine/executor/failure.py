@@ -1,0 +1,47 @@
+"""A user's exception as data: what a client can show and, where it can be pickled, raise again."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+from types import TracebackType
+
+from ..wire.messages import Failed, Value
+from . import blobs
+
+_TEXT_BYTES = 64 * 1024  # of a traceback; the end says most
+_MESSAGE_BYTES = 8 * 1024
+_OURS = str(Path(__file__).parents[2])  # the package: its frames are not the user's
+
+
+def failed(attempt: int, phase: str, error: BaseException, took_us: int = 0) -> tuple[Failed, list[int]]:
+    """The answer for an attempt that raised, and the descriptor of its blob, if it has one. Never raises."""
+    kind = type(error)
+    pickled: Value | None
+    try:
+        pickled, blob = blobs.dump(error, "error")
+    except BaseException:  # noqa: BLE001 - its __reduce__ is the user's code too
+        pickled, blob = None, []
+    lines = traceback.format_exception(kind, error, _users(error.__traceback__))
+    name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+    text = _clean("".join(lines))[-_TEXT_BYTES:]
+    return Failed(attempt, phase, name, _text(error)[:_MESSAGE_BYTES], text, pickled, took_us), blob
+
+
+def _users(trace: TracebackType | None) -> TracebackType | None:
+    """Without our own frames on top."""
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OURS):
+        trace = trace.tb_next
+    return trace
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return _clean(str(error))
+    except Exception as broken:  # noqa: BLE001 - its __str__ is the user's code too
+        return f"<its text cannot be read: {type(broken).__name__}>"
+
+
+def _clean(text: str) -> str:
+    """What UTF-8 can carry."""
+    return text.encode("utf-8", "backslashreplace").decode()
