@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import reprlib
 from collections.abc import AsyncIterable, AsyncIterator, Coroutine, Generator, Iterable, Iterator
+from dataclasses import dataclass
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -50,6 +51,7 @@ class Job(Protocol[R_co]):
 
     def cancel(self) -> bool:
         """End the task on its node, with its whole process tree. False: it was over already."""
+        ...
 
     def done(self) -> bool: ...
 
@@ -59,6 +61,7 @@ class Job(Protocol[R_co]):
         Raises:
             asyncio.InvalidStateError: it is not.
         """
+        ...
 
 
 class AsyncRunner(Protocol):
@@ -96,24 +99,14 @@ class Detached(NamedTuple):
     inputs: tuple[Iterable[Any] | AsyncIterable[Any], ...]
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Pending:
     """What every pending call is: immutable, and neither a result nor a truth."""
 
-    __slots__ = ("args", "function", "kwargs", "options")
-
-    function: Decorated[Any]
+    function: Decorated[...]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     options: Options
-
-    def __init__(
-        self, function: Decorated[Any], args: tuple[Any, ...], kwargs: dict[str, Any], options: Options
-    ) -> None:
-        put = object.__setattr__
-        put(self, "function", function)
-        put(self, "args", args)
-        put(self, "kwargs", kwargs)
-        put(self, "options", options)
 
     @property
     def name(self) -> str:
@@ -135,12 +128,6 @@ class Pending:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.function, self.args, self.kwargs, self.options)
-
-    def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise AttributeError(f"{self!r} is immutable: call the function again, or use .with_() for other options")
-
-    def __delattr__(self, name: str) -> NoReturn:
-        self.__setattr__(name, None)
 
     def __repr__(self) -> str:
         arguments = [short.repr(each) for each in self.args]
@@ -218,21 +205,14 @@ class StreamCall(Pending, Generic[T]):
         __matmul__ = __gt__ = __and__ = _only_streams
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Calls(Generic[T]):
     """Several pending calls; immutable."""
 
-    __slots__ = ("calls",)
-
     calls: tuple[Call[Any], ...]
-
-    def __init__(self, calls: Iterable[Call[Any]]) -> None:
-        object.__setattr__(self, "calls", tuple(calls))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.calls,)
-
-    def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise AttributeError(f"{self!r} is immutable")
 
     def __repr__(self) -> str:
         return f"({' & '.join(map(repr, self.calls))})"

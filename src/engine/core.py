@@ -104,10 +104,10 @@ class Core:
         settings = self.settings
         try:
             async with AsyncExitStack() as stack:
-                self.observer(
-                    "pool_starting", pool=self.id, provider=settings.provider.name, nodes=settings.nodes.desired
-                )
                 fleet = await stack.enter_async_context(settings.provider.open(self.id, EMBEDDING))
+                self.observer.open()
+                name, nodes = settings.provider.name, settings.nodes
+                self.observer("pool_starting", pool=self.id, provider=name, desired=nodes.desired, min=nodes.min)
                 from .remote.connection import Connector
                 from .remote.ssh import new_key
 
@@ -123,7 +123,7 @@ class Core:
                 ref = await stack.enter_async_context(
                     supervise(fleet, request, self._spec(), self._connector, self.observer)
                 )
-                await ref.ask(WhenReady(), within=settings.boot_timeout_s + settings.replace_timeout_s)
+                await ref.ask(WhenReady(), within_s=settings.boot_timeout_s + settings.replace_timeout_s)
                 self._ref = ref
                 self._ready.set_result(None)
                 await self._stop.wait()

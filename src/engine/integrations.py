@@ -17,7 +17,9 @@ def using(*plugins: Plugin) -> Callable[[F], F]:
     def decorate(function: F) -> F:
         from .task import PLUGINS, Decorated
 
-        target = function.function if isinstance(function, Decorated) else function
+        target: Any = function
+        if isinstance(target, Decorated):
+            target = target.function
         setattr(target, PLUGINS, merged(getattr(target, PLUGINS, ()), plugins))
         return function
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections import deque
 from collections.abc import (
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
 from ..actors.ports import Ending, Settled, Verdict
 from .calls import Call
-from .executor.failure import describe
+from .executor.failure import failed
 from .jobs import SubmittedJob
 from .sizing import MOST, ChunkSize
 from .task import PLUGINS, AsyncCompute, Compute, SyncCompute
@@ -42,6 +43,14 @@ class Raised(NamedTuple):
     failed: Failed
 
 
+def _failed(error: Exception) -> Failed:
+    """Without a blob: an exception too large for a frame travels as its text."""
+    said, blob = failed(0, "call", error)
+    for fd in blob:
+        os.close(fd)
+    return said._replace(error=None) if blob else said
+
+
 class Chunk:
     """The function of a map's tasks: the user's, for one item after another."""
 
@@ -58,7 +67,7 @@ class Chunk:
             for item in items:
                 results.append(function(item))  # noqa: PERF401  what came before an error is kept
         except Exception as error:  # noqa: BLE001  it is the item's, and raised where its result would be
-            results.append(Raised(describe(0, "call", error)))
+            results.append(Raised(_failed(error)))
         return results
 
 
@@ -71,7 +80,7 @@ class AsyncChunk(Chunk):
             for item in items:
                 results.append(await self.function(item))  # noqa: PERF401
         except Exception as error:  # noqa: BLE001
-            results.append(Raised(describe(0, "call", error)))
+            results.append(Raised(_failed(error)))
         return results
 
 

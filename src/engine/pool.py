@@ -24,7 +24,7 @@ from .wire import values
 
 if TYPE_CHECKING:
     from .events import Event
-    from .observe import Console
+    from .observe.console import Console
     from .plugins.base import Plugin
     from .sync import SyncPool
 

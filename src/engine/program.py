@@ -8,6 +8,8 @@ import pickle
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from pathlib import Path
+from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from . import source
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 Load = Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]
 
 
-def build(function: Decorated[Any], plugins: Sequence[Plugin] = ()) -> bytes:
+def build(function: Decorated[...], plugins: Sequence[Plugin] = ()) -> bytes:
     """A pickled `Program`, for `wire.messages.Define`. ``plugins`` are the pool's; the function's own are added.
 
     Once per function and pool: a function of ``__main__`` takes its globals with it as they are now.
@@ -35,7 +37,8 @@ def build(function: Decorated[Any], plugins: Sequence[Plugin] = ()) -> bytes:
     chosen = merged(plugins, function.plugins)
     try:
         code = source.dumps_function(function)
-        extras = source.dumps(chosen, "plugins") if chosen else b""
+        modules = {type(plugin).__module__ for plugin in chosen}
+        extras = source.dumps(chosen, "plugins", *modules) if chosen else b""
     except Exception as error:
         raise pickling_error(error, function.__name__, "The function") from error
     return pickle.dumps(Program(function.__name__, code, extras, isinstance(function, StreamCompute)), 5)
@@ -96,12 +99,13 @@ class Program:
             yield partial(function, *args, **kwargs)
 
     def _loaded(self) -> Callable[..., Any]:
-        if self._function is None:
-            try:
-                self._function = pickle.loads(self._code)
-            except Exception as error:
-                raise LoadError from error
-        return self._function
+        if self._function is not None:
+            return self._function
+        try:
+            self._function = function = pickle.loads(self._code)
+        except Exception as error:
+            raise LoadError from error
+        return function  # type: ignore[no-any-return]
 
 
 @contextmanager
@@ -123,7 +127,10 @@ def _awaited(result: Any) -> Any:
     if inspect.iscoroutine(result):
         import asyncio
 
-        return asyncio.run(result)
+        try:
+            return asyncio.run(result)
+        except BaseException as error:  # noqa: BLE001  raised again
+            raise error.with_traceback(_users(error, asyncio))  # noqa: B904
     return result
 
 
@@ -142,7 +149,13 @@ def _stepped(items: AsyncIterator[Any]) -> Iterator[Any]:
 
     with asyncio.Runner() as runner:
         try:
-            while (item := runner.run(step())) is not ended:
+            while True:
+                try:
+                    item = runner.run(step())
+                except BaseException as error:  # noqa: BLE001  raised again
+                    raise error.with_traceback(_users(error, asyncio))  # noqa: B904
+                if item is ended:
+                    return
                 yield item
         finally:
             if inspect.isasyncgen(items):
@@ -151,3 +164,12 @@ def _stepped(items: AsyncIterator[Any]) -> Iterator[Any]:
 
 async def _closed(generator: Any) -> None:
     await generator.aclose()
+
+
+def _users(error: BaseException, module: ModuleType) -> TracebackType | None:
+    """The traceback from the user's first frame on, without those of ``module`` and ours above it."""
+    above = (str(Path(module.__file__ or "").parent), __file__)
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(above):
+        trace = trace.tb_next
+    return trace or error.__traceback__  # all of it, when it is asyncio's own error

@@ -45,8 +45,7 @@ def shard(  # type: ignore[misc]  # mypy 2.4 does not see that *more takes what 
         raise ValueError(f"shard() cuts its arguments alike, so they must be equally long, not {_listed(lengths)}")
     info = instance_info()
     picks = _picks(lengths[0], info.rank, info.world_size, Random(f"{seed}:{epoch}") if shuffle else None, drop_last)  # noqa: S311
-    parts = tuple(take(picks) for take in takers)
-    return parts if len(parts) > 1 else parts[0]
+    return tuple(take(picks) for take in takers) if more else takers[0](picks)
 
 
 def _picks(count: int, rank: int, world_size: int, random: Random | None, drop_last: bool) -> Picks:

@@ -6,7 +6,7 @@ import importlib
 import pickle
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib.machinery import ModuleSpec
 from threading import RLock
 from types import ModuleType
@@ -76,7 +76,7 @@ def copied(module: str) -> Iterator[None]:
             cloudpickle.unregister_pickle_by_value(loaded)
 
 
-def dumps_function(function: Decorated[Any]) -> bytes:
+def dumps_function(function: Decorated[...]) -> bytes:
     """A `@compute` function's own function, so that `pickle.loads` gives it on a node.
 
     Raises:
@@ -84,11 +84,10 @@ def dumps_function(function: Decorated[Any]) -> bytes:
     """
     if has_name(function):
         return pickle.dumps(_Named(function.__module__, function.__qualname__), 5)
-    with copied(function.__module__):
-        return dumps(function.function, function.__name__)
+    return dumps(function.function, function.__name__, function.__module__)
 
 
-def has_name(function: Decorated[Any]) -> bool:
+def has_name(function: Decorated[...]) -> bool:
     """Whether a node that imports its module finds it there."""
     home = named(sys.modules.get(function.__module__), function.__qualname__)
     return getattr(home, "function", None) is function.function and importable(function.__module__)
@@ -106,8 +105,8 @@ def imported(module: str, qualname: str) -> Any:
     return found
 
 
-def dumps(value: object, name: str) -> bytes:
-    """By cloudpickle.
+def dumps(value: object, name: str, *modules: str) -> bytes:
+    """By cloudpickle; what is from ``modules`` as a copy where nodes cannot import them.
 
     Raises:
         Unpicklable: ``name`` is what its path begins with.
@@ -116,11 +115,14 @@ def dumps(value: object, name: str) -> bytes:
 
     from .wire import values
 
-    try:
-        return bytes(cloudpickle.dumps(value, protocol=5))
-    except Exception:
-        values.dump(value, name)  # fails as well, and says where
-        raise
+    with ExitStack() as stack:
+        for module in modules:
+            stack.enter_context(copied(module))
+        try:
+            return bytes(cloudpickle.dumps(value, protocol=5))
+        except Exception:
+            values.dump(value, name)  # fails as well, and says where
+            raise
 
 
 class _Named:

@@ -136,8 +136,9 @@ class Options:
                     changes["name"] = value
                 case _:
                     raise unknown_option("@compute", option, tuple(known))
-        if options.get("retries") and (changes.get("at_most_once") or ("retry" not in options and self.at_most_once)):
-            _refuse(f'retry="never" and retries={options["retries"]} contradict each other: leave one out.')
+        retries = changes.get("retries")
+        if retries and (changes.get("at_most_once") or ("retry" not in options and self.at_most_once)):
+            _refuse(f'retry="never" and retries={retries} contradict each other: leave one out.')
         return replace(self, **changes)
 
     def given(self) -> TaskOptions:

@@ -204,7 +204,7 @@ def compute(function: Any = None, /, **options: Unpack[TaskOptions]) -> Any:
     return _decorate(function, chosen)
 
 
-_CLASSES: dict[Kind, type[Decorated[Any]]] = {
+_CLASSES: dict[Kind, type[Decorated[...]]] = {
     Kind.VALUE: SyncCompute,
     Kind.COROUTINE: AsyncCompute,
     Kind.ITERATOR: SyncStreamCompute,
@@ -212,7 +212,7 @@ _CLASSES: dict[Kind, type[Decorated[Any]]] = {
 }
 
 
-def _decorate(function: Callable[..., Any], options: Options) -> Decorated[Any]:
+def _decorate(function: Callable[..., Any], options: Options) -> Decorated[...]:
     if isinstance(function, Decorated):
         raise NotACall(f"{function.__name__} has @compute already: change its options with .with_(...)")
     if not callable(function) or isinstance(function, type):
@@ -220,12 +220,12 @@ def _decorate(function: Callable[..., Any], options: Options) -> Decorated[Any]:
     return _CLASSES[kind_of(function)](function, options)
 
 
-def _by_name(module: str, qualname: str, options: TaskOptions) -> Decorated[Any]:
+def _by_name(module: str, qualname: str, options: TaskOptions) -> Decorated[...]:
     """Unpickles a `@compute` function that can be imported."""
-    found: Decorated[Any] = source.imported(module, qualname)
+    found: Decorated[...] = source.imported(module, qualname)
     chosen = Options.of(**options)
     return found if found.options == chosen else found._like(found.function, chosen)
 
 
-def _by_value(function: Callable[..., Any], options: TaskOptions) -> Decorated[Any]:
+def _by_value(function: Callable[..., Any], options: TaskOptions) -> Decorated[...]:
     return _decorate(function, Options.of(**options))

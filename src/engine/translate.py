@@ -222,14 +222,20 @@ def _unpicklable(error: object) -> tuple[str, str, str]:
 
 
 def _located(error: E, place: Place, text: str) -> E:
-    """Says on the error where it happened. An exception class may refuse attributes; the note stays in any case."""
-    for name, value in (("node", place.node), ("rank", place.rank), ("attempt", place.attempt)):
-        with suppress(Exception):
-            setattr(error, name, value)
+    """Says on the error where it happened; past a ``__setattr__`` of its class, which may be frozen."""
     text = text.rstrip()
-    error.add_note(f"{place}, traceback there:\n{text}" if text else str(place))
-    # Short, because the note right below it has the frames: printed once, at the end, where one looks.
-    error.__cause__ = RemoteTraceback(f"raised in {place}", text)
+    note = f"{place}, traceback there:\n{text}" if text else str(place)
+    facts = {
+        "node": place.node,
+        "rank": place.rank,
+        "attempt": place.attempt,
+        "__notes__": [*getattr(error, "__notes__", ()), note],
+        # Short, because the note has the frames: printed once, at the end, where one looks.
+        "__cause__": RemoteTraceback(f"raised in {place}", text),
+    }
+    for name, value in facts.items():
+        with suppress(Exception):  # a property of that name
+            BaseException.__setattr__(error, name, value)
     return error
 
 

@@ -211,7 +211,9 @@ class Core:
                 slot.stuck = True
                 for attempt in slot.pipe:
                     attempt.recall = None
-                if slot.pipe and slot.pipe[0].doom is not None and not self._is_shared(worker):
+                if not slot.pipe:
+                    self._release(slot)
+                elif slot.pipe[0].doom is not None and not self._is_shared(worker):
                     self._end_worker(worker)
         for recall in self._recalls:
             recall.waiting.discard(worker_id)
@@ -420,12 +422,13 @@ class Core:
     def _unstarted(self, attempt: _Attempt) -> None:
         """Back from a pipe. Called newest first."""
         attempt.slot = None
-        if attempt.doom is not None:
-            self._end(attempt, attempt.doom, 0, "before it had started")
+        if attempt.doom is Cause.KILLED:
+            self._end(attempt, Cause.KILLED, 0, "before it had started")
         elif attempt.recall is not None:
             del self._attempts[attempt.run.attempt]
             attempt.recall.returned.append(attempt.run.attempt)
         else:
+            attempt.doom = None
             self._queue.appendleft(attempt)
 
     def _end(self, attempt: _Attempt, cause: Cause, code: int, detail: str) -> None:

@@ -16,7 +16,8 @@ from ..wire.messages import Output
 
 if TYPE_CHECKING:
     from ...providers.base import Machine
-    from . import Console, Sink
+    from .console import Console
+    from .sink import Sink
     from ..payload import Payload
 
 KEPT = 10_000  # events a slow reader may be behind before it misses the oldest
@@ -69,7 +70,7 @@ class Observer:
 
     def open(self) -> None:
         """Start the console; until then nothing of it is imported."""
-        from . import make_sink  # noqa: PLC0415
+        from .console import make_sink  # noqa: PLC0415
 
         self._sink = make_sink(self._console)
         self.tasks = self._sink.tasks

@@ -114,14 +114,12 @@ class _Leaving:
             self._thread.join(LEAVE_S)
 
     def wait(self, distributed: Any) -> None:
-        """Before the next group, the last one must be gone: frozen peers are by then."""
-        if self._thread is not None:
+        """Before the next group, the last one must be gone: by then frozen peers are."""
+        if self._thread is not None and distributed.is_initialized():
             self._thread.join(GONE_S)
-            self._thread = None
+        self._thread = None
         if distributed.is_initialized():
-            raise RuntimeError(
-                "an earlier task left its torch process group in this worker, and it cannot be taken down"
-            )
+            raise RuntimeError("an earlier task left its torch process group in this worker, which cannot be ended")
 
 
 _leaving = _Leaving()

@@ -209,6 +209,7 @@ class LocalFleet:
             os.kill(self._pid, 9)  # everything below dies with its parent
         os.waitpid(self._pid, 0)
         self._control.close()
+        self._events.close()
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def _last_words(self) -> str:
