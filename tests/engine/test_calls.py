@@ -73,12 +73,13 @@ def test_gather_makes_a_group_or_a_stream_of_results() -> None:
 
 def test_calls_are_immutable() -> None:
     call = f(1)
-    with pytest.raises(AttributeError, match="immutable"):
-        call.args = (2,)
-    with pytest.raises(AttributeError, match="immutable"):
+    for name in ("args", "kwargs", "options", "anything"):
+        with pytest.raises((AttributeError, TypeError)):
+            setattr(call, name, ())
+    with pytest.raises(AttributeError):
         del call.args
-    with pytest.raises(AttributeError, match="immutable"):
-        gather(call).calls = ()
+    with pytest.raises(AttributeError):
+        gather(call).calls = ()  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("thing", [f(1), f(1) & f(2), gather(f(1), stream=True), rows(2)], ids=repr)
@@ -113,9 +114,10 @@ async def test_a_group_without_parentheses_is_explained() -> None:
 
 
 def test_generators_and_groups_refuse_what_they_cannot_do() -> None:
+    stream: Any = rows(1)
     for misuse in (operator.matmul, operator.gt, operator.and_):
         with pytest.raises(NotACall, match="can only be streamed"):
-            misuse(rows(1), pool)
+            misuse(stream, pool)
     with pytest.raises(NotACall, match="broadcast the calls one by one"):
         _ = (f(1) & f(2)) @ pool
 

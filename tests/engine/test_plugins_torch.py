@@ -1,0 +1,212 @@
+"""The torch plugin: its variables, and process groups of real processes."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from outrider import Peer, SpecError, instance_info, plugins
+from outrider.actors.ports import NodeFacts
+
+# A rank by hand: the context that the executor would enter, and the program that it would call.
+RANK = """
+import json, os, sys, time
+from datetime import timedelta
+from outrider import compute, plugins
+from outrider.engine.executor import context
+from outrider.engine.program import build
+import pickle
+
+def run(body, info, **options):
+    context.enter(context.TaskContext(1, 1, 1, info), alone=True)
+    try:
+        program = pickle.loads(build(compute(body), [plugins.torch(**options)]))
+        return program(lambda: ((), {}))
+    finally:
+        context.leave()
+
+info = json.loads(sys.argv[1])
+"""
+
+ALL_REDUCE = (
+    RANK
+    + """
+def body():
+    import torch, torch.distributed as dist
+    value = torch.tensor([float(dist.get_rank() + 1)])
+    dist.all_reduce(value)
+    names = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT",
+             "GLOO_SOCKET_IFNAME", "OMP_NUM_THREADS"]
+    return [value.item(), dist.get_backend(), {name: os.environ.get(name) for name in names}]
+
+first = run(body, info)
+info["head_port"] = info["second_port"]
+second = run(body, info)
+import torch.distributed as dist
+print(json.dumps([first, second, dist.is_initialized(), "RANK" in os.environ]))
+"""
+)
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def world(size: int) -> list[dict[str, Any]]:
+    ports = free_port(), free_port()
+    peers = [{"rank": rank, "node": rank, "hostname": "here", "address": "127.0.0.1"} for rank in range(size)]
+    shared = {
+        **dict.fromkeys(("job", "worker", "local_rank", "accelerators", "total_accelerators"), 0),
+        **dict.fromkeys(("workers_per_node", "local_world_size", "attempt", "generation"), 1),
+        "pool": "p",
+        "total_nodes": size,
+        "world_size": size,
+        "head_addr": "127.0.0.1",
+        "head_port": ports[0],
+        "second_port": ports[1],
+        "accelerator": None,
+        "peers": peers,
+        "hostname": "here",
+    }
+    return [{**shared, "rank": rank, "node": rank, "is_head": rank == 0} for rank in range(size)]
+
+
+def start(code: str, info: dict[str, Any]) -> subprocess.Popen[str]:
+    clean = {name: value for name, value in os.environ.items() if name not in ("OMP_NUM_THREADS", "RANK")}
+    return subprocess.Popen(
+        [sys.executable, "-c", code, json.dumps(info)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=clean,
+    )
+
+
+def test_two_ranks_reduce_twice_in_the_same_processes() -> None:
+    infos = world(2)
+    ranks = [start(ALL_REDUCE, info) for info in infos]
+    for rank, process in enumerate(ranks):
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
+        first, second, initialized, environment = json.loads(out)
+        assert (first[0], second[0]) == (3, 3)
+        assert first[1] == "gloo"
+        assert first[2] == {
+            "RANK": str(rank),
+            "WORLD_SIZE": "2",
+            "LOCAL_RANK": "0",
+            "LOCAL_WORLD_SIZE": "1",
+            "NODE_RANK": str(rank),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(infos[0]["head_port"]),
+            "GLOO_SOCKET_IFNAME": "lo",
+            "OMP_NUM_THREADS": "1",
+        }
+        assert second[2]["MASTER_PORT"] == str(infos[0]["second_port"])
+        assert (initialized, environment) == (False, False)
+
+
+LOSING = (
+    RANK
+    + """
+def body():
+    import signal, torch, torch.distributed as dist
+    dist.barrier()
+    if dist.get_rank() == 1:
+        os.kill(os.getpid(), getattr(signal, HOW))
+    pending = dist.all_reduce(torch.ones(1 << 20), async_op=True) if ASYNC else None
+    dist.all_reduce(torch.ones(1 << 20))
+
+began = time.monotonic()
+try:
+    run(body, info, timeout=20)
+except Exception as error:
+    import torch.distributed as dist
+    print(json.dumps([type(error).__name__, time.monotonic() - began, dist.is_initialized()]), flush=True)
+os._exit(0)
+"""
+)
+
+
+@pytest.mark.parametrize("pending", [False, True], ids=["plain", "with a pending collective"])
+def test_a_rank_whose_peer_dies_gets_the_error_and_is_not_held_up(pending: bool) -> None:
+    ranks = [start(LOSING.replace("HOW", "'SIGKILL'").replace("ASYNC", str(pending)), info) for info in world(2)]
+    out, err = ranks[0].communicate(timeout=120)
+    ranks[1].communicate(timeout=120)
+
+    assert out, err
+    kind, _, initialized = json.loads(out)
+    assert "Error" in kind
+    assert not initialized
+
+
+ALONE = (
+    RANK
+    + """
+def body():
+    import torch, torch.distributed as dist
+    value = torch.ones(1)
+    dist.all_reduce(value)
+    if FAIL:
+        raise ValueError("mine")
+    return [dist.get_world_size(), value.item()]
+
+for FAIL in (True, False):
+    try:
+        print(json.dumps(run(body, info)))
+    except ValueError as error:
+        print(json.dumps(str(error)))
+"""
+)
+
+
+def test_a_task_of_its_own_is_a_group_of_one_also_after_an_error() -> None:
+    (info,) = world(1)
+    out, err = start(ALONE, info).communicate(timeout=120)
+
+    assert [json.loads(line) for line in out.splitlines()] == ["mine", [1, 1.0]], err
+
+
+def test_ranks_per_node_is_one_per_gpu_and_at_least_one() -> None:
+    none = NodeFacts("h", "127.0.0.1", ())
+    four = NodeFacts("h", "127.0.0.1", (), (("A100", 80.0),) * 4)
+    assert [plugins.torch().ranks_per_node(facts) for facts in (none, four)] == [1, 4]
+    assert plugins.torch(ranks_per_node=3).ranks_per_node(four) == 3
+
+
+def test_variables_follow_the_generations_view(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    info = replace(
+        instance_info(),
+        rank=5,
+        world_size=8,
+        local_rank=1,
+        local_world_size=2,
+        head_addr="10.0.0.1",
+        head_port=29500,
+        hostname="b",
+        peers=tuple(Peer(rank, rank // 2, "abcd"[rank // 2], "10.0.0.1") for rank in range(8)),
+    )
+    env = plugins.torch().env(info)
+
+    assert (env["NODE_RANK"], env["LOCAL_RANK"], env["MASTER_PORT"]) == ("2", "1", "29500")
+    assert "GLOO_SOCKET_IFNAME" not in env
+    assert env["OMP_NUM_THREADS"] == "1"
+    alone = replace(info, local_world_size=1, peers=info.peers[::2])
+    assert "OMP_NUM_THREADS" not in plugins.torch().env(alone)
+    monkeypatch.setenv("OMP_NUM_THREADS", "6")
+    assert plugins.torch().env(info)["OMP_NUM_THREADS"] == "6"
+
+
+def test_options_that_mean_nothing_are_refused() -> None:
+    wrong: list[dict[str, Any]] = [{"ranks_per_node": 0}, {"ranks_per_node": "many"}, {"backend": 3}, {"timeout": -1}]
+    for options in wrong:
+        with pytest.raises(SpecError, match=r"plugins\.torch: "):
+            plugins.torch(**options)

@@ -1,0 +1,245 @@
+"""How attempts ended, as nodes and the ledger say it, becomes what users catch."""
+
+import asyncio
+import pickle
+import traceback
+from functools import partial
+
+import pytest
+
+from outrider import errors
+from outrider.actors.ports import GaveUp, NodeId, Reason
+from outrider.engine.errors import Outcome, RemoteTraceback, SerializationError, TaskFailed
+from outrider.engine.translate import (
+    Place,
+    broadcast_error,
+    ended_error,
+    failed_error,
+    gave_up_error,
+    pickling_error,
+    provider_error,
+    unloadable_error,
+)
+from outrider.engine.wire.messages import Cause, Ended, Failed
+from outrider.engine.wire.values import Unpicklable
+from outrider.providers.errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
+
+PLACE = Place("train", node=4, rank=2, attempt=3)
+FRAMES = 'Traceback (most recent call last):\n  File "train.py", line 3, in train\nValueError: bad epoch\n'
+
+
+def failed(error: BaseException, phase: str = "call") -> Failed:
+    kind = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
+    return Failed(1, phase, kind, str(error), FRAMES, None, 10)
+
+
+def raised(error: BaseException) -> Exception:
+    return failed_error(failed(error), PLACE, partial(pickle.loads, pickle.dumps(error)))
+
+
+class Ranked(Exception):
+    """Has an idea of its own of what a rank is."""
+
+    @property
+    def rank(self) -> str:
+        return "general"
+
+
+class Frozen(Exception):
+    """Takes no attributes of others."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(name)
+
+
+class NeedsTwo(Exception):
+    """Pickles, but cannot be unpickled, as so many exceptions in the wild."""
+
+    def __init__(self, a: int, b: int) -> None:
+        super().__init__(f"{a} and {b}")
+
+
+def test_an_exception_comes_back_as_itself_with_where_it_happened() -> None:
+    error = raised(ValueError("bad epoch"))
+
+    assert type(error) is ValueError
+    assert (error.node, error.rank, error.attempt) == (4, 2, 3)  # type: ignore[attr-defined]
+    assert error.__notes__ == [f"train on node 4 (rank 2, attempt 3), traceback there:\n{FRAMES.rstrip()}"]
+    assert isinstance(error.__cause__, RemoteTraceback)
+    assert error.__cause__.text == FRAMES.rstrip()
+
+
+def test_the_remote_frames_are_printed_once_and_last() -> None:
+    printed = "".join(traceback.format_exception(raised(ValueError("bad epoch"))))
+
+    assert printed.count("train.py") == 1
+    assert printed.rstrip().endswith("ValueError: bad epoch")
+
+
+def test_notes_of_the_users_own_are_kept() -> None:
+    original = ValueError("bad epoch")
+    original.add_note("epoch was -1")
+
+    assert raised(original).__notes__[0] == "epoch was -1"
+
+
+def test_a_frozen_exception_gets_its_place_all_the_same() -> None:
+    error = raised(Frozen("x"))
+    assert type(error) is Frozen
+    assert (error.node, error.attempt) == (4, 3)  # type: ignore[attr-defined]
+    assert error.__notes__
+    assert error.__cause__
+
+
+def test_an_attribute_that_cannot_be_set_is_left_alone() -> None:
+    error = raised(Ranked("x"))
+    assert (error.rank, error.node) == ("general", 4)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError(), StopIteration(1), GeneratorExit()], ids=repr
+)
+def test_what_would_end_the_caller_instead_of_telling_it_is_wrapped(error: BaseException) -> None:
+    got = raised(error)
+
+    assert isinstance(got, TaskFailed)
+    assert type(error).__name__ in got.kind
+    assert type(error).__name__ in str(got)
+
+
+def test_an_exception_that_cannot_be_unpickled_names_type_module_and_versions() -> None:
+    got = raised(NeedsTwo(1, 2))
+
+    assert isinstance(got, TaskFailed)
+    assert got.kind.endswith(".NeedsTwo")
+    assert "1 and 2" in str(got)
+    assert "missing 1 required positional argument" in str(got)
+    assert got.versions
+    assert all(len(row) == 3 for row in got.versions)
+    assert got.traceback == FRAMES
+    assert "traceback there" in got.__notes__[0]
+
+
+def test_an_exception_that_could_not_be_pickled_there_is_named() -> None:
+    got = failed_error(failed(ValueError("holds a lock")), PLACE, None)
+
+    assert isinstance(got, TaskFailed)
+    assert (got.kind, got.node) == ("ValueError", 4)
+    assert "cannot be pickled" in str(got)
+
+
+def test_arguments_that_cannot_be_unpickled_there_are_a_serialization_error() -> None:
+    got = failed_error(failed(ModuleNotFoundError("No module named 'foo'"), "load"), PLACE, None)
+
+    assert isinstance(got, SerializationError)
+    assert "No module named 'foo'" in str(got)
+    assert "importable there" in str(got)
+
+
+def test_a_result_that_cannot_be_pickled_says_where_in_it() -> None:
+    reported = Unpicklable("result['model'].lock", "_thread.lock", "cannot pickle '_thread.lock' object")
+    got = failed_error(failed(reported, "dump"), PLACE, lambda: reported)
+
+    assert isinstance(got, SerializationError)
+    assert (got.path, got.kind) == ("result['model'].lock", "_thread.lock")
+    assert str(got).count("cannot be pickled") == 1
+
+
+def test_arguments_that_cannot_be_pickled_here_say_where() -> None:
+    reported = Unpicklable("args[0]['lock']", "_thread.lock", "cannot pickle '_thread.lock' object")
+    got = pickling_error(reported, "train", "an argument")
+
+    assert str(got) == (
+        "args[0]['lock'] of train cannot be pickled (cannot pickle '_thread.lock' object): "
+        "leave it out, or make it inside the function."
+    )
+
+
+def test_a_result_that_cannot_be_unpickled_here_is_explained() -> None:
+    got = unloadable_error(ModuleNotFoundError("No module named 'foo'"), PLACE)
+    assert "importable on both sides" in str(got)
+
+
+@pytest.mark.parametrize(
+    ("ended", "kind", "said"),
+    [
+        (Ended(1, Cause.TIMEOUT, 0, ""), errors.TaskTimeout, "its timeout of 5 s"),
+        (Ended(1, Cause.EXIT, 3, ""), errors.TaskKilled, "exit status 3"),
+        (Ended(1, Cause.SIGNAL, 11, ""), errors.TaskKilled, "SIGSEGV: native code"),
+        (Ended(1, Cause.SIGNAL, 9, ""), errors.TaskKilled, "SIGKILL, which somebody"),
+        (Ended(1, Cause.SIGNAL, 63, ""), errors.TaskKilled, "signal 63"),
+        (Ended(1, Cause.MEMORY, 9, ""), errors.TaskKilled, "out of memory"),
+        (Ended(1, Cause.KILLED, 9, ""), errors.TaskStopped, "stopped by the pool"),
+    ],
+)
+def test_each_end_has_its_error(ended: Ended, kind: type[errors.TaskError], said: str) -> None:
+    error = ended_error(ended, PLACE, 5.0)
+
+    assert type(error) is kind
+    assert said in str(error)
+    assert (error.task, error.node, error.rank, error.attempt) == ("train", 4, 2, 3)
+
+
+def test_facts_of_an_end_are_attributes() -> None:
+    exited = ended_error(Ended(1, Cause.EXIT, 3, ""), PLACE)
+    killed = ended_error(Ended(1, Cause.SIGNAL, 11, ""), PLACE)
+    starved = ended_error(Ended(1, Cause.MEMORY, 9, ""), PLACE)
+    assert isinstance(exited, errors.TaskKilled)
+    assert isinstance(killed, errors.TaskKilled)
+    assert isinstance(starved, errors.TaskKilled)
+    assert (exited.exit_code, killed.signal, starved.out_of_memory) == (3, 11, True)
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind"),
+    [
+        (Reason.LOST, errors.NodeLost),
+        (Reason.QUARANTINED, errors.TaskQuarantined),
+        (Reason.LOSING, errors.NodeLost),
+        (Reason.QUEUE_TIMEOUT, errors.QueueTimeout),
+        (Reason.CANCELLED, errors.TaskStopped),
+        (Reason.CLOSED, errors.PoolClosed),
+        (Reason.NO_REPLACEMENT, errors.CapacityError),
+    ],
+)
+def test_each_reason_to_give_up_has_its_error(reason: Reason, kind: type[Exception]) -> None:
+    error = gave_up_error(GaveUp(reason, ((NodeId(3), "killed by signal 9"),), rank=1), "train", queue_timeout_s=2)
+
+    assert type(error) is kind
+    assert "train" in str(error)
+    if isinstance(error, errors.NodeLost):
+        assert error.losses == ((3, "killed by signal 9"),)
+        assert "node 3: killed by signal 9" in str(error)
+
+
+def outcomes(*given: Exception | None) -> list[Outcome]:
+    return [Outcome(rank, rank, error, (lambda: 1) if error is None else None) for rank, error in enumerate(given)]
+
+
+def test_ranks_that_were_only_stopped_stay_out_of_the_group() -> None:
+    cause, stopped = ValueError("x"), errors.TaskStopped("stopped")
+    error = broadcast_error("train", outcomes(None, cause, stopped))
+
+    assert error.exceptions == (cause,)
+    assert error.message == "train failed on rank 1 of 3"
+    assert error.outcomes[2].error is stopped
+
+
+def test_a_group_of_stopped_ranks_alone_is_a_group_still() -> None:
+    assert len(broadcast_error("train", outcomes(errors.TaskStopped("a"), errors.TaskStopped("b"))).exceptions) == 2
+
+
+@pytest.mark.parametrize(
+    ("raised_below", "kind"),
+    [
+        (NoCapacity("no A100"), errors.CapacityError),
+        (QuotaExceeded("8 vCPU"), errors.QuotaError),
+        (NotAuthorized("expired"), errors.AuthError),
+        (BadRequest("no such zone"), errors.SpecError),
+        (ProviderError("500"), errors.CapacityError),
+    ],
+)
+def test_each_failure_of_a_provider_has_its_error(raised_below: ProviderError, kind: type[Exception]) -> None:
+    error = provider_error(raised_below)
+    assert type(error) is kind
+    assert str(raised_below) in str(error)

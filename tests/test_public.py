@@ -1,0 +1,62 @@
+"""`import outrider` is quick and light, and every public name is there for people and for type checkers."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import outrider
+
+HEAVY = {"asyncssh", "rich", "structlog", "torch", "numpy", "pandas", "anyio", "asyncio", "cloudpickle", "msgpack"}
+
+
+def fresh(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout.strip()
+
+
+def test_importing_is_quick() -> None:
+    """50 ms and not the promised 150: it measures 3, and a shared machine must not make this fail."""
+    code = "import time; began = time.perf_counter(); import outrider; print(time.perf_counter() - began)"
+    assert min(float(fresh(code)) for _ in range(3)) < 0.05
+
+
+def test_importing_imports_nothing_heavy() -> None:
+    assert fresh(f"import sys, outrider; print(sorted({HEAVY!r} & set(sys.modules)))") == "[]"
+
+
+def test_decorating_functions_imports_nothing_heavy() -> None:
+    code = (
+        "import sys\nfrom outrider import compute, gather, Nodes, Image, accelerators, errors, integrations, silent\n"
+        "f = compute(timeout=3)(lambda x: x)\ngather(f(1), f(2))\n"
+        f"print(sorted({HEAVY!r} & set(sys.modules)))"
+    )
+    assert fresh(code) == "[]"
+
+
+def test_every_public_name_is_there_and_told_to_type_checkers() -> None:
+    tree = ast.parse(Path(outrider.__file__).read_text())
+    told = {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        for line in node.body
+        if isinstance(line, ast.ImportFrom)
+        for alias in line.names
+    }
+
+    assert sorted(outrider.__all__) == outrider.__all__
+    assert told == set(outrider.__all__)
+    for name in outrider.__all__:
+        assert getattr(outrider, name) is not None
+    assert set(outrider.__all__) <= set(dir(outrider))
+
+
+def test_names_are_looked_up_once() -> None:
+    vars(outrider).pop("shard", None)
+    assert outrider.shard is vars(outrider)["shard"]
+
+
+def test_compute_pool_is_pool_and_unknown_names_are_attribute_errors() -> None:
+    assert outrider.ComputePool is outrider.Pool
+    assert not hasattr(outrider, "preemption")
+    assert outrider.__version__.count(".") == 2

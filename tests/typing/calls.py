@@ -1,0 +1,145 @@
+"""What type checkers see of functions, pending calls and both pools. Checked by `make typecheck`, never run."""
+
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from concurrent.futures import Future
+from typing import Any, assert_type
+
+from outrider import (
+    ComputePool,
+    Group,
+    GroupStream,
+    Job,
+    Local,
+    Pool,
+    SyncPool,
+    compute,
+    gather,
+    integrations,
+    plugins,
+    silent,
+    stdout,
+)
+from outrider.engine.plugins.torch import Torch
+
+
+@compute
+def train(epochs: int, rate: float = 0.1) -> float:
+    return epochs * rate
+
+
+@compute(timeout=3, retry="never", on_loss="fail", name="the name")
+def named(x: int) -> str:
+    return str(x)
+
+
+@compute
+async def fetch(url: str) -> bytes:
+    return url.encode()
+
+
+@compute(retries=1)
+async def fetch_again(url: str) -> bytes:
+    return url.encode()
+
+
+@compute
+def rows(n: int) -> Iterator[int]:
+    yield n
+
+
+@compute
+async def arows(n: int) -> AsyncIterator[str]:
+    yield str(n)
+
+
+@compute
+def total(numbers: Iterator[int]) -> int:
+    return sum(numbers)
+
+
+@silent
+@compute
+@integrations.torch
+@stdout(only="head")
+def decorated(x: int) -> int:
+    return x
+
+
+@compute
+@integrations.torch(backend="gloo")
+@stdout(only=lambda info: info.rank == 1)
+def decorated_too(x: int) -> int:
+    return x
+
+
+assert_type(train.local(1), float)
+assert_type(rows.local(1), Iterator[int])
+assert_type(arows.local(1), AsyncIterator[str])
+assert_type(train.with_(timeout=1).local(1, rate=2), float)
+assert_type(decorated.local(1), int)
+assert_type(gather(train(1), named(2)), Group[float, str])
+assert_type(gather(train(1), train(2), stream=True), GroupStream[float])
+assert_type(plugins.torch(backend="gloo"), Torch)
+assert_type(train(1) & named(2), Group[float, str])
+assert_type(train(1) & named(2) & fetch("u"), Group[float, str, bytes])
+assert_type(train(1) & (named(2) & fetch("u")), Group[float, str, bytes])
+
+
+async def here() -> None:
+    running: Coroutine[Any, Any, bytes] = fetch.local("u")
+    assert_type(await running, bytes)
+
+
+async def with_an_async_pool() -> None:
+    async with Pool(provider=Local(), nodes=4, plugins=[plugins.torch()]) as pool:
+        assert_type(await pool.run(train(10)), float)
+        assert_type(await (train(10) >> pool), float)
+        assert_type(await (fetch("u") >> pool), bytes)
+        assert_type(await (fetch_again("u") >> pool), bytes)
+        assert_type(await (decorated(1) >> pool), int)
+        assert_type(await (decorated_too(1) >> pool), int)
+        assert_type(await (total(iter([1])) >> pool), int)
+        assert_type(await pool.broadcast(named(1)), list[str])
+        assert_type(await (named(1) @ pool), list[str])
+        assert_type(named(1) > pool, Job[str])
+        assert_type(await (named(1) > pool), str)
+        assert_type(pool.submit(named(1)), Job[str])
+        assert_type(await pool.gather(train(1), named(2)), tuple[float, str])
+        assert_type(await ((train(1) & named(2)) >> pool), tuple[float, str])
+        assert_type(await ((train(1) & named(2) & fetch("u")) >> pool), tuple[float, str, bytes])
+        assert_type(train(1) & named(2) > pool, Job[tuple[float, str]])
+        assert_type(await (gather(train(1), named(2)) >> pool), tuple[float, str])
+        async for row in rows(3) >> pool:
+            assert_type(row, int)
+        async for text in arows(3) >> pool:
+            assert_type(text, str)
+        async for result in gather(train(1), train(2), stream=True) >> pool:
+            assert_type(result, float)
+        async for score in pool.map(named, [1, 2], limit=64):
+            assert_type(score, str)
+        assert_type(await pool.map(named, [1, 2]), list[str])
+        assert_type(await pool.map(train, [1, 2]), list[float])
+        async for item in pool.stream(rows(2)):
+            assert_type(item, int)
+
+
+def with_a_sync_pool() -> None:
+    with ComputePool(provider=Local(), accelerator="A100", nodes=(2, 8)) as pool:
+        assert_type(pool, SyncPool)
+        assert_type(train(10) >> pool, float)
+        assert_type(fetch("u") >> pool, bytes)
+        assert_type(pool.run(train(10)), float)
+        assert_type(named(1) @ pool, list[str])
+        assert_type(pool.broadcast(named(1)), list[str])
+        assert_type(named(1) > pool, Future[str])
+        assert_type((train(1) & named(2)) >> pool, tuple[float, str])
+        assert_type(gather(train(1), named(2), stream=False) >> pool, tuple[float, str])
+        assert_type(train(1) & named(2) > pool, Future[tuple[float, str]])
+        for row in rows(3) >> pool:
+            assert_type(row, int)
+        for text in arows(3) >> pool:
+            assert_type(text, str)
+        for result in gather(train(1), train(2), stream=True) >> pool:
+            assert_type(result, float)
+        for score in pool.map(named, [1, 2]):
+            assert_type(score, str)

@@ -1,0 +1,57 @@
+"""What type checkers must refuse. Every ignore is an expected error: one that is not needed is an error itself."""
+
+# pyright: reportUnnecessaryTypeIgnoreComment=true
+
+from collections.abc import Iterator
+
+from outrider import Image, Local, Nodes, Pool, SyncPool, Worker, compute, gather, stdout
+
+
+@compute
+def train(epochs: int) -> float:
+    return float(epochs)
+
+
+@compute
+def rows(n: int) -> Iterator[int]:
+    yield n
+
+
+def plain(x: int) -> int:
+    return x
+
+
+train("ten")  # type: ignore[arg-type]
+train(1, 2)  # type: ignore[call-arg]
+train.local("ten")  # type: ignore[arg-type]
+train.with_(timeot=3)  # type: ignore[call-arg]
+train.with_(retry="always")  # type: ignore[arg-type]
+compute(timeot=3)  # type: ignore[call-overload]
+compute(on_loss="explode")  # type: ignore[call-overload]
+train(1).args = ()  # type: ignore[misc]
+for _ in rows(3):  # type: ignore[attr-defined]
+    pass
+gather(train(1), plain)  # type: ignore[call-overload]
+stdout(only="tail")  # type: ignore[arg-type]
+Nodes("4")  # type: ignore[arg-type]
+Worker(kind="fiber")  # type: ignore[arg-type]
+Image(env={"A": 1})  # type: ignore[dict-item]
+
+
+async def with_an_async_pool(pool: Pool) -> None:
+    await pool.run(plain)  # type: ignore[arg-type]
+    await pool.run(train)  # type: ignore[arg-type]
+    await pool.run(train(1), on="tail")  # type: ignore[arg-type]
+    await pool.run(rows(1))  # type: ignore[arg-type]
+    await train(1)  # type: ignore[misc]
+    a: float = train(1) >> pool  # type: ignore[assignment]
+    await (rows(1) @ pool)  # type: ignore[operator]
+    train(1) & 3  # type: ignore[operator]
+    print(a, train(1) >> Local())  # type: ignore[operator]
+
+
+def with_a_sync_pool(pool: SyncPool) -> None:
+    pool.run(plain)  # type: ignore[arg-type]
+    a: str = train(1) >> pool  # type: ignore[assignment]
+    b: int = (train(1) & train(2)) >> pool  # type: ignore[assignment]
+    print(a, b)
