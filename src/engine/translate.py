@@ -182,7 +182,9 @@ def _own_error(failed: Failed, place: Place, load: Callable[[], object] | None) 
         error = load()
     except Exception as broken:  # noqa: BLE001  whatever a user's exception class does on the way in
         versions = _versions(failed)
-        known = "".join(f"; {what} is {here} here and {there} there" for what, here, there in versions)
+        known = "".join(
+            f"; {what} is {here} here" + (f" and {there} there" if there else "") for what, here, there in versions
+        )
         message = (
             f"{place} raised {failed.kind}: {failed.message} "
             f"(which cannot be unpickled here: {type(broken).__name__}: {_sentence(broken)}{known})"
@@ -264,9 +266,9 @@ def _versions(failed: Failed) -> tuple[tuple[str, str, str], ...]:
     """The package that the exception's type belongs to, with its version here and there."""
     package = failed.kind.partition(".")[0] if "." in failed.kind else "builtins"
     if package in sys.stdlib_module_names or package == "__main__":
-        return (("Python", platform.python_version(), getattr(failed, "version", "") or "unknown"),)
+        return (("Python", platform.python_version(), getattr(failed, "version", "")),)
     here = getattr(sys.modules.get(package), "__version__", None) or _distribution_version(package)
-    return ((package, here, getattr(failed, "version", "") or "unknown"),)
+    return ((package, here, getattr(failed, "version", "")),)
 
 
 def _distribution_version(package: str) -> str:
