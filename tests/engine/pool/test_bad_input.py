@@ -74,12 +74,12 @@ async def test_a_plain_function_is_refused_with_the_fix(pool: Pool) -> None:
     ({"plugins": ["torch"]}, "plugin"),
     ({"lease": -1}, "lease"),
 ])  # fmt: skip
-def test_a_pool_that_cannot_mean_anything_is_refused(arguments: dict[str, Any], said: str) -> None:
+async def test_a_pool_that_cannot_mean_anything_is_refused(arguments: dict[str, Any], said: str) -> None:
     with pytest.raises(SpecError, match=said):
         Pool(**arguments)
 
 
-def test_an_unknown_provider_option_is_named() -> None:
+async def test_an_unknown_provider_option_is_named() -> None:
     with pytest.raises((TypeError, SpecError), match="sate"):
         Local(sate="/tmp")  # type: ignore[call-arg]  # noqa: S108
     with pytest.raises(SpecError, match="less than"):
