@@ -132,15 +132,20 @@ class FakeFleet:
         self.provider.terminated.extend(ids)
         await anyio.sleep(self.provider.script.terminate_s)
         for machine in ids:
-            self.machines.pop(machine, None)
-            self.provider.alive.pop(machine, None)
+            if self.machines.pop(machine, None) is not None:
+                self.provider.alive.pop(machine, None)
 
-    async def events(self) -> AsyncIterator[MachineEvent]:
-        while True:
-            while self._events:
-                yield self._events.popleft()
+    def events(self) -> AsyncIterator[MachineEvent]:
+        return self
+
+    def __aiter__(self) -> AsyncIterator[MachineEvent]:
+        return self
+
+    async def __anext__(self) -> MachineEvent:
+        while not self._events:
             self._news = anyio.Event()
             await self._news.wait()
+        return self._events.popleft()
 
     # --- a test's hands -------------------------------------------------------------------------------------------
 

@@ -1,0 +1,226 @@
+"""What every provider must do, as checks that any test can run: ``for check in CHECKS: await check(subject)``.
+
+A check raises `AssertionError` with what it saw. The checks count machines from outside, with ``Subject.alive``: a
+provider's own word on what exists proves nothing about what it forgot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Generator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, TypeVar
+
+import anyio
+
+from .base import (
+    Embedding,
+    Fleet,
+    LaunchRequest,
+    Machine,
+    MachineEvent,
+    MachineGone,
+    MachineId,
+    MachineReachable,
+    Provider,
+)
+
+T = TypeVar("T")
+
+STEPS_AT_MOST = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A provider under test, and how to see and hurt its machines behind its back."""
+
+    provider: Provider
+    request: LaunchRequest
+    embedding: Embedding
+    alive: Callable[[], Awaitable[int]]  # machines that exist, of this provider, seen from outside
+    kill: Callable[[Machine], Awaitable[None]]  # as a power cut would
+    within_s: float = 30.0  # for anything it says it does
+
+
+# --- the checks -------------------------------------------------------------------------------------------------------
+
+
+async def launch_gives_distinct_machines_that_become_reachable(subject: Subject) -> None:
+    async with _opened(subject) as fleet:
+        machines = await _launch(subject, fleet, 2)
+        _check(len(machines) == 2, f"asked for 2 machines, got {len(machines)}")
+        _check(len({machine.id for machine in machines}) == 2, "two machines have one id")
+        _check(all(machine.host_key for machine in machines), "a machine has no host key to pin")
+        _check(len({machine.host_key for machine in machines}) == 2, "two machines share a host key")
+        await _all_reachable(subject, fleet, machines)
+        _check(await subject.alive() == 2, f"{await subject.alive()} machines exist, not 2")
+
+
+async def a_machine_that_ends_is_reported_gone(subject: Subject) -> None:
+    async with _opened(subject) as fleet:
+        machines = await _launch(subject, fleet, 2)
+        await subject.kill(machines[0])
+        gone = await _event(subject, fleet, lambda event: isinstance(event, MachineGone) and event.id == machines[0].id)
+        _check(isinstance(gone, MachineGone) and bool(gone.cause), "a machine is gone without a cause")
+
+
+async def terminate_is_confirmed_and_idempotent(subject: Subject) -> None:
+    async with _opened(subject) as fleet:
+        machines = await _launch(subject, fleet, 2)
+        first, second = machines[0].id, machines[1].id
+        with anyio.fail_after(subject.within_s):
+            await fleet.terminate([first])
+            _check(await subject.alive() == 1, "terminate returned before the machine was gone")
+            await fleet.terminate([first])
+            await fleet.terminate([first, second, MachineId("no-such-machine")])
+            await fleet.terminate([])
+        _check(await subject.alive() == 0, "a terminated machine exists")
+
+
+async def terminating_one_that_ended_by_itself_is_fine(subject: Subject) -> None:
+    async with _opened(subject) as fleet:
+        machines = await _launch(subject, fleet, 1)
+        await subject.kill(machines[0])
+        with anyio.fail_after(subject.within_s):
+            await fleet.terminate([machines[0].id])
+
+
+async def leaving_terminates_every_machine(subject: Subject) -> None:
+    async with _opened(subject) as fleet:
+        await _launch(subject, fleet, 2)
+    _check(await subject.alive() == 0, "machines are left after the context")
+
+
+async def leaving_by_an_error_terminates_and_raises_it(subject: Subject) -> None:
+    mark = RuntimeError("the body's own")
+    try:
+        async with subject.provider.open("contract", subject.embedding) as fleet:
+            await _launch(subject, fleet, 2)
+            raise mark
+    except* RuntimeError as group:
+        _check(group.exceptions[-1] is mark or mark in group.exceptions, f"the body's error became {group!r}")
+    _check(await subject.alive() == 0, "machines are left after an error")
+
+
+async def cancelling_at_any_await_leaves_nothing(subject: Subject) -> None:
+    async def use() -> None:
+        async with subject.provider.open("contract", subject.embedding) as fleet:
+            await fleet.launch(subject.request, 2)
+
+    async for step in cancelled_at_every_step(use):
+        _check(await subject.alive() == 0, f"cancelled at await {step}, machines are left")
+
+
+async def one_provider_serves_several_pools(subject: Subject) -> None:
+    async with subject.provider.open("one", subject.embedding) as one:
+        async with subject.provider.open("two", subject.embedding) as two:
+            (mine,) = await _launch(subject, one, 1)
+            (other,) = await _launch(subject, two, 1)
+            _check(mine.id != other.id, "machines of two pools have one id")
+            await one.terminate([other.id])
+            _check(await subject.alive() == 2, "one pool's fleet terminated another's machine")
+        _check(await subject.alive() == 1, "leaving one pool's context touched another's machine")
+    _check(await subject.alive() == 0, "machines are left after two pools")
+
+
+Check = Callable[[Subject], Awaitable[None]]
+CHECKS: tuple[Check, ...] = (
+    launch_gives_distinct_machines_that_become_reachable,
+    a_machine_that_ends_is_reported_gone,
+    terminate_is_confirmed_and_idempotent,
+    terminating_one_that_ended_by_itself_is_fine,
+    leaving_terminates_every_machine,
+    leaving_by_an_error_terminates_and_raises_it,
+    cancelling_at_any_await_leaves_nothing,
+    one_provider_serves_several_pools,
+)
+
+
+# --- cancelling at every await ----------------------------------------------------------------------------------------
+
+
+async def cancelled_at_every_step(use: Callable[[], Coroutine[Any, Any, object]]) -> AsyncIterator[int]:
+    """Run ``use`` again and again, cancelled at its first, second, ... await, until it ends before the cancellation.
+
+    Yields the number of the await after each run. What ``use`` starts in other tasks is cancelled only through it.
+    """
+    for step in count(1):
+        with anyio.CancelScope() as scope:
+            await _Stepped(use(), step, scope)
+        yield step
+        if not scope.cancel_called:
+            return
+        _check(step < STEPS_AT_MOST, "it never ends")
+
+
+class _Stepped:
+    """Awaits a coroutine and cancels a scope when it gives way for the ``at``-th time."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, object], at: int, scope: anyio.CancelScope) -> None:
+        self._coroutine, self._at, self._scope = coroutine, at, scope
+
+    def __await__(self) -> Generator[Any, Any, object]:
+        steps = 0
+        answer: Any = None
+        error: BaseException | None = None
+        while True:
+            try:
+                waits_for = self._coroutine.send(answer) if error is None else self._coroutine.throw(error)
+            except StopIteration as done:
+                return done.value
+            steps += 1
+            if steps == self._at:
+                self._scope.cancel()
+            answer, error = None, None
+            try:
+                answer = yield waits_for
+            except BaseException as thrown:  # noqa: BLE001 (passed on, as `yield from` would)
+                error = thrown
+
+
+# --- means ------------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def _opened(subject: Subject) -> AsyncIterator[Fleet]:
+    async with subject.provider.open("contract", subject.embedding) as fleet:
+        yield fleet
+    _check(await subject.alive() == 0, "machines are left after the context")
+
+
+async def _launch(subject: Subject, fleet: Fleet, machines: int) -> Sequence[Machine]:
+    with anyio.fail_after(subject.within_s):
+        return await fleet.launch(subject.request, machines)
+
+
+async def _all_reachable(subject: Subject, fleet: Fleet, machines: Sequence[Machine]) -> None:
+    waiting = {machine.id for machine in machines if machine.address is None}
+    if not waiting:
+        return
+
+    def last(event: MachineEvent) -> bool:
+        if isinstance(event, MachineReachable):
+            _check(event.machine.address is not None, "a reachable machine has no address")
+            waiting.discard(event.machine.id)
+        return not waiting
+
+    await _event(subject, fleet, last)
+
+
+async def _event(subject: Subject, fleet: Fleet, wanted: Callable[[MachineEvent], bool]) -> MachineEvent:
+    events = fleet.events()
+    try:
+        with anyio.fail_after(subject.within_s):
+            async for event in events:
+                if wanted(event):
+                    return event
+        raise AssertionError("the events ended")
+    finally:
+        if isinstance(events, AsyncGenerator):
+            await events.aclose()
+
+
+def _check(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise AssertionError(otherwise)
