@@ -53,10 +53,11 @@ class Leaky(Fake):
 
             async def __aexit__(self, *error):
                 kept = dict(fake.alive)
-                result = await opened.__aexit__(*error)
-                if error[0] is not None:
-                    fake.alive.update(kept)
-                return result
+                try:
+                    return await opened.__aexit__(*error)
+                finally:
+                    if error[0] is not None:
+                        fake.alive.update(kept)
 
         return Careless()
 
