@@ -108,8 +108,10 @@ async def cancelling_at_any_await_leaves_nothing(subject: Subject) -> None:
         async with subject.provider.open("contract", subject.embedding) as fleet:
             await fleet.launch(subject.request, 2)
 
-    async for step in cancelled_at_every_step(use):
+    async def nothing_is_left(step: int) -> None:
         _check(await subject.alive() == 0, f"cancelled at await {step}, machines are left")
+
+    await cancel_at_every_step(use, nothing_is_left)
 
 
 async def one_provider_serves_several_pools(subject: Subject) -> None:
@@ -140,18 +142,22 @@ CHECKS: tuple[Check, ...] = (
 # --- cancelling at every await ----------------------------------------------------------------------------------------
 
 
-async def cancelled_at_every_step(use: Callable[[], Coroutine[Any, Any, object]]) -> AsyncIterator[int]:
+async def cancel_at_every_step(
+    use: Callable[[], Coroutine[Any, Any, object]], after: Callable[[int], Awaitable[None]]
+) -> int:
     """Run ``use`` again and again, cancelled at its first, second, ... await, until it ends before the cancellation.
 
-    Yields the number of the await after each run. What ``use`` starts in other tasks is cancelled only through it.
+    ``after`` is called with the number of the await after each run; the last number is returned. What ``use`` starts in
+    other tasks is cancelled only through it.
     """
     for step in count(1):
         with anyio.CancelScope() as scope:
             await _Stepped(use(), step, scope)
-        yield step
+        await after(step)
         if not scope.cancel_called:
-            return
+            return step
         _check(step < STEPS_AT_MOST, "it never ends")
+    raise AssertionError("unreachable")
 
 
 class _Stepped:
