@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
@@ -10,17 +11,26 @@ from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 
-from ...actors.ports import NodeFacts, NodeId, Order, Verdict
+from ...actors.ports import NodeFacts, NodeId, Order
 from .. import events as ev
 from ..wire.messages import Output
 
 if TYPE_CHECKING:
     from ...providers.base import Machine
+    from ..payload import Payload
     from .console import Console
     from .sink import Sink
-    from ..payload import Payload
 
 KEPT = 10_000  # events a slow reader may be behind before it misses the oldest
+STATES = {
+    "node_suspect": "suspect",
+    "node_resumed": "ready",
+    "node_noticed": "noticed",
+    "node_notice_withdrawn": "ready",
+    "node_draining": "draining",
+}
+GONE = ("node_dismissed", "node_failed", "node_lost")
+POOL_STATES = {"pool_ready": "ready", "pool_closing": "closing", "pool_closed": "closed"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +39,7 @@ class NodeState:
 
     node: int
     state: str
+    rank: int | None = None  # among the ready nodes; None before it is
     machine: str = ""
     hostname: str = ""
     address: str = ""
@@ -70,10 +81,10 @@ class Observer:
 
     def open(self) -> None:
         """Start the console; until then nothing of it is imported."""
-        from .console import make_sink  # noqa: PLC0415
+        from .console import make_sink
 
-        self._sink = make_sink(self._console)
-        self.tasks = self._sink.tasks
+        self._sink = sink = make_sink(self._console)
+        self.tasks = sink.tasks
 
     def close(self) -> None:
         for reader in self._readers:
@@ -83,77 +94,37 @@ class Observer:
 
     # --- what is told to us ---------------------------------------------------------------------------------------
 
-    def __call__(self, event: str, /, **facts: Any) -> None:  # noqa: C901, PLR0912  a table
+    def __call__(self, event: str, /, **facts: Any) -> None:
+        """Keep the present state, and tell whoever watches. Called in the pool actor, which it must not harm."""
         now = time.time()
-        match event, facts:
-            case "pool_starting", {"pool": pool, "provider": provider, "desired": desired, "min": least}:
-                self._pool, self._desired, self._began = pool, desired, now
-                self._publish(ev.PoolStarting(now, pool, provider, desired, least))
-            case "pool_ready", {"ready": ready}:
-                self._state = "ready"
-                self._publish(ev.PoolReady(now, ready, now - self._began))
-            case "pool_resized", {"wanted": wanted}:
-                self._desired = wanted
-                self._publish(ev.PoolResized(now, wanted))
-            case "pool_closing", _:
-                self._state = "closing"
-                self._publish(ev.PoolClosing(now))
-            case "pool_closed", _:
-                self._state = "closed"
-                self._publish(ev.PoolClosed(now))
-            case "launch_failed", {"error": error, "retry_in_s": retry_in_s}:
-                self._publish(ev.LaunchFailed(now, error, retry_in_s))
-            case "node_launching", {"node": node, "machine": machine}:
-                self._node_launching(now, node, machine)
-            case "node_ready", {"node": node, "facts": node_facts}:
-                self._node_ready(now, node, node_facts)
-            case "node_suspect", {"node": node, "cause": cause}:
-                self._change(node, "suspect")
-                self._publish(ev.NodeSuspect(now, node, cause))
-            case "node_resumed", {"node": node}:
-                self._change(node, "ready")
-                self._publish(ev.NodeRecovered(now, node))
-            case "node_noticed", {"node": node, "source": source, "seconds": seconds}:
-                self._change(node, "noticed")
-                self._publish(ev.NodeNoticed(now, node, source, seconds))
-            case "node_notice_withdrawn", {"node": node, "source": source}:
-                self._change(node, "ready")
-                self._publish(ev.NodeNoticed(now, node, source, None))
-            case "node_draining", {"node": node}:
-                self._change(node, "draining")
-            case "node_dismissed", {"node": node}:
-                self._nodes.pop(node, None)
-                self._publish(ev.NodeClosed(now, node))
-            case (("node_lost" | "node_failed"), {"node": node, "cause": cause}):
-                self._nodes.pop(node, None)
-                self._publish(ev.NodeLost(now, node, cause))
-            case _:
-                if self.tasks:
-                    self._task_event(now, event, facts)
+        try:
+            self._keep(event, facts, now)
+            if event in ev.BY_NAME:
+                self._publish(ev.event(event, now, **facts))
+        except Exception as error:  # noqa: BLE001 - the edge
+            logging.getLogger("outrider").debug("could not observe %s: %r", event, error)
 
-    def _task_event(self, now: float, event: str, facts: Mapping[str, Any]) -> None:
-        job = facts.get("job", 0)
-        match event, facts:
-            case "task_submitted", {"task": task}:
-                self._publish(ev.TaskSubmitted(now, job, task, self._names.get(job, "")))
-            case "task_started", {"task": task, "node": node}:
-                self._publish(ev.TaskStarted(now, job, task, node, facts.get("rank", 0), facts.get("number", 1)))
-            case "task_finished", {"task": task, "node": node, "verdict": verdict, "busy_s": busy_s, "number": number}:
-                said = cast("Verdict", verdict).name.lower()
-                self._publish(ev.TaskFinished(now, job, task, node, said, busy_s, facts.get("rank", 0), number))
-            case "task_retried", {"task": task, "number": number, "cause": cause}:
-                self._publish(ev.TaskRetried(now, job, task, number, cause))
-            case "generation_started", {"generation": generation, "ranks": ranks}:
-                name = self._names.get(job, "")
-                if generation == 1:
-                    self._publish(ev.BroadcastStarted(now, job, generation, ranks, name))
-                else:
-                    self._publish(ev.GenerationStarted(now, job, generation, ranks))
-            case "generation_lost", {"generation": generation, "nodes": nodes, "cause": cause}:
-                self._publish(ev.GenerationLost(now, job, generation, nodes[0] if nodes else 0, cause))
-            case "broadcast_finished", {"generation": generation, "verdicts": verdicts}:
-                failed = sum(verdict is not Verdict.RETURNED for verdict in verdicts)
-                self._publish(ev.BroadcastFinished(now, job, generation, failed))
+    def _keep(self, event: str, facts: dict[str, Any], now: float) -> None:
+        """Apply the event to the present state, and add to its facts what only we know."""
+        if "job" in facts:
+            facts["function"] = self._names.get(facts["job"], "")
+        elif event in GONE:
+            self._nodes.pop(facts["node"], None)
+            self._launched.pop(facts["node"], None)
+        elif event in STATES:
+            self._change(facts["node"], state=STATES[event])
+        elif event == "node_launching":
+            self._node_launching(facts["node"], facts["machine"], now)
+        elif event == "node_ready":
+            facts["took_s"] = now - self._launched.pop(facts["node"], now)
+            self._node_ready(facts["node"], facts["facts"], facts["rank"])
+        elif event == "pool_starting":
+            self._pool, self._desired, self._began = facts["pool"], facts["wanted"], now
+        elif event == "pool_ready":
+            facts["took_s"] = now - self._began
+        elif event == "pool_resized":
+            self._desired = facts["wanted"]
+        self._state = POOL_STATES.get(event, self._state)
 
     def printed(self, node: NodeId, order: Order | None, output: Output) -> None:
         """A task's output has come."""
@@ -162,7 +133,7 @@ class Observer:
         rank, job, name = 0, 0, ""
         if order is not None:
             rank, job, name = order.rank, order.task.job, cast("Payload", order.task.content).name
-        stream = "stderr" if output.stream == 2 else "stdout"  # noqa: PLR2004
+        stream = "stderr" if output.stream == 2 else "stdout"
         text = output.text.decode(errors="replace")
         self._publish(ev.TaskOutput(time.time(), job, node, rank, stream, text, name, output.dropped))
 
@@ -177,23 +148,24 @@ class Observer:
         if self._names:
             self._names.pop(job, None)
 
-    def _node_launching(self, now: float, node: int, machine: Machine) -> None:
+    def _node_launching(self, node: int, machine: Machine, now: float) -> None:
         self._launched[node] = now
-        self._nodes[node] = NodeState(node, "launching", machine.id, facts=machine.facts)
-        self._publish(ev.NodeLaunching(now, node, machine.id))
+        self._nodes[node] = NodeState(node, "launching", machine=machine.id, facts=machine.facts)
 
-    def _node_ready(self, now: float, node: int, facts: NodeFacts) -> None:
-        count = len(facts.accelerators)
-        before = self._nodes.get(node, NodeState(node, "ready"))
-        self._nodes[node] = replace(
-            before, state="ready", hostname=facts.hostname, address=facts.address, accelerators=count
+    def _node_ready(self, node: int, facts: NodeFacts, rank: int) -> None:
+        self._nodes.setdefault(node, NodeState(node, "ready"))
+        self._change(
+            node,
+            state="ready",
+            rank=rank,
+            hostname=facts.hostname,
+            address=facts.address,
+            accelerators=len(facts.accelerators),
         )
-        took_s = now - self._launched.pop(node, now)
-        self._publish(ev.NodeReady(now, node, facts.hostname, facts.address, count, took_s))
 
-    def _change(self, node: int, state: str) -> None:
+    def _change(self, node: int, **changes: Any) -> None:
         if node in self._nodes:
-            self._nodes[node] = replace(self._nodes[node], state=state)
+            self._nodes[node] = replace(self._nodes[node], **changes)
 
     def _publish(self, event: ev.Event) -> None:
         if self._sink is not None:
