@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -183,14 +183,14 @@ class Observer:
         nodes = tuple(self._nodes.values())
         return Snapshot(self._pool, self._state, self._desired, nodes, self.submitted, self.finished)
 
-    def subscribe(self) -> AsyncIterator[ev.Event]:
+    def subscribe(self) -> AsyncGenerator[ev.Event, None]:
         """Events from this call on, until the pool has closed."""
         reader = _Reader()
         self._readers.append(reader)
         self.tasks = True
         return self._read(reader)
 
-    async def _read(self, reader: _Reader) -> AsyncIterator[ev.Event]:
+    async def _read(self, reader: _Reader) -> AsyncGenerator[ev.Event, None]:
         try:
             while True:
                 while reader.events:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from dataclasses import replace
 
 import pytest
@@ -87,7 +88,8 @@ async def test_a_slow_reader_misses_the_oldest(observer: Observer) -> None:
     events = observer.subscribe()
     for wanted in range(KEPT + 5):
         observer("pool_resized", wanted=wanted)
-    first = await anext(events)
+    async with aclosing(events):
+        first = await anext(events)
     assert isinstance(first, ev.PoolResized)
     assert first.wanted == 5
 
@@ -96,7 +98,8 @@ async def test_a_slow_reader_misses_the_oldest(observer: Observer) -> None:
 async def test_output_is_decoded_and_named(observer: Observer) -> None:
     events = observer.subscribe()
     observer.printed(NodeId(3), None, Output(1, 2, b"caf\xc3\xa9 \xff\n", 7))
-    event = await anext(events)
+    async with aclosing(events):
+        event = await anext(events)
     assert replace(event, at=0.0) == ev.TaskOutput(0.0, 0, 3, 0, "stderr", "café \ufffd\n", "", 7)
 
 
