@@ -182,7 +182,7 @@ class TaskStarted(_Event):
     job: int
     task: int
     node: int
-    attempt: int = 0  # an id; `TaskFinished.number` counts
+    number: int = 1  # which attempt of the task this is
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,12 +241,12 @@ class BroadcastSubmitted(_Event):
 
 @dataclass(frozen=True, slots=True)
 class GenerationStarted(_Event):
-    """``ranks`` copies run, on these nodes by rank; more than once when a generation is lost."""
+    """These ranks run: all of them, or after a loss perhaps the lost ones alone. ``nodes`` by rank, one per k ranks."""
 
     job: int
     generation: int
     nodes: tuple[int, ...]
-    ranks: int
+    ranks: tuple[int, ...]
     head: int = 0
     head_port: int = 0
 

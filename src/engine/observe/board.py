@@ -124,14 +124,18 @@ class Board:
                 pass
 
     def _generation(self, event: ev.GenerationStarted) -> None:
-        if event.job not in self.broadcasts:
-            self.wanted += event.ranks
-        each = max(1, event.ranks // max(1, len(event.nodes)))
+        """All ranks the first time; later all again, or only those that were lost."""
+        before = self.broadcasts.get(event.job)
+        size = len(event.ranks) if before is None else len(before)
+        self.wanted += size if before is None else 0
+        each = max(1, size // max(1, len(event.nodes)))
         self.broadcasts[event.job] = tuple(node for node in event.nodes for _ in range(each))
-        for row in self.rows.values():
-            row.running.pop((event.job, RANKS), None)
-        for node in event.nodes:
-            self._row(node, event.at).running[event.job, RANKS] = (self.names.get(event.job, ""), event.at)
+        if len(event.ranks) == size:
+            for row in self.rows.values():
+                row.running.pop((event.job, RANKS), None)
+        for node in {self.broadcasts[event.job][rank] for rank in event.ranks if rank < size}:
+            row = self._row(node, event.at)
+            row.running[event.job, RANKS] = (self.names.get(event.job, ""), event.at)
 
     def _count(self, row: Row | None, verdict: str) -> None:
         if verdict == "returned":

@@ -40,7 +40,8 @@ def words(event: ev.Event) -> str | None:  # noqa: PLR0911, PLR0912 - a table
             lost = f"{'nodes' if len(event.nodes) > 1 else 'node'} {', '.join(map(str, event.nodes))}"
             return f"broadcast {event.job} lost {lost}: {_line(event.cause)}"
         case ev.GenerationStarted() if event.generation > 1:
-            return f"broadcast {event.job} runs again on {count(event.ranks, 'rank')}, generation {event.generation}"
+            ranks = count(len(event.ranks), "rank")
+            return f"broadcast {event.job} runs again on {ranks}, generation {event.generation}"
         case _:
             return None
 

@@ -55,10 +55,10 @@ def test_ranks_of_a_broadcast_stand_at_their_nodes_and_count_once_however_often_
     board = board_after(
         [
             ev.BroadcastSubmitted(0.0, 7, "train"),
-            ev.GenerationStarted(0.0, 7, 1, (0, 1), 4),
+            ev.GenerationStarted(0.0, 7, 1, (0, 1), (0, 1, 2, 3)),
             ev.NodeLost(1.0, 1, "gone"),
             ev.GenerationLost(1.0, 7, 1, (1,)),
-            ev.GenerationStarted(2.0, 7, 2, (0, 2), 4),
+            ev.GenerationStarted(2.0, 7, 2, (0, 2), (0, 1, 2, 3)),
         ]
     )
     assert (board.wanted, board.done) == (4, 0)
@@ -71,6 +71,23 @@ def test_ranks_of_a_broadcast_stand_at_their_nodes_and_count_once_however_often_
     assert (board.done, board.failed) == (3, 1)
     assert {row.node: (row.done, len(row.running)) for row in board.rows.values()} == {0: (2, 0), 1: (0, 0), 2: (1, 0)}
     assert board.names == board.broadcasts == {}
+
+
+def test_a_rank_that_runs_again_alone_leaves_the_others_running() -> None:
+    board = board_after(
+        [
+            ev.BroadcastSubmitted(0.0, 7, "f"),
+            ev.GenerationStarted(0.0, 7, 1, (0, 1), (0, 1)),
+            ev.NodeLost(1.0, 1, "gone"),
+            ev.GenerationStarted(2.0, 7, 2, (0, 2), (1,)),
+        ]
+    )
+    assert {row.node: list(row.running.values()) for row in board.rows.values()} == {
+        0: [("f", 0.0)],
+        1: [],
+        2: [("f", 2.0)],
+    }
+    assert board.wanted == 2
 
 
 def test_what_jobs_are_called_is_forgotten_with_them(story: list[ev.Event]) -> None:
