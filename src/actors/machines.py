@@ -72,7 +72,7 @@ class Machines:
         self._provider = given.fleet
         self._request = given.request
         self._spec = spec
-        self._door = Door(given.connect, spec.boot_timeout_s, anyio.Semaphore(TRIES_AT_ONCE), context.ref.tell)
+        self._door = Door(given.connect, spec.boot_timeout_s, anyio.Semaphore(TRIES_AT_ONCE), context.ref.hand)
         self._nodes = nodes
         self._ledger = ledger
         self._broadcasts = broadcasts

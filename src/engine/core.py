@@ -107,7 +107,7 @@ class Core:
                 fleet = await stack.enter_async_context(settings.provider.open(self.id, EMBEDDING))
                 self.observer.open()
                 name, nodes = settings.provider.name, settings.nodes
-                self.observer("pool_starting", pool=self.id, provider=name, desired=nodes.desired, min=nodes.min)
+                self.observer("pool_starting", pool=self.id, provider=name, wanted=nodes.desired, least=nodes.min)
                 from .remote.connection import Connector
                 from .remote.ssh import new_key
 
@@ -166,7 +166,7 @@ class Core:
         """Raises: PoolClosed"""
         if self._ref is None:
             raise self._gone()
-        self._ref.tell(message)
+        self._ref.hand(message)
 
     def _gone(self) -> PoolClosed:
         if self._failure is not None:

@@ -114,7 +114,7 @@ class NodeConnection:
         self._drop("reconnecting")
         self._lost = asyncio.get_running_loop().create_future()
         try:
-            self._connection = await ssh.connect(self._machine, self._key)
+            self._connection, transport = await ssh.connect(self._machine, self._key)
             control = _Control()
             async with asyncio.timeout(GREETING_S):
                 await self._connection.create_unix_connection(
@@ -136,7 +136,12 @@ class NodeConnection:
         self._control = control
         self._session.resume(welcome.received)
         self._heard_at = time.monotonic()
-        self.link.attach(control.chan.write)
+
+        def write(data: bytes) -> None:
+            control.chan.write(data)
+            transport.flush()
+
+        self.link.attach(write)
         if control.rest:
             self._received(control.rest)
         self._beat = asyncio.get_running_loop().call_later(HEARTBEAT_S, self._heartbeat)

@@ -8,6 +8,7 @@ import socket
 import asyncssh
 
 from ...providers.base import Machine
+from ...providers.coalesce import CoalescingTransport, Dialer
 
 CIPHERS = (
     "aes128-gcm@openssh.com",
@@ -24,7 +25,9 @@ def new_key() -> asyncssh.SSHKey:
     return asyncssh.generate_private_key("ssh-ed25519")
 
 
-async def connect(machine: Machine, key: asyncssh.SSHKey) -> asyncssh.SSHClientConnection:
+async def connect(
+    machine: Machine, key: asyncssh.SSHKey
+) -> tuple[asyncssh.SSHClientConnection, CoalescingTransport]:
     """Connect once, bounded by ``CONNECT_S``. Cancel-safe.
 
     Raises:
@@ -34,11 +37,11 @@ async def connect(machine: Machine, key: asyncssh.SSHKey) -> asyncssh.SSHClientC
     if address is None:
         raise ConnectionRefusedError(f"machine {machine.id} has no address yet")
     pinned = asyncssh.import_public_key(machine.host_key)
-    where: dict[str, object] = {"host": address.host, "port": address.port}
-    if address.path is not None:
-        where = {"sock": _unix_socket(address.path)}
+    dialer = Dialer(None if address.path is None else _unix_socket(address.path))
     connection = await asyncssh.connect(
-        **where,
+        address.host,
+        address.port,
+        tunnel=dialer,
         username=address.user,
         client_keys=[key],
         known_hosts=([pinned], [], []),
@@ -51,7 +54,8 @@ async def connect(machine: Machine, key: asyncssh.SSHKey) -> asyncssh.SSHClientC
         connect_timeout=CONNECT_S,
         login_timeout=CONNECT_S,
     )
-    return connection
+    assert dialer.transport is not None, "a connection has a transport"
+    return connection, dialer.transport
 
 
 def _unix_socket(path: str) -> socket.socket:

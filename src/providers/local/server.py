@@ -16,6 +16,8 @@ from typing import Any, Protocol
 
 import asyncssh
 
+from ..coalesce import Acceptor, CoalescingTransport
+
 DOOR = "/outrider/executor"
 CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "chacha20-poly1305@openssh.com")
 WINDOW_BYTES = 16 << 20  # what may be in flight: sshd's own 2 MiB would stall bulk transfers
@@ -69,9 +71,10 @@ async def _serve(order: dict[str, Any], listener: socket.socket, host_key: async
     await home.start()
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, lambda: home.notice("signal", NOTICE_S))
     user = asyncssh.import_public_key(order["client_key"])
+    transports: dict[object, CoalescingTransport] = {}
     await asyncssh.listen(
-        sock=listener,
-        server_factory=lambda: Server(home, user),
+        tunnel=Acceptor(listener, transports.__setitem__),
+        server_factory=lambda: Server(home, user, transports),
         server_host_keys=[host_key],
         encryption_algs=CIPHERS,
         kex_algs=["curve25519-sha256"],
@@ -89,11 +92,11 @@ async def _serve(order: dict[str, Any], listener: socket.socket, host_key: async
 class Server(asyncssh.SSHServer):
     """One accepted key, one kind of channel, nothing else: no shell, no exec, no forwarding."""
 
-    def __init__(self, home: Home, user: asyncssh.SSHKey) -> None:
-        self.home, self.user = home, user
+    def __init__(self, home: Home, user: asyncssh.SSHKey, transports: dict[object, CoalescingTransport]) -> None:
+        self.home, self.user, self.transports = home, user, transports
 
     def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
-        self.conn = conn
+        self.conn, self.transport = conn, self.transports.pop(conn)
 
     def begin_auth(self, username: str) -> bool:  # noqa: ARG002
         return True
@@ -108,18 +111,31 @@ class Server(asyncssh.SSHServer):
         if dest_path != DOOR:
             return False
         channel = self.conn.create_unix_channel(encoding=None, window=WINDOW_BYTES, max_pktsize=PACKET_BYTES)
-        return channel, DoorSession(self.home)
+        return channel, DoorSession(self.home, self.transport)
 
 
 class DoorSession(asyncssh.SSHUNIXSession[bytes]):
     """Joins one SSH channel to one door."""
 
-    def __init__(self, home: Home) -> None:
-        self.home = home
+    def __init__(self, home: Home, transport: CoalescingTransport) -> None:
+        self.home, self.transport = home, transport
 
     def connection_made(self, chan: asyncssh.SSHUNIXChannel[bytes]) -> None:
         self.chan = chan
-        self.door = self.home.door(chan)
+        self.door = self.home.door(self)
+
+    def write(self, data: bytes) -> None:
+        self.chan.write(data)
+        self.transport.flush()
+
+    def close(self) -> None:
+        self.chan.close()
+
+    def pause_reading(self) -> None:
+        self.chan.pause_reading()
+
+    def resume_reading(self) -> None:
+        self.chan.resume_reading()
 
     def data_received(self, data: bytes, datatype: int | None = None) -> None:  # noqa: ARG002
         self.door.received(data)
