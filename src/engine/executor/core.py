@@ -212,7 +212,9 @@ class Core:
                 for attempt in slot.pipe:
                     attempt.recall = None
                 if not slot.pipe:
-                    self._release(slot)
+                    if attempt_ids:  # else it was empty before, and is free already
+                        self._release(slot)
+                        self._free.sort(key=lambda slot: not slot.stuck)  # a worker that does not read comes last
                 elif slot.pipe[0].doom is not None and not self._is_shared(worker):
                     self._end_worker(worker)
         for recall in self._recalls:
@@ -335,7 +337,7 @@ class Core:
         slot.pipe.append(attempt)
         self._effects.append(Deliver(worker.id, run, attempt.body))
         if len(slot.pipe) == 1:
-            slot.short, slot.since, slot.stuck = self._is_short(run), now, False
+            slot.short, slot.since = self._is_short(run), now
             self._start(slot, now)
 
     def _is_short(self, run: Run) -> bool:
@@ -384,14 +386,13 @@ class Core:
         if head.doom is None and head.run.timeout_s is not None and head.started + head.run.timeout_s <= now:
             self._doom(head, Cause.TIMEOUT, now)
             return
-        unread = len(slot.pipe) > 1 and not slot.stuck
         if self._is_shared(worker):
             if head.doom is not None and head.doomed_at + PATIENCE_S <= now:
                 self._end_worker(worker)
-        elif unread and (any(a.doom for a in slot.pipe) or slot.since + STALL_S <= now):
-            self._steal(slot)  # first take back whom it does not concern
-        elif head.doom is not None and not worker.stealing:
-            self._end_worker(worker)
+        elif any(attempt.doom for attempt in slot.pipe):
+            self._steal(slot)  # first take back whom it does not concern; then `stolen` ends the worker
+        elif len(slot.pipe) > 1 and not slot.stuck and slot.since + STALL_S <= now:
+            self._steal(slot)
 
     def _steal(self, slot: _Slot) -> None:
         if slot.worker is not None and not slot.worker.stealing and not slot.worker.ending:

@@ -1,0 +1,367 @@
+"""The executor's decisions against a model of its workers, and the proof that every invariant can fail."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from outrider.engine.executor import core as core_module
+from outrider.engine.executor.core import Answer, Core, Deliver, EndWorker, Fork, Interrupt, Relay, Steal
+from outrider.engine.wire.messages import Cause, Ended, Returned, Run, RunFlag, Started, Value
+
+UNSHARED = RunFlag.STREAM | RunFlag.ALONE | RunFlag.FRESH
+
+
+class ModelWorker:
+    def __init__(self, fork: Fork, lanes: int) -> None:
+        self.fork = fork
+        self.lanes = 1 if fork.fresh else lanes
+        self.unread: deque[Run] = deque()
+        self.running: list[Run] = []
+        self.unheard: list[tuple[Run, int]] = []  # results on their way
+        self.delivered = 0
+        self.dead = False  # its death is on its way too
+        self.told_to_end = False
+
+    def outstanding(self) -> list[Run]:
+        return [*self.unread, *self.running, *(run for run, _ in self.unheard)]
+
+
+class ExecutorMachine(RuleBasedStateMachine):
+    """Workers read, answer and die whenever they like; the client submits, kills and recalls."""
+
+    checked: str | None = None  # only this invariant, to prove that it can fail
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.core = Core()
+        self.now = 1000.0
+        self.workers: dict[int, ModelWorker] = {}
+        self.runs: dict[int, Run] = {}
+        self.answers: Counter[int] = Counter()
+        self.starts: Counter[int] = Counter()
+        self.slots = 0
+        self.threads = False
+        self.broken = False
+
+    def check(self, invariant_name: str, holds: object) -> None:
+        if not holds and self.checked in (None, invariant_name):
+            self.broken = True
+            raise AssertionError(invariant_name)
+
+    @initialize(slots=st.integers(1, 3), threads=st.booleans())
+    def open(self, slots: int, threads: bool) -> None:
+        self.slots, self.threads = slots, threads and slots > 1
+        self.core.open(slots, threads=threads)
+        self.act()
+
+    # --- the client --------------------------------------------------------------------------------------------------
+
+    @rule(flags=st.sampled_from([0, 0, 0, 0, RunFlag.STREAM, RunFlag.ALONE, RunFlag.FRESH]),
+          function=st.sampled_from([b"quick", b"quick", b"slow"]), timeout_s=st.sampled_from([None, None, 0.5]),
+          count=st.integers(1, 4))  # fmt: skip
+    def submit(self, flags: int, function: bytes, timeout_s: float | None, count: int) -> None:
+        for _ in range(count):
+            attempt = len(self.runs) + 1
+            self.runs[attempt] = run = Run(attempt, function, Value(b""), 1, 1, timeout_s, flags, None)
+            self.core.submitted(run, b"run")
+        self.act()
+
+    @precondition(lambda self: self.runs)
+    @rule(pick=st.integers(0, 1000))
+    def kill(self, pick: int) -> None:
+        self.core.killed(pick % len(self.runs) + 1, self.now)
+        self.act()
+
+    @precondition(lambda self: self.runs)
+    @rule(picks=st.lists(st.integers(0, 1000), max_size=4))
+    def recall(self, picks: list[int]) -> None:
+        self.core.recalled(tuple({pick % len(self.runs) + 1 for pick in picks}))
+        self.act()
+
+    # --- the workers -------------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.workers)
+    @rule(pick=st.integers(0, 1000))
+    def read(self, pick: int) -> None:
+        self.start_one(self.pick(pick))
+
+    @precondition(lambda self: self.workers)
+    @rule(pick=st.integers(0, 1000), took_us=st.sampled_from([10, 10, 10, 5000]), and_read=st.booleans())
+    def answer(self, pick: int, took_us: int, and_read: bool) -> None:
+        worker = self.pick(pick)
+        if worker.running and not worker.dead:
+            worker.unheard.append((worker.running.pop(0), took_us))
+            if worker.fork.fresh:
+                worker.dead = True
+            elif and_read:
+                self.start_one(worker)
+
+    @precondition(lambda self: self.workers)
+    @rule(pick=st.integers(0, 1000), count=st.integers(1, 3))
+    def serve(self, pick: int, count: int) -> None:
+        """The usual case: in no time, one after another."""
+        for _ in range(count):
+            self.answer(pick, took_us=10, and_read=False)
+            self.hear(pick)
+            self.read(pick)
+
+    @precondition(lambda self: self.workers)
+    @rule(pick=st.integers(0, 1000))
+    def hear(self, pick: int) -> None:
+        self.hear_of(self.pick(pick))
+        self.act()
+
+    @precondition(lambda self: self.workers)
+    @rule(pick=st.integers(0, 1000))
+    def die(self, pick: int) -> None:
+        self.pick(pick).dead = True
+
+    @precondition(lambda self: self.workers and self.runs)
+    @rule(pick=st.integers(0, 1000))
+    def repeat_an_old_result(self, pick: int) -> None:
+        worker, attempt = self.pick(pick), pick % len(self.runs) + 1
+        if all(run.attempt != attempt for run in worker.outstanding()):
+            self.core.finished(worker.fork.worker, attempt, 10, str(attempt).encode(), self.now)
+            self.act()
+
+    @precondition(lambda self: any(worker.dead for worker in self.workers.values()))
+    @rule()
+    def learn_of_deaths(self) -> None:
+        for worker in [worker for worker in self.workers.values() if worker.dead]:
+            self.bury(worker)
+        self.act()
+
+    @rule(seconds=st.sampled_from([0.001, 0.05, 2.0]))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        due = self.core.due()
+        if due is not None and due <= self.now:
+            self.core.ticked(self.now)
+            self.act()
+            left = self.core.due()
+            self.check("EXEC-0", left is None or left > self.now)  # or the timer is a busy loop
+        for worker in self.workers.values():
+            if seconds >= core_module.STALL_S and not worker.dead and not worker.told_to_end:
+                self.check("EXEC-9", not worker.unread or worker.lanes > 1 or len(worker.outstanding()) == 1)
+
+    # --- the world ---------------------------------------------------------------------------------------------------
+
+    def act(self) -> None:
+        while effects := self.core.decide(self.now):
+            for effect in effects:
+                self.carry_out(effect)
+
+    def carry_out(self, effect: Any) -> None:
+        match effect:
+            case Fork(worker_id):
+                self.workers[worker_id] = ModelWorker(effect, self.slots if self.threads else 1)
+            case Deliver(worker_id, run):
+                worker = self.workers[worker_id]
+                others = worker.outstanding()
+                if worker.lanes == 1:
+                    self.check("EXEC-4", not others or not any(r.flags & UNSHARED for r in [run, *others]))
+                self.check("EXEC-5", worker.fork.fresh == bool(run.flags & RunFlag.FRESH))
+                self.check("EXEC-5", not worker.fork.fresh or not worker.delivered)
+                worker.delivered += 1
+                worker.unread.append(run)
+            case Steal(worker_id):
+                self.take_back(self.workers[worker_id])
+            case EndWorker(worker_id):
+                self.workers[worker_id].told_to_end = self.workers[worker_id].dead = True
+            case Interrupt(worker_id, attempt):
+                self.interrupt(self.workers[worker_id], attempt)
+            case Relay(body):
+                self.answered(int(body))
+            case Answer(Ended(attempt)):
+                self.answered(attempt)
+                for worker in self.workers.values():
+                    self.check("EXEC-6", not any(run.attempt == attempt for run in worker.running))
+            case Answer(Returned(attempts)):
+                for attempt in attempts:
+                    self.answered(attempt)
+                    self.check("EXEC-8", not self.starts[attempt])
+            case Answer(Started()):
+                pass
+
+    def answered(self, attempt: int) -> None:
+        self.answers[attempt] += 1
+        self.check("EXEC-1", self.answers[attempt] == 1)
+
+    def interrupt(self, worker: ModelWorker, attempt: int) -> None:
+        """Every other thread reacts to it."""
+        for run in worker.running:
+            if run.attempt == attempt and attempt % 2:
+                worker.running.remove(run)
+                self.core.finished(worker.fork.worker, attempt, 0, b"", self.now, interrupted=True)
+                return
+
+    def start_one(self, worker: ModelWorker) -> None:
+        if worker.unread and len(worker.running) < worker.lanes and not worker.dead:
+            run = worker.unread.popleft()
+            worker.running.append(run)
+            self.starts[run.attempt] += 1
+            self.check("EXEC-2", self.starts[run.attempt] == 1)
+            self.check("EXEC-3", sum(len(w.running) for w in self.workers.values()) <= self.slots)
+
+    def hear_of(self, worker: ModelWorker) -> None:
+        unheard, worker.unheard = worker.unheard, []
+        for run, took_us in unheard:
+            self.core.finished(worker.fork.worker, run.attempt, took_us, str(run.attempt).encode(), self.now)
+
+    def take_back(self, worker: ModelWorker) -> None:
+        unread = [run.attempt for run in worker.unread]
+        worker.unread.clear()
+        self.hear_of(worker)
+        self.core.stolen(worker.fork.worker, unread)
+
+    def bury(self, worker: ModelWorker) -> None:
+        self.take_back(worker)
+        worker.running.clear()
+        del self.workers[worker.fork.worker]
+        self.core.gone(worker.fork.worker, Cause.EXIT, 1, "", self.now)
+
+    def pick(self, pick: int) -> ModelWorker:
+        return list(self.workers.values())[pick % len(self.workers)]
+
+    @invariant()
+    def nothing_waits_for_an_idle_worker(self) -> None:
+        placed = {run.attempt for worker in self.workers.values() for run in worker.outstanding()}
+        waiting = self.runs.keys() - self.answers.keys() - placed
+        fresh = {worker.fork.slot for worker in self.workers.values() if worker.fork.fresh}
+        idle = [
+            worker
+            for worker in self.workers.values()
+            if not worker.outstanding() and not worker.dead and worker.fork.slot not in fresh and not self.threads
+        ]
+        self.check("EXEC-7", not (waiting and idle))
+
+    def teardown(self) -> None:
+        if self.broken:
+            return
+        for _ in range(4 * len(self.runs) + 20):
+            for worker in list(self.workers.values()):
+                if worker.dead:
+                    self.bury(worker)
+                    continue
+                self.start_one(worker)
+                worker.unheard += [(run, 10) for run in worker.running]
+                worker.running.clear()
+                self.hear_of(worker)
+                worker.dead = worker.fork.fresh
+            self.act()
+            self.now += 0.3  # nobody's timeout
+            self.core.ticked(self.now)
+            self.act()
+        self.check("EXEC-1", self.answers.keys() == self.runs.keys())
+
+
+MACHINE = settings(max_examples=150, stateful_step_count=50, deadline=None, report_multiple_bugs=False,
+                   suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])  # fmt: skip
+TestExecutor = ExecutorMachine.TestCase
+TestExecutor.settings = MACHINE
+
+
+# --- every invariant, proved by breaking the code once ---------------------------------------------------------------
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+def _replace(name: str, make: Callable[[Any], Any]) -> Patch:
+    return lambda patch: patch.setattr(Core, name, make(getattr(Core, name)))
+
+
+def _nothing(_: Any) -> Any:
+    return lambda *_, **__: None
+
+
+def _ended_at_once(end_worker: Any) -> Any:
+    def say_it_already(self: Core, worker: Any) -> None:
+        end_worker(self, worker)
+        for slot in self._slots:
+            if slot.worker is worker and slot.pipe:
+                self._end(slot.pipe.popleft(), Cause.KILLED, 0, "")
+
+    return say_it_already
+
+
+def _requeue_all(vacate: Any) -> Any:
+    def vacated(self: Core, slot: Any, *_: Any) -> None:
+        while slot.pipe:
+            self._unstarted(slot.pipe.pop())
+        slot.leaves_by = None
+
+    del vacate
+    return vacated
+
+
+def _recall_started_too(recalled: Any) -> Any:
+    def take(self: Core, attempts: tuple[int, ...]) -> None:
+        running = tuple(a for a in attempts if a in self._attempts and self._attempts[a].slot is not None)
+        self._effects.append(Answer(Returned(running)))
+        recalled(self, attempts)
+
+    return take
+
+
+def _believe(finished: Any) -> Any:
+    def finish(self: Core, worker: int, attempt: int, took_us: int, body: bytes, *rest: Any, **more: Any) -> None:
+        if attempt not in self._attempts:
+            self._effects.append(Relay(body))
+        finished(self, worker, attempt, took_us, body, *rest, **more)
+
+    return finish
+
+
+def _free_while_fresh(finished: Any) -> Any:
+    def finish(self: Core, worker: int, attempt: int, *rest: Any, **more: Any) -> None:
+        known = self._attempts.get(attempt)
+        slot = known.slot if known is not None else None
+        finished(self, worker, attempt, *rest, **more)
+        if slot is not None and slot.worker is not None and slot.worker.fresh:
+            self._free.append(slot)
+
+    return finish
+
+
+MUTATIONS: dict[str, tuple[str, Patch]] = {
+    "a timer stays due": ("EXEC-0", lambda patch: patch.setattr(Core, "due", lambda self: 0.0)),
+    "a dead worker's attempts are forgotten": ("EXEC-1", _replace("_vacate", lambda _: lambda _, slot, *__: (
+        slot.pipe.clear()))),
+    "repeated results are believed": ("EXEC-1", _replace("finished", _believe)),
+    "what began is queued again": ("EXEC-2", _replace("_vacate", _requeue_all)),
+    "there is a slot too many": ("EXEC-3", _replace("open", lambda open_: lambda self, slots, threads: open_(
+        self, slots + 1, threads=threads))),
+    "streams are stacked": ("EXEC-4", lambda patch: patch.setattr(core_module, "_UNSHARED", 0)),
+    "fresh tasks run in warm workers": ("EXEC-5", lambda patch: patch.setattr(
+        core_module, "RunFlag", SimpleNamespace(FRESH=0, ANNOUNCE=1))),
+    "a fresh worker is used again": ("EXEC-5", _replace("finished", _free_while_fresh)),
+    "Ended is said before the worker is gone": ("EXEC-6", _replace("_end_worker", _ended_at_once)),
+    "a finished slot is not released": ("EXEC-7", _replace("_release", _nothing)),
+    "recall returns what runs": ("EXEC-8", _replace("recalled", _recall_started_too)),
+    "time passes unnoticed": ("EXEC-9", _replace("ticked", _nothing)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS)
+def test_the_machine_notices_when(mutation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    invariant_name, patch = MUTATIONS[mutation]
+    monkeypatch.setattr(ExecutorMachine, "checked", invariant_name)
+    patch(monkeypatch)
+    hurried = settings(MACHINE, max_examples=1000, derandomize=True, phases=[Phase.generate], database=None)
+    with pytest.raises(AssertionError, match=invariant_name):
+        run_state_machine_as_test(ExecutorMachine, settings=hurried)
