@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callab
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, TypeVarTuple, Unpack, cast, overload
 
-from ..providers.base import AcceleratorRequest, Provider
+from ..providers.base import AcceleratorRequest
 from . import spec
 from .accelerators import Accelerator
 from .calls import Call, Group, GroupStream, Job, StreamCall, pending
@@ -17,12 +17,12 @@ from .errors import NotACall, PoolClosed, SpecError, unknown_option
 from .jobs import BroadcastJob, SubmittedJob
 from .mapping import MapRun
 from .observe.observer import Observer, Snapshot
-from .plugins.base import Plugin as PluginBase
 from .spec import Image, Nodes, Worker
 from .task import Compute
 from .wire import values
 
 if TYPE_CHECKING:
+    from ..providers.base import Provider
     from .events import Event
     from .observe.console import Console
     from .plugins.base import Plugin
@@ -74,7 +74,7 @@ class Pool:
             from ..providers.local.provider import Local
 
             provider = Local()
-        _check(provider, plugins, on_loss, console)
+        spec.check_pool(provider, plugins, on_loss, console)
         self._console: Console = console
         self._settings = Settings(
             provider=provider,
@@ -84,9 +84,9 @@ class Pool:
             image=image,
             plugins=tuple(plugins),
             on_loss=on_loss,
-            boot_timeout_s=_seconds("boot_timeout", boot_timeout),
-            replace_timeout_s=_seconds("replace_timeout", replace_timeout),
-            lease_s=_seconds("lease", lease),
+            boot_timeout_s=spec.seconds("boot_timeout", boot_timeout),
+            replace_timeout_s=spec.seconds("replace_timeout", replace_timeout),
+            lease_s=spec.seconds("lease", lease),
         )
         self._core: Core | None = None
         self._ended = False
@@ -221,15 +221,35 @@ class Pool:
             for job in jobs:
                 job.cancel()
 
+    @overload
     def map(
         self,
-        function: Compute[[Any], T] | Callable[[Any], T],
+        function: Compute[..., T],
         items: Iterable[Any] | AsyncIterable[Any],
         /,
         *,
         limit: int | None = None,
         ordered: bool = True,
-    ) -> MapRun[T]:
+    ) -> MapRun[T]: ...
+    @overload
+    def map(
+        self,
+        function: Callable[[Any], T],
+        items: Iterable[Any] | AsyncIterable[Any],
+        /,
+        *,
+        limit: int | None = None,
+        ordered: bool = True,
+    ) -> MapRun[T]: ...
+    def map(
+        self,
+        function: Callable[..., Any],
+        items: Iterable[Any] | AsyncIterable[Any],
+        /,
+        *,
+        limit: int | None = None,
+        ordered: bool = True,
+    ) -> MapRun[Any]:
         """Run ``function`` for each of ``items``: iterate for the results as they come, or await for a list.
 
         Cheap items share tasks. At most ``limit`` items (default: a few per slot and task) are between their iterator
@@ -318,23 +338,6 @@ async def _as_settled(jobs: Sequence[SubmittedJob[Any]]) -> AsyncIterator[Submit
             yield remaining.pop(future)
 
 
-def _check(provider: object, plugins: Sequence[object], on_loss: str, console: str) -> None:
-    if not isinstance(provider, Provider):
-        raise SpecError(f"provider takes a provider, such as Local(), not {provider!r}.")
-    for plugin in plugins:
-        if not isinstance(plugin, PluginBase):
-            raise SpecError(f"plugins takes a list of plugins, such as plugins.torch(), not {plugin!r}.")
-    for name, value, choices in (("on_loss", on_loss, ON_LOSS), ("console", console, CONSOLES)):
-        if value not in choices:
-            raise SpecError(f"{name} takes {' or '.join(map(repr, choices))}, not {value!r}.")
-
-
-def _seconds(name: str, value: float) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < float("inf"):
-        raise SpecError(f"{name} takes seconds, more than 0, not {value!r}.")
-    return float(value)
-
-
 def _plain(function: Callable[[Any], T]) -> Compute[[Any], T]:
     from .task import compute
 
@@ -345,9 +348,7 @@ def _accelerator(wanted: str | Accelerator | None) -> AcceleratorRequest | None:
     if wanted is None:
         return None
     chosen = Accelerator.of(wanted)
-    return AcceleratorRequest(chosen.name, chosen.count, chosen.memory_gb)
+    return AcceleratorRequest(chosen.type, chosen.count, chosen.memory_gb)
 
 
-ON_LOSS = ("auto", "restart", "resend", "fail")
-CONSOLES = ("auto", "rich", "plain", "silent")
 ComputePool = Pool

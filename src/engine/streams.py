@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+)
 from typing import Any
 
 import cloudpickle
@@ -100,7 +109,8 @@ class Source:
 
 
 _END: Any = object()
-_QUICK_ITERATORS = tuple(type(iter(each)) for each in ([], (), range(0), "", {}, set()))  # they never block
+_QUICK: tuple[Iterable[Any], ...] = ([], (), range(0), "", {}, set())
+_QUICK_ITERATORS = tuple(type(each.__iter__()) for each in _QUICK)  # they never block
 
 
 async def _advance(iterator: Iterator[Any] | AsyncIterator[Any]) -> Any:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, TypeVarTuple, Unpack, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, TypeVarTuple, Unpack, cast, overload
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
@@ -96,15 +96,35 @@ class SyncPool:
     def stream_group(self, group: GroupStream[T], /) -> Iterator[T]:
         return self._iterate(lambda: self._pool.stream_group(group))
 
+    @overload
     def map(
         self,
-        function: Compute[[Any], T] | Callable[[Any], T],
+        function: Compute[..., T],
         items: Iterable[Any] | AsyncIterable[Any],
         /,
         *,
         limit: int | None = None,
         ordered: bool = True,
-    ) -> Iterator[T]:
+    ) -> Iterator[T]: ...
+    @overload
+    def map(
+        self,
+        function: Callable[[Any], T],
+        items: Iterable[Any] | AsyncIterable[Any],
+        /,
+        *,
+        limit: int | None = None,
+        ordered: bool = True,
+    ) -> Iterator[T]: ...
+    def map(
+        self,
+        function: Callable[..., Any],
+        items: Iterable[Any] | AsyncIterable[Any],
+        /,
+        *,
+        limit: int | None = None,
+        ordered: bool = True,
+    ) -> Iterator[Any]:
         """See `Pool.map`."""
         chunks = self._iterate(lambda: self._pool.map(function, items, limit=limit, ordered=ordered).chunks())
         return itertools.chain.from_iterable(chunks)  # one trip to the loop's thread for many items

@@ -213,11 +213,11 @@ class NodeLink:
             case wire.Done(attempt, value, duration_us):
                 if value.blob is None or self._same_host:
                     return self._finish(attempt, Verdict.RETURNED, message, value, duration_us)
-                return self._begin_fetch(attempt, message)
+                self._begin_fetch(attempt, message)
             case wire.Failed(attempt=attempt, error=error, duration_us=duration_us):
                 if error is None or error.blob is None or self._same_host:
                     return self._finish(attempt, Verdict.RAISED, message, error, duration_us)
-                return self._begin_fetch(attempt, message)
+                self._begin_fetch(attempt, message)
             case wire.Ended(attempt, cause):
                 self._over(attempt)
                 verdict = Verdict.KILLED if cause == wire.Cause.KILLED else Verdict.DIED

@@ -25,9 +25,7 @@ def new_key() -> asyncssh.SSHKey:
     return asyncssh.generate_private_key("ssh-ed25519")
 
 
-async def connect(
-    machine: Machine, key: asyncssh.SSHKey
-) -> tuple[asyncssh.SSHClientConnection, CoalescingTransport]:
+async def connect(machine: Machine, key: asyncssh.SSHKey) -> tuple[asyncssh.SSHClientConnection, CoalescingTransport]:
     """Connect once, bounded by ``CONNECT_S``. Cancel-safe.
 
     Raises:
