@@ -1,0 +1,706 @@
+"""LEDGER-1 to 12 hold whatever happens, and each of them falls when its guard is taken away."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from itertools import count
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from outrider.actors import ledger as ledger_module
+from outrider.actors import places as places_module
+from outrider.actors.ledger import Entry, Ledger
+from outrider.actors.places import Claim, Places
+from outrider.actors.ports import (
+    AttemptId,
+    Finished,
+    GaveUp,
+    JobId,
+    NodeId,
+    Reason,
+    Returned,
+    Settled,
+    Started,
+    Task,
+    TaskId,
+    Verdict,
+)
+from outrider.actors.roster import Roster
+
+QUICK = settings(
+    max_examples=60,
+    stateful_step_count=50,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    report_multiple_bugs=False,
+)
+WITHOUT_GUARD = settings(QUICK, max_examples=500, database=None, derandomize=True, phases=[Phase.generate])
+SHORT, LONG = b"short", b"long"
+BUSY_S = {SHORT: 0.0001, LONG: 1.0}
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    """Plays users, nodes and the clock, and keeps its own books."""
+
+    make = Ledger
+
+    @initialize(slots=st.integers(1, 3), nodes=st.integers(0, 2))
+    def begin(self, slots, nodes):
+        self.roster = Roster()
+        self.slots = slots
+        self.ledger = self.make(self.roster, slots=slots, attempts=count(1))
+        self.now = 0.0
+        self.jobs = count(1)
+        self.ids = count(1)
+        self.tasks: dict[int, Task] = {}
+        self.queue: list[int] = []  # unpinned tasks that wait, in order
+        self.pinned: dict[int, list[int]] = {}
+        self.nodes: dict[NodeId, dict[AttemptId, int]] = {}  # what was sent there and not reported back
+        self.sent: list[tuple[NodeId, AttemptId]] = []
+        self.open: set[NodeId] = set()
+        self.seats: Counter[NodeId] = Counter()
+        self.begun: set[AttemptId] = set()
+        self.ended: dict[int, object] = {}
+        self.known_short = False
+        self.lost_under: Counter[int] = Counter()
+        self.charged: Counter[int] = Counter()  # losses that count, by task
+        self.sent_for: Counter[int] = Counter()  # attempts that were not given back, by task
+        self.deadline: dict[int, float] = {}
+        self.recalled: dict[NodeId, tuple[AttemptId, ...]] = {}
+        self.claims: list[Claim] = []
+        for _ in range(nodes):
+            self.node_joins()
+
+    # what happens
+
+    @rule(
+        function=st.sampled_from([SHORT, SHORT, LONG]),
+        on=st.sampled_from([None, None, None, 0, 1]),
+        retries=st.integers(0, 2),
+        once=st.sampled_from([False, False, False, True]),
+        timeout=st.sampled_from([None, None, 1.0]),
+        many=st.integers(1, 6),
+    )
+    def submit(self, *, function, on, retries, once, timeout, many):
+        for _ in range(many):
+            job = next(self.jobs)
+            task = Task(TaskId(job), JobId(job), function, None, on, 0 if once else retries, once, timeout)
+            self.tasks[job] = task
+            self.wait(job, front=False)
+            self.ledger.submit(task, lambda ending, job=job: self.settle(job, ending), self.now)
+            self.act()
+
+    @rule(many=st.integers(3, 9))
+    def a_burst_of_short_tasks(self, many):
+        self.submit(function=SHORT, on=None, retries=2, once=False, timeout=None, many=many)
+
+    @rule()
+    @precondition(lambda self: any(self.nodes.values()))
+    def short_tasks_prove_short(self):
+        """Every node's first attempt, where it is a short one, returns."""
+        for node, held in self.nodes.items():
+            attempt, job = next(iter(held.items()), (None, 0))
+            if attempt is not None and self.tasks[job].function == SHORT:
+                self.finish(node, 1, Verdict.RETURNED)
+
+    @rule()
+    def node_joins(self):
+        node = NodeId(next(self.ids))
+        self.nodes[node] = {}
+        self.open.add(node)
+        self.roster.join(node)
+        self.ledger.node_ready(node, self.now)
+        self.act()
+
+    @precondition(lambda self: self.open)
+    @rule(data=st.data(), kind=st.sampled_from(["noticed", "draining", "paused"]))
+    def node_closes(self, data, kind):
+        node = self.some(data, self.open)
+        if node is not None:
+            self.open.discard(node)
+            if kind != "paused":
+                self.roster.leave(node)
+            self.ledger.node_closed(node, self.now, noticed=kind == "noticed", recall=kind != "paused")
+            self.act()
+
+    @precondition(lambda self: self.nodes.keys() - self.open)
+    @rule(data=st.data())
+    def node_reopens(self, data):
+        node = self.some(data, self.nodes.keys() - self.open)
+        if node is not None:
+            self.open.add(node)
+            self.roster.join(node)
+            self.ledger.node_ready(node, self.now)
+            self.act()
+
+    @precondition(lambda self: self.nodes)
+    @rule(data=st.data(), announced=st.booleans())
+    def node_is_lost(self, data, announced):
+        node = self.some(data, self.nodes)
+        if node is None:
+            return
+        held = self.nodes.pop(node)
+        self.open.discard(node)
+        self.roster.leave(node)
+        self.seats.pop(node, None)
+        self.recalled.pop(node, None)
+        back = []
+        for position, (attempt, job) in enumerate(held.items()):
+            if job in self.ended:
+                continue
+            self.lost_under[job] += 1
+            ran = position < self.slots or attempt in self.begun or self.tasks[job].at_most_once
+            self.charged[job] += ran
+            if not ran:
+                self.sent_for[job] -= 1
+            if not ran or (not self.tasks[job].at_most_once and self.charged[job] <= self.tasks[job].retries):
+                back.append(job)
+            else:
+                self.tasks_over.add(job)
+        self.come_back(back)
+        self.ledger.node_lost(node, "gone", self.now, announced=announced)
+        self.act()
+
+    @precondition(lambda self: any(self.nodes.values()))
+    @rule(
+        data=st.data(),
+        verdict=st.sampled_from([Verdict.RETURNED, Verdict.RETURNED, Verdict.RAISED]),
+        many=st.integers(1, 8),
+    )
+    def attempts_finish(self, data, verdict, many):
+        node = self.some(data, [node for node, held in self.nodes.items() if held])
+        self.finish(node, many, verdict)
+
+    def finish(self, node, many, verdict):
+        reports = []
+        for attempt, job in list(self.nodes[node].items())[:many]:
+            del self.nodes[node][attempt]
+            function = self.tasks[job].function
+            if job not in self.ended:
+                self.tasks_over.add(job)
+                self.known_short |= function == SHORT and verdict is Verdict.RETURNED
+            reports.append(Finished(attempt, verdict, "outcome", BUSY_S[function]))
+        self.report(node, *reports)
+
+    @precondition(lambda self: self.nodes and self.sent)
+    @rule(data=st.data())
+    def something_stale_is_reported(self, data):
+        known = [(node, attempt) for node, attempt in self.sent if attempt not in self.nodes.get(node, ())]
+        if known and self.nodes:
+            _, attempt = data.draw(st.sampled_from(known))
+            node = data.draw(st.sampled_from(sorted(self.nodes)))
+            kind = data.draw(st.sampled_from(["finished", "started", "returned"]))
+            if kind == "finished":
+                self.report(node, Finished(attempt, Verdict.RETURNED, "stale", 0.5))
+            elif kind == "started":
+                self.report(node, Started(attempt))
+            else:
+                self.report(node, Returned((attempt,)))
+
+    @precondition(lambda self: any(self.nodes.values()))
+    @rule(data=st.data())
+    def an_attempt_starts(self, data):
+        node = self.some(data, [node for node, held in self.nodes.items() if held])
+        if node is not None:
+            attempt = next(iter(self.nodes[node]))
+            self.begun.add(attempt)
+            self.deadline.pop(self.nodes[node][attempt], None)
+            self.report(node, Started(attempt))
+
+    @precondition(lambda self: self.recalled)
+    @rule(data=st.data(), some=st.booleans())
+    def recalled_attempts_come_back(self, data, some):
+        node = self.some(data, self.recalled)
+        if node is None:
+            return
+        asked = self.recalled.pop(node)
+        back = [a for a in asked if a in self.nodes[node] and a not in self.begun][int(some) :]
+        jobs = [self.nodes[node].pop(attempt) for attempt in back]
+        for job in jobs:
+            self.sent_for[job] -= 1
+        self.come_back([job for job in jobs if job not in self.ended])
+        self.report(node, Returned(tuple(back)))
+
+    @precondition(lambda self: self.tasks.keys() - self.ended.keys())
+    @rule(data=st.data())
+    def cancel(self, data):
+        job = self.some(data, self.tasks.keys() - self.ended.keys())
+        if job is not None:
+            self.stop_waiting(job)
+            self.tasks_over.add(job)
+            assert self.ledger.cancel(JobId(job))
+            self.act()
+
+    @rule(seconds=st.sampled_from([0.001, 0.03, 0.7]))
+    def time_passes(self, seconds):
+        self.now += seconds
+        for job, at in list(self.deadline.items()):
+            if at <= self.now:
+                self.stop_waiting(job)
+                self.tasks_over.add(job)
+        self.ledger.tick(self.now)
+        self.act()
+
+    @rule(least=st.integers(1, 3), every=st.booleans(), first=st.booleans())
+    @precondition(lambda self: len(self.claims) < 2)
+    def a_broadcast_wants_seats(self, least, every, first):
+        claim = Claim(JobId(-next(self.jobs)), least=least, every=every)
+        self.claims.append(claim)
+        self.ledger.claim(claim, self.now, first=first)
+        self.act()
+
+    @precondition(lambda self: any(self.seats.values()))
+    @rule(data=st.data())
+    def a_seat_is_free_again(self, data):
+        node = self.some(data, [node for node, seats in self.seats.items() if seats])
+        if node is not None:
+            self.seats[node] -= 1
+            self.ledger.unseat(node, self.now)
+            self.act()
+
+    @precondition(lambda self: self.claims)
+    @rule(data=st.data())
+    def a_claim_is_withdrawn(self, data):
+        if self.claims:
+            claim = data.draw(st.sampled_from(self.claims))
+            self.claims.remove(claim)
+            self.ledger.withdraw(claim.job, self.now)
+            self.act()
+
+    def teardown(self):
+        if hasattr(self, "ledger") and sys.exc_info()[0] is None:
+            self.tasks_over |= self.tasks.keys()
+            self.queue, self.pinned = [], {}
+            self.ledger.close()
+            self.act()
+            assert self.ended.keys() == self.tasks.keys(), "LEDGER-2: a task was forgotten"
+
+    # the books
+
+    tasks_over: set[int]
+
+    def __init__(self):
+        super().__init__()
+        self.tasks_over = set()
+
+    def some(self, data, of):
+        of = sorted(of)
+        return data.draw(st.sampled_from(of)) if of else None
+
+    def report(self, node, *reports):
+        self.ledger.received(node, reports, self.now)
+        self.act()
+
+    def wait(self, job, *, front):
+        task = self.tasks[job]
+        line = self.queue if task.on is None else self.pinned.setdefault(task.on, [])
+        line.insert(0 if front else len(line), job)
+        if task.queue_timeout_s is not None and job not in self.deadline:
+            self.deadline[job] = self.now + task.queue_timeout_s
+
+    def come_back(self, jobs):
+        for job in reversed(jobs):
+            self.wait(job, front=True)
+
+    def stop_waiting(self, job):
+        self.deadline.pop(job, None)
+        for line in (self.queue, *self.pinned.values()):
+            if job in line:
+                line.remove(job)
+
+    def settle(self, job, ending):
+        assert job not in self.ended, "LEDGER-1: a task ended twice"
+        assert job in self.tasks_over, f"LEDGER-6: ended by {ending}, and nothing had ended it"
+        if isinstance(ending, Settled):
+            assert ending.outcome != "stale", "LEDGER-6: a stale report ended a task"
+        elif ending.reason is Reason.QUARANTINED:
+            assert self.charged[job] > 1
+        self.ended[job] = ending
+        self.deadline.pop(job, None)
+
+    def act(self):
+        """Take in what was decided, and check every decision."""
+        decisions = self.ledger.decisions
+        seats, decisions.seats = decisions.seats, []
+        for job, granted in seats:
+            claim = next(claim for claim in self.claims if claim.job == job)
+            self.claims.remove(claim)
+            assert len(granted) >= claim.least
+            for node in granted:
+                self.seats[node] += 1
+                assert node in self.open, "LEDGER-9: a seat on a closed node"
+                assert len(self.nodes[node]) + self.seats[node] <= self.slots, "LEDGER-3: a seat on a full node"
+        runs, decisions.runs = decisions.runs, []
+        for node, order in runs:
+            self.check_run(node, order)
+        while decisions.endings:
+            _, settle, ending, _ = decisions.endings.popleft()
+            settle(ending)
+        kills, decisions.kills = decisions.kills, []
+        assert all(attempt in self.nodes[node] for node, attempt in kills)
+        recalls, decisions.recalls = decisions.recalls, []
+        for node, attempts in recalls:
+            self.recalled[node] = (*self.recalled.get(node, ()), *attempts)
+        decisions.retries.clear()
+
+    def check_run(self, node, order):
+        job = int(order.task.job)
+        held = self.nodes[node]
+        task = self.tasks[job]
+        load = len(held) + self.seats[node]
+        assert job not in self.tasks_over, "LEDGER-1: a task that is over was sent"
+        assert node in self.open, "LEDGER-9: work for a closed node"
+        assert (node, order.attempt) not in self.sent, "LEDGER-6: an attempt id came twice"
+        assert order.attempt not in {attempt for _, attempt in self.sent}, "LEDGER-6: an attempt id came twice"
+        if load >= self.slots:
+            assert task.function == SHORT, "LEDGER-3: more than its slots, and the task is not short"
+            assert self.known_short, "LEDGER-3: more than its slots, and nothing is known of the function"
+            assert not self.seats[node], "LEDGER-3: stacked behind a broadcast"
+            assert load < self.slots + places_module.STACK_OF_SHORT, "LEDGER-3: the stack is too high"
+            assert not self.lost_under[job], "LEDGER-3: a suspect was stacked"
+        line = self.queue if task.on is None else self.pinned[task.on]
+        assert line[0] == job, "LEDGER-8: out of order"
+        line.pop(0)
+        if task.on is not None:
+            assert self.roster.rank(node) == task.on, "sent to another rank"
+        self.sent_for[job] += 1
+        assert self.sent_for[job] <= 1 + task.retries, "LEDGER-5: too many attempts"
+        if task.at_most_once:
+            assert self.sent_for[job] == 1, "LEDGER-4: sent again"
+        assert order.number == self.sent_for[job]
+        held[order.attempt] = job
+        self.sent.append((node, order.attempt))
+
+    @invariant()
+    def the_books_agree(self):
+        for node, held in self.nodes.items():
+            assert self.ledger.load(node) == len(held) + self.seats[node], "LEDGER-10"
+        assert self.ledger.leased == sum(map(len, self.nodes.values())), "LEDGER-10"
+
+        for job in self.tasks_over - self.ended.keys():
+            assert not self.lost_under[job], "LEDGER-4" if self.tasks[job].at_most_once else "LEDGER-5"
+            raise AssertionError("LEDGER-1: a task should have ended")
+        waiting = {*self.queue, *(job for line in self.pinned.values() for job in line)}
+        leased = {job for held in self.nodes.values() for job in held.values()} - self.ended.keys()
+        assert waiting | leased == self.tasks.keys() - self.ended.keys(), "LEDGER-2"
+        assert self.ledger.queued == len(waiting), "LEDGER-2"
+        assert waiting <= {int(job) for job in self.ledger._entries}, "LEDGER-2"
+        assert waiting <= {int(entry.task.job) for entry in self.queued_entries()}, "LEDGER-2"
+
+        late = [job for job, at in self.deadline.items() if at <= self.now and job not in self.ended]
+        assert not late, "LEDGER-11"
+        if self.deadline:
+            wake_at = self.ledger.wake_at()
+            assert wake_at is not None, "LEDGER-11: nobody would wake it"
+            assert wake_at <= min(self.deadline.values()), "LEDGER-11: it would be woken too late"
+
+        if not self.claims:
+            free = [node for node in self.open if len(self.nodes[node]) + self.seats[node] < self.slots]
+            assert not (free and self.queue), "LEDGER-7"
+            for rank, line in self.pinned.items():
+                assert not (line and self.roster.at(rank) in free), "LEDGER-7"
+
+    def queued_entries(self):
+        return [*self.ledger._queue, *(entry for line in self.ledger._pinned.values() for entry in line)]
+
+
+TestLedger = LedgerMachine.TestCase
+TestLedger.settings = QUICK
+
+
+# --- each invariant falls without its guard ---------------------------------------------------------------------------
+
+
+class EndsTwice(Ledger):
+    def _finished(self, host, report, now):
+        entry = host.attempts.get(report.attempt)
+        known = super()._finished(host, report, now)
+        if entry is not None and entry.task.function == LONG and self.decisions.endings:
+            self.decisions.endings.append(self.decisions.endings[-1])
+        return known
+
+
+class ForgetsWhatComesBack(Ledger):
+    def _requeue(self, entries, now):
+        super()._requeue(entries[1:], now)
+
+
+class ForgetsTheFence(Ledger):
+    """Believes any node about any attempt."""
+
+    def _finished(self, host, report, now):
+        if report.attempt not in host.attempts and self._entries:
+            entry = next(iter(self._entries.values()))
+            self._end(entry, GaveUp(Reason.LOST))
+            return True
+        return super()._finished(host, report, now)
+
+
+class RunsOnceAgain(Ledger):
+    def _survives(self, entry, node, cause, *, ran, announced):
+        entry.task = entry.task._replace(at_most_once=False, retries=entry.task.retries + entry.task.at_most_once)
+        return super()._survives(entry, node, cause, ran=ran, announced=announced)
+
+
+class NeverGivesUp(Ledger):
+    def _survives(self, entry, node, cause, *, ran, announced):
+        if not entry.task.at_most_once:
+            entry.task = entry.task._replace(retries=99)
+        return super()._survives(entry, node, cause, ran=ran, announced=announced)
+
+
+class SendsToClosedNodes(Ledger):
+    def node_closed(self, node, now, *, noticed=False, recall=True):
+        super().node_closed(node, now, noticed=noticed, recall=recall)
+        if node in self.places.hosts:
+            self.places.hosts[node].open = True
+            self.places.place(self.places.hosts[node])
+
+
+class UsesIdsTwice(Ledger):
+    def _send(self, entry, host, *, stackable):
+        self._attempts = count(1)
+        super()._send(entry, host, stackable=stackable)
+
+
+class QueuesLastWhatComesBack(Ledger):
+    def _requeue(self, entries, now):
+        super()._requeue(entries, now)
+        self._queue.rotate(-len(entries))
+
+
+class IgnoresReturned(Ledger):
+    def _returned(self, host, attempts, now):
+        host.recalling = False
+
+
+class ForgetsToAssign(Ledger):
+    def _changed(self, host, now):
+        self.places.place(host)
+
+
+class NeverExpires(Ledger):
+    def _expire_later(self, entry, now):
+        pass
+
+
+class StacksAnything(Places):
+    def pick(self, stack):
+        return super().pick(2)
+
+    def place(self, host):
+        host.slow = 0
+        super().place(host)
+
+
+class SeatsAnywhere(Places):
+    def _count(self, host, *, candidate, free):
+        super()._count(host, candidate=candidate, free=candidate)
+
+
+def with_places(kind):
+    class Other(Ledger):
+        def __init__(self, roster, *, slots, attempts):
+            super().__init__(roster, slots=slots, attempts=attempts)
+            self.places = kind(slots)
+
+    return Other
+
+
+@pytest.mark.parametrize(
+    ("broken", "invariant"),
+    [
+        (EndsTwice, "LEDGER-1"),
+        (ForgetsWhatComesBack, "LEDGER-2"),
+        (with_places(StacksAnything), "LEDGER-3"),
+        (with_places(SeatsAnywhere), "LEDGER-3"),
+        (RunsOnceAgain, "LEDGER-4"),
+        (NeverGivesUp, "LEDGER-5"),
+        (ForgetsTheFence, "LEDGER-6"),
+        (UsesIdsTwice, "LEDGER-6"),
+        (ForgetsToAssign, "LEDGER-7"),
+        (QueuesLastWhatComesBack, "LEDGER-8"),
+        (SendsToClosedNodes, "LEDGER-9"),
+        (IgnoresReturned, "LEDGER-10"),
+        (NeverExpires, "LEDGER-11"),
+    ],
+)
+def test_the_invariant_falls_without_its_guard(broken, invariant):
+    class Machine(LedgerMachine):
+        make = broken
+
+    with pytest.raises(AssertionError, match=invariant):
+        run_state_machine_as_test(Machine, settings=WITHOUT_GUARD)
+
+
+# --- what is easier told in one story ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def story():
+    """A ledger with its endings by job, and a way to submit."""
+
+    class Story:
+        def __init__(self):
+            self.roster = Roster()
+            self.ledger = Ledger(self.roster, slots=1, attempts=count(1))
+            self.ended = {}
+            self.jobs = count(1)
+
+        def node(self, node, now=0.0):
+            self.roster.join(NodeId(node))
+            self.ledger.node_ready(NodeId(node), now)
+
+        def submit(self, **options):
+            job = JobId(next(self.jobs))
+            task = Task(TaskId(job), job, options.pop("function", SHORT), None, **options)
+            self.ledger.submit(task, lambda ending: self.ended.__setitem__(job, ending), 0.0)
+            return job
+
+        def runs(self):
+            runs, self.ledger.decisions.runs = self.ledger.decisions.runs, []
+            return [(int(node), int(order.task.job), order) for node, order in runs]
+
+        def finish(self, node, order, busy_s=0.0001, now=0.0):
+            self.ledger.received(NodeId(node), [Finished(order.attempt, Verdict.RETURNED, None, busy_s)], now)
+
+        def settle(self):
+            while self.ledger.decisions.endings:
+                _, settle, ending, _ = self.ledger.decisions.endings.popleft()
+                settle(ending)
+
+    return Story()
+
+
+def test_short_tasks_are_stacked_once_they_are_known_and_brief_ones_as_many_as_slots(story):
+    story.node(0)
+    for function, busy_s, stacked in [(b"s", 0.0001, 64), (b"b", 0.005, 2), (b"l", 0.1, 1)]:
+        first = story.submit(function=function)
+        for _ in range(80):
+            story.submit(function=function)
+        ((_, job, order),) = story.runs()
+        assert job == first
+        story.finish(0, order, busy_s)
+        sent = story.runs()
+        assert len(sent) == stacked
+        while sent:
+            node, _, order = sent.pop(0)
+            story.finish(node, order, busy_s)
+            sent += story.runs()
+
+
+def test_a_task_that_is_brief_but_suspect_or_at_most_once_lies_behind_nothing(story):
+    story.node(0)
+    story.submit()
+    ((_, _, order),) = story.runs()
+    story.finish(0, order)
+    story.submit()
+    assert len(story.runs()) == 1
+    story.submit(at_most_once=True, retries=0)
+    assert story.runs() == []
+
+
+def test_a_stalled_stack_is_halved_until_the_idle_node_has_work(story):
+    story.node(0)
+    story.submit()
+    ((_, _, order),) = story.runs()
+    story.finish(0, order)
+    jobs = [story.submit() for _ in range(9)]
+    held = [order for _, _, order in story.runs()]
+    assert len(held) == 9
+    story.node(1)
+    assert story.ledger.wake_at() == pytest.approx(places_module.STALL_S)
+    story.ledger.tick(0.021)
+    ((node, attempts),) = story.ledger.decisions.recalls
+    assert node == 0
+    assert list(attempts) == [order.attempt for order in held[-4:]]
+    story.ledger.received(NodeId(0), [Returned(attempts)], 0.022)
+    assert {node for node, _, _ in story.runs()} == {1}
+    assert story.ended == {}
+    assert len(jobs) == 9
+
+
+def test_a_task_that_took_down_every_node_it_ran_on_is_quarantined(story):
+    job = story.submit(retries=2)
+    for node in range(3):
+        story.node(node)
+        assert len(story.runs()) == 1
+        story.ledger.node_lost(NodeId(node), "panic", 0.0)
+    story.settle()
+    assert story.ended[job] == GaveUp(Reason.QUARANTINED, ((0, "panic"), (1, "panic"), (2, "panic")))
+
+
+def test_preemptions_do_not_make_a_task_a_suspect(story):
+    job = story.submit(retries=1)
+    for node in range(2):
+        story.node(node)
+        story.runs()
+        story.ledger.node_lost(NodeId(node), "spot", 0.0, announced=True)
+    story.settle()
+    assert story.ended[job].reason is Reason.LOST
+
+
+def test_a_task_whose_process_dies_on_a_noticed_node_is_run_again(story):
+    job = story.submit()
+    story.node(0)
+    ((_, _, order),) = story.runs()
+    story.ledger.node_closed(NodeId(0), 0.0, noticed=True)
+    story.ledger.received(NodeId(0), [Finished(order.attempt, Verdict.DIED, "signal 15", 0.0)], 0.0)
+    story.settle()
+    assert job not in story.ended
+    story.node(1)
+    ((node, again, order),) = story.runs()
+    assert (node, again, order.number) == (1, job, 2)
+
+
+def test_on_means_the_node_that_has_the_rank_at_dispatch(story):
+    story.node(0)
+    story.node(1)
+    story.roster.leave(NodeId(0))
+    story.ledger.node_lost(NodeId(0), "gone", 0.0)
+    job = story.submit(on=1)
+    assert story.runs() == []
+    story.node(2)  # takes the empty seat, rank 0: node 1 stays rank 1
+    ((node, sent, _),) = story.runs()
+    assert (node, sent) == (1, job)
+
+
+def test_deciding_takes_no_longer_with_a_thousand_nodes(story, monkeypatch):
+    """O(1) per event: no event on a task looks at more than a few hosts."""
+    for node in range(1000):
+        story.node(node)
+    looked = Counter()
+    place = Places.place
+
+    def counting(self, host):
+        looked["hosts"] += 1
+        place(self, host)
+
+    monkeypatch.setattr(Places, "place", counting)
+    for _ in range(100):
+        story.submit()
+    for node, _, order in story.runs():
+        story.finish(node, order)
+    assert looked["hosts"] <= 3 * 200
+
+
+def test_a_function_is_forgotten_before_there_are_too_many(story, monkeypatch):
+    monkeypatch.setattr(ledger_module, "FUNCTIONS_KEPT", 10)
+    for i in range(30):
+        story.submit(function=str(i).encode())
+    assert len(story.ledger._functions) == 10
+
+
+def test_entries_are_small():
+    assert not hasattr(Entry(Task(TaskId(1), JobId(1), b"", None), print, places_module.Function()), "__dict__")
