@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..actors.messages import Broadcast, Cancel, Resize, Submit, WhenReady
 from ..actors.pool import supervise
@@ -21,7 +21,7 @@ from ..actors.ports import BroadcastSpec, Ending, JobId, OnLoss, PoolSpec, Task,
 from ..providers.base import AcceleratorRequest, Embedding, LaunchRequest, Provider
 from ..providers.errors import ProviderError
 from . import program
-from .errors import PoolClosed
+from .errors import PoolClosed, SpecError
 from .observe.observer import Observer
 from .payload import Blob, Payload
 from .plugins.base import merged
@@ -60,6 +60,14 @@ class Settings:
     lease_s: float
 
 
+class Defined(NamedTuple):
+    """A function as this pool's nodes know it."""
+
+    digest: bytes
+    code: bytes
+    flags: int
+
+
 class Core:
     """Starts with `start`, ends with `stop`; between them jobs go in and endings come out."""
 
@@ -72,7 +80,7 @@ class Core:
         self._main: asyncio.Task[None] | None = None
         self._ref: Ref[Any] | None = None
         self._connector: Connector | None = None
-        self._code: dict[Decorated[Any], tuple[bytes, bytes]] = {}
+        self._defined: dict[Decorated[Any], Defined] = {}
         self._ids = itertools.count(1)
         self._failure: BaseException | None = None
 
@@ -235,18 +243,16 @@ class Core:
         """
         if self._ref is None:
             raise self._gone()
+        options = call.options
         args, kwargs, inputs = call.detach()
-        digest, code = self._code.get(call.function) or self._define(call.function)
-        value, blob = self.dump((args, kwargs), call.name)
-        payload = Payload(call.name, digest, code, value, blob, call.options.timeout_s)
-        if inputs:
-            payload.inputs = tuple(Source(each) for each in inputs)
-            payload.flags |= RunFlag.ALONE
-        if any(plugin.fresh_process for plugin in self.plugins_of(call.function)):
-            payload.flags |= RunFlag.FRESH
-        if call.options.queue_timeout_s is not None:
-            payload.flags |= RunFlag.ANNOUNCE
-        return payload
+        digest, code, flags = self._defined.get(call.function) or self._define(call.function)
+        name = options.name or call.function.__name__
+        value, blob = self._dump((args, kwargs), name)
+        if not inputs:
+            return Payload(name, digest, code, value, blob, options.timeout_s, flags)
+        feeds = tuple(Source(each) for each in inputs)
+        flags |= RunFlag.ALONE
+        return Payload(name, digest, code, value, blob, options.timeout_s, flags, inputs=feeds)
 
     def pack_stream(self, call: StreamCall[Any]) -> tuple[Payload, Values]:
         payload, output = self.pack(call), Values()
@@ -254,7 +260,7 @@ class Core:
         payload.flags |= RunFlag.STREAM | RunFlag.ALONE
         return payload, output
 
-    def dump(self, arguments: tuple[tuple[Any, ...], dict[str, Any]], task: str) -> tuple[Value, Blob | None]:
+    def _dump(self, arguments: tuple[tuple[Any, ...], dict[str, Any]], task: str) -> tuple[Value, Blob | None]:
         try:
             dumped = values.dump(arguments, ("args", "kwargs"))
         except values.Unpicklable as error:
@@ -264,10 +270,20 @@ class Core:
         blob = Blob(f"{self.id}-{next(self._ids)}", dumped.parts, dumped.total)
         return Value(b"", dumped.sizes, blob.name), blob
 
-    def _define(self, function: Decorated[Any]) -> tuple[bytes, bytes]:
+    def _define(self, function: Decorated[Any]) -> Defined:
         """Pickled once per pool: 12 us a call saved, and what the function refers to is a snapshot."""
+        plugins = self.plugins_of(function)
+        if self.settings.worker.kind == "thread":
+            for plugin in plugins:
+                if plugin.collective or plugin.fresh_process:
+                    raise SpecError(
+                        f"The {plugin.name} plugin sets up a whole process, which {function.__name__} would share with "
+                        'other tasks: use Worker(kind="process").'
+                    )
         code = program.build(function, self.settings.plugins)
-        defined = self._code[function] = (hashlib.blake2b(code, digest_size=16).digest(), code)
+        flags = RunFlag.FRESH if any(plugin.fresh_process for plugin in plugins) else 0
+        defined = Defined(hashlib.blake2b(code, digest_size=16).digest(), code, int(flags))
+        self._defined[function] = defined
         return defined
 
     def release(self, payload: Payload) -> None:

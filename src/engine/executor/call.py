@@ -19,6 +19,9 @@ Answer = tuple[Message, list[int]]  # and its blob's descriptor, if it has one
 Program = Callable[[Callable[[], Any]], Any]
 
 
+_STREAM = int(RunFlag.STREAM)
+
+
 class Interrupted(BaseException):
     """Raised inside a task of a thread worker that is to end."""
 
@@ -56,7 +59,7 @@ class Caller:
         phase = "call"
         try:
             value = self._program(run.function)(load)
-            if run.flags & RunFlag.STREAM and streams is not None:
+            if run.flags & _STREAM and streams is not None:
                 self._stream(run.attempt, value, streams)
                 value = None
             took = _microseconds(began)

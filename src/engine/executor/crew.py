@@ -41,6 +41,7 @@ from .ports import Port
 from .store import Store
 
 Say = Callable[[Message | bytes], None]  # to the client: a message, or the body of one
+Turn = Callable[[Callable[[Port], None], Port], None]  # runs it; what it says is written when it returns
 
 
 class Crew:
@@ -52,6 +53,7 @@ class Crew:
         ports: FreePorts,
         board: Board,
         say: Say,
+        turn: Turn,
         failed: Callable[[], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -60,6 +62,7 @@ class Crew:
         self._free_ports = ports
         self._board = board
         self._say = say
+        self._turn = turn
         self._failed = failed  # the fork server has ended
         self.ended = asyncio.Event()  # it has, and nothing of any worker is left
         self._core = Core()
@@ -239,6 +242,9 @@ class Crew:
     # --- from workers ------------------------------------------------------------------------------------------------
 
     def _heard_of(self, port: Port) -> None:
+        self._turn(self._hear_out, port)
+
+    def _hear_out(self, port: Port) -> None:
         self._hear(port)
         self.act()
 

@@ -42,6 +42,7 @@ from .facts import facts, objection
 from .freeports import FreePorts
 from .lines import Backlog
 from .notices import NoticeSource, PreemptFile
+from .ports import Port
 from .store import Store
 
 CLOSE_S = 6.0  # the fork server gives its workers' process trees 5
@@ -83,7 +84,7 @@ class Home:
         self._choked = False
         self._backlog = Backlog()
         self._doors: set[Door] = set()
-        self._flushing = False
+        self._flushing = self._in_turn = False
         self._heard_at = 0.0
         self._lease: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -93,7 +94,13 @@ class Home:
         self._loop = asyncio.get_running_loop()
         (self._directory / "work").mkdir(exist_ok=True)
         self._crew = Crew(
-            self._forks, store=self._store, ports=self._ports, board=self._board, say=self._say, failed=self._end
+            self._forks,
+            store=self._store,
+            ports=self._ports,
+            board=self._board,
+            say=self._say,
+            turn=self._turn,
+            failed=self._end,
         )
         self._free_ports = self._ports.open()
         self._heard_at = self._loop.time()
@@ -148,12 +155,13 @@ class Home:
         if door is not self._control:
             return
         self._heard_at = self._loop.time()
+        self._in_turn = True
         try:
             for message, body in self._session.feed_framed(data):
                 self._obey(message, body)
         finally:  # whatever came before something malformed counts
             self._crew.act()
-            self._flush_soon()
+            self._end_turn()
         self._throttle()
 
     def choked(self, door: Door, full: bool) -> None:
@@ -217,8 +225,21 @@ class Home:
             self._session.send(entry)
         self._flush_soon()
 
+    def _turn(self, work: Callable[[Port], None], port: Port) -> None:
+        """The crew's work on what a worker said: all that comes of it leaves in one write, at once."""
+        self._in_turn = True
+        try:
+            work(port)
+        finally:
+            self._end_turn()
+
+    def _end_turn(self) -> None:
+        self._in_turn = False
+        if self._session.pending:
+            self._flush()
+
     def _flush_soon(self) -> None:
-        if not self._flushing:
+        if not self._flushing and not self._in_turn:
             self._flushing = True
             self._loop.call_soon(self._flush)
 

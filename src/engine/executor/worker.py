@@ -19,7 +19,7 @@ from .info import Info
 from .output import Printed
 from .streams import Streams
 
-_STREAMED = RunFlag.STREAM | RunFlag.ALONE
+_STREAMED = int(RunFlag.STREAM | RunFlag.ALONE)
 
 
 class Worker:

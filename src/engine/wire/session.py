@@ -49,7 +49,7 @@ FOR_NODES = frozenset({Ack, Ping, Pong, View, Define, Run, Kill, Recall, Drop, A
 FOR_CLIENTS = frozenset({Welcome, Refused, Ack, Ping, Pong, Credit}) | frozenset(
     {Started, Done, Failed, Ended, Returned, Yield, Output, Notice, Ports}
 )
-ACK_EVERY = 64  # reliable frames received that make an `Ack` worth a write of its own
+ACK_EVERY = 64  # reliable frames received that make an `Ack` due; a heartbeat does, whatever their number
 
 
 class Session:
@@ -60,6 +60,7 @@ class Session:
 
     __slots__ = (
         "_accepts",
+        "_acknowledge",
         "_acknowledged",
         "_connected",
         "_kept",
@@ -74,7 +75,8 @@ class Session:
         self._accepts = accepts
         self.received = 0  # reliable frames
         self.kept_bytes = 0  # sent, or to be sent, and not acknowledged: when it grows, the other end is slow or away
-        self._said = 0  # of `received`, in the last Ack (or greeting)
+        self._said = 0  # of `received`, in the last Ack
+        self._acknowledge = False
         self._acknowledged = 0  # reliable frames of ours that the other end has; `_kept` begins behind it
         self._kept: deque[bytes] = deque()
         self._out: list[bytes] = []
@@ -92,21 +94,27 @@ class Session:
             self._keep(frame)
         elif self._connected:
             self._out.append(frame)
+            self._acknowledge = True  # a heartbeat: the other end forgets what we have, at the latest now
 
     def send_body(self, body: bytes) -> None:
         """The same for the body of a reliable frame that came from elsewhere: it is relayed as it is."""
         self._keep(codec.frame(body))
 
+    @property
+    def pending(self) -> bool:
+        """Whether `flush` has something to write."""
+        return self._connected and (bool(self._out) or self.received - self._said >= ACK_EVERY)
+
     def flush(self) -> bytes:
-        """What to write now; empty when there is nothing, or nobody."""
+        """What to write now; empty when there is nothing, or nobody. Begins with an `Ack` where one is due."""
         if not self._connected:
             return b""
-        news = self.received - self._said
-        if not self._out and news < ACK_EVERY:
-            return b""
-        if news:
+        if self._acknowledge or self.received - self._said >= ACK_EVERY:
+            self._acknowledge = False
             self._said = self.received
             self._out.insert(0, codec.encode(Ack(self.received)))
+        elif not self._out:
+            return b""
         data = b"".join(self._out)
         self._out.clear()
         return data
@@ -151,7 +159,7 @@ class Session:
         """
         self._release(peer_received)
         self._connected = True
-        self._said = 0  # the other end may know less than we have by now: the next write tells it
+        self._acknowledge = True  # the other end may know less than we have by now
         self._out = [*self._kept]
 
     def _keep(self, frame: bytes) -> None:
