@@ -79,7 +79,7 @@ def start(rounds: int) -> list[Figure]:
 
 def lifetime(program: str) -> tuple[float, float]:
     began = time.time()
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True, timeout=60)
     ended = time.time()
     one, every, at_one, at_every = done.stdout.strip().split("|")
     if (json.loads(one), json.loads(every)) != (1, [1, 1, 1, 1]):
