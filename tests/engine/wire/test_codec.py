@@ -1,0 +1,201 @@
+"""Frames: golden bytes per message, round trips, every split point, garbage."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from outrider.engine.wire import codec
+from outrider.engine.wire import messages as m
+from outrider.engine.wire.codec import Decoder, ProtocolError, Splitter, decode, encode
+
+# What a second implementation must write, byte for byte. A line here never changes; a new version adds lines.
+GOLDEN: list[tuple[m.Message, str]] = [
+    (m.Hello(1, "s", 7, "3.11", "3.1.2", 30.0, {"slots": 1}), (
+        "00000022 98 01 01 a173 07 a4332e3131 a5332e312e32 cb403e000000000000 81a5736c6f747301"
+    )),
+    (m.Welcome(1, True, 7, {"pid": 5}, ("b1",), (4000,)), "00000013 97 02 01 c3 07 81a370696405 91a26231 91cd0fa0"),
+    (m.Refused("no", {}), "00000006 93 03 a26e6f 80"),
+    (m.Ack(300), "00000005 92 04 cd012c"),
+    (m.Ping(1), "00000003 92 05 01"),
+    (m.Pong(1), "00000003 92 06 01"),
+    (m.Bye(), "00000002 91 07"),
+    (m.View(b"\x80"), "00000005 92 0a c40180"),
+    (m.Define(b"\x01", b"\x02", None), "00000009 94 0b c40101 c40102 c0"),
+    (m.Run(9, b"\x01", m.Value(b"\x02", (1, 8), "b"), 3, 1, 0.5, 4, None), (
+        "0000001c 99 0c 09 c40101 93c40102 920108 a162 03 01 cb3fe0000000000000 04 c0"
+    )),
+    (m.Kill(9), "00000003 92 0d 09"),
+    (m.Recall((9, 10)), "00000005 92 0e 92090a"),
+    (m.Drop(("b",)), "00000005 92 0f 91a162"),
+    (m.Adopt("b", "/p", 8), "00000008 94 10 a162 a22f70 08"),
+    (m.Input(9, 0, None, b"\x01"), "00000008 95 14 09 00 c0 c40101"),
+    (m.Credit(9, -1, 16), "00000005 94 15 09 ff 10"),
+    (m.Started(9), "00000003 92 1e 09"),
+    (m.Done(9, m.Value(b"\x02"), 70000), "0000000e 94 1f 09 93c40102c0c0 ce00011170"),
+    (m.Failed(9, "call", "E", "m", "t", None, 1), "00000010 98 20 09 a463616c6c a145 a16d a174 c0 01"),
+    (m.Ended(9, m.Cause.EXIT, 3, ""), "0000000a 95 21 09 a465786974 03 a0"),
+    (m.Returned((9,)), "00000004 92 22 9109"),
+    (m.Yield(9, m.Value(b"\x02")), "00000009 93 23 09 93c40102c0c0"),
+    (m.Output(9, 2, b"x\n", 0), "00000009 95 24 09 02 c402780a 00"),
+    (m.Notice("file", None), "00000008 93 25 a466696c65 c0"),
+    (m.Ports((4000,)), "00000006 92 26 91cd0fa0"),
+    (m.Put("b", 8), "00000005 93 32 a162 08"),
+    (m.Get("b"), "00000004 92 33 a162"),
+    (m.Have("b", 8), "00000005 93 34 a162 08"),
+    (m.Missing("b"), "00000004 92 35 a162"),
+]  # fmt: skip
+MESSAGES = [message for message, _ in GOLDEN]
+
+
+def _same(messages: Sequence[m.Message], others: Sequence[m.Message]) -> bool:
+    """Named tuples of different classes are equal when their fields are."""
+    return messages == others and [type(x) for x in messages] == [type(x) for x in others]
+
+
+def _id(message: m.Message) -> str:
+    return type(message).__name__
+
+
+def test_every_message_has_its_tag_and_its_golden_bytes() -> None:
+    every = set(typing.get_args(m.Message))
+    assert set(codec.TAGS) == every == {type(message) for message in MESSAGES}
+    assert len(set(codec.TAGS.values())) == len(every)
+
+
+@pytest.mark.parametrize(("message", "golden"), GOLDEN, ids=map(_id, MESSAGES))
+def test_a_message_is_written_as_ever(message: m.Message, golden: str) -> None:
+    assert encode(message) == bytes.fromhex(golden)
+
+
+@pytest.mark.parametrize(("message", "golden"), GOLDEN, ids=map(_id, MESSAGES))
+def test_and_read_as_ever(message: m.Message, golden: str) -> None:
+    assert _same(Decoder().feed(bytes.fromhex(golden)), [message])
+
+
+def test_what_is_read_has_the_types_of_its_class() -> None:
+    run = decode(codec.body(m.Run(1, b"f", m.Value(b"x"), 1, 1, None, 0, None)))
+    assert isinstance(run, m.Run)
+    assert isinstance(run.args, m.Value)
+    ended = decode(codec.body(m.Ended(1, m.Cause.MEMORY, 9, "")))
+    assert isinstance(ended, m.Ended)
+    assert ended.cause is m.Cause.MEMORY
+
+
+def test_a_stream_may_be_cut_anywhere() -> None:
+    data = b"".join(map(encode, MESSAGES))
+    for split in range(len(data) + 1):
+        decoder = Decoder()
+        assert _same([*decoder.feed(data[:split]), *decoder.feed(data[split:])], MESSAGES)
+
+
+def test_or_arrive_byte_by_byte() -> None:
+    decoder = Decoder()
+    data = b"".join(map(encode, MESSAGES))
+    assert _same([m for byte in data for m in decoder.feed(bytes([byte]))], MESSAGES)
+
+
+def test_the_first_frame_alone_can_be_taken_off_a_stream() -> None:
+    splitter = Splitter()
+    frame = encode(m.Put("b", 3))
+    assert splitter.first(frame[:3]) is None
+    body = splitter.first(frame[3:] + b"xyz")
+    assert body is not None
+    assert decode(body) == m.Put("b", 3)
+    assert splitter.tail == b"xyz"
+
+
+def test_a_frame_that_announces_too_much_is_refused_before_it_arrives() -> None:
+    announced = (codec.MAX_FRAME_BYTES + 1).to_bytes(4, "big")
+    with pytest.raises(ProtocolError, match="at most 1048576"):
+        Splitter().feed(announced)
+    with pytest.raises(ProtocolError, match="at most 1048576"):
+        Splitter().first(announced)
+
+
+def test_nobody_can_send_one_either() -> None:
+    with pytest.raises(ProtocolError, match="at most"):
+        encode(m.View(bytes(codec.MAX_FRAME_BYTES)))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\xc1",  # never used in msgpack
+        b"\x05",  # not an array
+        b"\x90",  # no tag
+        b"\x92\x63\x00",  # an unknown tag
+        b"\x92\xa1a\x00",  # a tag that is no number
+        b"\x92\x90\x00",  # nor hashable as one
+        b"\x91\x04",  # Ack without its number
+        b"\x93\x04\x01\x02",  # with one too many
+        b"\x92\x04\xa11",  # as text
+        b"\x92\x04\xc3",  # as truth
+        b"\x92\x04\x01\x00",  # something behind it
+        b"\x92\x0e\x92\x09\xa1a",  # Recall of a text
+        b"\x92\x0e\x91\xff",  # of a negative number
+        b"\x92\x0f\x91\x01",  # Drop of a number
+        b"\x93\x23\x09\x92\xc4\x01\x02\xc0",  # Yield with half a value
+        b"\x93\x23\x09\x93\xc4\x01\x02\x91\xff\xc0",  # with a negative size
+        b"\x95\x21\x09\xa4exot\x03\xa0",  # an unknown cause
+        b"\x93\x03\xa2\xff\xfe\x80",  # text that is not UTF-8
+        b"\x93\x03\xa2no\x81\x01\x02",  # facts without names
+        b"\x92\x0a\xc6\xff\xff\xff\xff",  # bytes that announce 4 GiB
+        b"\x91" * 2000,  # arrays in arrays
+    ],
+)
+def test_garbage_is_told_apart(body: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        decode(body)
+
+
+@given(st.binary(max_size=64))
+@settings(max_examples=200)
+def test_arbitrary_bytes_are_a_message_or_a_protocol_error(body: bytes) -> None:
+    try:
+        message = decode(body)
+    except ProtocolError:
+        return
+    assert isinstance(message, typing.get_args(m.Message))
+
+
+@given(st.sampled_from(MESSAGES), st.integers(0, 400), st.integers(1, 255))
+@settings(max_examples=200)
+def test_a_flipped_byte_is_a_message_or_a_protocol_error(message: m.Message, at: int, flip: int) -> None:
+    body = bytearray(codec.body(message))
+    body[at % len(body)] ^= flip
+    try:
+        decode(bytes(body))
+    except ProtocolError:
+        pass
+
+
+_texts = st.text(max_size=20)
+_values = st.builds(
+    m.Value,
+    st.binary(max_size=40),
+    st.none() | st.lists(st.integers(0, 2**40), max_size=4).map(tuple),
+    st.none() | _texts,
+)
+_numbers = st.integers(0, 2**63 - 1)
+
+
+@given(
+    st.one_of(
+        st.builds(m.Run, _numbers, st.binary(), _values, _numbers, _numbers, st.none() | st.floats(0), _numbers,
+                  st.none() | st.binary(max_size=30)),
+        st.builds(m.Done, _numbers, _values, _numbers),
+        st.builds(m.Input, _numbers, _numbers, st.none() | _values, st.none() | st.binary(max_size=9)),
+        st.builds(m.Failed, _numbers, _texts, _texts, _texts, _texts, st.none() | _values, _numbers),
+        st.builds(m.Credit, _numbers, st.integers(-1, 50), _numbers),
+        st.builds(m.Recall, st.lists(_numbers).map(tuple)),
+    )
+)  # fmt: skip
+@settings(max_examples=200)
+def test_what_is_written_is_read(message: m.Message) -> None:
+    assert _same(Decoder().feed(encode(message)), [message])

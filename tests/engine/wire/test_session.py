@@ -1,0 +1,92 @@
+"""A session's rules one by one; the machine in `test_session_machine` has them together."""
+
+from __future__ import annotations
+
+import pytest
+
+from outrider.engine.wire import codec
+from outrider.engine.wire.codec import ProtocolError, encode
+from outrider.engine.wire.messages import Ack, Kill, Ping, Pong, Started
+from outrider.engine.wire.session import ACK_EVERY, FOR_NODES, Session
+
+
+@pytest.fixture
+def client() -> Session:
+    session = Session()
+    session.resume(0)
+    session.flush()
+    return session
+
+
+def test_what_is_sent_before_the_first_connection_waits_for_it() -> None:
+    session = Session()
+    session.send(Kill(1))
+    assert session.flush() == b""
+    session.resume(0)
+    assert session.flush() == encode(Ack(0)) + encode(Kill(1))
+
+
+def test_a_relayed_body_is_kept_like_a_message(client: Session) -> None:
+    client.send_body(codec.body(Kill(1)))
+    assert client.flush() == encode(Kill(1))
+    client.lost()
+    client.resume(0)
+    assert client.flush().endswith(encode(Kill(1)))
+
+
+def test_a_heartbeat_acknowledges(client: Session) -> None:
+    client.feed(encode(Started(1)))
+    client.send(Kill(1))
+    assert client.flush() == encode(Kill(1))
+    client.send(Ping(5))
+    assert client.flush() == encode(Ack(1)) + encode(Ping(5))
+
+
+def test_many_frames_are_acknowledged_without_one(client: Session) -> None:
+    client.feed(encode(Started(1)) * (ACK_EVERY - 1))
+    assert not client.pending
+    client.feed(encode(Started(1)))
+    assert client.pending
+    assert client.flush() == encode(Ack(ACK_EVERY))
+    assert client.flush() == b""
+
+
+def test_what_is_acknowledged_is_let_go(client: Session) -> None:
+    client.send(Kill(1))
+    client.send(Kill(2))
+    client.feed(encode(Ack(1)))
+    assert client.kept_bytes == len(encode(Kill(2)))
+
+
+def test_heartbeats_are_lost_with_their_connection(client: Session) -> None:
+    client.send(Ping(1))
+    client.lost()
+    client.send(Ping(2))
+    client.resume(0)
+    assert client.flush() == encode(Ack(0))
+
+
+@pytest.mark.parametrize("acknowledged", [2, 2**40])
+def test_frames_that_were_never_sent_cannot_be_acknowledged(client: Session, acknowledged: int) -> None:
+    client.send(Kill(1))
+    with pytest.raises(ProtocolError, match="of 1 sent"):
+        client.feed(encode(Ack(acknowledged)))
+
+
+def test_nor_frames_be_taken_back(client: Session) -> None:
+    client.send(Kill(1))
+    client.feed(encode(Ack(1)))
+    with pytest.raises(ProtocolError, match="1 acknowledged before"):
+        client.resume(0)
+
+
+def test_a_message_that_goes_the_other_way_is_refused() -> None:
+    with pytest.raises(ProtocolError, match="Kill goes the other way"):
+        Session().feed(encode(Kill(1)))
+    with pytest.raises(ProtocolError, match="Started goes the other way"):
+        Session(FOR_NODES).feed(encode(Started(1)))
+
+
+def test_pings_reach_their_reader_uncounted(client: Session) -> None:
+    assert client.feed(encode(Pong(4))) == [Pong(4)]
+    assert client.received == 0
