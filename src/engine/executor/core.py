@@ -4,7 +4,7 @@ Facts come in as calls with the time, effects go out of `decide`. Numbered, and 
 
     EXEC-1  every attempt is answered exactly once: by its result, `Ended` or `Returned`
     EXEC-2  an attempt that may have started is never delivered again
-    EXEC-3  no more attempts run than there are slots
+    EXEC-3  no more attempts run than there are slots; ranks of a broadcast, which wait for each other, never wait for one
     EXEC-4  an attempt with streams, or in a process of its own, shares its worker's pipe with none
     EXEC-5  a fresh worker runs one attempt, and no warm worker runs a FRESH one
     EXEC-6  `Ended` is said when the attempt's worker is gone (or its thread has said so), never before
@@ -97,6 +97,7 @@ class _Slot:
     stuck: bool = False  # stolen from, and no result since
     rests_until: float | None = None  # its worker died before it did anything: not again at once
     leaves_by: float | None = None  # its fresh worker has answered
+    extra: bool = False  # made for ranks of a broadcast that found no free one; nothing else runs in it
 
 
 @dataclass(slots=True, eq=False)
@@ -122,7 +123,9 @@ class Core:
         self._queue: deque[_Attempt] = deque()
         self._attempts: dict[int, _Attempt] = {}
         self._slots: list[_Slot] = []
+        self._ranks: deque[_Attempt] = deque()  # of broadcasts: the client has made room for them
         self._free: list[_Slot] = []  # the last one used is the first one used again
+        self._free_extra: list[_Slot] = []
         self._workers: dict[int, _Worker] = {}
         self._recalls: list[_Recall] = []
         self._typical_us: dict[bytes, float] = {}  # by function
@@ -144,14 +147,14 @@ class Core:
     def submitted(self, run: Run, body: bytes) -> None:
         if run.attempt not in self._attempts:
             self._attempts[run.attempt] = attempt = _Attempt(run, body)
-            self._queue.append(attempt)
+            (self._queue if run.world is None or self._threads else self._ranks).append(attempt)
 
     def killed(self, attempt_id: int, now: float) -> None:
         attempt = self._attempts.get(attempt_id)
         if attempt is None:  # answered already
             return
         if attempt.slot is None:
-            self._queue.remove(attempt)
+            self._withdraw(attempt)
             self._end(attempt, Cause.KILLED, 0, "before it had started")
         else:
             self._doom(attempt, Cause.KILLED, now)
@@ -163,7 +166,7 @@ class Core:
             if attempt is None:
                 continue
             if attempt.slot is None:
-                self._queue.remove(attempt)
+                self._withdraw(attempt)
                 del self._attempts[attempt_id]
                 recall.returned.append(attempt_id)
             elif attempt is not attempt.slot.pipe[0] and attempt.doom is None and attempt.slot.worker is not None:
@@ -245,7 +248,7 @@ class Core:
         for slot in self._slots:
             if slot.warm is None and slot.rests_until is None:
                 self._make_warm(slot)
-        self._free = [slot for slot in self._slots[::-1] if self._is_free(slot)]
+        self._count_free()
         self._answer_recalls()
 
     def ticked(self, now: float) -> None:
@@ -255,7 +258,7 @@ class Core:
                 slot.rests_until = None
                 if slot.warm is None:
                     self._make_warm(slot)
-                self._free = [slot for slot in self._slots[::-1] if self._is_free(slot)]
+                self._count_free()
             if slot.worker is not None and slot.leaves_by is not None and slot.leaves_by <= now:
                 self._end_worker(slot.worker)
             if slot.pipe:
@@ -263,6 +266,8 @@ class Core:
 
     def decide(self, now: float) -> list[Effect]:
         """Place what can be placed; everything that must now happen, in order."""
+        while self._ranks:
+            self._place(self._ranks.popleft(), self._seat(), now)
         while self._queue:
             attempt = self._queue[0]
             slot = self._free.pop() if self._free else self._stackable(attempt, now)
@@ -318,6 +323,7 @@ class Core:
         for slot in self._slots:
             if (
                 slot.short
+                and not slot.extra
                 and 0 < len(slot.pipe) < (DEPTH if best is None else len(best.pipe))
                 and not slot.stuck
                 and now < slot.since + STALL_S
@@ -361,7 +367,26 @@ class Core:
 
     def _release(self, slot: _Slot) -> None:
         if self._is_free(slot):
-            self._free.append(slot)
+            (self._free_extra if slot.extra else self._free).append(slot)
+
+    def _count_free(self) -> None:
+        free = [slot for slot in self._slots[::-1] if self._is_free(slot)]
+        self._free = [slot for slot in free if not slot.extra]
+        self._free_extra = [slot for slot in free if slot.extra]
+
+    def _seat(self) -> _Slot:
+        """For a rank, whatever else runs."""
+        if self._free:
+            return self._free.pop()
+        if self._free_extra:
+            return self._free_extra.pop()
+        slot = _Slot(len(self._slots), extra=True)
+        self._slots.append(slot)
+        self._make_warm(slot)
+        return slot
+
+    def _withdraw(self, attempt: _Attempt) -> None:
+        (self._queue if attempt in self._queue else self._ranks).remove(attempt)
 
     def _is_free(self, slot: _Slot) -> bool:
         worker = slot.worker
@@ -406,6 +431,7 @@ class Core:
         if not worker.ending:
             worker.ending = True
             self._free = [slot for slot in self._free if slot.worker is not worker]
+            self._free_extra = [slot for slot in self._free_extra if slot.worker is not worker]
             self._effects.append(EndWorker(worker.id))
 
     def _vacate(self, slot: _Slot, worker: _Worker, cause: Cause, code: int, detail: str) -> None:

@@ -1,0 +1,80 @@
+"""Slots, ranks and sizes: who runs beside whom, and what a resized pool is."""
+
+from __future__ import annotations
+
+import time
+
+import anyio
+import pytest
+
+from outrider import Nodes, Pool, SpecError, TaskTimeout, Worker, compute, instance_info, plugins
+
+pytestmark = pytest.mark.anyio
+
+
+@compute
+def reduced() -> tuple[int, int, int, int, float]:
+    import torch
+    import torch.distributed as dist
+
+    info = instance_info()
+    total = torch.tensor([float(info.rank)])
+    dist.all_reduce(total)
+    return info.rank, info.node, info.local_rank, info.world_size, float(total)
+
+
+@compute
+def meet(seconds: float) -> tuple[int, int]:
+    time.sleep(seconds)
+    return instance_info().node, instance_info().worker
+
+
+async def test_several_ranks_of_a_node_run_beside_each_other() -> None:
+    async with Pool(nodes=2, plugins=[plugins.torch(ranks_per_node=2)], console="silent") as pool:
+        assert await pool.broadcast(reduced()) == [(rank, rank // 2, rank % 2, 4, 6.0) for rank in range(4)]
+        assert await pool.run(reduced(), on=0) == (0, 0, 0, 1, 0.0)  # alone it is a world of its own
+        assert len(await pool.broadcast(reduced())) == 4
+
+
+@pytest.mark.parametrize("kind", ["process", "thread"])
+async def test_a_nodes_slots_run_tasks_at_the_same_time(kind: str) -> None:
+    async with Pool(nodes=2, worker=Worker(concurrency=2, kind=kind), console="silent") as pool:  # type: ignore[arg-type]
+        began = time.monotonic()
+        places = await pool.gather(*(meet(0.5) for _ in range(4)))
+        assert time.monotonic() - began < 1.0
+        assert sorted(places) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+        @compute(timeout=0.2)
+        def endless() -> None:
+            while True:
+                time.sleep(0.01)
+
+        with pytest.raises(TaskTimeout):
+            await pool.run(endless())
+        assert len(await pool.gather(*(meet(0.0) for _ in range(4)))) == 4
+
+
+async def test_a_collective_is_refused_in_threads() -> None:
+    async with Pool(worker=Worker(2, "thread"), plugins=[plugins.torch()], console="silent") as pool:
+        with pytest.raises(SpecError, match="whole process"):
+            await pool.broadcast(reduced())
+
+
+async def test_a_pool_is_ready_at_its_least_and_grows_and_shrinks() -> None:
+    async with Pool(nodes=Nodes(3, min=1, max=4), console="silent") as pool:
+
+        async def until(ready: int) -> None:
+            with anyio.fail_after(10):
+                while pool.snapshot().ready != ready:
+                    await anyio.sleep(0.01)
+
+        assert pool.snapshot().ready >= 1
+        await until(3)
+        pool.resize(4)
+        await until(4)
+        assert len(await pool.broadcast(meet(0.0))) == 4
+        pool.resize(1)
+        await until(1)
+        assert await pool.broadcast(meet(0.0)) == [(0, 0)]
+        with pytest.raises(SpecError, match="1 to 4"):
+            pool.resize(5)
