@@ -116,21 +116,18 @@ class Core:
                 self.observer.open()
                 name, nodes = settings.provider.name, settings.nodes
                 self.observer("pool_starting", pool=self.id, provider=name, wanted=nodes.desired, least=nodes.min)
-                from .remote.connection import Connector
+                from .remote.connection import Connector, Terms
                 from .remote.ssh import new_key
 
                 key = new_key()
-                self._connector = Connector(
-                    pool=self.id, key=key, setup=self._setup(), lease_s=settings.lease_s, printed=self.observer.printed
-                )
+                terms = Terms(self.id, key, self._setup(), settings.lease_s, self.observer.printed)
+                self._connector = connector = Connector(terms)
                 request = LaunchRequest(
                     client_key=key.export_public_key().decode().strip(),
                     nodes=nodes.desired,
                     accelerator=settings.accelerator,
                 )
-                ref = await stack.enter_async_context(
-                    supervise(fleet, request, self._spec(), self._connector, self.observer)
-                )
+                ref = await stack.enter_async_context(supervise(fleet, request, self._spec(), connector, self.observer))
                 await ref.ask(WhenReady(), within_s=settings.boot_timeout_s + settings.replace_timeout_s)
                 self._ref = ref
                 self._ready.set_result(None)

@@ -1,4 +1,4 @@
-"""`Pool.map`: many items through one function, several to a task where they are cheap, never more under way than allowed."""
+"""`Pool.map`: many items through one function, several to a task where they are cheap."""
 
 from __future__ import annotations
 

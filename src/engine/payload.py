@@ -1,4 +1,4 @@
-"""What a task carries to its node, and what came back: bytes on both ways, unpickled only by worker and awaiting caller."""
+"""What a task carries to its node, and what came back: bytes, which only workers and awaiting callers unpickle."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Part = bytes | bytearray | memoryview | mmap.mmap
 
 
 class Give(Protocol):
-    """Sends one item of a stream to its task; None: there are no more, or (``error``, a pickled exception) cannot be."""
+    """Sends one item of a stream to its task. None: there are no more, or (``error``, pickled) there cannot be."""
 
     async def __call__(self, item: Dumped | None, error: bytes | None = None) -> None: ...
 
@@ -94,7 +94,7 @@ class Received:
 
 
 def map_shared(path: str) -> mmap.mmap:
-    """A private copy-on-write mapping of another process's anonymous file: arrays over it are writable, faulted in on use."""
+    """Another process's anonymous file, private and copy-on-write: arrays over it are writable, faulted in on use."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return mmap.mmap(fd, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
@@ -103,7 +103,7 @@ def map_shared(path: str) -> mmap.mmap:
 
 
 def huge_buffer(size_bytes: int) -> mmap.mmap:
-    """Anonymous memory in huge pages where the kernel has them: first touch at 17 GB/s, a bytearray's at 2 (measured)."""
+    """Anonymous memory, in huge pages where there are any: first touch at 17 GB/s, a bytearray's at 2 (measured)."""
     buffer = mmap.mmap(-1, size_bytes)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         buffer.madvise(mmap.MADV_HUGEPAGE)

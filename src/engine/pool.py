@@ -6,7 +6,7 @@ import asyncio
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, TypeVarTuple, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, TypeVarTuple, cast, overload
 
 from ..providers.base import AcceleratorRequest
 from . import spec
@@ -192,11 +192,11 @@ class Pool:
         """Run several calls at the same time; their results in this order. The first error ends the others."""
         return await self._gather(calls)
 
-    async def run_group(self, group: Group[Unpack[Ts]], /) -> tuple[Unpack[Ts]]:
+    async def run_group(self, group: Group[*Ts], /) -> tuple[*Ts]:
         """`gather` for ``f(1) & g(2)``."""
-        return cast("tuple[Unpack[Ts]]", await self._gather(group.calls))
+        return cast("tuple[*Ts]", await self._gather(group.calls))
 
-    def submit_group(self, group: Group[Unpack[Ts]], /) -> Job[tuple[Unpack[Ts]]]:
+    def submit_group(self, group: Group[*Ts], /) -> Job[tuple[*Ts]]:
         """`run_group` without waiting."""
         return GroupJob(asyncio.ensure_future(self.run_group(group)))
 
@@ -303,7 +303,7 @@ class Pool:
         core.resize(nodes)
 
     def events(self) -> AsyncIterator[Event]:
-        """What happens from now on, one typed event each; ends with the pool. A slow reader misses some, and is told."""
+        """What happens from now on, one typed event each; ends with the pool. Ten thousand behind, the oldest are lost."""
         return self._opened().observer.subscribe()
 
     def snapshot(self) -> Snapshot:

@@ -1,4 +1,4 @@
-"""Items between a client and a running task, both ways, with credit: nobody holds more than a few that the other has not taken."""
+"""Items between a client and a running task, both ways, by credit: few are held that the other has not taken."""
 
 from __future__ import annotations
 

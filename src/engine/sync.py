@@ -1,4 +1,4 @@
-"""`SyncPool`: the same pool for code without an event loop. Its loop runs in a thread of its own; verbs return values."""
+"""`SyncPool`: the same pool for code without an event loop, which runs in a thread of its own; verbs give values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, TypeVarTuple, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, TypeVarTuple, cast, overload
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
@@ -87,10 +87,10 @@ class SyncPool:
         """See `Pool.gather`."""
         return cast("tuple[Any, ...]", self._wait(self._pool.gather, *calls))
 
-    def run_group(self, group: Group[Unpack[Ts]], /) -> tuple[Unpack[Ts]]:
-        return cast("tuple[Unpack[Ts]]", self._wait(self._pool.run_group, group))
+    def run_group(self, group: Group[*Ts], /) -> tuple[*Ts]:
+        return cast("tuple[*Ts]", self._wait(self._pool.run_group, group))
 
-    def submit_group(self, group: Group[Unpack[Ts]], /) -> Future[tuple[Unpack[Ts]]]:
+    def submit_group(self, group: Group[*Ts], /) -> Future[tuple[*Ts]]:
         return self._call(self._pool.run_group, group)
 
     def stream_group(self, group: GroupStream[T], /) -> Iterator[T]:
@@ -148,7 +148,7 @@ class SyncPool:
         return cast("Snapshot", self._wait(_called, self._pool.snapshot))
 
     def _iterate(self, make: Callable[[], AsyncIterator[T]]) -> Iterator[T]:
-        """Values of an asynchronous iterator that lives on the pool's loop. It is made at once, so that bad input fails here."""
+        """Values of an iterator that lives on the pool's loop. It is made at once, so that bad input fails here."""
         iterator: AsyncIterator[T] = self._wait(_called, make)
         return self._values(iterator)
 

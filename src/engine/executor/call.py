@@ -40,9 +40,9 @@ class Caller:
         if fds or code:  # else its blob was not there: the attempt that needs it says so
             self._codes[function] = fds.pop() if fds else code
 
-    def run(self, run: Run, fds: list[int], streams: Streams | None) -> Answer:
+    def run(self, run: Run, fds: list[int], streams: Streams | None, lane: int = 0) -> Answer:
         """The answer; never raises."""
-        fields, text = self._info.of(run.job, run.number, run.world)
+        fields, text = self._info.of(run.job, run.number, run.world, lane)
         context.enter(context.TaskContext(run.attempt, run.job, run.number, fields, streams), alone=self._alone)
         os.environ[VARIABLE] = text
         began = perf_counter_ns()

@@ -46,8 +46,12 @@ class Info:
         self._port = 0
         self._solo = None
 
-    def of(self, job: int, number: int, world: bytes | None) -> tuple[dict[str, Any], str]:
-        """The fields, and the same as JSON."""
+    def of(self, job: int, number: int, world: bytes | None, lane: int = 0) -> tuple[dict[str, Any], str]:
+        """The fields, and the same as JSON. ``lane``: which of a worker's threads runs it."""
+        if lane:
+            fields, _ = self.of(job, number, world)
+            fields["worker"] += lane
+            return fields, json.dumps(fields)
         if world is not None:
             fields = self._defaults | self._view | msgpack.unpackb(world) | self._own | {"job": job, "attempt": number}
             return fields, json.dumps(fields)

@@ -46,7 +46,7 @@ class ThreadWorker:
 
     def serve(self) -> NoReturn:
         for lane in range(self._lanes):
-            threading.Thread(target=self._lane, daemon=True, name=f"outrider-{lane}").start()
+            threading.Thread(target=self._lane, args=(lane,), daemon=True, name=f"outrider-{lane}").start()
         while True:
             body, fds = pipes.receive(self._pipe)
             if not body:
@@ -68,20 +68,20 @@ class ThreadWorker:
                 case _:
                     pass
 
-    def _lane(self) -> None:
+    def _lane(self, lane: int) -> None:
         while True:
             try:
-                self._one(*self._runs.get())
+                self._one(*self._runs.get(), lane)
             except Interrupted:  # came late: the answer is on its way, or the home's patience ends
                 continue
 
-    def _one(self, run: Run, fds: list[int], streams: Streams) -> None:
+    def _one(self, run: Run, fds: list[int], streams: Streams, lane: int) -> None:
         self._threads[run.attempt] = threading.get_ident()
         try:
             if run.attempt in self._killed:
                 self._killed.discard(run.attempt)
                 raise_in(threading.get_ident())
-            answer, blob = self._caller.run(run, fds, streams)
+            answer, blob = self._caller.run(run, fds, streams, lane)
         finally:
             self._threads.pop(run.attempt, None)
             self._streams.pop(run.attempt, None)

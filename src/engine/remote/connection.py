@@ -7,6 +7,7 @@ import platform
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import asyncssh
@@ -14,62 +15,82 @@ import cloudpickle
 
 from ...actors.ports import ConnectFailed, Lost, NodeFacts, NodeId, Order, Report
 from ...providers.base import Machine
-from ..payload import Blob, Part, huge_buffer
+from ..payload import Blob, Part
 from ..wire import messages as wire
-from ..wire.codec import ProtocolError, Splitter, decode, encode
+from ..wire.codec import ProtocolError, encode
 from ..wire.session import Session
 from . import ssh
+from .channels import Control, Receiving, Sending, Transfer
 from .link import NodeLink
 
 HEARTBEAT_S = 2.5
 SILENCE_S = 8.0  # black hole or frozen daemon: seen in 10 s; a stall of 3 s or 5 % loss is not one
 GREETING_S = 10.0
-SLICE_BYTES = 256 << 10
+FAREWELL_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What all connections of a pool have in common."""
+
+    pool: str
+    key: asyncssh.SSHKey
+    setup: dict[str, Any]  # as in `Hello`
+    lease_s: float
+    printed: Callable[[NodeId, Order | None, wire.Output], None]
 
 
 class Connector:
     """Implements `actors.ports.Connect` for one pool."""
 
-    def __init__(self, *, pool: str, key: asyncssh.SSHKey, setup: dict[str, Any], lease_s: float,
-                 printed: Callable[[NodeId, Order | None, wire.Output], None]) -> None:  # fmt: skip
-        self._pool, self._key, self._setup, self._lease_s, self._printed = pool, key, setup, lease_s, printed
-        self.links: dict[NodeId, NodeLink] = {}
+    def __init__(self, terms: Terms) -> None:
+        self._terms = terms
+        self._links: dict[NodeId, NodeLink] = {}
 
     async def __call__(
         self, node: NodeId, machine: Machine, reports: Callable[[Sequence[Report]], None]
     ) -> NodeConnection:
-        connection = NodeConnection(
-            node, machine, self._pool, self._key, self._setup, self._lease_s, reports, self._printed
-        )
+        connection = NodeConnection(node, machine, self._terms, reports, closed=lambda: self._links.pop(node, None))
         await connection.open()
-        self.links[node] = connection.link
+        self._links[node] = connection.link
         return connection
 
     def drop(self, blob: Blob) -> None:
         """No attempt will read this blob any more, on any node."""
-        for link in self.links.values():
+        for link in self._links.values():
             link.drop(blob)
         blob.close()
-
-    def forget(self, node: NodeId) -> None:
-        self.links.pop(node, None)
 
 
 class NodeConnection:
     """Implements `actors.ports.Connection`."""
 
-    def __init__(self, node: NodeId, machine: Machine, pool: str, key: asyncssh.SSHKey, setup: dict[str, Any], lease_s: float,
-                 reports: Callable[[Sequence[Report]], None],
-                 printed: Callable[[NodeId, Order | None, wire.Output], None]) -> None:  # fmt: skip
-        self._machine, self._key, self._setup, self._lease_s = machine, key, setup, lease_s
+    def __init__(
+        self,
+        node: NodeId,
+        machine: Machine,
+        terms: Terms,
+        reports: Callable[[Sequence[Report]], None],
+        closed: Callable[[], object],
+    ) -> None:
+        self._machine, self._terms, self._closed = machine, terms, closed
         self._session_id = secrets.token_hex(16)
         self._session = Session()
-        self.link = NodeLink(node, pool, self._session, same_host=machine.same_host, bulk=self, reports=reports,
-                             printed=lambda order, output: printed(node, order, output))  # fmt: skip
+        self.link = NodeLink(
+            node,
+            terms.pool,
+            self._session,
+            slots=terms.setup["slots"],
+            same_host=machine.same_host,
+            bulk=self,
+            reports=reports,
+            printed=lambda order, output: terms.printed(node, order, output),
+        )
         self._connection: asyncssh.SSHClientConnection | None = None
-        self._control: _Control | None = None
+        self._control: Control | None = None
         self._lost: asyncio.Future[Lost] = asyncio.get_running_loop().create_future()
         self._beat: asyncio.TimerHandle | None = None
+        self._heard_at = 0.0
         self._facts: NodeFacts | None = None
 
     @property
@@ -95,27 +116,27 @@ class NodeConnection:
         return await asyncio.shield(self._lost)
 
     async def close(self) -> None:
-        """Say goodbye; a machine that is a process of ours is ended by its provider right after, so nobody waits for it."""
+        """Say goodbye. Nobody waits for a machine that is a process of ours: its provider ends it right after."""
         if self._connection is None:
             return
         if not self._lost.done():
             self.link.send(wire.Bye())
-            self.link._flush()
+            self.link.flush()
             if not self._machine.embedded:
-                async with asyncio.timeout(1.0):
-                    await self.wait_lost()
+                await asyncio.wait([self._lost], timeout=FAREWELL_S)
         self.link.close()
+        self._closed()
         self._drop("closed")
 
     # --- the control channel ------------------------------------------------------------------------------------
 
     async def _greet(self) -> wire.Welcome:
-        """Connect, say hello, and attach the session to what answers. Leaves nothing open when it fails or is cancelled."""
+        """Connect, say hello, and attach the session to what answers. Failed or cancelled, it leaves nothing open."""
         self._drop("reconnecting")
         self._lost = asyncio.get_running_loop().create_future()
         try:
-            self._connection, transport = await ssh.connect(self._machine, self._key)
-            control = _Control()
+            self._connection, transport = await ssh.connect(self._machine, self._terms.key)
+            control = Control()
             async with asyncio.timeout(GREETING_S):
                 await self._connection.create_unix_connection(
                     lambda: control,
@@ -154,8 +175,8 @@ class NodeConnection:
             self._session.received,
             ".".join(platform.python_version_tuple()[:2]),
             cloudpickle.__version__,
-            self._lease_s,
-            self._setup,
+            self._terms.lease_s,
+            self._terms.setup,
         )
 
     def _accepted(self, answer: wire.Message) -> wire.Welcome:
@@ -198,15 +219,15 @@ class NodeConnection:
     # --- bulk channels ------------------------------------------------------------------------------------------
 
     async def put(self, blob: Blob) -> None:
-        sending = _Sending(blob.parts)
+        sending = Sending(blob.parts)
         await self._transfer(sending, wire.Put(blob.name, blob.size_bytes))
 
     async def get(self, name: str) -> Part:
-        receiving = _Receiving()
+        receiving = Receiving()
         await self._transfer(receiving, wire.Get(name))
         return receiving.buffer
 
-    async def _transfer(self, transfer: _Transfer, request: wire.Put | wire.Get) -> None:
+    async def _transfer(self, transfer: Transfer, request: wire.Put | wire.Get) -> None:
         """One channel for one blob. A cancelled open would leak the channel: a late arrival closes itself."""
         if self._connection is None:
             raise ConnectionResetError("the connection was lost")
@@ -228,135 +249,6 @@ class NodeConnection:
             raise ConnectionResetError(str(error)) from error
         finally:
             opening.add_done_callback(_close_late)
-
-
-class _Control(asyncssh.SSHUNIXSession[bytes]):
-    """The control channel: the first message answers the hello, everything after it is the session's."""
-
-    def __init__(self) -> None:
-        self.first: asyncio.Future[wire.Message] = asyncio.get_running_loop().create_future()
-        self._splitter = Splitter()
-        self.rest = b""
-        self._receive: Callable[[bytes], None] | None = None
-        self._lose: Callable[[str], None] | None = None
-
-    def connection_made(self, chan: asyncssh.SSHUNIXChannel[bytes]) -> None:
-        self.chan = chan
-
-    def attach(self, receive: Callable[[bytes], None], lose: Callable[[str], None]) -> None:
-        self._receive, self._lose = receive, lose
-
-    def detach(self) -> None:
-        self._receive = self._lose = None
-
-    def data_received(self, data: bytes, datatype: int | None = None) -> None:  # noqa: ARG002
-        if self._receive is not None:
-            self._receive(data)
-        else:
-            self._greeting(data)
-
-    def _greeting(self, data: bytes) -> None:
-        """The connection attaches itself a tick later: what comes behind the first message until then is kept with it."""
-        if self.first.done():
-            self.rest += data
-            return
-        try:
-            head = self._splitter.first(data)
-            if head is not None:
-                self.rest = self._splitter.tail
-                self.first.set_result(decode(head))
-        except ProtocolError as error:
-            self.first.set_exception(error)
-
-    def eof_received(self) -> bool:
-        return False
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        cause = str(exc) or type(exc).__name__ if exc else "the connection was closed"
-        if self._lose is not None:
-            self._lose(cause)
-        elif not self.first.done():
-            self.first.set_exception(ConnectionResetError(cause))
-
-
-class _Transfer(asyncssh.SSHUNIXSession[bytes]):
-    def __init__(self) -> None:
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def connection_made(self, chan: asyncssh.SSHUNIXChannel[bytes]) -> None:
-        self.chan = chan
-
-    def begin(self) -> None:
-        pass
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if not self.done.done():
-            self.done.set_exception(ConnectionResetError(str(exc or "the channel was closed")))
-
-    def finish(self, error: Exception | None = None) -> None:
-        if not self.done.done():
-            if error is None:
-                self.done.set_result(None)
-            else:
-                self.done.set_exception(error)
-
-
-class _Sending(_Transfer):
-    """A blob out, a slice at a time while the channel takes it."""
-
-    def __init__(self, parts: Sequence[Part]) -> None:
-        super().__init__()
-        self._parts = [memoryview(part).cast("B") for part in parts]
-        self._paused = False
-
-    def begin(self) -> None:
-        self._pump()
-
-    def pause_writing(self) -> None:
-        self._paused = True
-
-    def resume_writing(self) -> None:
-        self._paused = False
-        self._pump()
-
-    def _pump(self) -> None:
-        while self._parts and not self._paused:
-            part = self._parts[0]
-            self.chan.write(bytes(part[:SLICE_BYTES]))
-            if len(part) > SLICE_BYTES:
-                self._parts[0] = part[SLICE_BYTES:]
-            else:
-                del self._parts[0]
-
-    def data_received(self, data: bytes, datatype: int | None = None) -> None:  # noqa: ARG002
-        self.finish()  # Have: it is all in place
-
-
-class _Receiving(_Transfer):
-    """A blob in: one frame, then the bytes, straight into their place."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._splitter = Splitter()
-        self._view: memoryview | None = None
-        self._at = 0
-
-    def data_received(self, data: bytes, datatype: int | None = None) -> None:  # noqa: ARG002
-        if self._view is None:
-            head = self._splitter.first(data)
-            if head is None:
-                return
-            answer = decode(head)
-            if not isinstance(answer, wire.Have):
-                self.finish(LookupError(f"the node does not have what it promised: {answer}"))
-                return
-            self.buffer = huge_buffer(answer.size_bytes)
-            self._view, data = memoryview(self.buffer), self._splitter.tail
-        end = self._at + len(data)
-        self._view[self._at : end] = data
-        self._at = end
-        if end == len(self._view):
-            self.finish()
 
 
 def _close_late(opening: asyncio.Future[Any]) -> None:

@@ -1,9 +1,8 @@
-"""A node as the pool sees it: orders become frames, frames become reports. No SSH here; the connection carries the bytes."""
+"""A node as the pool sees it: orders become frames, frames become reports. The connection carries the bytes."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -24,15 +23,13 @@ from ...actors.ports import (
     World,
 )
 from ..payload import Blob, Part, Payload, Received, map_shared
-from ..executor.streams import WINDOW
 from ..streams import AHEAD
 from ..wire import messages as wire
-from ..wire import values
 from ..wire.session import ACK_EVERY
+from .inlet import Inlet
 
 if TYPE_CHECKING:
     from ..wire.session import Session
-    from ..wire.values import Dumped
 
 
 class Bulk(Protocol):
@@ -45,10 +42,21 @@ class Bulk(Protocol):
 class NodeLink:
     """Implements `actors.ports.Link`. Survives reconnects: what was not acknowledged is sent again by the session."""
 
-    def __init__(self, node: NodeId, pool: str, session: Session, *, same_host: bool, bulk: Bulk,
-                 reports: Callable[[Sequence[Report]], None], printed: Callable[[Order | None, wire.Output], None]) -> None:  # fmt: skip
+    def __init__(
+        self,
+        node: NodeId,
+        pool: str,
+        session: Session,
+        *,
+        slots: int,
+        same_host: bool,
+        bulk: Bulk,
+        reports: Callable[[Sequence[Report]], None],
+        printed: Callable[[Order | None, wire.Output], None],
+    ) -> None:
         self.node, self.pool, self.session = node, pool, session
-        self._same_host, self._bulk, self._reports, self._printed = same_host, bulk, reports, printed
+        self._slots, self._same_host = slots, same_host
+        self._bulk, self._reports, self._printed = bulk, reports, printed
         self._write: Callable[[bytes], object] | None = None
         self._attached = asyncio.Event()
         self._loop = asyncio.get_running_loop()
@@ -109,6 +117,7 @@ class NodeLink:
             "pool": self.pool,
             "node": own["node"],
             "total_nodes": len(members),
+            "workers_per_node": self._slots,
             "peers": list(self._members.values()),
             "hostname": mine.hostname,
             "address": mine.address,
@@ -180,9 +189,9 @@ class NodeLink:
     def _schedule(self) -> None:
         if not self._scheduled:
             self._scheduled = True
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self.flush)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
         self._scheduled = False
         if self._write is not None:
             self._heard = 0
@@ -210,43 +219,46 @@ class NodeLink:
 
     def _report(self, message: wire.Message) -> Report | None:
         match message:
-            case wire.Done(attempt, value, duration_us):
-                if value.blob is None or self._same_host:
-                    return self._finish(attempt, Verdict.RETURNED, message, value, duration_us)
-                self._begin_fetch(attempt, message)
-            case wire.Failed(attempt=attempt, error=error, duration_us=duration_us):
-                if error is None or error.blob is None or self._same_host:
-                    return self._finish(attempt, Verdict.RAISED, message, error, duration_us)
-                self._begin_fetch(attempt, message)
-            case wire.Ended(attempt, cause):
-                self._over(attempt)
-                verdict = Verdict.KILLED if cause == wire.Cause.KILLED else Verdict.DIED
-                return Finished(AttemptId(attempt), verdict, message, 0.0)
+            case wire.Done() | wire.Failed() | wire.Ended():
+                return self._ended(message)
             case wire.Started(attempt):
                 return Started(AttemptId(attempt))
             case wire.Returned(attempts):
                 for attempt in attempts:
                     self._orders.pop(attempt, None)
                 return Returned(tuple(AttemptId(a) for a in attempts))
+            case wire.Notice(source, seconds):
+                return Noticed(source, seconds)
+            case wire.Ports(ports):
+                return PortsFree(ports)
             case wire.Yield(attempt, item):
                 self._yielded(attempt, item)
             case wire.Credit(attempt, stream, count):
                 self._wanted(attempt, stream, count)
             case wire.Output(attempt=attempt):
                 self._printed(self._orders.get(attempt), message)
-            case wire.Notice(source, seconds):
-                return Noticed(source, seconds)
-            case wire.Ports(ports):
-                return PortsFree(ports)
             case _:
                 pass  # Pong: the connection has seen that something came
         return None
 
-    def _finish(self, attempt: int, verdict: Verdict, message: wire.Done | wire.Failed, value: wire.Value | None,
-                duration_us: int) -> Finished:  # fmt: skip
-        self._over(attempt)
-        outcome = (message, None if value is None else self._arrived(value))
-        return Finished(AttemptId(attempt), verdict, outcome, duration_us / 1e6)
+    def _ended(self, message: wire.Done | wire.Failed | wire.Ended) -> Finished | None:
+        """None: its value is fetched first."""
+        attempt = message.attempt
+        if isinstance(message, wire.Ended):
+            self._over(attempt)
+            verdict = Verdict.KILLED if message.cause == wire.Cause.KILLED else Verdict.DIED
+            return Finished(AttemptId(attempt), verdict, message, 0.0)
+        value = message.value if isinstance(message, wire.Done) else message.error
+        if value is not None and value.blob is not None and not self._same_host:
+            self._fetching[attempt] = message
+            self._spawn(self._fetch(attempt, message))
+            return None
+        return self._finished(message, None if value is None else self._arrived(value))
+
+    def _finished(self, message: wire.Done | wire.Failed, received: Received | None) -> Finished:
+        self._over(message.attempt)
+        verdict = Verdict.RETURNED if isinstance(message, wire.Done) else Verdict.RAISED
+        return Finished(AttemptId(message.attempt), verdict, (message, received), message.duration_us / 1e6)
 
     def _arrived(self, value: wire.Value) -> Received:
         """The value is here, or on this computer."""
@@ -289,19 +301,12 @@ class NodeLink:
         else:
             await self._bulk.put(blob)
 
-    def _begin_fetch(self, attempt: int, message: wire.Done | wire.Failed) -> None:
-        self._fetching[attempt] = message
-        self._spawn(self._fetch(attempt, message))
-
     async def _fetch(self, attempt: int, message: wire.Done | wire.Failed) -> None:
         value = message.value if isinstance(message, wire.Done) else message.error
         assert value is not None, "only a value that lies in a blob is fetched"
         received = await self._fetch_value(value)
         if self._fetching.pop(attempt, None) is not None:
-            verdict = Verdict.RETURNED if isinstance(message, wire.Done) else Verdict.RAISED
-            self._over(attempt)
-            outcome = (message, received)
-            self._reports([Finished(AttemptId(attempt), verdict, outcome, message.duration_us / 1e6)])
+            self._reports([self._finished(message, received)])
 
     async def _fetch_value(self, value: wire.Value) -> Received:
         assert value.blob is not None
@@ -353,42 +358,6 @@ class NodeLink:
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # a transfer that failed with its connection; the connection's loss is reported by itself
-
-
-class Inlet:
-    """One input stream of one running task: items in order, and what they leave on the node taken away again."""
-
-    def __init__(self, link: NodeLink, attempt: int, stream: int) -> None:
-        self._link, self._attempt, self._stream = link, attempt, stream
-        self._given = self._granted = 0
-        self._blobs: deque[tuple[int, Blob]] = deque()  # with the number of their item
-
-    async def give(self, item: Dumped | None, error: bytes | None = None) -> None:
-        value = None
-        if item is not None:
-            value = values.inline(item) if item.total <= values.INLINE_BYTES else await self._place(item)
-        self._given += 1
-        self._link.send(wire.Input(self._attempt, self._stream, value, error))
-
-    async def _place(self, item: Dumped) -> wire.Value:
-        blob = Blob(f"{self._attempt}.{self._stream}.{self._given}", item.parts, item.total)
-        self._blobs.append((self._given, blob))
-        await self._link.place(blob)
-        return wire.Value(b"", item.sizes, blob.name)
-
-    def granted(self, count: int) -> None:
-        """The task takes ``count`` more, so of those before all but a window's worth have been taken."""
-        self._granted += count
-        while self._blobs and self._blobs[0][0] < self._granted - WINDOW:
-            self._let_go(self._blobs.popleft()[1])
-
-    def close(self) -> None:
-        while self._blobs:
-            self._let_go(self._blobs.popleft()[1])
-
-    def _let_go(self, blob: Blob) -> None:
-        blob.close()
-        self._link.send(wire.Drop((blob.name,)))
 
 
 def _accelerator(facts: NodeFacts) -> dict[str, object] | None:

@@ -1,4 +1,4 @@
-"""One SSH connection to a machine: pinned host key, one key of ours, nothing read from the user's own SSH configuration."""
+"""One SSH connection to a machine: its host key pinned, a key of ours, and nothing of the user's SSH configuration."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CIPHERS = (
     "aes128-gcm@openssh.com",
     "aes256-gcm@openssh.com",
     "chacha20-poly1305@openssh.com",
-)  # the default costs 1.7 times the CPU
+)
 WINDOW_BYTES = 16 << 20  # for downloads; at 80 ms round trip asyncssh's 2 MiB would give 24 MB/s
 PACKET_BYTES = 64 << 10  # larger packets cross malloc's mmap threshold
 CONNECT_S = 10.0

@@ -1,0 +1,143 @@
+"""What runs in one SSH channel: the control channel of a node, or one blob on its way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import asyncssh
+
+from ..payload import Part, huge_buffer
+from ..wire import messages as wire
+from ..wire.codec import ProtocolError, Splitter, decode
+
+SLICE_BYTES = 256 << 10  # of a blob, between two looks at whether the channel still takes more
+
+
+class Control(asyncssh.SSHUNIXSession[bytes]):
+    """The control channel: the first message answers the hello, everything after it is the session's."""
+
+    def __init__(self) -> None:
+        self.first: asyncio.Future[wire.Message] = asyncio.get_running_loop().create_future()
+        self._splitter = Splitter()
+        self.rest = b""
+        self._receive: Callable[[bytes], None] | None = None
+        self._lose: Callable[[str], None] | None = None
+
+    def connection_made(self, chan: asyncssh.SSHUNIXChannel[bytes]) -> None:
+        self.chan = chan
+
+    def attach(self, receive: Callable[[bytes], None], lose: Callable[[str], None]) -> None:
+        self._receive, self._lose = receive, lose
+
+    def detach(self) -> None:
+        self._receive = self._lose = None
+
+    def data_received(self, data: bytes, datatype: int | None = None) -> None:  # noqa: ARG002
+        if self._receive is not None:
+            self._receive(data)
+        else:
+            self._greeting(data)
+
+    def _greeting(self, data: bytes) -> None:
+        """The connection attaches itself a tick later; what comes behind the first message until then is kept."""
+        if self.first.done():
+            self.rest += data
+            return
+        try:
+            head = self._splitter.first(data)
+            if head is not None:
+                self.rest = self._splitter.tail
+                self.first.set_result(decode(head))
+        except ProtocolError as error:
+            self.first.set_exception(error)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        cause = str(exc) or type(exc).__name__ if exc else "the connection was closed"
+        if self._lose is not None:
+            self._lose(cause)
+        elif not self.first.done():
+            self.first.set_exception(ConnectionResetError(cause))
+
+
+class Transfer(asyncssh.SSHUNIXSession[bytes]):
+    def __init__(self) -> None:
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, chan: asyncssh.SSHUNIXChannel[bytes]) -> None:
+        self.chan = chan
+
+    def begin(self) -> None:
+        pass
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.done.done():
+            self.done.set_exception(ConnectionResetError(str(exc or "the channel was closed")))
+
+    def finish(self, error: Exception | None = None) -> None:
+        if not self.done.done():
+            if error is None:
+                self.done.set_result(None)
+            else:
+                self.done.set_exception(error)
+
+
+class Sending(Transfer):
+    """A blob out, a slice at a time while the channel takes it."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        super().__init__()
+        self._parts = [memoryview(part).cast("B") for part in parts]
+        self._paused = False
+
+    def begin(self) -> None:
+        self._pump()
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self._pump()
+
+    def _pump(self) -> None:
+        while self._parts and not self._paused:
+            part = self._parts[0]
+            self.chan.write(bytes(part[:SLICE_BYTES]))
+            if len(part) > SLICE_BYTES:
+                self._parts[0] = part[SLICE_BYTES:]
+            else:
+                del self._parts[0]
+
+    def data_received(self, data: bytes, datatype: int | None = None) -> None:  # noqa: ARG002
+        self.finish()  # Have: it is all in place
+
+
+class Receiving(Transfer):
+    """A blob in: one frame, then the bytes, straight into their place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._splitter = Splitter()
+        self._view: memoryview | None = None
+        self._at = 0
+
+    def data_received(self, data: bytes, datatype: int | None = None) -> None:  # noqa: ARG002
+        if self._view is None:
+            head = self._splitter.first(data)
+            if head is None:
+                return
+            answer = decode(head)
+            if not isinstance(answer, wire.Have):
+                self.finish(LookupError(f"the node does not have what it promised: {answer}"))
+                return
+            self.buffer = huge_buffer(answer.size_bytes)
+            self._view, data = memoryview(self.buffer), self._splitter.tail
+        end = self._at + len(data)
+        self._view[self._at : end] = data
+        self._at = end
+        if end == len(self._view):
+            self.finish()

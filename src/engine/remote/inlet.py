@@ -1,0 +1,51 @@
+"""One input stream of one running task: items in order, and what they leave on the node taken away again."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from ..executor.streams import WINDOW
+from ..payload import Blob
+from ..wire import messages as wire
+from ..wire import values
+
+if TYPE_CHECKING:
+    from ..wire.values import Dumped
+    from .link import NodeLink
+
+
+class Inlet:
+    """Where a task's `payload.Feed` gives what it was asked for."""
+
+    def __init__(self, link: NodeLink, attempt: int, stream: int) -> None:
+        self._link, self._attempt, self._stream = link, attempt, stream
+        self._given = self._granted = 0
+        self._blobs: deque[tuple[int, Blob]] = deque()  # with the number of their item
+
+    async def give(self, item: Dumped | None, error: bytes | None = None) -> None:
+        value = None
+        if item is not None:
+            value = values.inline(item) if item.total <= values.INLINE_BYTES else await self._place(item)
+        self._given += 1
+        self._link.send(wire.Input(self._attempt, self._stream, value, error))
+
+    async def _place(self, item: Dumped) -> wire.Value:
+        blob = Blob(f"{self._attempt}.{self._stream}.{self._given}", item.parts, item.total)
+        self._blobs.append((self._given, blob))
+        await self._link.place(blob)
+        return wire.Value(b"", item.sizes, blob.name)
+
+    def granted(self, count: int) -> None:
+        """The task takes ``count`` more, so of those before all but a window's worth have been taken."""
+        self._granted += count
+        while self._blobs and self._blobs[0][0] < self._granted - WINDOW:
+            self._let_go(self._blobs.popleft()[1])
+
+    def close(self) -> None:
+        while self._blobs:
+            self._let_go(self._blobs.popleft()[1])
+
+    def _let_go(self, blob: Blob) -> None:
+        blob.close()
+        self._link.send(wire.Drop((blob.name,)))
