@@ -96,7 +96,7 @@ class Fleet(Protocol):
     async def launch(self, request: LaunchRequest, count: int) -> Sequence[Machine]:
         """Create up to ``count`` machines; fewer is an answer, none raises.
 
-        Cancelling may leave machines behind that only ``events`` and leaving the context know of; both take care of them.
+        Cancelling may leave machines behind that only ``events`` and leaving the context know of, and take care of.
 
         Raises:
             ProviderError: nothing was created.

@@ -1,6 +1,8 @@
-"""What a provider can fail with, by what the caller should do about it. `engine.errors` shows users the same in their words."""
+"""What a provider can fail with, by what the caller should do about it. `engine.errors` has it in users' words."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
 
 
 class ProviderError(Exception):
@@ -27,3 +29,17 @@ class NotAuthorized(ProviderError):
 
 class BadRequest(ProviderError):
     """The request can never work as it is: the user's specification is at fault."""
+
+
+def refuse_unknown_options(provider: str, unknown: Iterable[str], known: Sequence[str]) -> None:
+    """For a provider's constructor.
+
+    Raises:
+        TypeError: there are any; with the option that was probably meant.
+    """
+    from difflib import get_close_matches
+
+    for name in unknown:
+        close = get_close_matches(name, known, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(known)}."
+        raise TypeError(f"{provider} has no option {name!r}: {hint}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -13,11 +14,14 @@ import anyio
 from ..base import AcceleratorRequest
 from ..errors import NoCapacity
 
+QUERY = ("--query-gpu=index,uuid,name,memory.total", "--format=csv,noheader,nounits")
+
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    index: int
-    name: str  # as the driver says it: "NVIDIA H200"
+    index: int  # in the order of the PCI bus
+    uuid: str
+    name: str  # as the driver says it, without the maker: "H200"
     memory_gb: float
 
 
@@ -30,31 +34,61 @@ class Share:
 
     @property
     def environment(self) -> dict[str, str]:
-        return {"CUDA_VISIBLE_DEVICES": ",".join(str(d.index) for d in self.devices)} if self.hide_others else {}
+        if not self.hide_others:
+            return {}
+        # CUDA's own order is the fastest first, nvidia-smi's the bus.
+        return {
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+            "CUDA_VISIBLE_DEVICES": ",".join(str(device.index) for device in self.devices),
+        }
 
     @property
     def accelerators(self) -> list[tuple[str, float]]:
-        return [(d.name, d.memory_gb) for d in self.devices]
+        return [(device.name, device.memory_gb) for device in self.devices]
 
 
 async def find_devices() -> list[Device]:
-    """NVIDIA's own tool is asked only where its driver is loaded: it takes a second."""
-    if not any(Path("/dev").glob("nvidia[0-9]*")) or not (tool := shutil.which("nvidia-smi")):
+    """What CUDA would show this process. NVIDIA's own tool is asked only where its driver is: it takes a second."""
+    if not _driver_is_loaded() or not (tool := shutil.which("nvidia-smi")):
         return []
-    query = [tool, "--query-gpu=index,name,memory.total", "--format=csv,noheader,nounits"]
     with anyio.move_on_after(20):
-        done = await anyio.run_process(query, check=False, stderr=subprocess.DEVNULL)
-        return parse(done.stdout.decode()) if done.returncode == 0 else []
+        done = await anyio.run_process([tool, *QUERY], check=False, stderr=subprocess.DEVNULL)
+        if done.returncode == 0:
+            return visible(parse(done.stdout.decode()), os.environ.get("CUDA_VISIBLE_DEVICES"))
     return []
 
 
+def _driver_is_loaded() -> bool:
+    return any(Path("/dev").glob("nvidia[0-9]*"))
+
+
 def parse(table: str) -> list[Device]:
-    """``0, NVIDIA H200, 143771`` (memory in MiB), one line a device."""
+    """``0, GPU-5f3c..., NVIDIA H200, 143771`` (memory in MiB, or ``[N/A]`` where it is the computer's), a line each."""
     devices = []
     for line in table.splitlines():
-        index, name, memory = (cell.strip() for cell in line.split(","))
-        devices.append(Device(int(index), name.removeprefix("NVIDIA "), round(float(memory) / 1024, 1)))
+        cells = [cell.strip() for cell in line.split(",")]
+        if len(cells) == 4 and cells[0].isdigit():  # else a warning
+            index, uuid, name, mebibytes = cells
+            memory_gb = round(int(mebibytes) / 1024, 1) if mebibytes.isdigit() else 0.0
+            devices.append(Device(int(index), uuid, name.removeprefix("NVIDIA "), memory_gb))
     return devices
+
+
+def visible(devices: Sequence[Device], chosen: str | None) -> list[Device]:
+    """Those that ``CUDA_VISIBLE_DEVICES`` leaves, as CUDA reads it: up to the first that there is not."""
+    if chosen is None:
+        return list(devices)
+    left: list[Device] = []
+    for name in (part.strip() for part in chosen.split(",")):
+        named = [device for device in devices if _is_called(device, name)]
+        if len(named) != 1 or named[0] in left:
+            break
+        left += named
+    return left
+
+
+def _is_called(device: Device, name: str) -> bool:
+    return name == str(device.index) or (name.startswith("GPU-") and device.uuid.startswith(name))
 
 
 def divide(devices: Sequence[Device], nodes: int, wanted: AcceleratorRequest | None) -> list[Share]:
@@ -66,10 +100,12 @@ def divide(devices: Sequence[Device], nodes: int, wanted: AcceleratorRequest | N
     if wanted is None:
         each = len(devices) // nodes
         return [Share(tuple(devices[n * each : (n + 1) * each]), hide_others=bool(devices)) for n in range(nodes)]
+    each = wanted.count
     fitting = [d for d in devices if wanted.name.lower() in d.name.lower() and d.memory_gb >= wanted.memory_gb]
-    if len(fitting) < wanted.count * nodes:
-        has = ", ".join(d.name for d in devices) or "no accelerator"
+    if len(fitting) < each * nodes:
+        has = ", ".join(f"{d.name} ({d.memory_gb:g} GB)" for d in devices) or "no accelerator"
+        least = f" of {wanted.memory_gb:g} GB" if wanted.memory_gb else ""
         raise NoCapacity(
-            f"{nodes} local nodes with {wanted.count} {wanted.name} each need {wanted.count * nodes}; this computer has {has}"
+            f"{nodes} local nodes with {each} {wanted.name}{least} each need {each * nodes}; this computer has {has}"
         )
-    return [Share(tuple(fitting[n * wanted.count : (n + 1) * wanted.count]), hide_others=True) for n in range(nodes)]
+    return [Share(tuple(fitting[n * each : (n + 1) * each]), hide_others=True) for n in range(nodes)]

@@ -6,41 +6,77 @@ import ctypes.util
 import gc
 import json
 import os
-import signal
+import select
 import socket
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NoReturn
 
-from .keeper import FRAME_BYTES, fork, resolve
+from . import processes
+from .keeper import FRAME_BYTES
 
 
-def foundry(control: socket.socket, home: str) -> None:
-    """Import once, then fork an SSH server for each order: {id, group, directory, client_key, accelerators} and its fork server."""
+def foundry(control: socket.socket, make_home: Callable[..., Any]) -> NoReturn:
+    """Import once, then fork an SSH server for each order, and tell when one has ended.
+
+    An order is {id, group, directory, client_key, accelerators} with the socket of the machine's fork server.
+    """
     import_asyncssh()
-    from . import server
+    Foundry(control, make_home).serve()
 
-    make_home = resolve(home)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    gc.collect()
-    gc.freeze()
-    while True:
-        data, fds, _, _ = socket.recv_fds(control, FRAME_BYTES, 1)
-        if not data:
-            os._exit(0)
-        order = json.loads(data)
-        forks = socket.socket(fileno=fds[0])
+
+class Foundry:
+    def __init__(self, control: socket.socket, make_home: Callable[..., Any]) -> None:
+        self.control, self.make_home = control, make_home
+        self.servers: dict[int, str] = {}  # pid -> machine
+        self.children = processes.wake_on_child_death()
+        gc.collect()
+        gc.freeze()
+
+    def serve(self) -> NoReturn:
+        poll = select.poll()
+        for sock in (self.control, self.children):
+            poll.register(sock, select.POLLIN)
+        while True:
+            ready = {fd for fd, _ in poll.poll()}
+            if self.children.fileno() in ready:
+                self.children.recv(4096)
+                self.reap()
+            if self.control.fileno() in ready:
+                data, fds, _, _ = socket.recv_fds(self.control, FRAME_BYTES, 1)
+                if not data:
+                    os._exit(0)
+                self.start(json.loads(data), socket.socket(fileno=fds[0]))
+
+    def start(self, order: dict[str, Any], forks: socket.socket) -> None:
+        from . import server
+
         try:
             listener, host_key, public = server.prepare(Path(order["directory"]))
-        except FileNotFoundError:  # the machine died meanwhile; the keeper says so
+        except OSError as error:  # also when the machine has died meanwhile; the keeper knows which
             forks.close()
-            continue
-        pid = fork(lambda: server.serve(order, listener, host_key, forks, make_home), listener, forks)  # noqa: B023  runs now
+            self.say(op="ended", id=order["id"], how=f"could not be started ({error})")
+            return
+        run = lambda: server.serve(order, listener, host_key, forks, self.make_home)  # noqa: E731
+        pid = processes.fork(run, listener, forks)
         listener.close()
         forks.close()
-        control.send(json.dumps({"id": order["id"], "group": order["group"], "pid": pid, "host_key": public}).encode())
+        self.servers[pid] = order["id"]
+        self.say(op="launched", id=order["id"], group=order["group"], pid=pid, host_key=public)
+
+    def reap(self) -> None:
+        for pid, status in processes.ended_children():
+            self.say(op="ended", id=self.servers.pop(pid), how=processes.describe(status))
+
+    def say(self, **message: object) -> None:
+        self.control.send(json.dumps(message).encode())
 
 
 def import_asyncssh() -> None:
-    """asyncssh without its search for liboqs, which runs ldconfig, gcc and ld: 16-20 ms (straced). Ours to do: our own process."""
+    """asyncssh without its search for liboqs, which runs ldconfig, gcc and ld: 16-20 ms (straced).
+
+    What it would find is nothing that we use, and the process is ours to change.
+    """
     found, ctypes.util.find_library = ctypes.util.find_library, lambda _: None  # type: ignore[assignment]
     try:
         import asyncssh  # noqa: F401

@@ -1,4 +1,4 @@
-"""The process that owns a local pool's machines: it forks them, notices their end, and leaves nothing when its client goes.
+"""Owns a local pool's machines: forks them, notices their end, and leaves nothing when its client goes.
 
     keeper -+- fork server 0 -- workers       a machine is the process group of its fork server
             +- fork server 1 -- workers
@@ -11,25 +11,26 @@ becomes its child and is killed. Its control socket is its lease: when the clien
 
 from __future__ import annotations
 
-import ctypes
 import gc
+import importlib
 import json
 import os
 import select
 import shutil
 import signal
 import socket
-import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # <linux/prctl.h>
+from . import processes
+
 KILL_DEADLINE_S = 5.0
+OTHER_PART_S = 0.02  # when one part of a machine has ended: for the other one to end too, so that the cause can say so
 FRAME_BYTES = 64 * 1024
+FORK_SERVER, SSH_SERVER = "fork server", "SSH server"
 
 
 class ForkServer(Protocol):
@@ -38,21 +39,35 @@ class ForkServer(Protocol):
 
 @dataclass(slots=True)
 class LocalMachine:
-    """A fork server and an SSH server in one process group."""
+    """A fork server and an SSH server in one process group. Without either it is dead."""
 
     id: str
     group: int
     directory: Path
+    ended: dict[str, str] = field(default_factory=dict)  # how each part ended
+    bury_at: float = 0.0
+
+    def part_ended(self, part: str, how: str) -> None:
+        if not self.ended:
+            self.bury_at = time.monotonic() + OTHER_PART_S
+        self.ended[part] = how
+
+    @property
+    def cause(self) -> str:
+        """One clause. A part that ended by itself did so because of the other one, unless both did."""
+        by_force = {part: how for part, how in self.ended.items() if how != "ended by itself"} or self.ended
+        if len(by_force) == 2 and len(set(by_force.values())) == 1:
+            return next(iter(by_force.values())).removeprefix("was ")
+        return " and ".join(f"its {part} {how}" for part, how in by_force.items())
 
 
 def main(control_fd: int, directory: str, fork_server: str, home: str) -> NoReturn:
     """Serve one pool until its client goes. ``fork_server`` and ``home`` are `providers.base.Embedding`'s names."""
     try:
         control = socket.socket(fileno=control_fd)
-        prctl(PR_SET_CHILD_SUBREAPER, 1)
-        keeper = Keeper(control, Path(directory), resolve(fork_server), home)
-        keeper.serve()
-    except BaseException:
+        processes.adopt_orphans()
+        Keeper(control, Path(directory), resolve(fork_server), home).serve()
+    except BaseException:  # noqa: BLE001 - nobody above; the log is what the client reads
         traceback.print_exc()
         os._exit(1)
     os._exit(0)  # the interpreter's own tidying costs 15 ms
@@ -62,47 +77,42 @@ class Keeper:
     """Machines by process group; answers one client."""
 
     def __init__(self, control: socket.socket, directory: Path, fork_server: ForkServer, home: str) -> None:
-        self.control, self.directory, self.fork_server = control, directory, fork_server
+        self.control, self.directory, self.fork_server, self.home = control, directory, fork_server, home
         self.machines: dict[int, LocalMachine] = {}  # by process group, which is the fork server's pid
         self.unread = b""
-        self.children, wake = socket.socketpair()
-        wake.setblocking(False)
-        self.children.setblocking(False)
-        self._wake = wake
-        signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        self.children = processes.wake_on_child_death()
+        self.poll = select.poll()
+        for sock in (self.control, self.children):
+            self.poll.register(sock, select.POLLIN)
         gc.freeze()  # keeps pages shared with the children shared
-        self.foundry, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.foundry_pid = fork(lambda: run_foundry(theirs, home), theirs)
-        theirs.close()
+        self.foundry: socket.socket | None = None
+        self.start_foundry()
 
     def serve(self) -> None:
-        poll = select.poll()
-        for sock in (self.control, self.children, self.foundry):
-            poll.register(sock, select.POLLIN)
         while True:
-            ready = {fd for fd, _ in poll.poll()}
+            ready = {fd for fd, _ in self.poll.poll(self.until_burial_ms())}
             if self.children.fileno() in ready:
                 self.children.recv(4096)
                 self.reap()
+            if self.foundry is not None and self.foundry.fileno() in ready:
+                self.from_foundry(self.foundry)
             if self.control.fileno() in ready and not self.from_client():
                 self.end()
-                shutil.rmtree(self.directory, ignore_errors=True)
                 return
-            if self.foundry.fileno() in ready and not self.from_foundry():
-                self.end()  # the client still reads our log
-                return
+            self.bury()
 
     def end(self) -> None:
-        """Kill everything and prove it."""
-        machines = list(self.machines.values())
-        self.kill(machines)
-        self.foundry.close()
-        signal_if_there(os.kill, self.foundry_pid)
+        """Kill everything, prove it, and leave no file."""
+        self.kill(list(self.machines.values()))
+        if self.foundry is not None:
+            self.foundry.close()
+            if not self.foundry_how:
+                processes.kill(self.foundry_pid)
         deadline = time.monotonic() + KILL_DEADLINE_S
-        while self.reap_all() and time.monotonic() < deadline:
+        while self.any_child_left() and time.monotonic() < deadline:
             time.sleep(0.001)
+        shutil.rmtree(self.directory, ignore_errors=True)
 
     # --- the client ---------------------------------------------------------------------------------------------
 
@@ -120,7 +130,7 @@ class Keeper:
             match request["op"]:
                 case "launch":
                     for order in request["machines"]:
-                        self.launch(order["id"], order, request)
+                        self.launch(order["id"], order, request["client_key"])
                 case "terminate":
                     ids = set(request["ids"])
                     self.kill([m for m in self.machines.values() if m.id in ids])
@@ -133,11 +143,51 @@ class Keeper:
         except OSError:
             pass  # the client is gone; the next read says so
 
+    # --- the foundry --------------------------------------------------------------------------------------------
+
+    def start_foundry(self) -> socket.socket:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.foundry_pid = processes.fork(lambda: run_foundry(theirs, self.home), theirs)
+        theirs.close()
+        self.foundry, self.foundry_how = ours, ""
+        self.poll.register(ours, select.POLLIN)
+        return ours
+
+    def from_foundry(self, foundry: socket.socket) -> None:
+        try:
+            data = foundry.recv(FRAME_BYTES)
+        except ConnectionResetError:
+            data = b""
+        if not data:
+            self.foundry_ended(foundry)
+            return
+        message = json.loads(data)
+        machine = next((m for m in self.machines.values() if m.id == message["id"]), None)
+        if machine is None:
+            pass  # terminated meanwhile
+        elif message["op"] == "launched":
+            self.say(**message)
+        else:
+            machine.part_ended(SSH_SERVER, message["how"])
+
+    def foundry_ended(self, foundry: socket.socket) -> None:
+        """Every SSH server died with it. The next launch starts another one."""
+        self.poll.unregister(foundry)
+        foundry.close()
+        self.foundry = None
+        while not self.foundry_how:  # its sockets close a moment before it can be collected
+            self.reap()
+            time.sleep(0.0005)
+        for machine in list(self.machines.values()):
+            self.kill([machine])
+            self.say(op="gone", id=machine.id, cause=f"the process that forks SSH servers {self.foundry_how}")
+
     # --- machines -----------------------------------------------------------------------------------------------
 
-    def launch(self, machine_id: str, order: dict[str, Any], request: dict[str, Any]) -> None:
-        directory = self.directory / machine_id
-        (directory / "work").mkdir(mode=0o700, parents=True)
+    def launch(self, machine_id: str, order: dict[str, Any], client_key: str) -> None:
+        directory = self.directory.parent / machine_id  # <pool>/n<number>
+        directory.mkdir(mode=0o700)
+        (directory / "work").mkdir(mode=0o700)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
         def start() -> None:
@@ -145,178 +195,93 @@ class Keeper:
             os.environ.update(order["env"])
             self.fork_server(theirs)
 
-        group = fork(start, theirs)
+        group = processes.fork(start, theirs)
         theirs.close()
         try:
             os.setpgid(group, group)  # in both processes: whoever comes first
         except (PermissionError, ProcessLookupError):
             pass
         self.machines[group] = LocalMachine(machine_id, group, directory)
-        orders = {"id": machine_id, "group": group, "directory": str(directory), "client_key": request["client_key"],
-                  "accelerators": order["accelerators"]}  # fmt: skip
+        orders = {
+            "id": machine_id,
+            "group": group,
+            "directory": str(directory),
+            "client_key": client_key,
+            "accelerators": order["accelerators"],
+        }
         try:
-            socket.send_fds(self.foundry, [json.dumps(orders).encode()], [ours.fileno()])
+            socket.send_fds(self.foundry or self.start_foundry(), [json.dumps(orders).encode()], [ours.fileno()])
         except OSError:
             pass  # the foundry is gone; its end of file says so
         ours.close()
 
-    def from_foundry(self) -> bool:
-        data = self.foundry.recv(FRAME_BYTES)
-        if not data:
-            self.say(
-                op="failed", cause="the process that forks local machines died; its last words are in the keeper's log"
-            )
-            return False
-        self.say(op="launched", **json.loads(data))
-        return True
-
     def reap(self) -> None:
-        """Collect the dead; a dead fork server is a dead machine, and what it leaves behind is ours to end."""
-        for pid, status in self.reap_each():
-            machine = self.machines.pop(pid, None)
-            if machine is None:
-                continue
-            self.finish(machine)
-            self.say(op="gone", id=machine.id, cause=describe(status))
+        """Collect the dead. A fork server is half a machine; what is no part of one was an orphan."""
+        for pid, status in processes.ended_children():
+            machine = self.machines.get(pid)
+            if machine is not None:
+                machine.part_ended(FORK_SERVER, processes.describe(status))
+            elif pid == self.foundry_pid:
+                self.foundry_how = processes.describe(status)
 
-    def reap_each(self) -> Iterable[tuple[int, int]]:
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            yield pid, status
+    def until_burial_ms(self) -> float | None:
+        times = [machine.bury_at for machine in self.machines.values() if machine.ended]
+        return max(0.0, min(times) - time.monotonic()) * 1000 if times else None
 
-    def reap_all(self) -> bool:
-        """Whether children are left."""
-        self.kill_orphans()
-        try:
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        except ChildProcessError:
-            return False
-        return True
+    def bury(self) -> None:
+        """Machines that are dead: end what is left of them and tell the client."""
+        now = time.monotonic()
+        for machine in list(self.machines.values()):
+            if len(machine.ended) == 2 or (machine.ended and now >= machine.bury_at):
+                cause = machine.cause
+                self.kill([machine])
+                self.say(op="gone", id=machine.id, cause=cause)
 
     def kill(self, machines: list[LocalMachine]) -> None:
-        """End these machines and return when none of their processes is left."""
+        """End these machines and return when nothing of theirs is left. Bounded."""
         for machine in machines:
-            signal_if_there(os.killpg, machine.group)
-        for machine in machines:
-            if self.machines.pop(machine.group, None) is None:
-                continue
-            try:
-                os.waitpid(machine.group, 0)
-            except ChildProcessError:
-                pass
-            self.finish(machine)
-
-    def finish(self, machine: LocalMachine) -> None:
-        """What the fork server's death leaves: the SSH server, orphans, the directory. Bounded."""
-        signal_if_there(os.killpg, machine.group)
+            processes.kill_group(machine.group)
         deadline = time.monotonic() + KILL_DEADLINE_S
-        while (group_lives(machine.group) or self.kill_orphans()) and time.monotonic() < deadline:
+        for machine in machines:
+            while self.anything_left(machine) and time.monotonic() < deadline:
+                time.sleep(0.0005)
+            self.machines.pop(machine.group, None)
+            shutil.rmtree(machine.directory, ignore_errors=True)
+        while self.kill_orphans() and time.monotonic() < deadline:
             time.sleep(0.0005)
-            for pid, status in self.reap_each():
-                other = self.machines.pop(pid, None)
-                if other is not None:  # died meanwhile by itself
-                    self.finish(other)
-                    self.say(op="gone", id=other.id, cause=describe(status))
-        shutil.rmtree(machine.directory, ignore_errors=True)
+
+    def anything_left(self, machine: LocalMachine) -> bool:
+        self.reap()
+        return processes.group_lives(machine.group)
 
     def kill_orphans(self) -> bool:
         """Whether there were any: living children of ours that are neither fork servers nor the foundry.
 
         Fork servers are subreapers themselves, so an orphan reaches us only when its machine is dead.
         """
-        mine = {self.foundry_pid, *self.machines}
-        orphans = [pid for pid in children_of(os.getpid()) if pid not in mine and not is_zombie(pid)]
+        self.reap()
+        mine = {*self.machines, self.foundry_pid}
+        orphans = [pid for pid in processes.living_children() if pid not in mine]
         for pid in orphans:
-            signal_if_there(os.kill, pid)
+            processes.kill(pid)
         return bool(orphans)
+
+    def any_child_left(self) -> bool:
+        self.kill_orphans()
+        try:
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return False
+        return True
 
 
 def run_foundry(control: socket.socket, home: str) -> None:
     from .foundry import foundry
 
-    foundry(control, home)
-
-
-def fork(run: Callable[[], object], *keep: socket.socket) -> int:
-    """A child that dies with us and holds only its own sockets: an inherited end would hide every end of file."""
-    parent = os.getpid()
-    pid = os.fork()
-    if pid:
-        return pid
-    try:
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        close_all_but({0, 1, 2, *(s.fileno() for s in keep)})
-        run()
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stderr.flush()
-        os._exit(1)
-
-
-def close_all_but(kept: set[int]) -> None:
-    for fd in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208  the list itself is closed when it is complete
-        if fd not in kept:
-            try:
-                os.close(fd)
-            except OSError:  # the listing's own descriptor
-                pass
-
-
-def prctl(option: int, value: int) -> None:
-    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0):
-        raise OSError(ctypes.get_errno(), f"prctl({option}, {value})")
+    foundry(control, resolve(home))
 
 
 def resolve(name: str) -> Any:
     """The object at ``package.module:name``."""
-    import importlib
-
     module, _, attribute = name.partition(":")
     return getattr(importlib.import_module(module), attribute)
-
-
-def signal_if_there(send: Callable[[int, int], None], target: int) -> None:
-    try:
-        send(target, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass
-
-
-def group_lives(group: int) -> bool:
-    try:
-        os.killpg(group, 0)
-    except (ProcessLookupError, PermissionError):
-        return False
-    return True
-
-
-def children_of(pid: int) -> list[int]:
-    try:
-        return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []
-
-
-def is_zombie(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
-
-
-def describe(status: int) -> str:
-    code = os.waitstatus_to_exitcode(status)
-    if code < 0:
-        return f"killed by signal {-code} ({signal.Signals(-code).name})"
-    return "ended by itself" if code == 0 else f"exited with status {code}"

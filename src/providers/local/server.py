@@ -11,6 +11,7 @@ import asyncio
 import os
 import signal
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -41,7 +42,11 @@ class Home(Protocol):
     def notice(self, source: str, seconds: float | None) -> None: ...
 
 
+MakeHome = Callable[..., Home]  # (forks, *, directory, address, same_host, ended, accelerators)
+
+
 def prepare(directory: Path) -> tuple[socket.socket, asyncssh.SSHKey, str]:
+    """The listening socket, the host key and its public half: what a client needs before the server runs."""
     host_key = asyncssh.generate_private_key("ssh-ed25519")
     listener = socket.socket(socket.AF_UNIX)
     anchor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
@@ -55,19 +60,29 @@ def prepare(directory: Path) -> tuple[socket.socket, asyncssh.SSHKey, str]:
 
 
 def serve(
-    order: dict[str, Any], listener: socket.socket, host_key: asyncssh.SSHKey, forks: socket.socket, make_home: Any
+    order: dict[str, Any], listener: socket.socket, host_key: asyncssh.SSHKey, forks: socket.socket, make_home: MakeHome
 ) -> None:
     """The machine's own process, until its executor ends."""
-    os.setpgid(0, order["group"])
+    try:
+        os.setpgid(0, order["group"])
+    except (PermissionError, ProcessLookupError):  # the machine is dead already
+        os._exit(0)
     asyncio.run(_serve(order, listener, host_key, forks, make_home))
     os._exit(0)
 
 
-async def _serve(order: dict[str, Any], listener: socket.socket, host_key: asyncssh.SSHKey, forks: socket.socket,
-                 make_home: Any) -> None:  # fmt: skip
+async def _serve(
+    order: dict[str, Any], listener: socket.socket, host_key: asyncssh.SSHKey, forks: socket.socket, make_home: MakeHome
+) -> None:
     ended = asyncio.Event()
-    home: Home = make_home(forks, directory=Path(order["directory"]), address="127.0.0.1", same_host=True,
-                           ended=ended.set, accelerators=order["accelerators"])  # fmt: skip
+    home = make_home(
+        forks,
+        directory=Path(order["directory"]),
+        address="127.0.0.1",
+        same_host=True,
+        ended=ended.set,
+        accelerators=order["accelerators"],
+    )
     await home.start()
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, lambda: home.notice("signal", NOTICE_S))
     user = asyncssh.import_public_key(order["client_key"])
@@ -125,8 +140,7 @@ class DoorSession(asyncssh.SSHUNIXSession[bytes]):
         self.door = self.home.door(self)
 
     def write(self, data: bytes) -> None:
-        self.chan.write(data)
-        self.transport.flush()
+        self.transport.together(self.chan.write, data)
 
     def close(self) -> None:
         self.chan.close()

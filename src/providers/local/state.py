@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
+import time
 from pathlib import Path
 
+UNOWNED_S = 60.0  # a directory without an owner is being made, or its maker was killed half way
 
-def pool_directory(state: Path | None, pool: str) -> Path:
-    """A new private directory for one pool, marked with its owner."""
-    directory = state_root(state) / "local" / pool
-    directory.mkdir(mode=0o700, parents=True)
-    (directory / "owner").write_text(f"{os.getpid()} {start_time(os.getpid())}")
-    return directory
+
+class PoolDirectory:
+    """A new private directory of one pool. Its ``owner`` file is locked for as long as the client lives.
+
+    The kernel gives the lock back however the client ends. A pid would not do: it may mean another process by now, or
+    nothing at all in another container, or on another host with the same home directory.
+    """
+
+    def __init__(self, state: Path | None, pool: str) -> None:
+        root = state_root(state)
+        root.parent.mkdir(parents=True, exist_ok=True)
+        for directory in (root, root / "local"):
+            directory.mkdir(mode=0o700, exist_ok=True)
+        self.path = root / "local" / pool
+        self.path.mkdir(mode=0o700)
+        self._owner = os.open(self.path / "owner.new", os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        os.write(self._owner, f"{os.getpid()}\n".encode())  # for people
+        _lock(self._owner)
+        (self.path / "owner.new").rename(self.path / "owner")
+
+    def remove(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._owner)
 
 
 def state_root(state: Path | None) -> Path:
@@ -26,18 +46,39 @@ def state_root(state: Path | None) -> Path:
 
 def sweep(pools: Path) -> None:
     """Remove the directories of pools whose client is dead and whose keeper was killed before it could tidy up."""
-    for directory in pools.iterdir():
-        try:
-            pid, started = (directory / "owner").read_text().split()
-        except (OSError, ValueError):
-            continue  # being made or removed right now
-        if start_time(int(pid)) != started:
+    try:
+        directories = list(pools.iterdir())
+    except OSError:
+        return
+    for directory in directories:
+        if _is_abandoned(directory):
             shutil.rmtree(directory, ignore_errors=True)
 
 
-def start_time(pid: int) -> str:
-    """With the pid, an identity that is not reused: the kernel's start time of the process, "" if there is none."""
+def _is_abandoned(directory: Path) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        owner = os.open(directory / "owner", os.O_RDWR)
+    except FileNotFoundError:
+        return _age_s(directory) > UNOWNED_S
+    except OSError:  # not a pool's, or another user's
+        return False
+    try:
+        return _lock(owner)
+    finally:
+        os.close(owner)
+
+
+def _lock(file: int) -> bool:
+    """Whether it is ours now; not where a file system knows no locks, either."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        return ""
+        return False
+    return True
+
+
+def _age_s(directory: Path) -> float:
+    try:
+        return time.time() - directory.stat().st_mtime
+    except OSError:
+        return 0.0

@@ -1,0 +1,130 @@
+"""How the keeper's processes are made, and how it sees that they are gone: fork, prctl(2) and /proc."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # <linux/prctl.h>
+
+
+def fork(run: Callable[[], object], *keep: socket.socket) -> int:
+    """A child that dies with us and holds only its own sockets: an inherited end would hide every end of file."""
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        close_all_but({0, 1, 2, *(s.fileno() for s in keep)})
+        run()
+    except BaseException:  # noqa: BLE001 - or the child would go on as a second parent
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(1)
+
+
+def adopt_orphans() -> None:
+    """Descendants whose parent dies become our children, whatever session they made for themselves."""
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def wake_on_child_death() -> socket.socket:
+    """A socket that becomes readable when a child has ended."""
+    ours, wake = socket.socketpair()
+    ours.setblocking(False)
+    wake.setblocking(False)
+    signal.set_wakeup_fd(wake.detach(), warn_on_full_buffer=False)  # open for the life of the process
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    return ours
+
+
+def ended_children() -> Iterator[tuple[int, int]]:
+    """Collect the dead: each with its status, as of os.waitpid."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        yield pid, status
+
+
+def living_children() -> list[int]:
+    me = os.getpid()
+    try:
+        pids = Path(f"/proc/{me}/task/{me}/children").read_text().split()
+    except OSError:  # no CONFIG_PROC_CHILDREN
+        pids = [entry.name for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    stats = ((int(pid), stat_of(int(pid))) for pid in pids)
+    return [pid for pid, stat in stats if stat and stat[0] != "Z" and stat[1] == str(me)]
+
+
+def stat_of(pid: int) -> list[str]:
+    """State, parent, process group, ... as /proc/<pid>/stat has them from its third field on; [] if there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def kill(pid: int) -> None:
+    """SIGKILL, if it is there. Only for our own children: their pids are not used again before we collect them."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def kill_group(group: int) -> None:
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def group_lives(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+def describe(status: int) -> str:
+    """How a process ended, as the rest of a sentence about it."""
+    code = os.waitstatus_to_exitcode(status)
+    if code == 0:
+        return "ended by itself"
+    if code > 0:
+        return f"exited with status {code}"
+    try:
+        return f"was killed by signal {-code} ({signal.Signals(-code).name})"
+    except ValueError:  # a real-time signal
+        return f"was killed by signal {-code}"
+
+
+def close_all_but(kept: set[int]) -> None:
+    for fd in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208 - closed when the list is complete
+        if fd not in kept:
+            try:
+                os.close(fd)
+            except OSError:  # the listing's own descriptor
+                pass
+
+
+def prctl(option: int, value: int) -> None:
+    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), f"prctl({option}, {value})")

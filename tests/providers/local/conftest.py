@@ -1,0 +1,118 @@
+"""Local machines with the real executor on them, as the engine embeds it, and the process table to look at."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+import pytest
+
+from outrider.engine.core import EMBEDDING
+from outrider.engine.remote.ssh import new_key
+from outrider.providers.base import Embedding, LaunchRequest, Machine
+from outrider.providers.local.provider import Local
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def embedding() -> Embedding:
+    return EMBEDDING
+
+
+@pytest.fixture
+def request_() -> LaunchRequest:
+    return LaunchRequest(new_key().export_public_key().decode().strip(), 2)
+
+
+@pytest.fixture
+def provider(tmp_path: Path) -> Local:
+    return Local(state=tmp_path)
+
+
+@dataclass(frozen=True)
+class Process:
+    pid: int
+    parent: int
+    group: int
+    session: int
+
+
+class Table:
+    """The living processes below this one. By pid: a test never means a process by its name."""
+
+    def below(self, root: int | None = None) -> dict[int, Process]:
+        pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+        everything = [process for process in map(_process, pids) if process is not None]
+        found: dict[int, Process] = {}
+        todo = [root or os.getpid()]
+        while todo:
+            parent = todo.pop()
+            for process in everything:
+                if process.parent == parent:
+                    found[process.pid] = process
+                    todo.append(process.pid)
+        return found
+
+    def keepers(self) -> list[int]:
+        """Sessions of their own right below us."""
+        me = os.getpid()
+        return [p.pid for p in self.below().values() if p.parent == me and p.session == p.pid]
+
+    def foundry(self, keeper: int) -> int:
+        """The only child in the keeper's own group."""
+        (pid,) = [p.pid for p in self.below(keeper).values() if p.parent == keeper and p.group == keeper]
+        return pid
+
+    def groups(self) -> set[int]:
+        """The machines: process groups led by a keeper's child."""
+        keepers = self.keepers()
+        return {p.pid for p in self.below().values() if p.parent in keepers and p.group == p.pid}
+
+    def of(self, machine: Machine) -> set[int]:
+        """Every process of a machine: its group and whatever is below its fork server, in sessions of their own."""
+        group = int(machine.facts["group"])
+        return {p.pid for p in self.below().values() if p.group == group} | set(self.below(group))
+
+    def alive(self, pids: set[int]) -> set[int]:
+        return {pid for pid in pids if _process(pid) is not None}
+
+
+def _process(pid: int) -> Process | None:
+    try:
+        state, parent, group, session, *_ = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (OSError, ValueError):
+        return None
+    return None if state == "Z" else Process(pid, int(parent), int(group), int(session))
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Iterator[Table]:
+    """At the end nothing that was started is left, neither process nor file."""
+    table = Table()
+    before = table.below().keys()
+    yield table
+    deadline = time.monotonic() + 2
+    while (left := table.below().keys() - before) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert not left
+    assert list(tmp_path.rglob("local/*")) == []
+
+
+@pytest.fixture
+def until() -> Callable[[Callable[[], object]], object]:
+    """Poll with a deadline."""
+
+    async def until(condition: Callable[[], object], within_s: float = 5.0) -> None:
+        with anyio.fail_after(within_s):
+            while not condition():
+                await anyio.sleep(0.005)
+
+    return until

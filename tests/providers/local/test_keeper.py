@@ -1,0 +1,258 @@
+"""Whatever part of a local pool is killed, the machines it took are gone for all to see, and nothing of them is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+
+from outrider.providers.base import Embedding, MachineGone, MachineId
+from outrider.providers.errors import NoCapacity
+from outrider.providers.local.provider import Local
+
+pytestmark = pytest.mark.anyio
+
+ORPHANING = """
+import os, signal, time
+
+def serve(control):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.setsid()
+            with open({said!r}, "w") as said:
+                said.write(f"{{os.getpid()}}\\n")
+            time.sleep(600)
+        os._exit(0)
+    control.recv(1)
+    os._exit(0)
+
+class Home:
+    def __init__(self, forks, **rest):
+        self.forks = forks
+
+    async def start(self): ...
+    async def close(self): ...
+
+def broken(forks, **rest):
+    raise OSError("no home today")
+"""
+
+
+async def gone(fleet, count=1, within_s=1.0):
+    """The next ``count`` machines that the provider says are gone: their causes by id."""
+    causes = {}
+    with anyio.fail_after(within_s):
+        async for event in fleet.events():
+            assert isinstance(event, MachineGone)
+            causes[event.id] = event.cause
+            if len(causes) == count:
+                break
+    return causes
+
+
+@pytest.fixture
+def orphan(tmp_path, monkeypatch):
+    """Where the fork server of this module's executor says the pid of an orphan it made."""
+    (tmp_path / "orphaning.py").write_text(ORPHANING.format(said=str(tmp_path / "orphan")))
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path / "orphan"
+
+
+async def test_a_killed_group_is_gone_within_a_second_and_nothing_is_left(provider, embedding, request_, table):
+    async with provider.open("p", embedding) as fleet:
+        machines = await fleet.launch(request_, 2)
+        processes = table.of(machines[0])
+        os.killpg(int(machines[0].facts["group"]), signal.SIGKILL)
+        causes = await gone(fleet)
+        assert causes.keys() == {machines[0].id}
+        assert "killed by signal 9 (SIGKILL)" in causes[machines[0].id]
+        assert not table.alive(processes)
+        assert not (provider.state / "local" / machines[0].id).exists()
+        assert table.of(machines[1])  # its neighbour goes on
+
+
+@pytest.mark.parametrize(("part", "name"), [("pid", "SSH server"), ("group", "fork server")])
+async def test_a_machine_that_loses_one_part_is_gone_and_says_which(
+    part, name, provider, embedding, request_, table, until
+):
+    async with provider.open("p", embedding) as fleet:
+        (machine,) = await fleet.launch(request_, 1)
+        pid, group = int(machine.facts["pid"]), int(machine.facts["group"])
+        await until(lambda: os.getpgid(pid) == group)  # it has joined its machine
+        processes = table.of(machine)
+        assert {pid, group} <= processes
+        os.kill(int(machine.facts[part]), signal.SIGKILL)
+        assert (await gone(fleet))[machine.id] == f"its {name} was killed by signal 9 (SIGKILL)"
+        assert not table.alive(processes)
+
+
+@pytest.mark.parametrize("end", ["kill", "terminate", "leave"])
+async def test_orphans_in_sessions_of_their_own_end_with_their_machine(end, provider, orphan, request_, table, until):
+    async with provider.open("p", Embedding("orphaning:serve", "orphaning:Home")) as fleet:
+        (machine,) = await fleet.launch(request_, 1)
+        await until(lambda: orphan.exists() and orphan.read_text().endswith("\n"))
+        pid = int(orphan.read_text())
+        assert os.getsid(pid) == pid
+        if end == "kill":
+            os.killpg(int(machine.facts["group"]), signal.SIGKILL)
+            await gone(fleet)
+            assert not table.alive({pid})
+        elif end == "terminate":
+            await fleet.terminate([machine.id])
+            assert not table.alive({pid})
+    assert not table.alive({pid})
+
+
+async def test_an_executor_that_does_not_start_is_a_machine_gone_and_the_log_says_why(
+    provider, orphan, request_, table
+):
+    async with provider.open("p", Embedding("orphaning:serve", "orphaning:broken")) as fleet:
+        (machine,) = await fleet.launch(request_, 1)
+        assert (await gone(fleet))[machine.id] == "its SSH server exited with status 1"
+        assert "no home today" in (provider.state / "local" / "p" / "keeper.log").read_text()
+
+
+async def test_the_foundrys_death_takes_the_machines_and_the_next_launch_starts_another(
+    provider, embedding, request_, table
+):
+    async with provider.open("p", embedding) as fleet:
+        machines = await fleet.launch(request_, 2)
+        processes = {pid for machine in machines for pid in table.of(machine)}
+        os.kill(table.foundry(table.keepers()[0]), signal.SIGKILL)
+        causes = await gone(fleet, 2)
+        said = "the process that forks SSH servers was killed by signal 9 (SIGKILL)"
+        assert causes == {machine.id: said for machine in machines}
+        assert not table.alive(processes)
+        assert len(await fleet.launch(request_, 2)) == 2
+
+
+async def test_a_foundry_that_cannot_start_fails_the_launch_with_its_words(provider, request_, table):
+    async with provider.open("p", Embedding("outrider.engine.executor.forkserver:serve", "no.such:Home")) as fleet:
+        with pytest.raises(NoCapacity, match="No module named 'no'"):
+            await fleet.launch(request_, 1)
+
+
+async def test_the_keepers_death_takes_every_machine(provider, embedding, request_, table, until):
+    async with provider.open("p", embedding) as fleet:
+        machines = await fleet.launch(request_, 2)
+        (keeper,) = table.keepers()
+        processes = table.below(keeper).keys()
+        os.kill(keeper, signal.SIGKILL)
+        causes = await gone(fleet, 2)
+        said = "the process that keeps the local nodes was killed by signal 9 (SIGKILL)"
+        assert causes == {machine.id: said for machine in machines}
+        await until(lambda: not table.alive(set(processes)), 1.0)
+        with pytest.raises(Exception, match="keeps the local nodes was killed"):
+            await fleet.launch(request_, 1)
+        await fleet.terminate([machines[0].id])
+
+
+CLIENT = """
+import anyio, os, sys
+from outrider.engine.core import EMBEDDING
+from outrider.engine.remote.ssh import new_key
+from outrider.providers.base import LaunchRequest
+from outrider.providers.local.provider import Local
+
+async def main():
+    async with Local(state=sys.argv[1]).open("killed", EMBEDDING) as fleet:
+        await fleet.launch(LaunchRequest(new_key().export_public_key().decode(), 1), 1)
+        print(flush=True)
+        await anyio.sleep(600)
+
+anyio.run(main)
+"""
+
+
+async def test_the_directory_of_a_killed_client_and_keeper_is_swept_at_the_next_start(
+    provider, embedding, table, until
+):
+    with subprocess.Popen([sys.executable, "-c", CLIENT, provider.state], stdout=subprocess.PIPE) as client:
+        assert client.stdout.readline() == b"\n"
+        below = table.below(client.pid)
+        (keeper,) = [p.pid for p in below.values() if p.parent == client.pid]
+        for pid in (client.pid, keeper):  # stopped first, or the keeper would tidy up
+            os.kill(pid, signal.SIGSTOP)
+        for pid in (client.pid, keeper):
+            os.kill(pid, signal.SIGKILL)
+    await until(lambda: not table.alive(set(below)))
+    left = provider.state / "local" / "killed"
+    assert left.is_dir()
+    async with provider.open("p", embedding):
+        await until(lambda: not left.exists())
+
+
+async def test_terminate_is_idempotent_and_leaves_the_others(provider, embedding, request_, table):
+    async with provider.open("p", embedding) as fleet:
+        first, second = await fleet.launch(request_, 2)
+        processes = table.of(first)
+        for _ in range(2):
+            await fleet.terminate([first.id, MachineId("p/n99"), MachineId("elsewhere")])
+            assert not table.alive(processes)
+        assert table.groups() == {int(second.facts["group"])}
+
+
+async def test_a_state_path_of_any_length_works(tmp_path, embedding, request_, table):
+    from outrider.engine.remote import ssh
+
+    key = ssh.new_key()
+    long = tmp_path / ("x" * 120)
+    async with Local(state=long).open("p", embedding) as fleet:
+        request = type(request_)(key.export_public_key().decode().strip(), 1)
+        (machine,) = await fleet.launch(request, 1)
+        assert len(machine.address.path) > 107
+        connection, _ = await ssh.connect(machine, key)
+        connection.abort()
+        await connection.wait_closed()
+    assert list(long.rglob("p")) == []
+
+
+async def test_nothing_listens_on_tcp_and_nobody_else_may_look(provider, embedding, request_, table):
+    async with provider.open("p", embedding) as fleet:
+        machines = await fleet.launch(request_, 2)
+        sockets = {
+            os.readlink(link) for pid in table.below() for link in Path(f"/proc/{pid}/fd").iterdir() if is_socket(link)
+        }
+        assert not sockets & listening()
+        directory = provider.state / "local" / "p"
+        for machine in machines:
+            home = directory.parent / machine.id
+            assert [mode(path) for path in (directory, home, home / "work")] == [0o700] * 3
+            assert mode(Path(machine.address.path)) == 0o600
+        assert mode(directory / "keeper.log") == 0o600
+
+
+async def test_opening_and_closing_leaks_no_descriptor(provider, embedding, request_, table):
+    async def cycle():
+        async with provider.open("p", embedding) as fleet:
+            await fleet.launch(request_, 1)
+
+    await cycle()
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(20):
+        await cycle()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def is_socket(link):
+    try:
+        return os.readlink(link).startswith("socket:")
+    except OSError:
+        return False
+
+
+def listening():
+    """The TCP sockets of this network namespace in state LISTEN (0A)."""
+    rows = [row.split() for name in ("tcp", "tcp6") for row in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
+    return {f"socket:[{row[9]}]" for row in rows if row[3] == "0A"}
+
+
+def mode(path):
+    return stat.S_IMODE(path.stat().st_mode)
