@@ -1,0 +1,217 @@
+"""A client that goes and comes back, one that does not belong here, and a home's own end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outrider.engine.executor import process
+from outrider.engine.wire import messages as m
+from outrider.engine.wire.codec import encode
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_welcome_says_what_the_node_is(make: Any) -> None:
+    client = await make(connect=False, accelerators=[("H100", 80.0)])
+    welcome = await client.connect()
+    assert (welcome.version, welcome.resumed, welcome.received, welcome.blobs) == (1, False, 0, ())
+    assert welcome.facts["pid"] == os.getpid()
+    assert welcome.facts["accelerators"] == (("H100", 80.0),)
+    assert welcome.facts["addresses"] == ("127.0.0.1",)
+    assert len(welcome.ports) == 4
+
+
+async def test_tasks_go_on_while_the_client_is_away(make: Any, tmp_path: Path) -> None:
+    def work(number: int) -> int:
+        (tmp_path / str(number)).touch()
+        return number
+
+    client = await make()
+    client.define(work)
+    await client.call(os.getpid)
+    attempts = [client.run(work, number) for number in range(20)]
+    await client.turn()
+    client.cut()
+    while len(list(tmp_path.glob("[0-9]*"))) < 20:
+        await client.turn()
+    late = [client.run(work, number) for number in (20, 21)]
+    welcome = await client.connect()
+    assert welcome.resumed
+    for attempt in [*attempts, *late]:
+        await client.answer(attempt)
+    assert sum(isinstance(x, m.Done) for x in client.heard) == 23
+
+
+async def test_a_client_may_be_cut_off_again_and_again(make: Any) -> None:
+    client = await make(slots=2)
+    attempts = []
+    for round_ in range(10):
+        attempts += [client.run(os.getpid) for _ in range(10)]
+        if round_ % 2:
+            await client.turn()
+        client.cut()
+        await client.connect()
+    for attempt in attempts:
+        await client.answer(attempt)
+    assert sum(isinstance(x, m.Done) for x in client.heard) == 100
+
+
+async def test_a_new_channel_of_the_session_takes_over_a_hanging_one(make: Any) -> None:
+    client = await make()
+    old = client.channel
+    client.session.lost()
+    assert (await client.connect()).resumed
+    assert old.closed
+    assert await client.call(os.getpid)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"version": 2}, "protocol 2"),
+        ({"python": "2.7"}, "Python 2.7"),
+        ({"cloudpickle": "0"}, "cloudpickle 0"),
+        ({"setup": {"slots": 0, "kind": "process"}}, "slots is 0"),
+        ({"setup": {"slots": 1, "kind": "goat"}}, "kind is 'goat'"),
+        ({"setup": {"slots": 1, "kind": "process", "env": {"A": 1}}}, "env is not texts"),
+        ({"setup": {"slots": 1, "kind": "process", "env": {"A=": "1"}}}, "with '=' in it"),
+    ],
+)
+async def test_who_does_not_match_is_refused_with_the_reason(make: Any, changes: Any, reason: str) -> None:
+    client = await make(connect=False)
+    refused = await client.connect(**changes)
+    assert isinstance(refused, m.Refused)
+    assert reason in refused.reason
+    assert refused.facts["python"]
+    assert client.channel.closed
+    client.session.lost()
+    assert isinstance(await client.connect(), m.Welcome)
+
+
+async def test_another_session_is_refused_and_disturbs_nobody(make: Any) -> None:
+    client = await make()
+    stranger = type(client)(client.home, client.setup)
+    stranger.name = "stranger"
+    assert "another session" in (await stranger.connect()).reason
+    assert await client.call(os.getpid)
+
+
+@pytest.mark.parametrize("data", [b"\xff" * 8, encode(m.Kill(1)), encode(m.Started(1)), b"\x00\x00\x00\x01\xc1"])
+async def test_a_channel_that_begins_with_anything_else_is_closed(make: Any, bulk: Any, data: bytes) -> None:
+    client = await make()
+    channel = bulk(client.home)
+    channel.door.received(data)
+    assert channel.channel.closed
+    assert await client.call(os.getpid)
+
+
+@pytest.mark.parametrize("data", [b"\xff" * 8, encode(m.Started(1)), encode(m.Ack(999)), encode(m.Hello(*[0] * 6, {}))])
+async def test_something_malformed_costs_the_connection_not_the_session(make: Any, data: bytes) -> None:
+    client = await make()
+    attempt = client.run(time.sleep, 0.02)
+    await client.turn()
+    client.door.received(data)
+    assert client.channel.closed
+    client.cut()
+    assert (await client.connect()).resumed
+    await client.answer(attempt)
+
+
+async def test_a_blob_that_is_cut_off_or_too_long_does_not_exist(make: Any, bulk: Any) -> None:
+    client = await make()
+    cut = bulk(client.home)
+    cut.door.received(encode(m.Put("cut", 10)) + b"12345")
+    cut.door.lost()
+    long = bulk(client.home)
+    long.door.received(encode(m.Put("long", 3)) + b"12345")
+    assert long.channel.closed
+    for name in ("cut", "long"):
+        assert await bulk(client.home).ask(m.Get(name)) == m.Missing(name)
+
+
+async def test_a_slow_reader_of_a_blob_is_waited_for(make: Any, bulk: Any) -> None:
+    client = await make()
+    data = os.urandom(1_000_000)
+    await bulk(client.home).ask(m.Put("b", len(data)), data)
+    reading = bulk(client.home)
+    reading.channel.hold()
+    reading.door.received(encode(m.Get("b")))
+    assert sum(map(len, reading.channel.held)) < 200
+    reading.channel.release()
+    await client.until(lambda: len(reading.data) == len(data) or asyncio.ensure_future(client._tell()) is None)
+    assert reading.data == data
+
+
+async def test_a_ping_is_answered(make: Any) -> None:
+    client = await make()
+    client.send(m.Ping(77))
+    assert await client.expect(m.Pong) == m.Pong(77)
+
+
+# --- the end ---------------------------------------------------------------------------------------------------------
+
+
+async def ending(make: Any, **options: Any) -> tuple[Any, asyncio.Event]:
+    over = asyncio.Event()
+    return await make(ended=over.set, **options), over
+
+
+async def test_bye_ends_what_runs(make: Any) -> None:
+    client, over = await ending(make)
+    pid = await client.call(os.getpid)
+    client.run(time.sleep, 60)
+    client.send(m.Bye())
+    await asyncio.wait_for(over.wait(), 10)
+    assert not Path(f"/proc/{pid}").exists()
+
+
+async def test_a_node_that_hears_nothing_for_its_lease_ends_itself(make: Any) -> None:
+    client, over = await ending(make, connect=False)
+    client.lease_s = 0.05
+    await client.connect()
+    await asyncio.wait_for(over.wait(), 10)
+
+
+async def test_a_node_that_no_client_ever_greets_does_too(make: Any) -> None:
+    _, over = await ending(make, connect=False, lease_s=0.05)
+    await asyncio.wait_for(over.wait(), 10)
+
+
+async def test_a_lease_is_renewed_by_whatever_is_heard(make: Any) -> None:
+    client, over = await ending(make, connect=False)
+    client.lease_s = 0.3
+    await client.connect()
+    deadline = time.monotonic() + 0.6
+    while time.monotonic() < deadline:
+        await client.turn()
+    assert not over.is_set()
+
+
+async def test_without_its_fork_server_a_node_ends(make: Any) -> None:
+    client, over = await ending(make)
+    worker = await client.call(os.getpid)
+    os.kill(await client.call(os.getppid), signal.SIGKILL)
+    await asyncio.wait_for(over.wait(), 10)
+    await gone(worker)
+
+
+async def gone(pid: int) -> None:
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+        if pid in process.children(os.getpid()):  # an orphan, and so ours
+            os.waitpid(pid, os.WNOHANG)
+        await asyncio.sleep(0.001)
+    assert not Path(f"/proc/{pid}").exists()
+
+
+async def test_closing_twice_is_fine(make: Any) -> None:
+    client = await make()
+    await asyncio.gather(client.home.close(), client.home.close())
+    await client.home.close()
