@@ -206,7 +206,7 @@ async def gone(pid: int) -> None:
     deadline = time.monotonic() + 10
     while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
         if pid in process.children(os.getpid()):  # an orphan, and so ours
-            os.waitpid(pid, os.WNOHANG)
+            os.waitpid(pid, os.WNOHANG)  # noqa: ASYNC222 - which does not wait
         await asyncio.sleep(0.001)
     assert not Path(f"/proc/{pid}").exists()
 
