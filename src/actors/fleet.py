@@ -7,7 +7,8 @@ and one that is withdrawn makes the newest machine the one too many: nothing is 
 FLEET-1: machines asked for and present never exceed those wanted, except by what a withdrawn notice or a resize leaves.
 FLEET-2: what is missing has been asked for, or waits for its back-off, or the fleet has given up.
 FLEET-3: a node that is lost, failed or dismissed is terminated exactly once.
-FLEET-4: giving up takes ``retries + 1`` failures in a row, or one that cannot go better, and names the last.
+FLEET-4: giving up takes ``retries + 1`` failures in a row, or one that cannot go better, and names the last; those of
+what was asked for together are one.
 FLEET-5: nothing is asked for before the back-off is over.
 FLEET-6: a node that does work is drained, not cut off.
 """
@@ -194,7 +195,7 @@ class Fleet:
         return standing is not None
 
     def _failed(self, error: Exception, now: float, chance: float, retry_after_s: float | None) -> float | None:
-        if retry_after_s is None or self.failures >= self._retries:
+        if retry_after_s is None or (self._counts(now) and self.failures >= self._retries):
             self.failures += 1
             self.given_up = error
             return None
@@ -209,12 +210,18 @@ class Fleet:
             self.failures = 0
         self._balance(now)
 
-    def _back_off(self, now: float, chance: float, *, least_s: float) -> float:
-        self.failures += 1
-        return max(least_s, self._wait(now, chance, self.failures, least_s=least_s))
+    def _counts(self, now: float) -> bool:
+        """Failures that come during a back-off are of what was asked for before it: one with the failure it is for."""
+        return now >= self._not_before
 
-    def _wait(self, now: float, chance: float, times: int, *, least_s: float = 0.0) -> float:
-        """Half to all of a doubling time: machines that failed together are not asked for together again."""
-        delay = max(least_s, min(BACK_OFF_LIMIT_S, BACK_OFF_S * 2.0 ** min(times - 1, 16)) * (0.5 + chance / 2))
+    def _back_off(self, now: float, chance: float, *, least_s: float) -> float:
+        if self._counts(now):
+            self.failures += 1
+            self._wait(now, chance, self.failures)
+        self._not_before = max(self._not_before, now + least_s)
+        return self._not_before - now
+
+    def _wait(self, now: float, chance: float, times: int) -> None:
+        """Half to all of a doubling time: pools that failed together do not try again together."""
+        delay = min(BACK_OFF_LIMIT_S, BACK_OFF_S * 2.0 ** min(times - 1, 16)) * (0.5 + chance / 2)
         self._not_before = max(self._not_before, now + delay)
-        return delay

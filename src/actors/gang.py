@@ -9,7 +9,7 @@ GANG-1: a broadcast ends exactly once, with one ending per rank.
 GANG-2: (RESTART) no generation begins while an attempt of an older one may still run.
 GANG-3: a generation's ranks are 0..n-1 on distinct nodes, and all see the same world.
 GANG-4: (RESTART) the results that end a broadcast are all of its last generation.
-GANG-5: at most ``restarts`` generations in a row follow lost ones.
+GANG-5: at most ``restarts`` generations in a row follow lost ones; (RESEND) no rank runs again more often than that.
 GANG-6: when a broadcast is over it holds no seat and nothing of it runs.
 GANG-7: the head's port was free on the head, and serves one generation.
 GANG-8: an at-most-once broadcast never runs a rank twice.
@@ -151,6 +151,7 @@ class Gang:
         self._running: dict[AttemptId, tuple[int, NodeId]] = {}
         self._endings: dict[int, Ending] = {}
         self._runs: dict[int, int] = {}  # attempts so far, by rank
+        self._run_in: dict[int, int] = {}  # the generation of the latest, by rank
         self._gaps: list[Gap] = []  # waiting for a node
         self._head_gap: tuple[NodeId, Gap] | None = None  # has its node, waits for a port there
         self._losses: tuple[tuple[NodeId, str], ...] = ()
@@ -204,7 +205,7 @@ class Gang:
         elif verdict is Verdict.DIED and self._leaving.get(node) and self._on_loss is not OnLoss.FAIL:
             self._lost_ranks(node, (rank,), "its processes ended after the machine's notice", now)
         else:
-            self._endings[rank] = Settled(verdict, outcome, node, rank, self._runs[rank], self.generation)
+            self._endings[rank] = Settled(verdict, outcome, node, rank, self._runs[rank], self._run_in[rank])
             if verdict is not Verdict.RETURNED:
                 self._failed(now)
             self._ended_on(node, now)
@@ -318,6 +319,7 @@ class Gang:
             node = world.nodes[rank // world.ranks_per_node]
             attempt = AttemptId(next(self._ids))
             self._runs[rank] = number = self._runs.get(rank, 0) + 1
+            self._run_in[rank] = world.generation
             self._running[attempt] = (rank, node)
             self.effects.append(RunRank(node, Order(attempt, self._task, number, world, rank)))
 
@@ -389,23 +391,22 @@ class Gang:
         if self._on_loss is OnLoss.RESTART and (self.spec.collective or not self._has_failed()):
             self._fence(node, now)
             return
-        self._note_loss(now)
-        if self._on_loss is OnLoss.RESEND and self._lost_in_row <= self.spec.restarts and not self._has_failed():
+        self._tell_loss()
+        losing = any(self._runs[rank] > self.spec.restarts for rank in ranks)
+        if self._on_loss is OnLoss.RESEND and not losing and not self._has_failed():
             self._gaps.append(Gap(node, ranks))
             self._replace_by = self._replace_by or now + self.patience.replace_timeout_s
             self._want_for_gaps()
-            self._ended_on(node, now)
-            return
-        reason = Reason.LOSING if self._lost_in_row > self.spec.restarts else Reason.LOST
-        self._endings.update({rank: GaveUp(reason, self._losses, rank) for rank in ranks})
-        self._failed(now)
+        else:
+            reason = Reason.LOSING if losing and self._on_loss is OnLoss.RESEND else Reason.LOST
+            self._endings.update({rank: GaveUp(reason, self._losses, rank) for rank in ranks})
+            self._failed(now)
         self._ended_on(node, now)
 
     def _has_failed(self) -> bool:
         return any(isinstance(e, GaveUp) or e.verdict is not Verdict.RETURNED for e in self._endings.values())
 
-    def _note_loss(self, now: float) -> None:
-        self._lost_in_row = 1 if now - self._began_at >= self.spec.steady_s else self._lost_in_row + 1
+    def _tell_loss(self) -> None:
         self.effects.append(GenerationLost(self.generation, self._lost_now, self._losses[-1][1]))
 
     def _fence(self, node: NodeId, now: float) -> None:
@@ -417,7 +418,8 @@ class Gang:
 
     def _fenced(self, now: float) -> None:
         """Nothing of the lost generation runs any more."""
-        self._note_loss(now)
+        self._tell_loss()
+        self._count_loss(now)
         self._endings = {}
         if self._lost_in_row > self.spec.restarts:
             self._end_with(Reason.LOSING)
@@ -427,6 +429,10 @@ class Gang:
         self._want()
         if self._overdue:
             self._replace_by = now
+
+    def _count_loss(self, now: float) -> None:
+        steady = now - self._began_at >= self.spec.steady_s
+        self._lost_in_row = 1 if steady else self._lost_in_row + 1
 
     def _without_replacement(self, now: float, *, ready: int) -> None:
         """The wait for a replacement is over."""

@@ -411,6 +411,9 @@ class Ledger:
                 self._queue.appendleft(entry)
             else:
                 self._pinned.setdefault(entry.task.on, deque()).appendleft(entry)
+        for entry in entries:
+            if entry.task.on is not None:  # another node may have its rank now
+                self._assign_pinned(entry.task.on, now)
 
     def _expire_later(self, entry: Entry, now: float) -> None:
         """Each wait in the queue is bounded; one that was cut short by a recall goes on."""

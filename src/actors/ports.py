@@ -281,7 +281,9 @@ class BroadcastSpec:
     ranks_per_node: Callable[[NodeFacts], int]  # the least over the nodes is used; must not raise
     at_most_once: bool = False
     queue_timeout_s: float | None = None
-    restarts: int = 3  # generations lost in a row that are followed by another; counted anew after `steady_s`
+    restarts: int = (
+        3  # generations lost in a row that are followed by another, counted anew after `steady_s`; RESEND: per rank
+    )
     steady_s: float = 60.0
 
 

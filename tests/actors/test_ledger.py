@@ -351,7 +351,7 @@ class LedgerMachine(RuleBasedStateMachine):
         assert all(attempt in self.nodes[node] for node, attempt in kills)
         recalls, decisions.recalls = decisions.recalls, []
         for node, attempts in recalls:
-            self.recalled[node] = (*self.recalled.get(node, ()), *attempts)
+            self.recalled[node] = tuple(dict.fromkeys((*self.recalled.get(node, ()), *attempts)))
         decisions.retries.clear()
 
     def check_run(self, node, order):
@@ -359,6 +359,7 @@ class LedgerMachine(RuleBasedStateMachine):
         held = self.nodes[node]
         task = self.tasks[job]
         load = len(held) + self.seats[node]
+        assert self.charged[job] <= task.retries or task.at_most_once, "LEDGER-5: too many attempts"
         assert job not in self.tasks_over, "LEDGER-1: a task that is over was sent"
         assert node in self.open, "LEDGER-9: work for a closed node"
         assert (node, order.attempt) not in self.sent, "LEDGER-6: an attempt id came twice"
@@ -672,6 +673,23 @@ def test_on_means_the_node_that_has_the_rank_at_dispatch(story):
     job = story.submit(on=1)
     assert story.runs() == []
     story.node(2)  # takes the empty seat, rank 0: node 1 stays rank 1
+    ((node, sent, _),) = story.runs()
+    assert (node, sent) == (1, job)
+
+
+def test_a_pinned_task_that_comes_back_goes_to_the_node_that_has_the_rank_now(story):
+    story.node(0)
+    story.node(1)
+    story.submit(on=0)
+    ((_, _, order),) = story.runs()
+    story.finish(0, order)
+    story.submit(on=0)
+    job = story.submit(on=0)
+    stacked = next(order for _, of, order in story.runs() if of == job)
+    story.roster.leave(NodeId(0))
+    story.ledger.node_closed(NodeId(0), 0.0)
+    assert story.ledger.decisions.recalls == [(0, (stacked.attempt,))]
+    story.ledger.received(NodeId(0), [Returned((stacked.attempt,))], 0.0)
     ((node, sent, _),) = story.runs()
     assert (node, sent) == (1, job)
 

@@ -1,0 +1,403 @@
+"""FLEET-1 to 6 hold whatever happens, and each of them falls when its guard is taken away."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from itertools import count
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from outrider.actors.fleet import BACK_OFF_LIMIT_S, FLAPS_FREE, Fleet, Standing
+from outrider.actors.ports import NodeId
+
+QUICK = settings(
+    max_examples=80,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    report_multiple_bugs=False,
+)
+WITHOUT_GUARD = settings(QUICK, max_examples=500, database=None, derandomize=True, phases=[Phase.generate])
+
+
+class FleetMachine(RuleBasedStateMachine):
+    """Plays the provider, the nodes and the clock, and counts the machines."""
+
+    make = Fleet
+
+    @initialize(wanted=st.integers(1, 4), retries=st.integers(0, 3))
+    def begin(self, wanted, retries):
+        self.now = 0.0
+        self.ids = count(1)
+        self.wanted, self.retries = wanted, retries
+        self.calls: list[int] = []  # launches under way
+        self.booting: set[NodeId] = set()
+        self.ready: set[NodeId] = set()
+        self.doomed: set[NodeId] = set()
+        self.draining: set[NodeId] = set()
+        self.worked: set[NodeId] = set()
+        self.ended: set[NodeId] = set()
+        self.terminated: Counter[NodeId] = Counter()
+        self.failures = 0
+        self.was_given_up = False
+        self.not_before = 0.0
+        self.slack = 0  # machines above those wanted that a reprieve or a resize has left
+        self.fleet = self.make(wanted, retries=retries)
+        self.fleet.start(self.now)
+        self.act()
+
+    @rule(data=st.data(), fewer=st.sampled_from([0, 0, 1]), chance=st.sampled_from([0.0, 0.5, 0.99]))
+    @precondition(lambda self: self.calls)
+    def a_launch_returns(self, data, fewer, chance):
+        asked = self.calls.pop(data.draw(st.integers(0, len(self.calls) - 1)))
+        nodes = [NodeId(next(self.ids)) for _ in range(asked - fewer)]
+        self.booting.update(nodes)
+        if fewer and self.now >= self.not_before:
+            self.failures = min(self.failures + 1, self.retries)
+        self.wait(self.fleet.launched(nodes, asked, self.now, chance))
+        self.act()
+
+    @rule(data=st.data(), after=st.sampled_from([0.0, 0.0, 5.0, None]), chance=st.sampled_from([0.0, 0.5, 0.99]))
+    @precondition(lambda self: self.calls)
+    def a_launch_fails(self, data, after, chance):
+        asked = self.calls.pop(data.draw(st.integers(0, len(self.calls) - 1)))
+        error = RuntimeError("launch")
+        self.fail(
+            error, self.fleet.launch_failed(error, asked, self.now, chance, retry_after_s=after), never=after is None
+        )
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.booting)
+    def a_node_is_ready(self, data):
+        node = data.draw(st.sampled_from(sorted(self.booting)))
+        self.booting.discard(node)
+        self.ready.add(node)
+        self.failures = 0
+        self.fleet.node_ready(node, self.now)
+        self.act()
+
+    @rule(data=st.data(), fatal=st.sampled_from([False, False, True]), chance=st.sampled_from([0.0, 0.5, 0.99]))
+    @precondition(lambda self: self.booting)
+    def a_node_never_boots(self, data, fatal, chance):
+        node = data.draw(st.sampled_from(sorted(self.booting)))
+        self.booting.discard(node)
+        self.ended.add(node)
+        error = RuntimeError("boot")
+        self.fail(error, self.fleet.node_failed(node, error, self.now, chance, fatal=fatal), never=fatal)
+
+    @rule(data=st.data(), chance=st.sampled_from([0.0, 0.5, 0.99]))
+    @precondition(lambda self: self.ready | self.doomed | self.draining)
+    def a_node_is_lost(self, data, chance):
+        node = data.draw(st.sampled_from(sorted(self.ready | self.doomed | self.draining)))
+        for group in (self.ready, self.doomed, self.draining):
+            group.discard(node)
+        self.ended.add(node)
+        self.fleet.node_lost(node, self.now, chance)
+        self.fleet.node_lost(node, self.now, chance)  # heard twice: by its connection and by the provider
+        self.act()
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.ready | self.booting)
+    def a_notice_comes(self, data):
+        node = data.draw(st.sampled_from(sorted(self.ready | self.booting)))
+        if node in self.ready:
+            self.ready.discard(node)
+            self.doomed.add(node)
+        assert self.fleet.noticed(node, self.now)
+        self.act()
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.doomed)
+    def a_notice_is_withdrawn(self, data):
+        node = data.draw(st.sampled_from(sorted(self.doomed)))
+        self.doomed.discard(node)
+        self.ready.add(node)
+        self.fleet.withdrawn(node, self.now)
+        self.act()
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.draining)
+    def a_draining_node_is_empty(self, data):
+        node = data.draw(st.sampled_from(sorted(self.draining)))
+        self.draining.discard(node)
+        self.ended.add(node)
+        self.fleet.drained(node)
+        self.act()
+
+    @rule(wanted=st.integers(1, 5))
+    def the_user_resizes(self, wanted):
+        self.wanted = wanted
+        self.fleet.resize(wanted, self.now)
+        self.act()
+
+    @rule(seconds=st.sampled_from([0.1, 1.0, BACK_OFF_LIMIT_S]))
+    def time_passes(self, seconds):
+        self.now += seconds
+        self.fleet.tick(self.now)
+        self.act()
+
+    def fail(self, error, delay, *, never):
+        self.failures += self.now >= self.not_before
+        if delay is None:
+            assert never or self.failures > self.retries, "FLEET-4: given up too early"
+            assert self.fleet.given_up is error, "FLEET-4: given up with another error"
+        else:
+            assert not never, "FLEET-4: tried again although it cannot go better"
+            assert self.failures <= self.retries, "FLEET-4: not given up"
+        self.wait(delay)
+        self.act()
+
+    def wait(self, delay):
+        if delay is not None:
+            assert 0 <= delay <= BACK_OFF_LIMIT_S
+            self.not_before = max(self.not_before, self.now + delay)
+
+    def act(self):
+        orders = self.fleet.orders
+        drains, orders.drains = orders.drains, []
+        for node in drains:
+            assert node in self.ready, "FLEET-6: drained a node that was not ready"
+            self.ready.discard(node)
+            self.draining.add(node)
+        terminations, orders.terminations = orders.terminations, []
+        for node in terminations:
+            assert node not in self.ready | self.doomed | self.draining, "FLEET-6: cut off a node that does work"
+            self.terminated[node] += 1
+            if node in self.booting:
+                self.booting.discard(node)
+                self.ended.add(node)
+        launches, orders.launches = orders.launches, []
+        for machines in launches:
+            assert machines > 0
+            assert self.now >= self.not_before, "FLEET-5: asked for before the back-off was over"
+            self.calls.append(machines)
+            present = len(self.booting) + len(self.ready) + sum(self.calls)
+            assert present <= self.wanted, "FLEET-1: more than wanted was asked for"
+        if self.fleet.given_up is None and self.was_given_up:
+            self.failures = 0  # something else happened: it tries anew
+        self.was_given_up = self.fleet.given_up is not None
+
+    @invariant()
+    def the_books_agree(self):
+        if not hasattr(self, "fleet"):
+            return
+        fleet = self.fleet
+        assert {n for n, s in fleet.nodes.items() if s is Standing.BOOTING} == self.booting
+        assert {n for n, s in fleet.nodes.items() if s is Standing.READY} == self.ready
+        assert {n for n, s in fleet.nodes.items() if s is Standing.DOOMED} == self.doomed
+        assert {n for n, s in fleet.nodes.items() if s is Standing.DRAINING} == self.draining
+        assert fleet.launching == sum(self.calls)
+        present = len(self.booting) + len(self.ready)
+        assert present <= max(self.wanted, 0), "FLEET-1: a surplus is kept"
+        missing = self.wanted - present - sum(self.calls)
+        if missing > 0 and fleet.given_up is None:
+            assert fleet.wake_at() is not None, "FLEET-2: nobody will ask for what is missing"
+            assert fleet.wake_at() >= self.not_before - 1e-9
+            assert self.now < fleet.wake_at(), "FLEET-2: it is time to ask for what is missing"
+        assert self.terminated == Counter(self.ended), "FLEET-3: terminated otherwise than once"
+
+    def teardown(self):
+        """With a cloud that has machines, the wanted number is reached."""
+        if not hasattr(self, "fleet") or sys.exc_info()[0] is not None:
+            return
+        self.the_user_resizes(3)
+        for _ in range(50):
+            while self.calls:
+                nodes = [NodeId(next(self.ids)) for _ in range(self.calls[0])]
+                self.booting.update(nodes)
+                self.fleet.launched(nodes, self.calls.pop(0), self.now, 0.5)
+                self.act()
+            for node in sorted(self.booting):
+                self.booting.discard(node)
+                self.ready.add(node)
+                self.fleet.node_ready(node, self.now)
+            self.time_passes(BACK_OFF_LIMIT_S)
+        assert len(self.ready) <= 3, "FLEET-1: a surplus is kept"
+        assert len(self.ready) == 3, "FLEET-2: the wanted number is never reached"
+
+
+TestFleet = FleetMachine.TestCase
+TestFleet.settings = QUICK
+
+
+class ForgetsWhatItAskedFor(Fleet):
+    def _missing(self):
+        return self.wanted - self._present
+
+
+class KeepsTheSurplus(Fleet):
+    def _shrink(self, surplus):
+        pass
+
+
+class DoesNotReplace(Fleet):
+    def _try_anew(self, now):
+        pass
+
+    def wake_at(self):
+        return None
+
+
+class TerminatesTwice(Fleet):
+    def _forget(self, node):
+        super()._forget(node)
+        return True
+
+    def node_lost(self, node, now, chance):
+        self.orders.terminations.append(node)
+        super().node_lost(node, now, chance)
+
+
+class NeverGivesUp(Fleet):
+    def _failed(self, error, now, chance, retry_after_s):
+        self.failures = 0
+        return super()._failed(error, now, chance, retry_after_s or 0.0)
+
+
+class DoesNotWait(Fleet):
+    def _back_off(self, now, chance, *, least_s):
+        delay = super()._back_off(now, chance, least_s=least_s)
+        self._not_before = now
+        return delay
+
+
+class CutsOff(Fleet):
+    def _shrink(self, surplus):
+        for node in [node for node, standing in self.nodes.items() if standing is not Standing.DRAINING][:surplus]:
+            self._dismiss(node)
+
+
+@pytest.mark.parametrize(
+    ("broken", "invariant"),
+    [
+        (ForgetsWhatItAskedFor, "FLEET-1"),
+        (KeepsTheSurplus, "FLEET-1"),
+        (DoesNotReplace, "FLEET-2"),
+        (TerminatesTwice, "FLEET-3"),
+        (NeverGivesUp, "FLEET-4"),
+        (DoesNotWait, "FLEET-5|FLEET-2"),
+        (CutsOff, "FLEET-6"),
+    ],
+)
+def test_the_invariant_falls_without_its_guard(broken, invariant):
+    class Machine(FleetMachine):
+        make = broken
+
+    with pytest.raises(AssertionError, match=invariant):
+        run_state_machine_as_test(Machine, settings=WITHOUT_GUARD)
+
+
+# --- stories ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fleet():
+    """Three ready nodes."""
+    fleet = Fleet(3, retries=2)
+    fleet.start(0.0)
+    fleet.launched([NodeId(1), NodeId(2), NodeId(3)], 3, 0.0, 0.5)
+    for node in (1, 2, 3):
+        fleet.node_ready(NodeId(node), 1.0)
+    fleet.orders.launches.clear()
+    return fleet
+
+
+def test_a_notice_brings_the_replacement_and_the_death_brings_no_second(fleet):
+    fleet.noticed(NodeId(2), 100.0)
+    assert fleet.orders.launches == [1]
+    fleet.launched([NodeId(4)], 1, 101.0, 0.5)
+    fleet.node_ready(NodeId(4), 130.0)
+    fleet.node_lost(NodeId(2), 220.0, 0.5)
+    assert fleet.orders.launches == [1]
+    assert fleet.orders.terminations == [2]
+
+
+def test_a_withdrawn_notice_ends_the_replacement_that_still_boots(fleet):
+    fleet.noticed(NodeId(2), 100.0)
+    fleet.launched([NodeId(4)], 1, 101.0, 0.5)
+    fleet.withdrawn(NodeId(2), 110.0)
+    assert fleet.orders.terminations == [4]
+    assert fleet.nodes[NodeId(2)] is Standing.READY
+
+
+def test_a_withdrawn_notice_drains_the_replacement_that_is_ready(fleet):
+    fleet.noticed(NodeId(2), 100.0)
+    fleet.launched([NodeId(4)], 1, 101.0, 0.5)
+    fleet.node_ready(NodeId(4), 130.0)
+    fleet.withdrawn(NodeId(2), 140.0)
+    assert fleet.orders.drains == [4]
+    assert fleet.orders.terminations == []
+
+
+def test_giving_up_names_the_last_error_and_another_event_tries_anew(fleet):
+    fleet.node_lost(NodeId(1), 100.0, 0.5)
+    for attempt in range(3):
+        asked = fleet.orders.launches.pop()
+        delay = fleet.launch_failed(RuntimeError(str(attempt)), asked, 100.0 + attempt * 60, 0.5, retry_after_s=0.0)
+        assert (delay is None) == (attempt == 2)
+        fleet.tick(100.0 + (attempt + 1) * 60)
+    assert str(fleet.given_up) == "2"
+    assert fleet.coming == 0
+    assert fleet.orders.launches == []
+    fleet.node_lost(NodeId(2), 500.0, 0.5)
+    assert fleet.given_up is None
+    assert fleet.orders.launches == [2]
+
+
+def test_the_back_off_doubles_with_chance_and_heeds_the_provider(fleet):
+    fleet.node_lost(NodeId(1), 100.0, 0.5)
+    asked = fleet.orders.launches.pop()
+    assert fleet.launch_failed(RuntimeError(), asked, 100.0, 0.0, retry_after_s=0.0) == pytest.approx(0.5)
+    fleet.tick(101.0)
+    asked = fleet.orders.launches.pop()
+    assert fleet.launch_failed(RuntimeError(), asked, 101.0, 1.0, retry_after_s=0.0) == pytest.approx(2.0)
+    fleet.resize(3, 200.0)
+    asked = fleet.orders.launches.pop()
+    fleet.failures = 0
+    assert fleet.launch_failed(RuntimeError(), asked, 200.0, 0.5, retry_after_s=30.0) == pytest.approx(30.0)
+
+
+def test_calls_that_fail_together_are_one_failure(fleet):
+    for node in (1, 2, 3):
+        fleet.node_lost(NodeId(node), 100.0, 0.5)
+    assert fleet.orders.launches == [1, 1, 1]
+    for _ in range(3):
+        assert fleet.launch_failed(RuntimeError("no capacity"), 1, 100.1, 0.5, retry_after_s=0.0) is not None
+    assert fleet.failures == 1
+
+
+def test_nodes_that_die_as_soon_as_they_are_ready_are_replaced_ever_more_slowly():
+    fleet = Fleet(1, retries=2)
+    fleet.start(0.0)
+    now, waits = 0.0, 0
+    for node in range(1, FLAPS_FREE + 4):
+        if not fleet.orders.launches:
+            waits += 1
+            now = fleet.wake_at()
+            fleet.tick(now)
+        fleet.launched([NodeId(node)], fleet.orders.launches.pop(), now, 0.5)
+        fleet.node_ready(NodeId(node), now)
+        fleet.node_lost(NodeId(node), now, 0.5)
+    assert waits == 2
+    assert fleet.given_up is None
+
+
+def test_a_smaller_pool_ends_what_does_nothing_yet_before_it_drains_the_newest(fleet):
+    fleet.resize(5, 10.0)
+    fleet.launched([NodeId(4), NodeId(5)], 2, 11.0, 0.5)
+    fleet.resize(2, 12.0)
+    assert fleet.orders.terminations == [5, 4]
+    assert fleet.orders.drains == [3]
+    fleet.drained(NodeId(3))
+    assert fleet.orders.terminations == [5, 4, 3]

@@ -1,0 +1,690 @@
+"""GANG-1 to 8 hold whatever happens, and each of them falls when its guard is taken away."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from itertools import count
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from outrider.actors.gang import (
+    GRACE_S,
+    EndAll,
+    Gang,
+    GenerationLost,
+    GenerationStarted,
+    KillRank,
+    NeedPort,
+    Patience,
+    RunRank,
+    Unseat,
+    Unwant,
+    Want,
+)
+from outrider.actors.gang import Phase as Where
+from outrider.actors.ports import (
+    BroadcastSpec,
+    GaveUp,
+    JobId,
+    NodeFacts,
+    NodeId,
+    OnLoss,
+    Reason,
+    Settled,
+    Verdict,
+)
+from outrider.actors.roster import Roster
+
+QUICK = settings(
+    max_examples=80,
+    stateful_step_count=50,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    report_multiple_bugs=False,
+)
+WITHOUT_GUARD = settings(QUICK, max_examples=500, database=None, derandomize=True, phases=[Phase.generate])
+REPLACE_S = 600.0
+
+
+class GangMachine(RuleBasedStateMachine):
+    """Plays the ledger's seats, the nodes, the clock and the user."""
+
+    make = Gang
+
+    @initialize(
+        on_loss=st.sampled_from([OnLoss.RESTART, OnLoss.RESTART, OnLoss.RESEND, OnLoss.FAIL]),
+        collective=st.booleans(),
+        once=st.sampled_from([False, False, False, True]),
+        elastic=st.booleans(),
+        nodes=st.sampled_from([0, 1, 3, 4]),
+        minimum=st.integers(1, 3),
+        each=st.integers(1, 2),
+        restarts=st.integers(0, 2),
+        started=st.sampled_from([False, True, True, True]),
+    )
+    def begin(self, **options):
+        self.set_up(**(options | self.focus))
+
+    focus: dict[str, object] = {}  # noqa: RUF012
+
+    def set_up(self, *, on_loss, collective, once, elastic, nodes, minimum, each, restarts, started):
+        self.ids = count(1)
+        self.ports = count(20_000)
+        self.now = 100.0
+        self.roster = Roster()
+        self.present: set[NodeId] = set()
+        self.leaving: set[NodeId] = set()
+        self.seated: set[NodeId] = set()
+        self.running: dict[int, tuple[int, NodeId]] = {}
+        self.ever: list[int] = []
+        self.claim = None
+        self.port_of = None  # the node whose port is wanted
+        self.used_ports: set[int] = set()
+        self.given_port = None
+        self.world = None
+        self.endings = None
+        self.runs_of: Counter[int] = Counter()
+        self.lost_in_row = 0
+        self.begun = 0  # generations of all ranks
+        self.began_at = 0.0
+        self.over = False
+        spec = BroadcastSpec(
+            JobId(1), b"f", "content", on_loss, collective, lambda facts: each, at_most_once=once,
+            queue_timeout_s=None, restarts=restarts, steady_s=60.0,
+        )  # fmt: skip
+        self.spec = spec
+        self.restarts_all = on_loss is OnLoss.RESTART and not once
+        self.gang = self.make(spec, Patience(REPLACE_S, elastic=elastic), minimum=minimum, wanted=4, attempts=count(1))
+        for _ in range(nodes):
+            self.join()
+        self.gang.start(self.now, ready=len(self.roster))
+        self.act()
+        if started and self.grantable() is not None:
+            self.grant()
+            self.give_port()
+
+    # what happens
+
+    @rule()
+    @precondition(lambda self: len(self.present) < 6)
+    def a_node_joins(self):
+        self.join()
+
+    @rule()
+    @precondition(lambda self: self.grantable() is not None)
+    def seats_are_granted(self):
+        self.grant()
+
+    @rule()
+    @precondition(lambda self: self.port_of is not None)
+    def a_port_is_free(self):
+        self.give_port()
+
+    @rule(data=st.data(), verdict=st.sampled_from([Verdict.RETURNED] * 4 + [Verdict.RAISED, Verdict.DIED]))
+    @precondition(lambda self: self.running)
+    def a_rank_finishes(self, data, verdict):
+        self.finish(data.draw(st.sampled_from(sorted(self.running))), verdict)
+
+    @rule()
+    @precondition(lambda self: self.running)
+    def all_ranks_return(self):
+        for attempt in sorted(self.running):
+            self.finish(attempt, Verdict.RETURNED)
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.ever)
+    def something_stale_is_reported(self, data):
+        attempt = data.draw(st.sampled_from(self.ever))
+        if attempt not in self.running:
+            assert not self.gang.finished(attempt, Verdict.RETURNED, "stale", self.now)
+            self.act()
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.present)
+    def a_node_is_lost(self, data):
+        self.lose(data.draw(st.sampled_from(sorted(self.present))))
+
+    @rule()
+    @precondition(lambda self: self.running)
+    def the_head_is_lost(self):
+        if self.world.head in self.present:
+            self.lose(self.world.head)
+
+    @rule(one_returns=st.booleans())
+    @precondition(lambda self: self.running)
+    def the_generation_is_lost_and_its_nodes_replaced(self, one_returns):
+        if one_returns and len(self.running) > 1:
+            self.finish(max(self.running), Verdict.RETURNED)
+        self.lose(next(node for _, node in self.running.values()))
+        if self.restarts_all:
+            while self.running:
+                self.finish(min(self.running), Verdict.KILLED)
+        self.join()
+        if self.grantable() is not None:
+            self.grant()
+        if self.port_of is not None:
+            self.give_port()
+
+    @rule(data=st.data(), noticed=st.booleans())
+    @precondition(lambda self: self.present - self.leaving)
+    def a_node_is_to_leave(self, data, noticed):
+        node = data.draw(st.sampled_from(sorted(self.present - self.leaving)))
+        self.leaving.add(node)
+        self.roster.leave(node)
+        self.gang.leaving(node, noticed=noticed)
+        self.act()
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.leaving)
+    def a_node_stays_after_all(self, data):
+        node = data.draw(st.sampled_from(sorted(self.leaving)))
+        self.leaving.discard(node)
+        self.roster.join(node)
+        self.gang.staying(node)
+        self.act()
+
+    @rule(seconds=st.sampled_from([0.5, GRACE_S, 61.0, REPLACE_S]))
+    def time_passes(self, seconds):
+        self.pass_time(seconds)
+
+    @rule(often=st.integers(0, 4))
+    def no_machine_will_come(self, often):
+        if often:
+            return
+        self.gang.unreplaceable(self.now, ready=len(self.roster))
+        self.act()
+
+    @rule(wanted=st.integers(1, 5))
+    def the_pool_is_resized(self, wanted):
+        self.gang.resized(minimum=min(self.gang.minimum, wanted), wanted=wanted)
+        self.act()
+
+    @rule(often=st.integers(0, 9))
+    def cancel(self, often):
+        if often == 0:
+            self.gang.cancel()
+            self.act()
+
+    # the plays
+
+    def join(self):
+        node = NodeId(next(self.ids))
+        self.present.add(node)
+        self.roster.join(node)
+
+    def facts(self, node):
+        return NodeFacts(f"host{node}", f"10.0.0.{node}", ())
+
+    def grantable(self):
+        if self.claim is None:
+            return None
+        free = [n for n in self.roster.ranked if n not in self.claim.besides and n not in self.seated]
+        return free[: self.claim.most] if len(free) >= self.claim.least else None
+
+    def grant(self):
+        granted, self.claim = self.grantable(), None
+        self.seated.update(granted)
+        self.gang.seated(granted, [(node, self.facts(node)) for node in self.roster.ranked], self.now)
+        self.act()
+
+    def give_port(self):
+        node, self.port_of = self.port_of, None
+        self.given_port = (node, next(self.ports))
+        self.gang.port(*self.given_port, self.now)
+        self.act()
+
+    def finish(self, attempt, verdict):
+        del self.running[attempt]
+        assert self.gang.finished(attempt, verdict, ("of", attempt), self.now)
+        self.act()
+
+    def lose(self, node):
+        self.present.discard(node)
+        self.leaving.discard(node)
+        self.roster.leave(node)
+        self.seated.discard(node)
+        if self.port_of == node:
+            self.port_of = None
+        for attempt in [attempt for attempt, (_, on) in self.running.items() if on == node]:
+            del self.running[attempt]
+        self.gang.lost(node, f"lost {node}", self.now)
+        self.act()
+
+    def pass_time(self, seconds):
+        self.now += seconds
+        self.gang.tick(self.now, ready=len(self.roster))
+        self.act()
+
+    def teardown(self):
+        """GANG-1, that it ends at all: with nodes, ports and time enough, nothing keeps it."""
+        if not hasattr(self, "gang") or sys.exc_info()[0] is not None:
+            return
+        for _ in range(200):
+            if self.over:
+                break
+            while len(self.roster) < 6:
+                self.join()
+            if self.port_of is not None:
+                self.give_port()
+            elif self.grantable() is not None:
+                self.grant()
+            elif self.running:
+                self.finish(min(self.running), Verdict.RETURNED)
+            else:
+                self.pass_time(REPLACE_S)
+        assert self.over, f"GANG-1: it never ends: {self.gang.phase}"
+        assert self.endings is not None, "GANG-1: it is over and nobody was told"
+
+    # the books
+
+    def act(self):
+        gang = self.gang
+        while gang.effects:
+            effects, gang.effects = gang.effects, []
+            for effect in effects:
+                self.check(effect)
+        self.over = gang.phase is Where.OVER
+
+    def check(self, effect):
+        match effect:
+            case Want(claim):
+                self.claim = claim
+            case Unwant():
+                self.claim = None
+            case NeedPort(node):
+                self.port_of = node
+            case Unseat(node):
+                self.seated.discard(node)
+            case KillRank(node, attempt):
+                assert self.running[attempt][1] == node
+            case GenerationLost():
+                if self.restarts_all:
+                    self.lost_in_row = 1 if self.now - self.began_at >= self.spec.steady_s else self.lost_in_row + 1
+            case GenerationStarted(world, ranks):
+                self.check_start(world, ranks)
+            case RunRank(node, order):
+                self.check_run(node, order)
+            case EndAll(endings, generation):
+                self.check_end(endings, generation)
+
+    def check_start(self, world, ranks):
+        assert self.endings is None, "GANG-1: it goes on after its end"
+        assert self.lost_in_row <= self.spec.restarts, "GANG-5: one generation too many"
+        if self.restarts_all:
+            assert not self.running, "GANG-2: the last generation still runs"
+            assert set(world.nodes) <= self.seated, "GANG-3: a rank without a seat"
+        assert self.world is None or world.generation == self.world.generation + 1
+        if self.world is None or len(ranks) == world.size:
+            assert ranks == tuple(range(world.size)), "GANG-3: not every rank"
+        assert len(set(world.nodes)) == len(world.nodes), "GANG-3: two ranks' nodes are one"
+        if self.world is None or world.head_port != self.world.head_port:
+            assert self.given_port == (world.head, world.head_port), "GANG-7: a port of another node"
+            assert world.head_port not in self.used_ports, "GANG-7: a port serves twice"
+            self.used_ports.add(world.head_port)
+        else:
+            assert not self.restarts_all, "GANG-7: a port serves twice"
+        assert world.head_address == self.facts(world.head).address, "GANG-3: the head is elsewhere"
+        self.world, self.began_at = world, self.now
+        self.begun += len(ranks) == world.size  # one rank of one: counted too, which is lenient
+        self.ranks_started = ranks
+
+    def check_run(self, node, order):
+        assert order.world == self.world, "GANG-3: another world"
+        assert order.rank in self.ranks_started
+        assert self.world.nodes[order.rank // self.world.ranks_per_node] == node, "GANG-3: a rank on another's node"
+        assert node in self.seated, "GANG-3: a rank without a seat"
+        assert node not in self.leaving, "GANG-3: a rank on a node that leaves"
+        assert order.attempt not in self.ever, "an attempt id came twice"
+        self.runs_of[order.rank] += 1
+        assert order.number == self.runs_of[order.rank]
+        assert self.restarts_all or self.runs_of[order.rank] <= self.spec.restarts + self.begun, "GANG-5: too often"
+        assert not self.spec.at_most_once or self.runs_of[order.rank] == 1, "GANG-8: run again"
+        self.ever.append(order.attempt)
+        self.running[order.attempt] = (order.rank, node)
+
+    def check_end(self, endings, generation):
+        assert self.endings is None, "GANG-1: it ended twice"
+        self.endings = endings
+        assert len(endings) == (self.world.size if self.world else 1), "GANG-1: one ending per rank"
+        assert generation == (self.world.generation if self.world else 0)
+        for rank, ending in enumerate(endings):
+            assert ending.rank == rank, "GANG-1: an ending of another rank"
+            if isinstance(ending, Settled):
+                assert ending.outcome != "stale", "GANG-4"
+                assert ending.generation == generation or not self.restarts_all, "GANG-4: a result of a lost generation"
+
+    # invariants
+
+    @invariant()
+    def the_books_agree(self):
+        if not hasattr(self, "gang"):
+            return
+        assert self.gang.seats == self.seated, "GANG-6: seats"
+        if self.over:
+            assert self.endings is not None, "GANG-1: it is over and nobody was told"
+            assert not self.seated, "GANG-6: it is over and holds seats"
+            assert not self.running, "GANG-6: it is over and something runs"
+            assert self.claim is None, "GANG-6: it is over and wants seats"
+            assert self.gang.wake_at() is None
+        else:
+            assert self.claim or self.port_of is not None or self.running, "GANG-1: it waits for nothing"
+
+
+TestGang = GangMachine.TestCase
+TestGang.settings = QUICK
+
+
+# --- each invariant falls without its guard ---------------------------------------------------------------------------
+
+
+class EndsTwice(Gang):
+    def cancel(self):
+        super().cancel()
+        self.effects += [effect for effect in self.effects if isinstance(effect, EndAll)]
+
+
+class ForgetsToEnd(Gang):
+    def _over(self):
+        self.phase = Where.OVER
+        self._running.clear()
+
+
+class DoesNotFence(Gang):
+    def _fence(self, node, now):
+        super()._fence(node, now)
+        if self.phase is Where.FENCING and self._lost_in_row < self.spec.restarts:
+            self._fenced(now)
+
+
+class SeesAnotherWorld(Gang):
+    def _run(self, ranks):
+        super()._run(ranks)
+        last = self.effects[-1]
+        self.effects[-1] = RunRank(last.node, last.order._replace(world=None))
+
+
+class TakesLeavingNodes(Gang):
+    def leaving(self, node, *, noticed):
+        self._leaving[node] = noticed
+
+    def _choose(self, ranked):
+        super()._choose(tuple(sorted({*ranked, *self.seats})))
+
+
+class KeepsOldResults(Gang):
+    def _begin(self, port, now):
+        kept = dict(self._kept) if hasattr(self, "_kept") else {}
+        super()._begin(port, now)
+        self._endings = kept
+
+    def _fence(self, node, now):
+        self._kept = {rank: ending for rank, ending in self._endings.items() if isinstance(ending, Settled)}
+        super()._fence(node, now)
+
+    def finished(self, attempt, verdict, outcome, now):
+        before = dict(self._endings)
+        known = super().finished(attempt, verdict, outcome, now)
+        self._endings |= before
+        return known
+
+
+class NeverStops(Gang):
+    def _count_loss(self, now):
+        self._lost_in_row = 0
+
+
+class KeepsItsSeats(Gang):
+    def _over(self):
+        seats = set(self.seats)
+        super()._over()
+        self.effects = [effect for effect in self.effects if not isinstance(effect, Unseat)]
+        self.seats = seats
+
+
+class TakesAnyPort(Gang):
+    def _begin(self, port, now):
+        super()._begin(20_000, now)
+
+
+class RunsOnceAgain(Gang):
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self._on_loss = self.spec.on_loss
+
+
+RESTARTING = {"on_loss": OnLoss.RESTART, "once": False, "nodes": 4, "minimum": 3, "restarts": 2, "started": True}
+
+
+@pytest.mark.parametrize(
+    ("broken", "invariant"),
+    [
+        (EndsTwice, "GANG-1"),
+        (ForgetsToEnd, "GANG-1|GANG-6"),
+        (DoesNotFence, "GANG-2"),
+        (SeesAnotherWorld, "GANG-3"),
+        (TakesLeavingNodes, "GANG-3"),
+        (KeepsOldResults, "GANG-4"),
+        (NeverStops, "GANG-5"),
+        (KeepsItsSeats, "GANG-6"),
+        (TakesAnyPort, "GANG-7"),
+        (RunsOnceAgain, "GANG-8"),
+    ],
+)
+def test_the_invariant_falls_without_its_guard(broken, invariant):
+    class Machine(GangMachine):
+        make = broken
+        focus = RESTARTING if invariant in {"GANG-2", "GANG-4", "GANG-5"} else {}
+
+    with pytest.raises(AssertionError, match=invariant):
+        run_state_machine_as_test(Machine, settings=WITHOUT_GUARD)
+
+
+# --- stories ----------------------------------------------------------------------------------------------------------
+
+
+class Play(GangMachine):
+    """The same plays, one after the other."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.losses = []
+        self.set_up(
+            **{"on_loss": OnLoss.RESTART, "collective": True, "once": False, "elastic": False}
+            | {"nodes": 4, "minimum": 4, "each": 1, "restarts": 2, "started": False}
+            | options
+        )
+
+    def check(self, effect):
+        super().check(effect)
+        if isinstance(effect, GenerationLost):
+            self.losses.append(effect)
+
+    def start(self):
+        self.grant()
+        self.give_port()
+        return self
+
+    def of_rank(self, rank):
+        return next(attempt for attempt, (of, _) in self.running.items() if of == rank)
+
+    def finish_all(self):
+        while self.running:
+            self.finish(min(self.running), Verdict.RETURNED)
+
+
+def test_two_losses_at_once_are_one_new_generation():
+    play = Play().start()
+    play.lose(2)
+    play.lose(3)
+    assert play.gang.phase is Where.FENCING
+    for rank in (0, 3):
+        play.finish(play.of_rank(rank), Verdict.KILLED)
+    assert [(loss.generation, loss.nodes) for loss in play.losses] == [(1, (2, 3))]
+    assert play.grantable() is None
+    play.join()
+    play.join()
+    play.start()
+    assert play.world.generation == 2
+    assert play.world.nodes == (1, 5, 6, 4)  # replacements take the empty ranks, the others keep theirs
+    play.finish_all()
+    assert {ending.generation for ending in play.endings} == {2}
+
+
+def test_a_loss_while_the_next_generation_waits_is_no_further_generation():
+    play = Play().start()
+    play.lose(1)
+    for _ in range(3):
+        play.finish(min(play.running), Verdict.KILLED)
+    play.join()
+    play.grant()
+    play.lose(5)  # the replacement, before it had its head port
+    assert play.gang.phase is Where.WAITING
+    play.join()
+    play.start()
+    assert play.world.generation == 2
+
+
+def test_no_replacement_for_a_fixed_pool_says_so_and_an_elastic_one_goes_on_with_fewer():
+    for elastic in (False, True):
+        play = Play(elastic=elastic, minimum=2).start()
+        play.lose(1)
+        for _ in range(3):
+            play.finish(min(play.running), Verdict.KILLED)
+        play.pass_time(REPLACE_S)
+        if elastic:
+            play.start()
+            assert play.world.nodes == (2, 3, 4)
+        else:
+            assert {ending.reason for ending in play.endings} == {Reason.NO_REPLACEMENT}
+            assert play.endings[0].losses == ((1, "lost 1"),)
+
+
+def test_a_rank_that_raises_in_a_collective_dooms_the_rest_after_a_grace():
+    play = Play().start()
+    play.finish(play.of_rank(1), Verdict.RAISED)
+    play.pass_time(GRACE_S / 2)
+    play.finish(play.of_rank(2), Verdict.RAISED)
+    play.pass_time(GRACE_S / 2)
+    for rank in (0, 3):
+        play.finish(play.of_rank(rank), Verdict.KILLED)
+    verdicts = [ending.verdict for ending in play.endings]
+    assert verdicts == [Verdict.KILLED, Verdict.RAISED, Verdict.RAISED, Verdict.KILLED]
+
+
+def test_a_rank_that_raises_alone_lets_the_others_finish():
+    play = Play(collective=False, on_loss=OnLoss.RESEND).start()
+    play.finish(play.of_rank(1), Verdict.RAISED)
+    play.pass_time(100 * GRACE_S)
+    play.finish_all()
+    assert [ending.verdict is Verdict.RAISED for ending in play.endings] == [False, True, False, False]
+
+
+def test_ranks_that_fail_because_a_peer_was_lost_are_run_again_with_it():
+    play = Play().start()
+    for rank in (0, 1, 3):
+        play.finish(play.of_rank(rank), Verdict.RAISED)  # connection reset by peer
+    play.lose(3)
+    play.join()
+    play.start()
+    play.finish_all()
+    assert {ending.verdict for ending in play.endings} == {Verdict.RETURNED}
+
+
+def test_resend_keeps_what_is_good_and_runs_the_lost_rank_alone():
+    play = Play(collective=False, on_loss=OnLoss.RESEND).start()
+    for rank in (0, 3):
+        play.finish(play.of_rank(rank), Verdict.RETURNED)
+    play.lose(2)
+    assert play.grantable() is None
+    play.join()
+    play.grant()
+    assert sorted(rank for rank, _ in play.running.values()) == [1, 2]
+    play.finish_all()
+    assert [(ending.node, ending.generation, ending.number) for ending in play.endings] == [
+        (1, 1, 1),
+        (5, 2, 2),
+        (3, 1, 1),
+        (4, 1, 1),
+    ]
+
+
+def test_resend_of_the_head_chooses_a_new_port_there():
+    play = Play(collective=False, on_loss=OnLoss.RESEND).start()
+    old = play.world.head_port
+    play.lose(1)
+    play.join()
+    play.grant()
+    play.give_port()
+    assert (play.world.head, play.world.head_address) == (5, "10.0.0.5")
+    assert play.world.head_port != old
+
+
+def test_fail_keeps_every_other_ranks_outcome():
+    play = Play(collective=False, on_loss=OnLoss.FAIL).start()
+    play.lose(2)
+    play.finish_all()
+    assert [type(ending) for ending in play.endings] == [Settled, GaveUp, Settled, Settled]
+    assert play.endings[1] == GaveUp(Reason.LOST, ((2, "lost 2"),), 1)
+
+
+def test_generations_that_keep_dying_end_the_broadcast():
+    play = Play().start()
+    for node in range(1, 4):
+        play.lose(node)
+        while play.running:
+            play.finish(min(play.running), Verdict.KILLED)
+        if play.endings is None:
+            play.join()
+            play.start()
+    assert {ending.reason for ending in play.endings} == {Reason.LOSING}
+    assert len(play.endings[0].losses) == 3
+
+
+def test_steady_running_pardons_earlier_losses():
+    play = Play().start()
+    for node in range(1, 8):
+        play.pass_time(61.0)
+        play.lose(node)
+        while play.running:
+            play.finish(min(play.running), Verdict.KILLED)
+        play.join()
+        play.start()
+    assert play.world.generation == 8
+
+
+def test_a_death_after_a_notice_is_the_machines_doing():
+    play = Play().start()
+    play.leaving.add(2)
+    play.roster.leave(2)
+    play.gang.leaving(2, noticed=True)
+    play.finish(play.of_rank(1), Verdict.DIED)
+    assert play.gang.phase is Where.FENCING
+    for rank in (0, 2, 3):
+        play.finish(play.of_rank(rank), Verdict.KILLED)
+    play.join()
+    play.start()
+    assert 2 not in play.world.nodes
+
+
+def test_several_ranks_per_node_share_its_loss():
+    play = Play(each=2).start()
+    assert play.world.size == 8
+    assert [play.running[attempt][1] for attempt in sorted(play.running)] == [1, 1, 2, 2, 3, 3, 4, 4]
+    play.lose(1)
+    while play.running:
+        play.finish(min(play.running), Verdict.KILLED)
+    play.join()
+    play.start()
+    play.finish_all()
+    assert len(play.endings) == 8
