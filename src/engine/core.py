@@ -118,9 +118,16 @@ class Core:
                 self.observer("pool_starting", pool=self.id, provider=name, wanted=nodes.desired, least=nodes.min)
                 from .remote.connection import Connector, Terms
                 from .remote.ssh import new_key
+                from .remote.views import Views
 
                 key = new_key()
-                terms = Terms(self.id, key, self._setup(), settings.lease_s, self.observer.printed)
+                terms = Terms(
+                    Views(self.id, settings.worker.concurrency),
+                    key,
+                    self._setup(),
+                    settings.lease_s,
+                    self.observer.printed,
+                )
                 self._connector = connector = Connector(terms)
                 request = LaunchRequest(
                     client_key=key.export_public_key().decode().strip(),

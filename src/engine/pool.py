@@ -303,7 +303,7 @@ class Pool:
         core.resize(nodes)
 
     def events(self) -> AsyncIterator[Event]:
-        """What happens from now on, one typed event each; ends with the pool. Ten thousand behind, the oldest are lost."""
+        """What happens from now on, one typed event each; ends with the pool. A reader 10,000 behind loses some."""
         return self._opened().observer.subscribe()
 
     def snapshot(self) -> Snapshot:

@@ -4,7 +4,7 @@ Facts come in as calls with the time, effects go out of `decide`. Numbered, and 
 
     EXEC-1  every attempt is answered exactly once: by its result, `Ended` or `Returned`
     EXEC-2  an attempt that may have started is never delivered again
-    EXEC-3  no more attempts run than there are slots; ranks of a broadcast, which wait for each other, never wait for one
+    EXEC-3  no more attempts run than there are slots; ranks of a broadcast need each other and wait for none
     EXEC-4  an attempt with streams, or in a process of its own, shares its worker's pipe with none
     EXEC-5  a fresh worker runs one attempt, and no warm worker runs a FRESH one
     EXEC-6  `Ended` is said when the attempt's worker is gone (or its thread has said so), never before

@@ -26,6 +26,7 @@ from ..wire.messages import (
     Ports,
     Returned,
     Run,
+    RunFlag,
     Started,
     Value,
     View,
@@ -39,6 +40,8 @@ from .freeports import FreePorts
 from .memory import OomKills
 from .ports import Port
 from .store import Store
+
+_HEAD = int(RunFlag.HEAD)
 
 Say = Callable[[Message | bytes], None]  # to the client: a message, or the body of one
 Turn = Callable[[Callable[[Port], None], Port], None]  # runs it; what it says is written when it returns
@@ -182,7 +185,7 @@ class Crew:
             os.close(fd)
 
     def _deliver(self, port: Port, run: Run, body: bytes) -> None:
-        if run.world is not None and (more := self._free_ports.release_for(run.world)):
+        if run.world is not None and run.flags & _HEAD and (more := self._free_ports.release_for(run.world)):
             self._say(Ports(more))
         if port.view is not self._view:
             port.view = self._view

@@ -6,7 +6,8 @@ import socket
 
 import msgpack
 
-KEPT = 4
+KEPT = 16
+FEW = 8  # so many are left, and more are told: one message for many short generations
 
 
 class FreePorts:
@@ -29,7 +30,9 @@ class FreePorts:
         if sock is None:
             return ()
         sock.close()
-        return (self._keep(),)
+        if len(self._kept) > FEW:
+            return ()
+        return tuple(self._keep() for _ in range(KEPT - len(self._kept)))
 
     def close(self) -> None:
         for sock in self._kept.values():

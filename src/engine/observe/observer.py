@@ -96,6 +96,8 @@ class Observer:
 
     def __call__(self, event: str, /, **facts: Any) -> None:
         """Keep the present state, and tell whoever watches. Called in the pool actor, which it must not harm."""
+        if "job" in facts and not self.tasks:
+            return
         now = time.time()
         try:
             self._keep(event, facts, now)

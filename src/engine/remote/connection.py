@@ -8,6 +8,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import asyncssh
@@ -22,6 +23,7 @@ from ..wire.session import Session
 from . import ssh
 from .channels import Control, Receiving, Sending, Transfer
 from .link import NodeLink
+from .views import Views
 
 HEARTBEAT_S = 2.5
 SILENCE_S = 8.0  # black hole or frozen daemon: seen in 10 s; a stall of 3 s or 5 % loss is not one
@@ -33,7 +35,7 @@ FAREWELL_S = 1.0
 class Terms:
     """What all connections of a pool have in common."""
 
-    pool: str
+    views: Views
     key: asyncssh.SSHKey
     setup: dict[str, Any]  # as in `Hello`
     lease_s: float
@@ -78,9 +80,8 @@ class NodeConnection:
         self._session = Session()
         self.link = NodeLink(
             node,
-            terms.pool,
             self._session,
-            slots=terms.setup["slots"],
+            views=terms.views,
             same_host=machine.same_host,
             bulk=self,
             reports=reports,
@@ -117,9 +118,7 @@ class NodeConnection:
 
     async def close(self) -> None:
         """Say goodbye. Nobody waits for a machine that is a process of ours: its provider ends it right after."""
-        if self._connection is None:
-            return
-        if not self._lost.done():
+        if self._connection is not None and not self._lost.done():
             self.link.send(wire.Bye())
             self.link.flush()
             if not self._machine.embedded:
@@ -157,12 +156,7 @@ class NodeConnection:
         self._control = control
         self._session.resume(welcome.received)
         self._heard_at = time.monotonic()
-
-        def write(data: bytes) -> None:
-            control.chan.write(data)
-            transport.flush()
-
-        self.link.attach(write)
+        self.link.attach(partial(transport.together, control.chan.write))
         if control.rest:
             self._received(control.rest)
         self._beat = asyncio.get_running_loop().call_later(HEARTBEAT_S, self._heartbeat)

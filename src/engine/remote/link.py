@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, cast
-
-import msgpack
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from ...actors.ports import (
     AttemptId,
@@ -20,7 +18,6 @@ from ...actors.ports import (
     Returned,
     Started,
     Verdict,
-    World,
 )
 from ..payload import Blob, Part, Payload, Received, map_shared
 from ..streams import AHEAD
@@ -30,6 +27,12 @@ from .inlet import Inlet
 
 if TYPE_CHECKING:
     from ..wire.session import Session
+    from .views import Views
+
+
+_HEAD, _ANNOUNCE = int(wire.RunFlag.HEAD), int(wire.RunFlag.ANNOUNCE)  # plain numbers: an enumeration's | costs 1 us
+
+T = TypeVar("T")
 
 
 class Bulk(Protocol):
@@ -45,20 +48,20 @@ class NodeLink:
     def __init__(
         self,
         node: NodeId,
-        pool: str,
         session: Session,
         *,
-        slots: int,
+        views: Views,
         same_host: bool,
         bulk: Bulk,
         reports: Callable[[Sequence[Report]], None],
         printed: Callable[[Order | None, wire.Output], None],
     ) -> None:
-        self.node, self.pool, self.session = node, pool, session
-        self._slots, self._same_host = slots, same_host
+        self.node, self.session = node, session
+        self._views, self._same_host = views, same_host
         self._bulk, self._reports, self._printed = bulk, reports, printed
         self._write: Callable[[bytes], object] | None = None
         self._attached = asyncio.Event()
+        self._closed = False
         self._loop = asyncio.get_running_loop()
         self._scheduled = False
         self._heard = 0
@@ -68,7 +71,6 @@ class NodeLink:
         self._held_back: dict[int, asyncio.Task[None]] = {}  # attempts whose blob is still on its way
         self._inlets: dict[tuple[int, int], Inlet] = {}
         self._fetching: dict[int, wire.Done | wire.Failed] = {}  # results whose blob is still on its way
-        self._members: dict[NodeId, dict[str, Any]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     # --- the pool's side ----------------------------------------------------------------------------------------
@@ -79,8 +81,11 @@ class NodeLink:
         if payload.function not in self._defined:
             self._defined.add(payload.function)
             self.send(wire.Define(payload.function, payload.code))
-        flags = payload.flags | wire.RunFlag.ANNOUNCE if order.announce else payload.flags
-        world = None if order.world is None else self._world(order.world, order.rank)
+        flags = payload.flags | _ANNOUNCE if order.announce else payload.flags
+        world = None
+        if order.world is not None:
+            world = self._views.world(order.world, order.rank)
+            flags |= _HEAD if order.rank == 0 else 0
         run = wire.Run(
             order.attempt, payload.function, payload.args, order.task.job, order.number, payload.timeout_s, flags, world
         )
@@ -105,49 +110,9 @@ class NodeLink:
         self.send(wire.Recall(tuple(attempts)))
 
     def view(self, members: Sequence[tuple[NodeId, NodeFacts]]) -> None:
-        self._members = {
-            node: {"rank": rank, "node": rank, "hostname": facts.hostname, "address": facts.address}
-            for rank, (node, facts) in enumerate(members)
-        }
-        mine = next((facts for node, facts in members if node == self.node), None)
-        if mine is None:
-            return
-        own = self._members[self.node]
-        view = {
-            "pool": self.pool,
-            "node": own["node"],
-            "total_nodes": len(members),
-            "workers_per_node": self._slots,
-            "peers": list(self._members.values()),
-            "hostname": mine.hostname,
-            "address": mine.address,
-            "accelerators": len(mine.accelerators),
-            "total_accelerators": sum(len(facts.accelerators) for _, facts in members),
-            "accelerator": _accelerator(mine),
-        }
-        self.send(wire.View(msgpack.packb(view)))
-
-    def _world(self, world: World, rank: int) -> bytes:
-        each = world.ranks_per_node
-        peers = [
-            {**self._members[node], "rank": r, "node": r // each}
-            for r, node in enumerate(n for n in world.nodes for _ in range(each))
-        ]
-        own = rank // each
-        fields = {
-            "generation": world.generation,
-            "rank": rank,
-            "world_size": world.size,
-            "local_rank": rank % each,
-            "local_world_size": each,
-            "node": own,
-            "total_nodes": len(world.nodes),
-            "is_head": rank == 0,
-            "head_addr": world.head_address,
-            "head_port": world.head_port,
-            "peers": peers,
-        }
-        return msgpack.packb(fields)  # type: ignore[no-any-return]
+        view = self._views.view(self.node, members)
+        if view is not None:
+            self.send(wire.View(view))
 
     def drop(self, blob: Blob) -> None:
         """No attempt will read this blob any more."""
@@ -179,6 +144,8 @@ class NodeLink:
 
     def close(self) -> None:
         self._write = None
+        self._closed = True
+        self._attached.set()  # whoever waits for a connection learns that none will come
         for task in self._tasks:
             task.cancel()
 
@@ -310,7 +277,8 @@ class NodeLink:
 
     async def _fetch_value(self, value: wire.Value) -> Received:
         assert value.blob is not None
-        data = await self._bulk.get(value.blob)
+        name = value.blob
+        data = await self._across_losses(lambda: self._bulk.get(name))
         self.send(wire.Drop((value.blob,)))
         return Received(data, value.sizes)
 
@@ -345,8 +313,24 @@ class NodeLink:
                     inlet.close()
 
     async def place(self, blob: Blob) -> None:
-        await self._attached.wait()
-        await self._place(blob)
+        await self._across_losses(lambda: self._place(blob))
+
+    async def _across_losses(self, transfer: Callable[[], Awaitable[T]]) -> T:
+        """A transfer that starts over on the next connection when it loses its own.
+
+        Raises:
+            ConnectionError: the node is lost; or it ended this channel alone.
+        """
+        while True:
+            await self._attached.wait()
+            if self._closed:
+                raise ConnectionResetError("the node is lost")
+            write = self._write
+            try:
+                return await transfer()
+            except ConnectionError:
+                if self._write is write:
+                    raise
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)
@@ -358,10 +342,3 @@ class NodeLink:
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # a transfer that failed with its connection; the connection's loss is reported by itself
-
-
-def _accelerator(facts: NodeFacts) -> dict[str, object] | None:
-    if not facts.accelerators:
-        return None
-    kind, memory_gb = facts.accelerators[0]
-    return {"type": kind, "count": len(facts.accelerators), "memory_gb": memory_gb}

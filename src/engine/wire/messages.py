@@ -32,6 +32,7 @@ class RunFlag(IntFlag):
     STREAM = 2  # the function yields: each value goes out as `Yield`, by `Credit`
     ALONE = 4  # it has input streams: no other task may wait behind it in its worker
     FRESH = 8  # in a process of its own that ends with it
+    HEAD = 16  # rank 0 of its world, to whom this node's port belongs from now on
 
 
 class Cause(StrEnum):
