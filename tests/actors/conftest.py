@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import anyio
 import pytest
+import trio
 import trio.testing
 
 from outrider.actors import messages as m
@@ -40,7 +42,10 @@ from outrider.providers.fake import Fake, FakeFleet, Script
 
 
 @pytest.fixture
-def anyio_backend():
+def anyio_backend(monkeypatch):
+    """Trio shuffles what can run; here it shuffles every time alike."""
+    monkeypatch.setattr(trio._core._run, "_ALLOW_DETERMINISTIC_SCHEDULING", True)
+    monkeypatch.setattr(trio._core._run, "_r", random.Random(7))
     return "trio", {"clock": trio.testing.MockClock(autojump_threshold=0)}
 
 

@@ -29,7 +29,9 @@ async def test_a_broadcast_runs_one_rank_on_every_node(rig):
         await pool.settled(job)
         endings, generation = pool.all_endings[job]
         assert generation == 1
-        assert [(e.rank, e.node) for e in endings] == [(0, 0), (1, 1), (2, 2), (3, 3)]
+        (started,) = pool.seen.all("generation_started")
+        assert [(ending.rank, ending.node) for ending in endings] == list(enumerate(started["nodes"]))
+        assert sorted(started["nodes"]) == [0, 1, 2, 3]
 
 
 async def test_leaving_settles_everything_and_closes_every_connection(rig, work):
