@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 from outrider.engine.core import EMBEDDING
 from outrider.engine.remote.ssh import new_key
 from outrider.providers.base import Embedding, LaunchRequest, Machine
+from outrider.providers.local.fleet import LocalFleet
 from outrider.providers.local.provider import Local
 
 
@@ -35,6 +37,12 @@ def request_() -> LaunchRequest:
 @pytest.fixture
 def provider(tmp_path: Path) -> Local:
     return Local(state=tmp_path)
+
+
+@pytest.fixture
+def opened(provider: Local) -> Callable[..., AbstractAsyncContextManager[LocalFleet]]:
+    """Open a pool's fleet: ``async with opened() as fleet``."""
+    return lambda embedding=EMBEDDING: provider.open("p", embedding)
 
 
 @dataclass(frozen=True)
@@ -81,6 +89,12 @@ class Table:
         group = int(machine.facts["group"])
         return {p.pid for p in self.below().values() if p.group == group} | set(self.below(group))
 
+    async def until(self, condition: Callable[[], object], within_s: float = 5.0) -> None:
+        """Poll with a deadline."""
+        with anyio.fail_after(within_s):
+            while not condition():
+                await anyio.sleep(0.005)
+
     def alive(self, pids: set[int]) -> set[int]:
         return {pid for pid in pids if _process(pid) is not None}
 
@@ -104,15 +118,3 @@ def table(tmp_path: Path) -> Iterator[Table]:
         time.sleep(0.005)
     assert not left
     assert list(tmp_path.rglob("local/*")) == []
-
-
-@pytest.fixture
-def until() -> Callable[[Callable[[], object]], object]:
-    """Poll with a deadline."""
-
-    async def until(condition: Callable[[], object], within_s: float = 5.0) -> None:
-        with anyio.fail_after(within_s):
-            while not condition():
-                await anyio.sleep(0.005)
-
-    return until

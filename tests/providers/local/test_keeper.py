@@ -1,4 +1,4 @@
-"""Whatever part of a local pool is killed, the machines it took are gone for all to see, and nothing of them is left."""
+"""Whatever part of a local pool is killed: the machines it took are reported gone, and nothing of them is left."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from outrider.providers.base import Embedding, MachineGone, MachineId
+from outrider.engine.core import EMBEDDING
+from outrider.engine.remote import ssh
+from outrider.providers.base import Embedding, LaunchRequest, MachineGone, MachineId
 from outrider.providers.errors import NoCapacity
 from outrider.providers.local.provider import Local
 
@@ -65,8 +67,8 @@ def orphan(tmp_path, monkeypatch):
     return tmp_path / "orphan"
 
 
-async def test_a_killed_group_is_gone_within_a_second_and_nothing_is_left(provider, embedding, request_, table):
-    async with provider.open("p", embedding) as fleet:
+async def test_a_killed_group_is_gone_within_a_second_and_nothing_is_left(request_, table, opened, tmp_path):
+    async with opened() as fleet:
         machines = await fleet.launch(request_, 2)
         processes = table.of(machines[0])
         os.killpg(int(machines[0].facts["group"]), signal.SIGKILL)
@@ -74,18 +76,16 @@ async def test_a_killed_group_is_gone_within_a_second_and_nothing_is_left(provid
         assert causes.keys() == {machines[0].id}
         assert "killed by signal 9 (SIGKILL)" in causes[machines[0].id]
         assert not table.alive(processes)
-        assert not (provider.state / "local" / machines[0].id).exists()
+        assert not (tmp_path / "local" / machines[0].id).exists()
         assert table.of(machines[1])  # its neighbour goes on
 
 
 @pytest.mark.parametrize(("part", "name"), [("pid", "SSH server"), ("group", "fork server")])
-async def test_a_machine_that_loses_one_part_is_gone_and_says_which(
-    part, name, provider, embedding, request_, table, until
-):
-    async with provider.open("p", embedding) as fleet:
+async def test_a_machine_that_loses_one_part_is_gone_and_says_which(part, name, request_, table, opened):
+    async with opened() as fleet:
         (machine,) = await fleet.launch(request_, 1)
         pid, group = int(machine.facts["pid"]), int(machine.facts["group"])
-        await until(lambda: os.getpgid(pid) == group)  # it has joined its machine
+        await table.until(lambda: os.getpgid(pid) == group)  # it has joined its machine
         processes = table.of(machine)
         assert {pid, group} <= processes
         os.kill(int(machine.facts[part]), signal.SIGKILL)
@@ -94,10 +94,10 @@ async def test_a_machine_that_loses_one_part_is_gone_and_says_which(
 
 
 @pytest.mark.parametrize("end", ["kill", "terminate", "leave"])
-async def test_orphans_in_sessions_of_their_own_end_with_their_machine(end, provider, orphan, request_, table, until):
-    async with provider.open("p", Embedding("orphaning:serve", "orphaning:Home")) as fleet:
+async def test_orphans_in_sessions_of_their_own_end_with_their_machine(end, orphan, request_, table, opened):
+    async with opened(Embedding("orphaning:serve", "orphaning:Home")) as fleet:
         (machine,) = await fleet.launch(request_, 1)
-        await until(lambda: orphan.exists() and orphan.read_text().endswith("\n"))
+        await table.until(lambda: orphan.exists() and orphan.read_text().endswith("\n"))
         pid = int(orphan.read_text())
         assert os.getsid(pid) == pid
         if end == "kill":
@@ -111,18 +111,16 @@ async def test_orphans_in_sessions_of_their_own_end_with_their_machine(end, prov
 
 
 async def test_an_executor_that_does_not_start_is_a_machine_gone_and_the_log_says_why(
-    provider, orphan, request_, table
+    orphan, request_, table, opened, tmp_path
 ):
-    async with provider.open("p", Embedding("orphaning:serve", "orphaning:broken")) as fleet:
+    async with opened(Embedding("orphaning:serve", "orphaning:broken")) as fleet:
         (machine,) = await fleet.launch(request_, 1)
         assert (await gone(fleet))[machine.id] == "its SSH server exited with status 1"
-        assert "no home today" in (provider.state / "local" / "p" / "keeper.log").read_text()
+        assert "no home today" in (tmp_path / "local" / "p" / "keeper.log").read_text()
 
 
-async def test_the_foundrys_death_takes_the_machines_and_the_next_launch_starts_another(
-    provider, embedding, request_, table
-):
-    async with provider.open("p", embedding) as fleet:
+async def test_the_foundrys_death_takes_the_machines_and_the_next_launch_starts_another(request_, table, opened):
+    async with opened() as fleet:
         machines = await fleet.launch(request_, 2)
         processes = {pid for machine in machines for pid in table.of(machine)}
         os.kill(table.foundry(table.keepers()[0]), signal.SIGKILL)
@@ -133,14 +131,14 @@ async def test_the_foundrys_death_takes_the_machines_and_the_next_launch_starts_
         assert len(await fleet.launch(request_, 2)) == 2
 
 
-async def test_a_foundry_that_cannot_start_fails_the_launch_with_its_words(provider, request_, table):
-    async with provider.open("p", Embedding("outrider.engine.executor.forkserver:serve", "no.such:Home")) as fleet:
+async def test_a_foundry_that_cannot_start_fails_the_launch_with_its_words(request_, table, opened):
+    async with opened(Embedding("outrider.engine.executor.forkserver:serve", "no.such:Home")) as fleet:
         with pytest.raises(NoCapacity, match="No module named 'no'"):
             await fleet.launch(request_, 1)
 
 
-async def test_the_keepers_death_takes_every_machine(provider, embedding, request_, table, until):
-    async with provider.open("p", embedding) as fleet:
+async def test_the_keepers_death_takes_every_machine(request_, table, opened):
+    async with opened() as fleet:
         machines = await fleet.launch(request_, 2)
         (keeper,) = table.keepers()
         processes = table.below(keeper).keys()
@@ -148,7 +146,7 @@ async def test_the_keepers_death_takes_every_machine(provider, embedding, reques
         causes = await gone(fleet, 2)
         said = "the process that keeps the local nodes was killed by signal 9 (SIGKILL)"
         assert causes == {machine.id: said for machine in machines}
-        await until(lambda: not table.alive(set(processes)), 1.0)
+        await table.until(lambda: not table.alive(set(processes)), 1.0)
         with pytest.raises(Exception, match="keeps the local nodes was killed"):
             await fleet.launch(request_, 1)
         await fleet.terminate([machines[0].id])
@@ -171,10 +169,8 @@ anyio.run(main)
 """
 
 
-async def test_the_directory_of_a_killed_client_and_keeper_is_swept_at_the_next_start(
-    provider, embedding, table, until
-):
-    with subprocess.Popen([sys.executable, "-c", CLIENT, provider.state], stdout=subprocess.PIPE) as client:
+async def test_the_directory_of_a_killed_client_and_keeper_is_swept_at_the_next_start(table, opened, tmp_path):
+    with subprocess.Popen([sys.executable, "-c", CLIENT, tmp_path], stdout=subprocess.PIPE) as client:
         assert client.stdout.readline() == b"\n"
         below = table.below(client.pid)
         (keeper,) = [p.pid for p in below.values() if p.parent == client.pid]
@@ -182,15 +178,15 @@ async def test_the_directory_of_a_killed_client_and_keeper_is_swept_at_the_next_
             os.kill(pid, signal.SIGSTOP)
         for pid in (client.pid, keeper):
             os.kill(pid, signal.SIGKILL)
-    await until(lambda: not table.alive(set(below)))
-    left = provider.state / "local" / "killed"
+    await table.until(lambda: not table.alive(set(below)))
+    left = tmp_path / "local" / "killed"
     assert left.is_dir()
-    async with provider.open("p", embedding):
-        await until(lambda: not left.exists())
+    async with opened():
+        await table.until(lambda: not left.exists())
 
 
-async def test_terminate_is_idempotent_and_leaves_the_others(provider, embedding, request_, table):
-    async with provider.open("p", embedding) as fleet:
+async def test_terminate_is_idempotent_and_leaves_the_others(request_, table, opened):
+    async with opened() as fleet:
         first, second = await fleet.launch(request_, 2)
         processes = table.of(first)
         for _ in range(2):
@@ -199,13 +195,11 @@ async def test_terminate_is_idempotent_and_leaves_the_others(provider, embedding
         assert table.groups() == {int(second.facts["group"])}
 
 
-async def test_a_state_path_of_any_length_works(tmp_path, embedding, request_, table):
-    from outrider.engine.remote import ssh
-
+async def test_a_state_path_of_any_length_works(tmp_path, table):
     key = ssh.new_key()
     long = tmp_path / ("x" * 120)
-    async with Local(state=long).open("p", embedding) as fleet:
-        request = type(request_)(key.export_public_key().decode().strip(), 1)
+    async with Local(state=long).open("p", EMBEDDING) as fleet:
+        request = LaunchRequest(key.export_public_key().decode().strip(), 1)
         (machine,) = await fleet.launch(request, 1)
         assert len(machine.address.path) > 107
         connection, _ = await ssh.connect(machine, key)
@@ -214,14 +208,12 @@ async def test_a_state_path_of_any_length_works(tmp_path, embedding, request_, t
     assert list(long.rglob("p")) == []
 
 
-async def test_nothing_listens_on_tcp_and_nobody_else_may_look(provider, embedding, request_, table):
-    async with provider.open("p", embedding) as fleet:
+async def test_nothing_listens_on_tcp_and_nobody_else_may_look(request_, table, opened, tmp_path):
+    async with opened() as fleet:
         machines = await fleet.launch(request_, 2)
-        sockets = {
-            os.readlink(link) for pid in table.below() for link in Path(f"/proc/{pid}/fd").iterdir() if is_socket(link)
-        }
+        sockets = {each for pid in table.below() for each in sockets_of(pid)}
         assert not sockets & listening()
-        directory = provider.state / "local" / "p"
+        directory = tmp_path / "local" / "p"
         for machine in machines:
             home = directory.parent / machine.id
             assert [mode(path) for path in (directory, home, home / "work")] == [0o700] * 3
@@ -229,23 +221,28 @@ async def test_nothing_listens_on_tcp_and_nobody_else_may_look(provider, embeddi
         assert mode(directory / "keeper.log") == 0o600
 
 
-async def test_opening_and_closing_leaks_no_descriptor(provider, embedding, request_, table):
+async def test_opening_and_closing_leaks_no_descriptor(request_, table, opened):
     async def cycle():
-        async with provider.open("p", embedding) as fleet:
+        async with opened() as fleet:
             await fleet.launch(request_, 1)
 
     await cycle()
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors()
     for _ in range(20):
         await cycle()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert descriptors() == before
 
 
-def is_socket(link):
-    try:
-        return os.readlink(link).startswith("socket:")
-    except OSError:
-        return False
+def descriptors():
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def sockets_of(pid):
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            yield str(link.readlink())
+        except OSError:  # closed meanwhile
+            pass
 
 
 def listening():

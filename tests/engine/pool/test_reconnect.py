@@ -1,0 +1,213 @@
+"""A connection that breaks, stalls or goes silent: nothing is lost, nothing runs twice, and no living node is given up.
+
+The break is an abort of the SSH transport under a running pool, as a reset by the network is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import asyncssh
+import pytest
+
+from outrider import Local, OutriderError, Pool, compute, instance_info
+from outrider.actors.ports import ConnectFailed
+from outrider.engine.remote import connection, ssh
+from outrider.engine.remote.ssh import new_key
+from outrider.providers.base import Embedding, Fleet, LaunchRequest, Machine
+
+pytestmark = pytest.mark.anyio
+LARGE_BYTES = 40_000_000
+
+
+@compute
+def mark(directory: str, number: int, seconds: float = 0.0) -> int:
+    """Leave one byte per execution."""
+    fd = os.open(f"{directory}/{number}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.write(fd, b"x")
+    os.close(fd)
+    time.sleep(seconds)
+    return number
+
+
+@compute
+def measure(directory: str, data: bytes) -> bytes:
+    fd = os.open(f"{directory}/large", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.write(fd, b"x")
+    os.close(fd)
+    return data
+
+
+@compute
+def blocks(n: int) -> Iterator[bytes]:
+    for number in range(n):
+        yield bytes([number]) * 3_000_000
+
+
+@compute
+def lengths(items: Iterator[bytes]) -> list[tuple[int, int]]:
+    return [(item[0], len(item)) for item in items]
+
+
+@compute
+def attempt() -> int:
+    return instance_info().attempt
+
+
+def connections(pool: Pool) -> list[Any]:
+    core = pool._opened()
+    assert core._connector is not None
+    return [link._bulk for link in core._connector._links.values()]
+
+
+def cut(pool: Pool) -> None:
+    """Break every node's connection under the pool."""
+    for each in connections(pool):
+        if each._connection is not None:
+            each._connection._transport.abort()
+
+
+def executions(directory: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_size for path in directory.iterdir()}
+
+
+async def until(condition: Callable[[], object], within_s: float = 5.0) -> None:
+    async with asyncio.timeout(within_s):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+@pytest.fixture(params=[True, False], ids=["shared", "remote"])
+async def two(request: pytest.FixtureRequest) -> AsyncIterator[Pool]:
+    async with Pool(provider=Local(shared_memory=request.param), nodes=2, console="silent") as pool:
+        yield pool
+        assert {node.machine for node in pool.snapshot().nodes} == {f"{pool._opened().id}/n{n}" for n in range(2)}
+
+
+async def test_results_are_collected_after_a_reconnect(two: Pool, tmp_path: Path) -> None:
+    jobs = [two.submit(mark(str(tmp_path), number, 0.3)) for number in range(4)]
+    await until(lambda: len(executions(tmp_path)) == 2)  # two run, two wait
+    for _ in range(3):
+        cut(two)
+        await until(lambda: all(each._control is not None for each in connections(two)))
+    assert [await job for job in jobs] == [0, 1, 2, 3]
+    assert executions(tmp_path) == {str(number): 1 for number in range(4)}
+
+
+async def test_small_tasks_in_flight_are_neither_lost_nor_repeated(two: Pool, tmp_path: Path) -> None:
+    await two.run(mark(str(tmp_path), 9999))
+    jobs = [two.submit(mark(str(tmp_path), number)) for number in range(1500)]
+    for part in range(1, 5):
+        await until(lambda: len(executions(tmp_path)) > 250 * part)  # noqa: B023 - awaited here
+        cut(two)
+    assert [await job for job in jobs] == list(range(1500))
+    assert set(executions(tmp_path).values()) == {1}
+
+
+async def test_large_transfers_in_flight_start_over(tmp_path: Path) -> None:
+    data = os.urandom(LARGE_BYTES)
+    async with Pool(provider=Local(shared_memory=False), nodes=1, console="silent") as pool:
+        job = pool.submit(measure(str(tmp_path), data))
+        await until(lambda: connections(pool)[0].link._placed)
+        await asyncio.sleep(0.01)  # some of it is on the way
+        cut(pool)
+        await until((tmp_path / "large").exists, 20)
+        await until(lambda: connections(pool)[0].link._fetching)
+        await asyncio.sleep(0.01)
+        cut(pool)
+        assert await job == data
+        assert executions(tmp_path) == {"large": 1}
+
+
+async def test_streams_of_large_items_go_on_after_a_reconnect(two: Pool) -> None:
+    came = []
+    async for item in two.stream(blocks(30)):
+        came.append((item[0], len(item)))
+        if len(came) in {3, 15}:
+            cut(two)
+    assert came == [(number, 3_000_000) for number in range(30)]
+
+    async def items() -> AsyncIterator[bytes]:
+        for number in range(30):
+            if number in {5, 20}:
+                cut(two)
+            yield bytes([number]) * 3_000_000
+
+    assert await two.run(lengths(items())) == came  # type: ignore[arg-type]
+
+
+async def test_a_stall_is_no_death_and_a_longer_one_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGSTOP of one node's group for 3 s, then for good: its task runs elsewhere, and nothing of it is left."""
+    async with Pool(nodes=2, console="silent", boot_timeout=30) as pool:
+        machines = {node.node: node for node in pool.snapshot().nodes}
+        job = pool.submit(mark(str(tmp_path), 1, 0.5), on=0)
+        await until(lambda: executions(tmp_path))
+        head = next(node for node in machines.values() if node.rank == 0)
+        assert head.facts is not None
+        group = int(head.facts["group"])
+        os.killpg(group, signal.SIGSTOP)
+        await asyncio.sleep(3)
+        os.killpg(group, signal.SIGCONT)
+        assert await job == 1
+        assert executions(tmp_path) == {"1": 1}
+        assert {node.node for node in pool.snapshot().nodes} == set(machines)
+
+        monkeypatch.setattr(connection, "SILENCE_S", 3.5)  # 8: this test would take 5 s more
+        os.killpg(group, signal.SIGSTOP)
+        began = time.monotonic()
+        assert await pool.run(attempt(), on=0) == 2
+        assert time.monotonic() - began < 18  # silence, a heartbeat, ten seconds of trying to reconnect, a boot
+        assert head.node not in {node.node for node in pool.snapshot().nodes if node.state == "ready"}
+        await until(lambda: not _group_lives(group))
+
+
+def _group_lives(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class Impostor:
+    """A local provider whose machines show another host key than the one it announces."""
+
+    inner: Local
+
+    @property
+    def name(self) -> str:
+        return "impostor"
+
+    @asynccontextmanager
+    async def open(self, pool: str, embedding: Embedding) -> AsyncIterator[Fleet]:
+        key = new_key().export_public_key().decode().strip()
+
+        async with self.inner.open(pool, embedding) as fleet:
+            launch = fleet.launch
+
+            async def launch_others(request: LaunchRequest, count: int) -> Sequence[Machine]:
+                return [replace(machine, host_key=key) for machine in await launch(request, count)]
+
+            fleet.launch = launch_others  # type: ignore[method-assign]
+            yield fleet
+
+
+async def test_a_wrong_host_key_is_refused() -> None:
+    with pytest.raises((OutriderError, ConnectFailed), match="another host key than the one pinned"):
+        async with Pool(provider=Impostor(Local()), nodes=1, console="silent"):
+            pytest.fail("a machine with another key was let in")
+
+
+async def test_a_key_of_anothers_is_not_let_in(two: Pool) -> None:
+    machine = connections(two)[0]._machine
+    with pytest.raises(asyncssh.PermissionDenied):
+        await ssh.connect(machine, new_key())
