@@ -147,14 +147,14 @@ class Core:
     def submitted(self, run: Run, body: bytes) -> None:
         if run.attempt not in self._attempts:
             self._attempts[run.attempt] = attempt = _Attempt(run, body)
-            (self._queue if run.world is None or self._threads else self._ranks).append(attempt)
+            self._queue_of(attempt).append(attempt)
 
     def killed(self, attempt_id: int, now: float) -> None:
         attempt = self._attempts.get(attempt_id)
         if attempt is None:  # answered already
             return
         if attempt.slot is None:
-            self._withdraw(attempt)
+            self._queue_of(attempt).remove(attempt)
             self._end(attempt, Cause.KILLED, 0, "before it had started")
         else:
             self._doom(attempt, Cause.KILLED, now)
@@ -166,7 +166,7 @@ class Core:
             if attempt is None:
                 continue
             if attempt.slot is None:
-                self._withdraw(attempt)
+                self._queue_of(attempt).remove(attempt)
                 del self._attempts[attempt_id]
                 recall.returned.append(attempt_id)
             elif attempt is not attempt.slot.pipe[0] and attempt.doom is None and attempt.slot.worker is not None:
@@ -385,8 +385,8 @@ class Core:
         self._make_warm(slot)
         return slot
 
-    def _withdraw(self, attempt: _Attempt) -> None:
-        (self._queue if attempt in self._queue else self._ranks).remove(attempt)
+    def _queue_of(self, attempt: _Attempt) -> deque[_Attempt]:
+        return self._queue if attempt.run.world is None or self._threads else self._ranks
 
     def _is_free(self, slot: _Slot) -> bool:
         worker = slot.worker
@@ -459,7 +459,7 @@ class Core:
             attempt.recall.returned.append(attempt.run.attempt)
         else:
             attempt.doom = None
-            self._queue.appendleft(attempt)
+            self._queue_of(attempt).appendleft(attempt)
 
     def _end(self, attempt: _Attempt, cause: Cause, code: int, detail: str) -> None:
         del self._attempts[attempt.run.attempt]

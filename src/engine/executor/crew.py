@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable
-from typing import Any, assert_never
+from typing import Any, assert_never, cast
 
 import msgpack
 
@@ -238,7 +238,7 @@ class Crew:
 
     def _order(self, *order: object, fds: list[int] | None = None) -> None:
         try:
-            socket.send_fds(self._forks, [msgpack.packb(order)], fds or [])
+            socket.send_fds(self._forks, [cast("bytes", msgpack.packb(order))], fds or [])
         except OSError:  # it has ended, as we shall hear
             pass
 

@@ -15,7 +15,7 @@ import socket
 import sys
 import time
 import traceback
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import msgpack
 
@@ -156,7 +156,7 @@ class ForkServer:
 
     def _say(self, *message: object) -> None:
         try:
-            self._control.send(msgpack.packb(message))
+            self._control.send(cast("bytes", msgpack.packb(message)))
         except ConnectionError:  # its end of file is next
             pass
 

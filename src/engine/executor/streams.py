@@ -69,15 +69,17 @@ class Streams:
         while True:
             with self._changed:
                 self._ask(stream)
-                if (found := self._take(stream)) is None:
-                    changed = loop.create_future()
+                found = self._take(stream)
+                changed = loop.create_future()
+                if found is None:
                     self._watchers.append(_waker(loop, changed))
-            if found is not None:
-                try:
-                    return self._unpack(stream, *found)
-                except StopIteration:
-                    raise StopAsyncIteration from None
-            await changed
+            if found is None:
+                await changed
+                continue
+            try:
+                return self._unpack(stream, *found)
+            except StopIteration:
+                raise StopAsyncIteration from None
 
     def close(self, stream: int) -> None:
         with self._changed:

@@ -73,11 +73,11 @@ class ExecutorMachine(RuleBasedStateMachine):
 
     @rule(flags=st.sampled_from([0, 0, 0, 0, RunFlag.STREAM, RunFlag.ALONE, RunFlag.FRESH]),
           function=st.sampled_from([b"quick", b"quick", b"slow"]), timeout_s=st.sampled_from([None, None, 0.5]),
-          count=st.integers(1, 4))  # fmt: skip
-    def submit(self, flags: int, function: bytes, timeout_s: float | None, count: int) -> None:
+          count=st.integers(1, 4), world=st.sampled_from([None, None, None, b""]))  # fmt: skip
+    def submit(self, flags: int, function: bytes, timeout_s: float | None, count: int, world: bytes | None) -> None:
         for _ in range(count):
             attempt = len(self.runs) + 1
-            self.runs[attempt] = run = Run(attempt, function, Value(b""), 1, 1, timeout_s, flags, None)
+            self.runs[attempt] = run = Run(attempt, function, Value(b""), 1, 1, timeout_s, flags, world)
             self.core.submitted(run, b"run")
         self.act()
 
@@ -217,7 +217,8 @@ class ExecutorMachine(RuleBasedStateMachine):
             worker.running.append(run)
             self.starts[run.attempt] += 1
             self.check("EXEC-2", self.starts[run.attempt] == 1)
-            self.check("EXEC-3", sum(len(w.running) for w in self.workers.values()) <= self.slots)
+            running = [run for w in self.workers.values() for run in w.running if run.world is None]
+            self.check("EXEC-3", len(running) <= self.slots)
 
     def hear_of(self, worker: ModelWorker) -> None:
         unheard, worker.unheard = worker.unheard, []
@@ -244,10 +245,15 @@ class ExecutorMachine(RuleBasedStateMachine):
         placed = {run.attempt for worker in self.workers.values() for run in worker.outstanding()}
         waiting = self.runs.keys() - self.answers.keys() - placed
         fresh = {worker.fork.slot for worker in self.workers.values() if worker.fork.fresh}
+        self.check("EXEC-3", self.threads or all(self.runs[attempt].world is None for attempt in waiting))
         idle = [
             worker
             for worker in self.workers.values()
-            if not worker.outstanding() and not worker.dead and worker.fork.slot not in fresh and not self.threads
+            if not worker.outstanding()
+            and not worker.dead
+            and worker.fork.slot not in fresh
+            and not self.threads
+            and worker.fork.slot < self.slots
         ]
         self.check("EXEC-7", not (waiting and idle))
 
@@ -347,6 +353,7 @@ MUTATIONS: dict[str, tuple[str, Patch]] = {
     "what began is queued again": ("EXEC-2", _replace("_vacate", _requeue_all)),
     "there is a slot too many": ("EXEC-3", _replace("open", lambda open_: lambda self, slots, threads: open_(
         self, slots + 1, threads=threads))),
+    "ranks wait like everybody": ("EXEC-3", _replace("_queue_of", lambda _: lambda self, _: self._queue)),
     "streams are stacked": ("EXEC-4", lambda patch: patch.setattr(core_module, "_UNSHARED", 0)),
     "fresh tasks run in warm workers": ("EXEC-5", lambda patch: patch.setattr(core_module, "_FRESH", 0)),
     "a fresh worker is used again": ("EXEC-5", _replace("finished", _free_while_fresh)),
