@@ -96,7 +96,9 @@ async def supervise(
                 lambda context: PoolActor(context, actors, given),
                 capacity=MAILBOX,
             )
-            actors.spawn("watch", lambda context: WatchActor(context, fleet, pool.tell), restart=WATCH_RESTARTS)
+            _: Ref[object] = actors.spawn(
+                "watch", lambda context: WatchActor(context, fleet, pool.tell), restart=WATCH_RESTARTS
+            )
             try:
                 yield pool
             finally:

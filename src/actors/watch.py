@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Never
 
 from ..providers.base import Fleet
 from .kernel import Context
@@ -13,12 +12,12 @@ from .messages import MachineNews, PoolMessage
 class WatchActor:
     """Restarted when the provider's stream fails: it is read anew from where it is."""
 
-    def __init__(self, context: Context[Never], fleet: Fleet, tell: Callable[[PoolMessage], None]) -> None:
+    def __init__(self, context: Context[object], fleet: Fleet, tell: Callable[[PoolMessage], None]) -> None:
         self._fleet = fleet
         self._tell = tell
         context.tasks.start_soon(self._read)
 
-    def receive(self, message: Never) -> None:
+    def receive(self, message: object) -> None:
         raise AssertionError(message)
 
     def stopped(self, error: Exception | None) -> None:

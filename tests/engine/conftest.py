@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-FUNCTIONS = '''
+FUNCTIONS = """
 from collections.abc import Iterator
 
 from outrider import compute
@@ -26,7 +26,7 @@ class Shop:
     @compute
     def price(x: int) -> int:
         return x
-'''
+"""
 
 
 @pytest.fixture

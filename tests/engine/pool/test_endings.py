@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -121,7 +120,7 @@ async def test_a_broadcast_that_loses_a_rank_runs_again_on_a_new_generation(tmp_
 async def test_cancelling_the_awaiter_ends_the_task_and_its_children(pool: Pool) -> None:
     @compute
     def spawns(path: str) -> None:
-        child = subprocess.Popen(["sleep", "4343"])  # noqa: S607
+        child = subprocess.Popen(["sleep", "4343"])
         Path(path).write_text(str(child.pid))
         time.sleep(60)
 
@@ -188,7 +187,8 @@ asyncio.run(main())
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_a_killed_client_leaves_no_process_and_no_file(sent: signal.Signals, tmp_path: Path) -> None:
     environment = {**os.environ, "OUTRIDER_STATE": str(tmp_path)}
-    client = subprocess.Popen([sys.executable, "-c", CLIENT], stdout=subprocess.PIPE, env=environment, stderr=subprocess.DEVNULL)
+    command = [sys.executable, "-c", CLIENT]
+    client = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment)
     assert client.stdout is not None
     assert client.stdout.readline() == b"up\n"
     below = descendants(client.pid)
@@ -208,5 +208,3 @@ def is_alive(process: int) -> bool:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
-
-

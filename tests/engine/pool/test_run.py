@@ -80,7 +80,18 @@ async def test_the_environment_says_what_instance_info_says(pool: Pool) -> None:
         return json.loads(os.environ["COMPUTE_POOL"]), instance_info()
 
     said, info = await pool.run(both())
-    for name in ("pool", "job", "node", "total_nodes", "rank", "world_size", "head_addr", "head_port", "hostname", "attempt"):
+    for name in (
+        "pool",
+        "job",
+        "node",
+        "total_nodes",
+        "rank",
+        "world_size",
+        "head_addr",
+        "head_port",
+        "hostname",
+        "attempt",
+    ):
         assert said[name] == getattr(info, name), name
 
 
@@ -161,10 +172,10 @@ async def test_a_map_raises_an_items_error_in_its_place(pool: Pool) -> None:
             raise ValueError("not 37")
         return n
 
-    seen = []
+    seen: list[int] = []
     with pytest.raises(ValueError, match="not 37"):
         async for each in pool.map(picky, range(100)):
-            seen.append(each)
+            seen.append(each)  # noqa: PERF401  what came before the error is kept
     assert seen == list(range(37))
 
 
@@ -200,10 +211,10 @@ async def test_a_streams_error_comes_after_its_values(pool: Pool) -> None:
         yield 2
         raise KeyError("three")
 
-    seen = []
+    seen: list[int] = []
     with pytest.raises(KeyError, match="three"):
         async for each in pool.stream(breaks()):
-            seen.append(each)
+            seen.append(each)  # noqa: PERF401
     assert seen == [1, 2]
 
 

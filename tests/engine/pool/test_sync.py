@@ -52,7 +52,7 @@ def test_errors_are_raised_where_they_are_waited_for(pool: sky.SyncPool) -> None
         raise KeyError("bad")
 
     with pytest.raises(KeyError, match="bad"):
-        bad() >> pool  # noqa: B018
+        bad() >> pool
     with pytest.raises(KeyError, match="bad"):
         (bad() > pool).result()
 
@@ -71,4 +71,4 @@ def test_a_sync_pool_after_its_end_says_so() -> None:
     with sky.Pool(console="silent") as pool:
         assert double(1) >> pool == 2
     with pytest.raises(sky.PoolClosed):
-        double(1) >> pool  # noqa: B018
+        double(1) >> pool
