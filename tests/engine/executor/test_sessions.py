@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from outrider.engine.executor import process
+from outrider.engine.executor.freeports import KEPT
 from outrider.engine.wire import messages as m
 from outrider.engine.wire.codec import encode
 
@@ -25,7 +26,7 @@ async def test_a_welcome_says_what_the_node_is(make: Any) -> None:
     assert welcome.facts["pid"] == os.getpid()
     assert welcome.facts["accelerators"] == (("H100", 80.0),)
     assert welcome.facts["addresses"] == ("127.0.0.1",)
-    assert len(welcome.ports) == 4
+    assert len(set(welcome.ports)) == KEPT
 
 
 async def test_tasks_go_on_while_the_client_is_away(make: Any, tmp_path: Path) -> None:

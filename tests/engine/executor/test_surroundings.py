@@ -15,10 +15,10 @@ import pytest
 
 from outrider.engine.executor import context, notices, process
 from outrider.engine.executor.board import Board
-from outrider.engine.executor.freeports import FreePorts
+from outrider.engine.executor.freeports import FEW, KEPT, FreePorts
 from outrider.engine.executor.memory import OomKills
 from outrider.engine.wire import messages as m
-from outrider.engine.wire.messages import Cause
+from outrider.engine.wire.messages import Cause, RunFlag
 
 pytestmark = pytest.mark.anyio
 
@@ -101,15 +101,17 @@ async def test_a_generations_port_is_let_go_for_its_head_and_replaced(make: Any)
 
     client = await make(connect=False)
     welcome = await client.connect()
-    port = welcome.ports[0]
     with pytest.raises(OSError, match="in use"):
-        listen(port)
-    world = msgpack.packb({"head_addr": "127.0.0.1", "head_port": port})
-    assert await client.call(listen, port, world=world) is True
-    (more,) = (await client.expect(m.Ports)).ports
-    assert more not in welcome.ports
+        listen(welcome.ports[0])
+    used = welcome.ports[: KEPT - FEW]
+    for port in used:
+        world = msgpack.packb({"head_addr": "127.0.0.1", "head_port": port})
+        assert await client.call(listen, port, world=world, flags=RunFlag.HEAD) is True
+    more = (await client.expect(m.Ports)).ports
+    assert len(more) == len(used)
+    assert not {*more} & {*welcome.ports}
     client.cut()
-    assert set((await client.connect()).ports) == {*welcome.ports[1:], more}
+    assert set((await client.connect()).ports) == {*welcome.ports[len(used) :], *more}
 
 
 def test_another_nodes_port_of_the_same_number_is_kept() -> None:

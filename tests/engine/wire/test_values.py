@@ -1,0 +1,177 @@
+"""User objects as bytes, and the finger on what cannot be."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from outrider.engine.wire import values
+from outrider.engine.wire.values import ALIGN_BYTES, Dumped, Unpicklable, dump, inline, load
+
+
+class Memory:
+    """Pickled with its bytes out of band, like an array."""
+
+    def __init__(self, content: bytes) -> None:
+        self.content = bytearray(content)
+
+    def __reduce_ex__(self, _: Any) -> Any:
+        return _memory, (pickle.PickleBuffer(self.content),)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Memory) and other.content == self.content
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _memory(view: Any) -> Memory:
+    memory = Memory(b"")
+    memory.content = view
+    return memory
+
+
+def whole(dumped: Dumped) -> bytes:
+    return b"".join(dumped.parts)
+
+
+def test_a_plain_object_is_its_pickle_alone() -> None:
+    dumped = dump([1, "a"])
+    assert dumped == Dumped([pickle.dumps([1, "a"], 5)], None, 22)
+    assert inline(dumped) == (dumped.parts[0], None, None)
+    assert load(dumped.parts[0]) == [1, "a"]
+
+
+def test_buffers_lie_behind_it_aligned() -> None:
+    dumped = dump([Memory(b"x" * 5), Memory(b""), Memory(b"y" * 70)])
+    assert dumped.sizes is not None
+    assert dumped.sizes[1:] == (5, 0, 70)
+    data = whole(dumped)
+    assert len(data) == dumped.total
+    assert (data.index(b"xxxxx") % ALIGN_BYTES, data.index(b"y" * 70) % ALIGN_BYTES) == (0, 0)
+
+
+def test_buffers_are_not_copied() -> None:
+    memory = Memory(b"before")
+    dumped = dump(memory)
+    memory.content[:] = b"after!"
+    assert whole(dumped).endswith(b"after!")
+
+
+def test_what_is_loaded_can_be_written_to() -> None:
+    dumped = dump(Memory(b"abc"))
+    first = load(whole(dumped), dumped.sizes)
+    first.content[0] = 0
+    mapped = bytearray(whole(dumped))
+    load(mapped, dumped.sizes).content[0] = 1
+    assert mapped[-3] == 1, "over a mapping, no copy is made"
+
+
+@given(st.recursive(st.none() | st.integers() | st.text() | st.binary(max_size=200).map(Memory),
+                    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=20))  # fmt: skip
+@settings(max_examples=150)
+def test_what_is_dumped_is_loaded(obj: object) -> None:
+    dumped = dump(obj)
+    assert sum(memoryview(part).nbytes for part in dumped.parts) == dumped.total
+    assert load(whole(dumped), dumped.sizes) == obj
+    assert load(bytearray(whole(dumped)), dumped.sizes) == obj
+
+
+def test_functions_that_no_module_has_go_by_value() -> None:
+    factor = 3
+    assert load(whole(dump(lambda x: x * factor)))(5) == 15
+
+
+def test_what_lives_in_main_goes_by_value() -> None:
+    scope: dict[str, Any] = {"__name__": "__main__"}
+    exec("def triple(x): return 3 * x", scope)
+    assert load(whole(dump(scope["triple"])))(5) == 15
+
+
+class Model:
+    def __init__(self) -> None:
+        self.name = "net"
+        self.lock = threading.Lock()
+
+
+class Slotted:
+    __slots__ = ("fine", "lock")
+
+    def __init__(self) -> None:
+        self.fine = 1
+        self.lock = threading.Lock()
+
+
+LOCK = threading.Lock()
+
+
+def closing_over() -> Callable[[], object]:
+    lock = threading.Lock()
+    return lambda: lock
+
+
+def stubborn() -> object:
+    class Stubborn:
+        def __reduce__(self) -> Any:
+            raise RuntimeError("I will not\nbe moved")
+
+    return Stubborn()
+
+
+@pytest.mark.parametrize(
+    ("obj", "path", "kind"),
+    [
+        (Model(), "value.lock", "_thread.lock"),
+        ({"model": [1, Model()]}, "value['model'][1].lock", "_thread.lock"),
+        (({3: (Slotted(),)},), "value[0][3][0].lock", "_thread.lock"),
+        (closing_over(), "value (its variable 'lock')", "_thread.lock"),
+        (Model().lock.acquire, "value.__self__", "_thread.lock"),
+        ((i for i in ()), "value", "generator"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_pickled_is_named(obj: object, path: str, kind: str) -> None:
+    with pytest.raises(Unpicklable) as caught:
+        dump(obj)
+    assert (caught.value.path, caught.value.kind) == (path, kind)
+    assert str(caught.value).startswith(f"{path} cannot be pickled: {kind}: ")
+
+
+def test_arguments_are_named_as_the_user_wrote_them() -> None:
+    with pytest.raises(Unpicklable, match=r"^args\[0\]\['model'\]\.lock cannot"):
+        dump((({"model": Model()},), {}), ("args", "kwargs"))
+    with pytest.raises(Unpicklable, match=r"^kwargs\['x'\] cannot"):
+        dump(((1,), {"x": LOCK}), ("args", "kwargs"))
+
+
+def test_the_objects_own_refusal_is_the_reason() -> None:
+    with pytest.raises(Unpicklable) as caught:
+        dump([stubborn()])
+    assert caught.value.path == "value[0]"
+    assert caught.value.reason == "I will not"
+
+
+def test_an_object_that_contains_itself_is_searched_once() -> None:
+    loop: list[Any] = []
+    loop += [loop, LOCK]
+    with pytest.raises(Unpicklable, match=r"^value\[1\]"):
+        dump(loop)
+
+
+def test_an_endless_depth_is_an_error_not_a_crash() -> None:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(Unpicklable, match="recursion"):
+        dump(deep)
+    while deep:  # or letting go of it recurses as deep
+        deep = deep[0]
+
+
+def test_the_error_itself_survives_pickling() -> None:
+    error = pickle.loads(pickle.dumps(Unpicklable("a.b", "T", "no")))
+    assert (error.path, error.kind, error.reason, str(error)) == ("a.b", "T", "no", "a.b cannot be pickled: T: no")
