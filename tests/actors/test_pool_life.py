@@ -1,0 +1,365 @@
+"""A pool's beginning and end: launching, giving up, resizing, crashing, closing, and being cancelled half way."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from outrider.actors import machines, ports
+from outrider.actors import messages as m
+from outrider.actors.kernel import RestartsExhausted
+from outrider.actors.pool import supervise
+from outrider.actors.ports import ConnectFailed, PoolSpec, Reason, Verdict
+from outrider.providers.base import Embedding, LaunchRequest
+from outrider.providers.contract import cancel_at_every_step
+from outrider.providers.errors import NoCapacity, NotAuthorized, ProviderError
+from outrider.providers.fake import Fake, FakeFleet, Script
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_an_elastic_pool_is_ready_at_its_minimum_and_grows(rig):
+    async with rig(Script(boot_s=(1.0, 1.0, 50.0)), desired=4, min=2) as pool:
+        await pool.ready()
+        assert anyio.current_time() < 2
+        assert pool.seen.all("pool_ready") == [{"ready": 2, "wanted": 4}]
+        await pool.until(lambda: len(pool.seen.all("node_ready")) == 4)
+        ranks = [facts["rank"] for facts in pool.seen.all("node_ready")]
+        assert sorted(ranks) == [0, 1, 2, 3]
+
+
+async def test_a_machine_is_connected_to_as_soon_as_it_is_reachable(rig):
+    async with rig(Script(launch_s=(3.0,), boot_s=(20.0,))) as pool:
+        await pool.ready()
+        assert anyio.current_time() == pytest.approx(20.01, abs=0.1)
+
+
+async def test_refused_connections_are_tried_again(rig):
+    def refuse(site):
+        site.refuse[0] = [ConnectFailed("refused")] * 5
+        site.connect_s = 0.1
+
+    async with rig(prepare=lambda site: setattr(site, "refuse", {0: [ConnectFailed("refused")]}), desired=2) as pool:
+        await pool.until(lambda: 1 in pool.site.nodes)
+        await anyio.sleep(5)
+        pool.site.refuse.clear()
+        await pool.ready()
+        assert pool.seen.all("node_failed") == []
+
+
+async def test_launching_is_tried_again_with_back_off_and_given_up_with_the_last_error(rig):
+    failures = tuple(NoCapacity(f"none {n}", retry_after_s=0.0) for n in range(4))
+    async with rig(Script(failures=failures), launch_retries=3) as pool:
+        with pytest.raises(NoCapacity, match="none 3"):
+            await pool.ready()
+        retries = [facts["retry_in_s"] for facts in pool.seen.all("launch_failed")]
+        assert retries[-1] is None
+        assert retries[0] < retries[1] < retries[2]
+        waits = [
+            b - a for a, b in zip(pool.seen.at("nodes_requested"), pool.seen.at("nodes_requested")[1:], strict=False)
+        ]
+        assert waits == pytest.approx(retries[:3])
+        with pytest.raises(NoCapacity):
+            await pool.ready()
+
+
+async def test_what_cannot_go_better_is_not_tried_again(rig):
+    async with rig(Script(failures=(NotAuthorized("no credentials"),))) as pool:
+        with pytest.raises(NotAuthorized):
+            await pool.ready()
+        assert len(pool.fleet.requests) == 1
+
+
+async def test_a_part_of_the_machines_is_used_and_the_rest_asked_for_again(rig):
+    async with rig(Script(capacity=2), desired=4, min=2) as pool:
+        await pool.ready()
+        pool.provider.script = Script()
+        await pool.until(lambda: len(pool.site.nodes) == 4)
+        assert [count for _, count in pool.fleet.requests] == [4, 2]
+
+
+async def test_a_machine_that_does_not_boot_in_time_is_replaced(rig):
+    async with rig(Script(boot_s=(1e6, 0.0)), desired=2, boot_timeout_s=30.0) as pool:
+        await pool.ready()
+        (failed,) = pool.seen.all("node_failed")
+        assert "not ready within 30 s: its address is still unknown" in failed["cause"]
+        await anyio.sleep(1)
+        assert len(pool.provider.alive) == 2
+
+
+async def test_a_wrong_host_key_is_refused_for_good(rig):
+    def refuse(site):
+        site.refuse[-1] = [ConnectFailed("the host key is not the pinned one", fatal=True)]
+
+    async with rig(prepare=refuse) as pool:
+        with pytest.raises(ConnectFailed, match="pinned"):
+            await pool.ready()
+
+
+async def test_a_machine_that_is_gone_before_it_was_ready_counts_as_a_failed_launch(rig):
+    async with rig(Script(boot_s=(50.0,)), desired=1) as pool:
+        await anyio.sleep(1)
+        pool.fleet.lose(next(iter(pool.fleet.machines)))
+        await pool.ready()
+        assert len(pool.seen.all("node_failed")) == 1
+        assert len(pool.seen.all("launch_failed")) == 1
+
+
+async def test_words_about_a_machine_whose_launch_call_has_not_returned_are_kept(rig):
+    async with rig(Script(launch_s=(10.0, 0.0)), desired=2) as pool:
+        await anyio.sleep(1)
+        first = next(iter(pool.fleet.machines))
+        pool.fleet._say(machines.MachineGone(first, "failed its status check"))
+        await pool.ready()
+        assert "status check" in pool.seen.all("node_failed")[0]["cause"]
+        assert first not in [node.machine.id for node in (await pool.state()).nodes]
+
+
+async def test_tasks_end_when_no_node_is_left_and_none_will_come(rig, work):
+    async with rig(desired=1, launch_retries=1) as pool:
+        await pool.ready()
+        pool.provider.script = Script(capacity=0)
+        running = pool.submit(work(hangs=True))
+        queued = pool.submit()
+        await anyio.sleep(1)
+        pool.fleet.lose(pool.site.nodes[0].machine.id)
+        await pool.settled(running, queued)
+        assert pool.endings[queued].reason is Reason.NO_REPLACEMENT
+        assert pool.endings[running].losses == ((0, "spot interruption"),)
+        late, broadcast = pool.submit(), pool.broadcast()
+        await pool.settled(late, broadcast, within_s=1)
+        assert pool.endings[late].reason is Reason.NO_REPLACEMENT
+        assert pool.all_endings[broadcast][0][0].reason is Reason.NO_REPLACEMENT
+        pool.provider.script = Script()
+        pool.ref.tell(m.Resize(1))
+        again = pool.submit()
+        await pool.settled(again)
+        assert pool.endings[again].verdict is Verdict.RETURNED
+
+
+async def test_growing_launches_and_shrinking_lets_tasks_finish(rig, work):
+    async with rig(desired=2, max=8) as pool:
+        await pool.ready()
+        pool.ref.tell(m.Resize(4))
+        await pool.until(lambda: len(pool.site.nodes) == 4)
+        await anyio.sleep(1)
+        jobs = [pool.submit(work(takes_s=30)) for _ in range(4)]
+        await anyio.sleep(1)
+        pool.ref.tell(m.Resize(1))
+        await anyio.sleep(1)
+        assert len(pool.seen.all("node_draining")) == 3
+        assert len(pool.provider.alive) == 4
+        await pool.settled(*jobs)
+        await anyio.sleep(1)
+        assert {pool.endings[job].verdict for job in jobs} == {Verdict.RETURNED}
+        assert len(pool.provider.alive) == 1
+        assert len(pool.seen.all("node_dismissed")) == 3
+        assert len((await pool.state()).nodes) == 1
+        after = pool.broadcast()
+        await pool.settled(after)
+        assert len(pool.all_endings[after][0]) == 1
+
+
+async def test_a_queue_timeout_ends_what_has_not_begun(rig, work):
+    async with rig(desired=1) as pool:
+        await pool.ready()
+        running = pool.submit(work(takes_s=100), queue_timeout_s=10.0)
+        queued = pool.submit(queue_timeout_s=10.0)
+        await pool.settled(queued)
+        assert pool.endings[queued].reason is Reason.QUEUE_TIMEOUT
+        broadcast = pool.broadcast(queue_timeout_s=5.0)
+        await pool.settled(broadcast)
+        assert pool.all_endings[broadcast][0][0].reason is Reason.QUEUE_TIMEOUT
+        await pool.settled(running)
+        assert pool.endings[running].verdict is Verdict.RETURNED
+
+
+async def test_every_node_hears_who_is_there_before_its_first_task(rig):
+    async with rig(Script(boot_s=(0.0, 0.0, 5.0)), desired=3) as pool:
+        await pool.ready()
+        assert all(len(node.views[-1]) == 3 for node in pool.site.nodes.values())
+        job = pool.submit()
+        await pool.settled(job)
+        pool.fleet.lose(pool.site.nodes[0].machine.id)
+        await anyio.sleep(1)
+        assert [node for node, _ in pool.site.nodes[1].views[-1]] == [1, 2]
+
+
+async def test_a_large_pool_gathers_changes_before_it_tells_everybody(rig):
+    async with rig(Script(boot_s=tuple(0.1 * n for n in range(1, 101))), desired=100, min=1) as pool:
+        await pool.until(lambda: len(pool.site.nodes) == 100)
+        await anyio.sleep(15)
+        assert all(len(node.views[-1]) == 100 for node in pool.site.nodes.values())
+        assert sum(len(node.views) for node in pool.site.nodes.values()) < 100 * 60
+        job = pool.broadcast()
+        await pool.settled(job)
+        assert len(pool.all_endings[job][0]) == 100
+
+
+async def test_a_thousand_nodes_boot_work_and_go(rig, work):
+    async with rig(desired=1000, max=1000) as pool:
+        pool.seen.tasks = False
+        await pool.ready()
+        jobs = [pool.submit() for _ in range(3000)]
+        await pool.settled(*jobs)
+        assert len({pool.endings[job].node for job in jobs}) == 1000
+
+
+async def test_the_bodys_own_error_is_raised_as_it_is(rig):
+    provider = Fake()
+    async with provider.open("p", Embedding("", "")) as fleet:
+        with pytest.raises(KeyError, match="mine"):
+            async with supervise(fleet, LaunchRequest("k", 1), PoolSpec(1, 1, 1, 1), None, lambda *a, **k: None):
+                raise KeyError("mine")
+
+
+async def test_a_crash_of_the_pool_is_loud_and_settles_everything(rig, work):
+    endings = []
+    with pytest.raises(BaseExceptionGroup) as caught:
+        async with rig(desired=2) as pool:
+            await pool.ready()
+            jobs = [pool.submit(work(hangs=True)) for _ in range(4)]
+            broadcast = pool.broadcast()
+            await anyio.sleep(1)
+            pool.ref.tell(m.Reached(99, None))  # nonsense
+            pool.submit()
+            endings = pool.endings
+            nodes = pool.site.nodes
+            await anyio.sleep_forever()
+    error = caught.value
+    while isinstance(error, BaseExceptionGroup):
+        (error,) = error.exceptions
+    assert isinstance(error, RestartsExhausted)
+    assert isinstance(error.__cause__, KeyError)
+    assert [ending.reason for ending in endings.values()] == [Reason.CLOSED] * 5
+    assert pool.all_endings[broadcast][0][0].reason is Reason.CLOSED
+    assert all(node.closed for node in nodes.values())
+    assert pool.provider.alive == {}
+    assert len(jobs) == 4
+
+
+async def test_a_caller_that_raises_ends_the_pool_and_the_others_are_settled_still(rig, work):
+    with pytest.raises(BaseExceptionGroup):
+        async with rig(desired=2) as pool:
+            await pool.ready()
+
+            def raises(ending):
+                raise ValueError("in settle")
+
+            hanging = [pool.submit(work(hangs=True)) for _ in range(2)]
+            pool.ref.tell(m.Submit(ports.Task(1000, 1000, b"f", work()), raises))
+            last = pool.submit()
+            await anyio.sleep(1)
+            pool.ref.tell(m.Cancel(1000))
+            await anyio.sleep_forever()
+    assert {pool.endings[job].reason for job in [*hanging, last]} == {Reason.CLOSED}
+
+
+async def test_closing_is_bounded_when_connections_do_not_close(rig, work):
+    async with rig(prepare=lambda site: setattr(site, "close_s", 1e6)) as pool:
+        await pool.ready()
+        job = pool.submit(work(hangs=True))
+        await anyio.sleep(1)
+        began = anyio.current_time()
+    assert anyio.current_time() - began <= 10.1
+    assert pool.endings[job].reason is Reason.CLOSED
+    assert pool.provider.alive == {}
+
+
+async def test_what_comes_after_the_close_is_settled_as_closed(rig):
+    async with rig() as pool:
+        await pool.ready()
+        await pool.ref.ask(m.Close(), within_s=60)
+        job, broadcast = pool.submit(), pool.broadcast()
+        await pool.settled(job, broadcast, within_s=1)
+        assert pool.endings[job].reason is Reason.CLOSED
+        assert pool.all_endings[broadcast][0][0].reason is Reason.CLOSED
+        await pool.ref.ask(m.Close(), within_s=60)
+
+
+async def test_leaving_while_machines_are_being_launched_waits_for_nothing(rig):
+    async with rig(Script(launch_s=(1e6,))) as pool:
+        await anyio.sleep(1)
+        began = anyio.current_time()
+    assert anyio.current_time() - began < 1
+    assert pool.provider.alive == {}
+
+
+async def test_a_providers_stream_that_fails_is_read_again(rig, monkeypatch):
+    fails = iter([True, True, False])
+    events = FakeFleet.events
+
+    class Broken:
+        def __aiter__(self):
+            return self
+
+        async def __anext__(self):
+            raise ProviderError("throttled")
+
+    monkeypatch.setattr(FakeFleet, "events", lambda self: Broken() if next(fails) else events(self))
+    async with rig(Script(boot_s=(30.0,))) as pool:
+        await pool.ready()
+
+
+async def test_a_machine_that_cannot_be_terminated_is_told_and_left_to_the_provider(rig, monkeypatch):
+    async def fail(self, ids):
+        raise ProviderError("api down", retry_after_s=1.0)
+
+    async with rig(desired=2) as pool:
+        await pool.ready()
+        with monkeypatch.context() as patched:
+            patched.setattr(FakeFleet, "terminate", fail)
+            pool.site.nodes[0].fresh = True
+            pool.site.nodes[0].drop()
+            await pool.until(lambda: pool.seen.all("terminate_failed"))
+        assert len(pool.provider.alive) == 3
+    assert pool.provider.alive == {}
+
+
+async def test_a_cancelled_start_leaves_no_machine_at_whatever_await():
+    provider = Fake(Script(launch_s=(1.0,), boot_s=(2.0,), terminate_s=0.5))
+
+    async def connect(node, machine, reports):
+        await anyio.sleep(0.5)
+        raise ConnectFailed("not yet")
+
+    async def start():
+        spec = PoolSpec(2, 2, 2, 1, boot_timeout_s=5.0, launch_retries=0)
+        async with (
+            provider.open("p", Embedding("", "")) as fleet,
+            supervise(fleet, LaunchRequest("k", 2), spec, connect, lambda *a, **k: None, seed=1) as ref,
+        ):
+            with pytest.raises(ConnectFailed):
+                await ref.ask(m.WhenReady())
+
+    async def nothing_is_left(step):
+        assert provider.alive == {}, f"cancelled at await {step}"
+
+    steps = await cancel_at_every_step(start, nothing_is_left)
+    assert steps > 3
+    assert provider.launched
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.5, 1.0, 1.5, 2.5, 3.0, 3.5, 4.0, 10.0])
+async def test_a_start_cancelled_at_any_moment_leaves_no_machine_and_no_connection(rig, after_s):
+    script = Script(launch_s=(1.0,), boot_s=(2.0, 3.0), terminate_s=0.5)
+    with anyio.move_on_after(after_s):
+        async with rig(script, prepare=lambda site: setattr(site, "connect_s", 0.5)) as pool:
+            await pool.ready()
+            await anyio.sleep_forever()
+    assert pool.provider.alive == {}
+    assert all(node.closed for node in pool.site.nodes.values())
+
+
+async def test_every_event_is_in_the_list(rig, work):
+    async with rig(Script(boot_s=(0.0, 0.0, 5.0)), desired=2) as pool:
+        await pool.ready()
+        job, broadcast = pool.submit(work(takes_s=5)), pool.broadcast(work(takes_s=1))
+        pool.fleet.lose(pool.site.nodes[0].machine.id)
+        await pool.settled(job, broadcast)
+    names = {line.split()[0] for line in ports.__doc__.splitlines() if line.startswith("    ")}
+    told = {event for _, event, _ in pool.seen.events}
+    assert told <= names
+    for _, event, facts in pool.seen.events:
+        line = next(line for line in ports.__doc__.splitlines() if line.split()[:1] == [event])
+        assert all(fact in line for fact in facts), (event, facts, line)

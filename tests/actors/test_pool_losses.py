@@ -1,0 +1,313 @@
+"""What becomes of tasks, broadcasts and machines when nodes, connections and the network go."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from outrider.actors import messages as m
+from outrider.actors.ports import GaveUp, Noticed, OnLoss, Reason, Settled, Verdict
+from outrider.providers.fake import Script
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_gone_machine_is_a_loss_at_once_and_its_task_runs_elsewhere(rig, work):
+    async with rig(Script(boot_s=(0.0, 0.0, 30.0)), desired=2) as pool:
+        await pool.ready()
+        jobs = [pool.submit(work(takes_s=5)) for _ in range(3)]
+        await anyio.sleep(1)
+        lost = next(node for node, order in pool.site.ran if order.task.job == jobs[0])
+        pool.fleet.lose(pool.site.nodes[lost].machine.id)
+        await pool.until(lambda: pool.seen.all("node_lost"), within_s=0.1)
+        await pool.settled(*jobs)
+        assert [pool.endings[job].verdict for job in jobs] == [Verdict.RETURNED] * 3
+        first = pool.endings[jobs[0]]
+        assert (first.number, first.node) == (2, 1 - lost)
+        again = [order.task.job for _, order in pool.site.ran]
+        assert again.index(jobs[0], 1) < again.index(jobs[2]), "what comes back is first in the queue"
+        await pool.until(lambda: len(pool.seen.all("node_ready")) == 3)
+        assert pool.provider.terminated == [], "what is gone need not be terminated"
+
+
+async def test_a_closed_connection_is_tried_again_and_lost_only_after_a_while(rig, work):
+    async with rig() as pool:
+        await pool.ready()
+        pool.site.nodes[1].die()
+        await pool.until(lambda: pool.seen.all("node_suspect"), within_s=0.1)
+        (at,) = pool.seen.at("node_suspect")
+        await pool.until(lambda: pool.seen.all("node_lost"))
+        assert pool.seen.at("node_lost") == [pytest.approx(at + 10.0, abs=0.1)]
+        await pool.until(lambda: len(pool.seen.all("node_ready")) == 5)
+        assert pool.provider.terminated == [pool.site.nodes[1].machine.id]
+        assert len(pool.provider.alive) == 4
+
+
+async def test_a_connection_that_comes_back_loses_nothing_and_runs_nothing_twice(rig, work):
+    async with rig(desired=2) as pool:
+        await pool.ready()
+        jobs = [pool.submit(work(takes_s=2)) for _ in range(2)]
+        await anyio.sleep(1)
+        node = pool.site.nodes[0]
+        node.cut = True
+        node.drop()
+        after = pool.submit(work(takes_s=0.5))
+        await anyio.sleep(5)
+        assert len(pool.endings) == 2, "a suspect node gets no new work, the other one does"
+        node.cut = False
+        await pool.settled(*jobs, after)
+        assert len(pool.site.ran) == 3
+        assert pool.seen.all("node_resumed") == [{"node": 0}]
+        assert pool.seen.all("node_lost") == []
+
+
+async def test_a_node_whose_executor_started_anew_is_lost_at_once(rig, work):
+    async with rig(desired=2) as pool:
+        await pool.ready()
+        job = pool.submit(work(takes_s=2))
+        await anyio.sleep(1)
+        node = pool.site.nodes[pool.site.ran[0][0]]
+        node.fresh = True
+        node.drop()
+        await pool.until(lambda: pool.seen.all("node_lost"), within_s=1)
+        assert "started anew" in pool.seen.all("node_lost")[0]["cause"]
+        await pool.settled(job)
+        assert pool.endings[job].number == 2
+
+
+async def test_one_silent_node_is_lost_while_the_others_are_heard(rig):
+    async with rig() as pool:
+        await pool.ready()
+        pool.site.nodes[2].die(silent=True)
+        await pool.until(lambda: pool.seen.all("node_lost"), within_s=10.5)
+        assert pool.seen.all("network_silent") == []
+
+
+async def test_a_silent_network_is_waited_for_and_results_are_collected_when_it_is_back(rig, work):
+    async with rig() as pool:
+        await pool.ready()
+        jobs = [pool.submit(work(takes_s=20)) for _ in range(4)]
+        broadcast = pool.broadcast(work(takes_s=1))
+        await anyio.sleep(1)
+        for number, node in enumerate(pool.site.nodes.values()):
+            node.cut = True
+            await anyio.sleep(number)  # heartbeats are missed one after the other
+            node.drop(silent=True)
+        await anyio.sleep(60)
+        assert pool.seen.all("network_silent") == [{"nodes": 4}]
+        assert pool.endings == {}
+        for node in pool.site.nodes.values():
+            node.cut = False
+        await pool.settled(*jobs, broadcast, within_s=20)
+        assert pool.seen.all("node_lost") == []
+        assert len(pool.site.ran) == 8, "nothing ran twice"
+
+
+async def test_a_network_that_is_silent_for_longer_than_the_lease_has_lost_its_nodes(rig, work):
+    async with rig(desired=2, lease_s=60.0) as pool:
+        await pool.ready()
+        job = pool.submit(work(takes_s=500, verdict=Verdict.RETURNED), retries=0)
+        await anyio.sleep(1)
+        for node in pool.site.nodes.values():
+            node.die(silent=True)
+        await pool.until(lambda: len(pool.seen.all("node_lost")) == 2)
+        assert pool.seen.at("node_lost")[0] - pool.seen.at("node_suspect")[0] == pytest.approx(60, abs=0.1)
+        assert pool.endings[job].reason is Reason.LOST
+
+
+async def test_the_providers_word_counts_even_while_the_network_is_silent(rig):
+    async with rig(desired=2) as pool:
+        await pool.ready()
+        for node in pool.site.nodes.values():
+            node.cut = True
+            node.drop(silent=True)
+        await anyio.sleep(1)
+        pool.fleet.lose(pool.site.nodes[0].machine.id, "terminated by the user")
+        await pool.until(lambda: pool.seen.all("node_lost"), within_s=0.1)
+        assert pool.seen.all("node_lost") == [{"node": 0, "cause": "terminated by the user", "noticed": False}]
+
+
+async def test_a_notice_brings_the_replacement_before_the_machine_dies(rig, work):
+    async with rig(Script(boot_s=(0.0, 0.0, 60.0)), desired=2) as pool:
+        await pool.ready()
+        running = [pool.submit(work(takes_s=30)) for _ in range(2)]
+        await anyio.sleep(1)
+        pool.fleet.doom(pool.site.nodes[0].machine.id, 120.0)
+        queued = pool.submit(work())
+        await pool.until(lambda: pool.fleet.requests[1:], within_s=0.1)
+        await pool.settled(*running, queued)
+        assert pool.endings[queued].node != 0
+        await pool.until(lambda: 2 in pool.site.nodes)
+        await anyio.sleep(1)
+        pool.fleet.lose(pool.site.nodes[0].machine.id)
+        await anyio.sleep(1)
+        assert pool.seen.all("node_lost")[0]["noticed"] is True
+        assert [count for _, count in pool.fleet.requests] == [2, 1]
+
+
+async def test_a_node_may_hear_of_its_end_by_itself(rig):
+    async with rig(desired=2) as pool:
+        await pool.ready()
+        pool.site.nodes[1].say(Noticed("file", 30.0))
+        await pool.until(lambda: len(pool.site.nodes) == 3, within_s=1)
+        assert pool.seen.all("node_noticed") == [{"node": 1, "source": "file", "seconds": 30.0}]
+        state = await pool.state()
+        assert [(node.node, node.state.value, node.rank) for node in state.nodes][1] == (1, "doomed", None)
+
+
+async def test_a_withdrawn_notice_returns_the_node_and_replaces_nothing_twice(rig):
+    async with rig(Script(boot_s=(0.0, 0.0, 60.0)), desired=2) as pool:
+        await pool.ready()
+        pool.fleet.doom(pool.site.nodes[0].machine.id)
+        await anyio.sleep(5)
+        pool.fleet.reprieve(pool.site.nodes[0].machine.id)
+        await anyio.sleep(100)
+        state = await pool.state()
+        assert [(node.node, node.state.value) for node in state.nodes] == [(0, "ready"), (1, "ready")]
+        assert sorted(node.rank for node in state.nodes) == [0, 1]
+        assert len(pool.provider.alive) == 2
+        assert len(pool.fleet.requests) == 2
+
+
+async def test_a_withdrawn_notice_drains_the_replacement_that_was_ready_already(rig, work):
+    async with rig(desired=2) as pool:
+        await pool.ready()
+        pool.fleet.doom(pool.site.nodes[0].machine.id)
+        await pool.until(lambda: 2 in pool.site.nodes)
+        jobs = [pool.submit(work(takes_s=30)) for _ in range(2)]
+        await anyio.sleep(1)
+        pool.fleet.reprieve(pool.site.nodes[0].machine.id)
+        await pool.settled(*jobs)
+        await anyio.sleep(1)
+        assert {pool.endings[job].number for job in jobs} == {1}, "what it had was finished"
+        assert pool.seen.all("node_dismissed") == [{"node": 2}]
+        assert len(pool.provider.alive) == 2
+
+
+@pytest.mark.parametrize("rank", range(4))
+async def test_any_lost_rank_of_a_collective_brings_a_new_generation(rig, work, rank):
+    async with rig(Script(boot_s=(0.0, 0.0, 0.0, 0.0, 40.0))) as pool:
+        await pool.ready()
+        job = pool.broadcast(work(takes_s=100))
+        await anyio.sleep(1)
+        (first,) = pool.seen.all("generation_started")
+        pool.fleet.lose(pool.site.nodes[first["nodes"][rank]].machine.id)
+        await pool.settled(job)
+        endings, generation = pool.all_endings[job]
+        assert generation == 2
+        assert {ending.verdict for ending in endings} == {Verdict.RETURNED}
+        _, second = pool.seen.all("generation_started")
+        assert second["nodes"] == tuple(4 if r == rank else node for r, node in enumerate(first["nodes"]))
+        assert (second["head_port"] == first["head_port"]) is False
+        lost_at, started_at = pool.seen.at("node_lost")[0], pool.seen.at("generation_started")[1]
+        assert started_at - lost_at < 43, "boot time and 3 s"
+
+
+async def test_two_losses_at_once_are_one_new_generation(rig, work):
+    async with rig() as pool:
+        await pool.ready()
+        job = pool.broadcast(work(takes_s=100))
+        await anyio.sleep(1)
+        for node in (0, 3):
+            pool.fleet.lose(pool.site.nodes[node].machine.id)
+        await pool.settled(job)
+        assert [facts["generation"] for facts in pool.seen.all("generation_started")] == [1, 2]
+        assert pool.all_endings[job][1] == 2
+
+
+async def test_no_generation_begins_before_the_last_one_is_gone(rig, work):
+    async with rig() as pool:
+        await pool.ready()
+        job = pool.broadcast(work(takes_s=100))
+        await anyio.sleep(1)
+        pool.site.deaf = True  # kills are not answered
+        pool.fleet.lose(pool.site.nodes[0].machine.id)
+        await anyio.sleep(30)
+        assert len(pool.seen.all("generation_started")) == 1
+        for node in (1, 2, 3):
+            pool.site.nodes[node].die()  # nor can it be asked any more: its loss is as good
+        await pool.settled(job)
+        assert pool.all_endings[job][1] == 2
+
+
+async def test_an_elastic_pool_goes_on_with_fewer_and_a_fixed_one_says_that_none_came(rig, work):
+    for least in (2, 4):
+        async with rig(Script(capacity=4), min=least, replace_timeout_s=50.0, launch_retries=100) as pool:
+            await pool.ready()
+            job = pool.broadcast(work(takes_s=100))
+            await anyio.sleep(1)
+            pool.provider.script = Script(capacity=0)
+            pool.fleet.lose(pool.site.nodes[0].machine.id)
+            await pool.settled(job)
+            endings, generation = pool.all_endings[job]
+            if least == 2:
+                assert (len(endings), generation) == (3, 2)
+            else:
+                assert {ending.reason for ending in endings} == {Reason.NO_REPLACEMENT}
+
+
+async def test_a_head_without_a_free_port_is_waited_for(rig, work):
+    def no_ports(site):
+        site.ports_each = 0
+
+    async with rig(prepare=no_ports, desired=2) as pool:
+        await pool.ready()
+        job = pool.broadcast()
+        await anyio.sleep(10)
+        assert pool.seen.all("generation_started") == []
+        for node in pool.site.nodes.values():
+            node.more_ports()
+        await pool.settled(job, within_s=1)
+
+
+async def test_on_loss_fail_and_at_most_once_keep_the_other_outcomes(rig, work):
+    for options in ({"on_loss": OnLoss.FAIL}, {"at_most_once": True}):
+        async with rig() as pool:
+            await pool.ready()
+            job = pool.broadcast(work(takes_s=10), collective=False, **options)
+            await anyio.sleep(1)
+            (started,) = pool.seen.all("generation_started")
+            pool.fleet.lose(pool.site.nodes[started["nodes"][1]].machine.id)
+            await pool.settled(job)
+            endings, _ = pool.all_endings[job]
+            assert [type(ending) for ending in endings] == [Settled, GaveUp, Settled, Settled]
+            assert endings[1].losses == ((started["nodes"][1], "spot interruption"),)
+
+
+async def test_a_task_that_kills_every_node_is_quarantined(rig, work):
+    async with rig(desired=2) as pool:
+        await pool.ready()
+        job = pool.submit(work(takes_s=1e6), retries=2)
+        for _ in range(3):
+            sent = len(pool.site.ran)
+            await pool.until(lambda sent=sent: len(pool.site.ran) >= max(1, sent))
+            await anyio.sleep(1)
+            pool.fleet.lose(pool.site.nodes[pool.site.ran[-1][0]].machine.id, "killed by signal 9")
+            await anyio.sleep(1)
+        await pool.settled(job)
+        assert pool.endings[job].reason is Reason.QUARANTINED
+        assert len(pool.endings[job].losses) == 3
+
+
+async def test_a_broadcast_and_the_tasks_around_it_do_not_starve_each_other(rig, work):
+    async with rig(slots=2) as pool:
+        await pool.ready()
+        jobs = [pool.submit(work(takes_s=1 + n % 3)) for n in range(40)]
+        first, second = pool.broadcast(work(takes_s=5)), pool.broadcast(work(takes_s=5))
+        jobs += [pool.submit(work(takes_s=1)) for n in range(40)]
+        await pool.settled(*jobs, first, second)
+        starts = pool.seen.at("generation_started")
+        assert len(starts) == 2
+        assert {e.verdict for job in (first, second) for e in pool.all_endings[job][0]} == {Verdict.RETURNED}
+
+
+async def test_cancelling_a_broadcast_kills_its_ranks_and_frees_the_nodes(rig, work):
+    async with rig() as pool:
+        await pool.ready()
+        job = pool.broadcast(work(hangs=True))
+        await anyio.sleep(1)
+        pool.ref.tell(m.Cancel(job))
+        after = pool.broadcast()
+        await pool.settled(job, after, within_s=1)
+        assert {ending.reason for ending in pool.all_endings[job][0]} == {Reason.CANCELLED}
+        assert sum(len(node.killed) for node in pool.site.nodes.values()) == 4
