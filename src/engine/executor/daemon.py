@@ -177,3 +177,7 @@ def _protocol(home: Home) -> type[asyncio.Protocol]:
             self.transport.resume_reading()
 
     return Connection
+
+
+if __name__ == "__main__":
+    sys.exit(main())

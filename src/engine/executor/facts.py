@@ -12,6 +12,7 @@ import cloudpickle
 
 from ..wire.messages import PROTOCOL_VERSION, Hello
 
+MAX_SLOTS = 1024
 PYTHON = ".".join(platform.python_version_tuple()[:2])
 
 
@@ -39,8 +40,8 @@ def objection(hello: Hello) -> str | None:
             return f"the client has {what} {theirs}, the node {ours}: they may not understand each other"
     setup = hello.setup
     slots, kind, env = setup.get("slots"), setup.get("kind"), setup.get("env", {})
-    if type(slots) is not int or not 1 <= slots <= 1024:
-        return f"slots is {slots!r}: not a number from 1 to 1024"
+    if type(slots) is not int or not 1 <= slots <= MAX_SLOTS:
+        return f"slots is {slots!r}: not a number from 1 to {MAX_SLOTS}"
     if kind not in ("process", "thread"):
         return f"kind is {kind!r}: neither process nor thread"
     if type(env) is not dict or not all(type(x) is str and "\0" not in x for pair in env.items() for x in pair):

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider.engine.wire import values
 from outrider.engine.wire.values import ALIGN_BYTES, Dumped, Unpicklable, dump, inline, load
 
 

@@ -1,0 +1,96 @@
+"""The page that a second client is written from says what the code does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from outrider.engine.executor import core, facts, freeports, lines
+from outrider.engine.executor.streams import WINDOW
+from outrider.engine.wire import codec, messages, values
+from outrider.engine.wire.session import ACK_EVERY, FOR_CLIENTS, FOR_NODES, UNCOUNTED
+
+PAGE = (Path(__file__).parents[3] / "docs" / "protocol.md").read_text()
+ROWS = re.findall(r"^\| (\d+) \| (\w+) \| (.*?) ?\|$", PAGE, re.MULTILINE)
+HEX = [line for block in re.findall(r"```hex\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
+TYPES = {
+    "int": "int", "float": "float", "str": "str", "bytes": "bin", "bool": "bool", "None": "nil", "Cause": "str",
+    "Value": "value", "tuple[int, ...]": "[int]", "tuple[str, ...]": "[str]", "dict[str, Any]": "map",
+}  # fmt: skip
+
+
+def fields(kind: type[messages.Message]) -> str:
+    described = []
+    for name, annotation in kind.__annotations__.items():
+        union = str(getattr(annotation, "__forward_arg__", annotation)).split(" | ")
+        described.append(f"{name} {' or '.join(TYPES[part] for part in union)}")
+    return ", ".join(described)
+
+
+def test_every_message_has_its_row() -> None:
+    assert sorted((int(tag), name) for tag, name, _ in ROWS) == sorted(
+        (tag, kind.__name__) for kind, tag in codec.TAGS.items()
+    )
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[1])
+def test_a_row_has_the_fields_of_its_message(row: tuple[str, str, str]) -> None:
+    assert row[2] == fields(getattr(messages, row[1]))
+
+
+def test_the_tables_say_who_says_what() -> None:
+    tables = [re.findall(r"^\| \d+ \| (\w+)", part, re.MULTILINE) for part in re.split(r"\n\n(?=\| tag)", PAGE)[1:]]
+    to_node, to_client, both, _ = (set(table) for table in tables)
+    assert to_node | both == {kind.__name__ for kind in FOR_NODES} | {"Hello"}
+    assert to_client | both == {kind.__name__ for kind in FOR_CLIENTS}
+    assert both - {"Credit"} == {"Ack", "Ping", "Pong"}
+
+
+@pytest.mark.parametrize("line", HEX)
+def test_an_example_is_a_frame(line: str) -> None:
+    data = bytes.fromhex(line)
+    (message,) = codec.Decoder().feed(data)
+    assert codec.encode(message) == data
+
+
+def test_flags_and_causes_are_all_there() -> None:
+    flags = dict(re.findall(r"^\| ([A-Z]+) \| (\d+) \|", PAGE, re.MULTILINE))
+    assert flags == {flag.name: str(flag.value) for flag in messages.RunFlag}
+    causes = re.findall(r"^\| ([a-z]+) \| [^|]* \| [^|]*\|$", PAGE, re.MULTILINE)
+    assert [cause for cause in causes if cause in {str(c) for c in messages.Cause}] == [str(c) for c in messages.Cause]
+
+
+def test_uncounted_messages_are_listed() -> None:
+    (listed,) = re.findall(r"\*\*reliable\*\* except (.*?)\. Each", PAGE, re.DOTALL)
+    assert set(re.findall(r"`(\w+)`", listed)) == {kind.__name__ for kind in UNCOUNTED}
+
+
+def test_limits_are_the_codes() -> None:
+    limits = dict(re.findall(r"^\| (.+?) \| (\d+)(?: bytes)? \|$", PAGE.split("## Limits")[1], re.MULTILINE))
+    assert {name: int(limit) for name, limit in limits.items()} == {
+        "a frame's body": codec.MAX_FRAME_BYTES,
+        "an inline value": values.INLINE_BYTES,
+        "a piece of output": lines.PIECE_BYTES,
+        "output kept while the client is away": lines.AWAY_BYTES,
+        "frames received without `Ack`": ACK_EVERY,
+        "input items on the way": WINDOW,
+        "ports kept": freeports.KEPT,
+        "slots": facts.MAX_SLOTS,
+    }
+
+
+def test_numbers_in_the_text_are_the_codes() -> None:
+    assert f"less than {core.SHORT_US // 1000} ms on average, up to {core.DEPTH} lie" in PAGE
+    assert f"longer than {core.STALL_S * 1000:g} ms" in PAGE
+    assert f"not reacted after {core.PATIENCE_S:g} s" in PAGE
+    assert f"`version` is {messages.PROTOCOL_VERSION}." in PAGE
+
+
+def test_the_layout_of_a_value_is_as_computed() -> None:
+    view = memoryview(bytearray(262))
+    cut = [len(part) for part in values._cut(view, [100, 8, 70])]
+    assert cut == [100, 8, 70]
+    starts = [100 + (-100 % values.ALIGN_BYTES), 136 + (-136 % values.ALIGN_BYTES)]
+    assert f"buffers lie at {starts[0]} and at {starts[1]}" in PAGE
