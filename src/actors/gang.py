@@ -144,8 +144,9 @@ class Gang:
         self._ids = attempts
         self._task = Task(TaskId(int(spec.job)), spec.job, spec.function, spec.content)
         self._on_loss = OnLoss.FAIL if spec.at_most_once else spec.on_loss
-        self._facts: dict[NodeId, NodeFacts] = {}
+        self._facts: dict[NodeId, NodeFacts] = {}  # of the nodes that were ready at the last grant, by rank
         self._leaving: dict[NodeId, bool] = {}  # True: noticed; False: being drained
+        self._needed = max(1, minimum)  # nodes for the next generation
         self._chosen: tuple[NodeId, ...] = ()  # for the generation that waits for its port
         self._world = World(0, (), 1, "", 0)
         self._running: dict[AttemptId, tuple[int, NodeId]] = {}
@@ -171,15 +172,14 @@ class Gang:
             self._expires_at = now + self.spec.queue_timeout_s
         if ready < self.minimum:
             self._replace_by = now + self.patience.replace_timeout_s
-        self.effects.append(Want(Claim(self.spec.job, least=max(1, self.minimum), every=True), first=False))
+        self._claim(first=False)
 
     def seated(self, granted: Iterable[NodeId], ranked: Sequence[tuple[NodeId, NodeFacts]], now: float) -> None:
-        """The claim was granted. ``ranked``: every ready node by rank; only these can be chosen."""
-        granted = tuple(granted)
+        """The claim was granted. ``ranked``: every ready node by rank; whatever is not among them has just gone."""
+        self._facts = dict(ranked)
         self.seats.update(granted)
-        self._facts.update(ranked)
         if self.phase is Phase.WAITING:
-            self._choose(tuple(node for node, _ in ranked))
+            self._choose()
         else:
             self._fill(granted, now)
 
@@ -284,20 +284,23 @@ class Gang:
     def _want(self, *, fewer: bool = False) -> None:
         """Claim the seats that are missing for the next generation."""
         self.phase = Phase.WAITING
-        nodes = max(1, self.minimum) if fewer else self._size()
-        least = max(0, nodes - len(self.seats))
-        claim = Claim(self.spec.job, least=least, every=not self.generation, besides=self.seats)
-        self.effects.append(Want(claim, first=True))
+        self._needed = max(1, self.minimum) if fewer else self._size()
+        self._claim(first=True)
 
-    def _choose(self, ranked: Sequence[NodeId]) -> None:
-        for node in sorted(self.seats.difference(ranked)):
+    def _claim(self, *, first: bool) -> None:
+        least = max(0, self._needed - len(self.seats))
+        claim = Claim(self.spec.job, least=least, every=not self.generation, besides=self.seats)
+        self.effects.append(Want(claim, first=first))
+
+    def _choose(self) -> None:
+        for node in sorted(self.seats - self._facts.keys()):
             self._unseat(node)
-        self._chosen = tuple(node for node in ranked if node in self.seats)
-        if self._chosen:
+        self._chosen = tuple(node for node in self._facts if node in self.seats)  # by rank
+        if len(self._chosen) >= self._needed:
             self.phase = Phase.PORT
             self.effects.append(NeedPort(self._chosen[0]))
         else:
-            self._want()
+            self._claim(first=True)
 
     def _begin(self, port: int, now: float) -> None:
         facts = [self._facts[node] for node in self._chosen]
@@ -462,7 +465,7 @@ class Gang:
     def _fill(self, granted: Iterable[NodeId], now: float) -> None:
         """Give each granted node the ranks of a lost one; rank 0 needs a port first."""
         for node in granted:
-            if not self._gaps:
+            if not self._gaps or node not in self._facts:
                 self._unseat(node)
                 continue
             gap = self._gaps.pop(0)

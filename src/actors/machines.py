@@ -29,7 +29,7 @@ from .lifecycle import ENDS, Fact, State
 from .membership import Member, Membership
 from .messages import Launched, LaunchFailed, Leave, NodeMessage, PoolMessage, Reachable
 from .node import TRIES_AT_ONCE, Door, NodeActor
-from .ports import Connect, ConnectFailed, Connection, Lost, NodeId, Observe, PoolSpec
+from .ports import Clock, Connect, ConnectFailed, Connection, Lost, NodeId, Observe, PoolSpec
 from .silence import Silence
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ class Given:
     connect: Connect
     observe: Observe
     chance: Random
+    clock: Clock
 
 
 class Machines:

@@ -47,6 +47,7 @@ from .messages import (
     WhenReady,
 )
 from .ports import (
+    Clock,
     Connect,
     Ending,
     Finished,
@@ -78,16 +79,17 @@ async def supervise(
     observe: Observe,
     *,
     seed: int | None = None,
+    clock: Clock = anyio.current_time,
 ) -> AsyncIterator[Ref[PoolMessage]]:
     """Run a pool on an opened provider; leaving settles what is left as CLOSED and closes all connections, bounded.
 
     Machines that are lost or not wanted any more are terminated meanwhile; all others by leaving the provider's
-    context, which must be entered before and left after this one. ``seed`` makes the back-offs repeatable.
+    context, which must be entered before and left after this one. ``seed`` makes the back-offs repeatable; ``clock`` is the loop's.
 
     Raises:
         RestartsExhausted: an actor failed for good, its own error is the cause; what is in the block was cancelled.
     """
-    given = Given(fleet, request, spec, connect, observe, Random(seed))  # noqa: S311 (no secret: it spreads retries)
+    given = Given(fleet, request, spec, connect, observe, Random(seed), clock)  # noqa: S311 (no secret: it spreads retries)
     failure: Exception | None = None
     try:
         async with supervisor() as actors:
@@ -129,14 +131,15 @@ class PoolActor:
         self._alarm_at: float | None = None
         self._alarm = anyio.CancelScope()
         self._rare_wake_at: float | None = None  # of everything but the ledger
-        now = anyio.current_time()
+        self._clock = given.clock
+        now = self._clock()
         self._machines.start(now)
         self._settle_down(now, rare=True)
 
     # --- messages -------------------------------------------------------------------------------------------------
 
     def receive(self, message: PoolMessage) -> None:
-        now = anyio.current_time()
+        now = self._clock()
         if isinstance(message, Received):
             rare = self._received(message.node, message.reports, now)
         elif isinstance(message, Submit):
@@ -149,7 +152,7 @@ class PoolActor:
     def stopped(self, error: Exception | None) -> None:
         """However it ends, nobody is left waiting."""
         with suppress(Exception):
-            self._close_books(anyio.current_time())
+            self._close_books(self._clock())
         for reply in (*self._waiters, *self._closers):
             reply.fail(error or ActorStopped(self._context.ref.name))
 
@@ -347,9 +350,7 @@ class PoolActor:
         delay_s = self._nodes.view_delay_s()
         if delay_s:
             self._views_due = True
-            self._context.tasks.start_soon(
-                self._ring, anyio.CancelScope(), anyio.current_time() + delay_s, Signal.VIEWS
-            )
+            self._context.tasks.start_soon(self._ring, anyio.CancelScope(), self._clock() + delay_s, Signal.VIEWS)
         else:
             self._nodes.tell_views()
 

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..actors.messages import Broadcast, Cancel, Resize, Submit, WhenReady
 from ..actors.pool import supervise
-from ..actors.ports import BroadcastSpec, Ending, JobId, OnLoss, PoolSpec, Task, TaskId
+from ..actors.ports import BroadcastSpec, ConnectFailed, Ending, JobId, OnLoss, PoolSpec, Task, TaskId
 from ..providers.base import AcceleratorRequest, Embedding, LaunchRequest, Provider
 from ..providers.errors import ProviderError
 from . import program
-from .errors import PoolClosed, SpecError
+from .errors import ConnectionLost, PoolClosed, SpecError
 from .observe.observer import Observer
 from .payload import Blob, Payload
 from .plugins.base import merged
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from .remote.connection import Connector
     from .spec import Image, Nodes, Options, Worker
     from .task import Decorated
+
+RECONNECT_S = 3.0  # a lost connection is tried again before its node counts as lost; heartbeats took 6 s to find out
 
 EMBEDDING = Embedding(
     fork_server="outrider.engine.executor.forkserver:serve",
@@ -134,7 +136,9 @@ class Core:
                     nodes=nodes.desired,
                     accelerator=settings.accelerator,
                 )
-                ref = await stack.enter_async_context(supervise(fleet, request, self._spec(), connector, self.observer))
+                ref = await stack.enter_async_context(
+                    supervise(fleet, request, self._spec(), connector, self.observer, clock=self._loop.time)
+                )
                 await ref.ask(WhenReady(), within_s=settings.boot_timeout_s + settings.replace_timeout_s)
                 self._ref = ref
                 self._ready.set_result(None)
@@ -145,6 +149,8 @@ class Core:
             failure = _only(error)
             if isinstance(failure, ProviderError):
                 failure = provider_error(failure)
+            elif isinstance(failure, ConnectFailed):
+                failure = ConnectionLost(f"A node could not be reached ({failure}).")
             if not self._ready.done():
                 self._ready.set_exception(PoolClosed("start was cancelled") if _is_cancelled(failure) else failure)
                 self._ready.exception()  # the starter has been told, or has gone
@@ -169,6 +175,7 @@ class Core:
             slots=self.settings.worker.concurrency,
             boot_timeout_s=self.settings.boot_timeout_s,
             replace_timeout_s=self.settings.replace_timeout_s,
+            reconnect_s=RECONNECT_S,
             lease_s=self.settings.lease_s,
         )
 

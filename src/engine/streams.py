@@ -57,7 +57,13 @@ class Values(AsyncIterator[Received]):
         if self._taken * 2 >= AHEAD:  # half a window at a time: one frame for many items
             grant(self._taken)
             self._taken = 0
-        return item if isinstance(item, Received) else await item
+        if isinstance(item, Received):
+            return item
+        try:
+            return await item
+        except ConnectionError:  # its node was lost under it: how the task ended says more
+            self._items.clear()
+            return await self.__anext__()
 
 
 class Source:

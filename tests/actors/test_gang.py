@@ -121,10 +121,10 @@ class GangMachine(RuleBasedStateMachine):
     def a_node_joins(self):
         self.join()
 
-    @rule()
+    @rule(gone=st.sampled_from([None, None, "leaving", "lost"]))
     @precondition(lambda self: self.grantable() is not None)
-    def seats_are_granted(self):
-        self.grant()
+    def seats_are_granted(self, gone):
+        self.grant(gone)
 
     @rule()
     @precondition(lambda self: self.port_of is not None)
@@ -232,8 +232,18 @@ class GangMachine(RuleBasedStateMachine):
         free = [n for n in self.roster.ranked if n not in self.claim.besides and n not in self.seated]
         return free[: self.claim.most] if len(free) >= self.claim.least else None
 
-    def grant(self):
+    def grant(self, gone=None):
+        """``gone``: what became of one granted node between the grant and the broadcast's hearing of it."""
         granted, self.claim = self.grantable(), None
+        if gone is not None and granted:
+            node = granted[0]
+            self.roster.leave(node)
+            if gone == "lost":
+                self.present.discard(node)
+                self.gang.lost(node, "lost", self.now)
+            else:
+                self.leaving.add(node)
+                self.gang.leaving(node, noticed=True)
         self.seated.update(granted)
         self.gang.seated(granted, [(node, self.facts(node)) for node in self.roster.ranked], self.now)
         self.act()
@@ -376,7 +386,7 @@ class GangMachine(RuleBasedStateMachine):
             assert not self.seated, "GANG-6: it is over and holds seats"
             assert not self.running, "GANG-6: it is over and something runs"
             assert self.claim is None, "GANG-6: it is over and wants seats"
-            assert self.gang.wake_at() is None
+            assert self.gang.wake_at() is None, "GANG-6: it is over and waits"
         else:
             assert self.claim or self.port_of is not None or self.running, "GANG-1: it waits for nothing"
 
@@ -418,8 +428,9 @@ class TakesLeavingNodes(Gang):
     def leaving(self, node, *, noticed):
         self._leaving[node] = noticed
 
-    def _choose(self, ranked):
-        super()._choose(tuple(sorted({*ranked, *self.seats})))
+    def _choose(self):
+        self._facts = {node: NodeFacts("", f"10.0.0.{node}", ()) for node in sorted({*self._facts, *self.seats})}
+        super()._choose()
 
 
 class KeepsOldResults(Gang):

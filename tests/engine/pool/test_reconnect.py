@@ -19,8 +19,7 @@ import asyncssh
 import pytest
 
 from outrider import Local, OutriderError, Pool, compute, instance_info
-from outrider.actors.ports import ConnectFailed
-from outrider.engine.remote import connection, ssh
+from outrider.engine.remote import ssh
 from outrider.engine.remote.ssh import new_key
 from outrider.providers.base import Embedding, Fleet, LaunchRequest, Machine
 
@@ -144,7 +143,7 @@ async def test_streams_of_large_items_go_on_after_a_reconnect(two: Pool) -> None
     assert await two.run(lengths(items())) == came  # type: ignore[arg-type]
 
 
-async def test_a_stall_is_no_death_and_a_longer_one_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stall_is_no_death_and_a_longer_one_is_within_ten_seconds(tmp_path: Path) -> None:
     """SIGSTOP of one node's group for 3 s, then for good: its task runs elsewhere, and nothing of it is left."""
     async with Pool(nodes=2, console="silent", boot_timeout=30) as pool:
         machines = {node.node: node for node in pool.snapshot().nodes}
@@ -160,11 +159,10 @@ async def test_a_stall_is_no_death_and_a_longer_one_is(tmp_path: Path, monkeypat
         assert executions(tmp_path) == {"1": 1}
         assert {node.node for node in pool.snapshot().nodes} == set(machines)
 
-        monkeypatch.setattr(connection, "SILENCE_S", 3.5)  # 8: this test would take 5 s more
         os.killpg(group, signal.SIGSTOP)
         began = time.monotonic()
         assert await pool.run(attempt(), on=0) == 2
-        assert time.monotonic() - began < 18  # silence, a heartbeat, ten seconds of trying to reconnect, a boot
+        assert time.monotonic() - began < 10
         assert head.node not in {node.node for node in pool.snapshot().nodes if node.state == "ready"}
         await until(lambda: not _group_lives(group))
 
@@ -202,7 +200,7 @@ class Impostor:
 
 
 async def test_a_wrong_host_key_is_refused() -> None:
-    with pytest.raises((OutriderError, ConnectFailed), match="another host key than the one pinned"):
+    with pytest.raises(OutriderError, match="another host key than the one pinned"):
         async with Pool(provider=Impostor(Local()), nodes=1, console="silent"):
             pytest.fail("a machine with another key was let in")
 
