@@ -21,7 +21,7 @@ from .gang import (
 )
 from .ledger import Ledger
 from .membership import Membership
-from .ports import AttemptId, BroadcastSpec, Finished, JobId, NodeId, Observe, SettleAll, Settled
+from .ports import AttemptId, BroadcastSpec, Finished, JobId, NodeId, Observe, SettleAll, Settled, Verdict
 
 
 class Broadcasts:
@@ -58,11 +58,14 @@ class Broadcasts:
         gang.seated(granted, self._nodes.ranked(), now)
         self._carry_out(gang, now)
 
-    def finished(self, report: Finished, now: float) -> None:
+    def finished(self, report: Finished, now: float) -> bool:
+        """True: more may have changed by it than that one rank has returned."""
         gang = self._attempts.pop(report.attempt, None)
-        if gang is not None:
-            gang.finished(report.attempt, report.verdict, report.outcome, now)
-            self._carry_out(gang, now)
+        if gang is None:
+            return False
+        gang.finished(report.attempt, report.verdict, report.outcome, now)
+        self._carry_out(gang, now)
+        return report.verdict is not Verdict.RETURNED or gang.phase is not Phase.RUNNING
 
     def ports_free(self, node: NodeId, now: float) -> None:
         for gang in self._want_port.pop(node, ()):
@@ -124,9 +127,9 @@ class Broadcasts:
                     case RunRank(node, order):
                         self._attempts[order.attempt] = gang
                         links[node].run(order)
-                    case Want(claim, first):
+                    case Want(claim):
                         ledger.withdraw(job, now)
-                        ledger.claim(claim, now, first=first)
+                        ledger.claim(claim, now)
                     case Unwant():
                         ledger.withdraw(job, now)
                     case NeedPort(node):

@@ -84,7 +84,8 @@ async def supervise(
     """Run a pool on an opened provider; leaving settles what is left as CLOSED and closes all connections, bounded.
 
     Machines that are lost or not wanted any more are terminated meanwhile; all others by leaving the provider's
-    context, which must be entered before and left after this one. ``seed`` makes the back-offs repeatable; ``clock`` is the loop's.
+    context, which must be entered before and left after this one. ``seed`` makes the back-offs repeatable;
+    ``clock`` is the loop's.
 
     Raises:
         RestartsExhausted: an actor failed for good, its own error is the cause; what is in the block was cancelled.
@@ -228,19 +229,21 @@ class PoolActor:
     def _received(self, node: NodeId, reports: Sequence[Report], now: float) -> bool:
         if self._observe.tasks:
             self._observe_started(node, reports)
-        others = self._ledger.received(node, reports, now)
-        for report in others:
+        rare = self._machines.busy
+        for report in self._ledger.received(node, reports, now):
             match report:
                 case Finished():
-                    self._broadcasts.finished(report, now)
+                    rare = self._broadcasts.finished(report, now) or rare
                 case PortsFree(ports):
                     self._nodes.ports_free(node, ports)
                     self._broadcasts.ports_free(node, now)
+                    rare = True
                 case Noticed(source, seconds):
                     self._machines.noticed(node, source, seconds, now)
+                    rare = True
                 case _:
                     pass  # of an attempt that is over, or of a rank
-        return bool(others) or self._machines.busy
+        return rare
 
     def _observe_started(self, node: NodeId, reports: Sequence[Report]) -> None:
         for report in reports:

@@ -15,6 +15,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..actors.kernel import RestartsExhausted
 from ..actors.messages import Broadcast, Cancel, Resize, Submit, WhenReady
 from ..actors.pool import supervise
 from ..actors.ports import BroadcastSpec, ConnectFailed, Ending, JobId, OnLoss, PoolSpec, Task, TaskId
@@ -149,6 +150,10 @@ class Core:
             failure = _only(error)
             if isinstance(failure, ProviderError):
                 failure = provider_error(failure)
+            elif isinstance(failure, RestartsExhausted):
+                story = f"{type(failure.__cause__).__name__}: {failure.__cause__}"
+                failure = PoolClosed(f"The pool ended by a defect of Outrider's own ({story}); its machines are gone.")
+                failure.__cause__ = error
             elif isinstance(failure, ConnectFailed):
                 failure = ConnectionLost(f"A node could not be reached ({failure}).")
             if not self._ready.done():

@@ -196,6 +196,7 @@ class Crew:
             fd = self._store.fd(blob)
             port.send(definition, [] if fd is None else [fd])
         port.last = run.attempt
+        port.owes += 1
         self._streaming[run.attempt] = port.worker
         port.send(body, self._blob(run.args))
         for message, early in self._early.pop(run.attempt, ()):
@@ -225,6 +226,7 @@ class Crew:
             message = codec.decode(body) if body[0] > pipes.PAUSE[0] else None
             if isinstance(message, Run):
                 attempts.append(message.attempt)
+                port.owes -= 1
                 self._streaming.pop(message.attempt, None)
             elif isinstance(message, Input | Credit):  # of a task that its worker did not live to read
                 self._early.setdefault(message.attempt, []).append((message, body))
@@ -264,9 +266,11 @@ class Crew:
                 body = codec.body(message)  # noqa: PLW2901
             match message:
                 case Done() | Failed():
+                    port.owes -= 1
                     self._streaming.pop(message.attempt, None)
                     self._core.finished(port.worker, message.attempt, message.duration_us, body, now)
                 case Ended(attempt):
+                    port.owes -= 1
                     self._streaming.pop(attempt, None)
                     self._core.finished(port.worker, attempt, 0, body, now, interrupted=True)
                 case Yield() | Credit() | Output():

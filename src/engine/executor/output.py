@@ -36,7 +36,7 @@ class Printed:
             except Exception:  # noqa: BLE001, S110 - the task may have replaced or closed it
                 pass
         wrote, self._wrote = self._wrote, False
-        return wrote or any(self._pending(fd) for fd in (STDOUT, STDERR))
+        return bool(wrote or self._pending(STDOUT) or self._pending(STDERR))
 
     def _pending(self, fd: int) -> int:
         try:

@@ -8,6 +8,7 @@ TCP; the server's own socket is a unix socket in the machine's private directory
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import socket
@@ -67,6 +68,7 @@ def serve(
         os.setpgid(0, order["group"])
     except (PermissionError, ProcessLookupError):  # the machine is dead already
         os._exit(0)
+    gc.set_threshold(50_000, 50, 100)  # no user code here: what is collected often is what tasks pass through
     asyncio.run(_serve(order, listener, host_key, forks, make_home))
     os._exit(0)
 
