@@ -21,7 +21,7 @@ from ..actors.pool import supervise
 from ..actors.ports import BroadcastSpec, ConnectFailed, Ending, JobId, OnLoss, PoolSpec, Task, TaskId
 from ..providers.base import AcceleratorRequest, Embedding, LaunchRequest, Provider
 from ..providers.errors import ProviderError
-from . import program
+from . import program, source
 from .errors import ConnectionLost, PoolClosed, SpecError
 from .observe.observer import Observer
 from .payload import Blob, Payload
@@ -69,6 +69,7 @@ class Defined(NamedTuple):
     digest: bytes
     code: bytes
     flags: int
+    copied: str | None  # its module, where nodes cannot import it: arguments of that module's types are copied too
 
 
 class Core:
@@ -261,9 +262,13 @@ class Core:
             raise self._gone()
         options = call.options
         args, kwargs, inputs = call.detach()
-        digest, code, flags = self._defined.get(call.function) or self._define(call.function)
+        digest, code, flags, copied = self._defined.get(call.function) or self._define(call.function)
         name = options.name or call.function.__name__
-        value, blob = self._dump((args, kwargs), name)
+        if copied is None:
+            value, blob = self._dump((args, kwargs), name)
+        else:
+            with source.copied(copied):
+                value, blob = self._dump((args, kwargs), name, by_reference=False)
         if not inputs:
             return Payload(name, digest, code, value, blob, options.timeout_s, flags)
         feeds = tuple(Source(each) for each in inputs)
@@ -276,9 +281,11 @@ class Core:
         payload.flags |= RunFlag.STREAM | RunFlag.ALONE
         return payload, output
 
-    def _dump(self, arguments: tuple[tuple[Any, ...], dict[str, Any]], task: str) -> tuple[Value, Blob | None]:
+    def _dump(
+        self, arguments: tuple[tuple[Any, ...], dict[str, Any]], task: str, *, by_reference: bool = True
+    ) -> tuple[Value, Blob | None]:
         try:
-            dumped = values.dump(arguments, ("args", "kwargs"))
+            dumped = values.dump(arguments, ("args", "kwargs"), by_reference=by_reference)
         except values.Unpicklable as error:
             raise pickling_error(error, task, "an argument") from error
         if dumped.total <= values.INLINE_BYTES:
@@ -298,7 +305,9 @@ class Core:
                     )
         code = program.build(function, self.settings.plugins)
         flags = RunFlag.FRESH if any(plugin.fresh_process for plugin in plugins) else 0
-        defined = Defined(hashlib.blake2b(code, digest_size=16).digest(), code, int(flags))
+        module = function.__module__
+        copied = None if module == "__main__" or source.importable(module) else module
+        defined = Defined(hashlib.blake2b(code, digest_size=16).digest(), code, int(flags), copied)
         self._defined[function] = defined
         return defined
 

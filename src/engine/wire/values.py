@@ -39,18 +39,20 @@ class Unpicklable(Exception):
         return Unpicklable, (self.path, self.kind, self.reason)
 
 
-def dump(obj: object, names: str | Sequence[str] = "value") -> Dumped:
+def dump(obj: object, names: str | Sequence[str] = "value", *, by_reference: bool = True) -> Dumped:
     """Pickle, large buffers out of band and not copied.
 
     ``names`` is what the object is called in the path of an error; a sequence names the items of a tuple, so that
     ``dump((args, kwargs), ("args", "kwargs"))`` complains about ``args[0]['model'].lock``.
+
+    ``by_reference=False`` asks cloudpickle at once, which copies what is of modules registered with it.
 
     Raises:
         Unpicklable
     """
     buffers: list[pickle.PickleBuffer] = []
     try:
-        head = _pickled(obj, buffers)
+        head = _pickled(obj, buffers, by_reference=by_reference)
         views = [buffer.raw() for buffer in buffers]
     except Exception as error:  # whatever a __reduce__ raises
         raise _explain(obj, names, error) from error
@@ -81,15 +83,16 @@ def load(data: Any, sizes: Sequence[int] | None = None) -> Any:
     return pickle.loads(head, buffers=buffers)
 
 
-def _pickled(obj: object, buffers: list[pickle.PickleBuffer]) -> bytes:
+def _pickled(obj: object, buffers: list[pickle.PickleBuffer], *, by_reference: bool) -> bytes:
     """Plain pickle where it can: 0.3 us against cloudpickle's 1.8. What lives in ``__main__`` must go by value."""
-    try:
-        head = pickle.dumps(obj, 5, buffer_callback=buffers.append)
-        if b"__main__" not in head:
-            return head
-    except Exception:  # noqa: BLE001, S110 - lambdas, local classes: cloudpickle knows them, and has the last word
-        pass
-    buffers.clear()
+    if by_reference:
+        try:
+            head = pickle.dumps(obj, 5, buffer_callback=buffers.append)
+            if b"__main__" not in head:
+                return head
+        except Exception:  # noqa: BLE001, S110 - lambdas, local classes: cloudpickle knows them, and has the last word
+            pass
+        buffers.clear()
     whole: bytes = cloudpickle.dumps(obj, 5, buffer_callback=buffers.append)
     return whole
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -128,6 +129,21 @@ async def test_large_arguments_and_results_arrive_whole(pool: Pool) -> None:
         assert (part == array * 3).all()
     big = await pool.run(double("x" * 5_000_000))  # type: ignore[arg-type]
     assert len(big) == 10_000_000  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Point:
+    """Of a module that nodes cannot import."""
+
+    x: int
+
+
+async def test_types_of_a_module_that_nodes_cannot_import_travel_too(pool: Pool) -> None:
+    @compute
+    def moved(point: Point) -> Point:
+        return Point(point.x + 1)
+
+    assert await pool.run(moved(Point(1))) == Point(2)
 
 
 async def test_many_tasks_at_once(pool: Pool) -> None:
