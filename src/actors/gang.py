@@ -59,7 +59,6 @@ class Want:
     """Put in this claim; it replaces the one before."""
 
     claim: Claim
-    first: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +171,7 @@ class Gang:
             self._expires_at = now + self.spec.queue_timeout_s
         if ready < self.minimum:
             self._replace_by = now + self.patience.replace_timeout_s
-        self._claim(first=False)
+        self._claim()
 
     def seated(self, granted: Iterable[NodeId], ranked: Sequence[tuple[NodeId, NodeFacts]], now: float) -> None:
         """The claim was granted. ``ranked``: every ready node by rank; whatever is not among them has just gone."""
@@ -285,12 +284,12 @@ class Gang:
         """Claim the seats that are missing for the next generation."""
         self.phase = Phase.WAITING
         self._needed = max(1, self.minimum) if fewer else self._size()
-        self._claim(first=True)
+        self._claim()
 
-    def _claim(self, *, first: bool) -> None:
-        least = max(0, self._needed - len(self.seats))
-        claim = Claim(self.spec.job, least=least, every=not self.generation, besides=self.seats)
-        self.effects.append(Want(claim, first=first))
+    def _claim(self) -> None:
+        least, again = max(0, self._needed - len(self.seats)), self.generation > 0
+        claim = Claim(self.spec.job, least=least, every=not again, again=again, besides=self.seats)
+        self.effects.append(Want(claim))
 
     def _choose(self) -> None:
         for node in sorted(self.seats - self._facts.keys()):
@@ -300,7 +299,7 @@ class Gang:
             self.phase = Phase.PORT
             self.effects.append(NeedPort(self._chosen[0]))
         else:
-            self._claim(first=True)
+            self._claim()
 
     def _begin(self, port: int, now: float) -> None:
         facts = [self._facts[node] for node in self._chosen]
@@ -450,7 +449,12 @@ class Gang:
             else:
                 self._give_up_gaps(Reason.NO_REPLACEMENT)
                 self._ended_on(self._losses[-1][0], now)
-        elif self.phase is Phase.WAITING and ready < self._size():
+        elif self.phase is Phase.WAITING and ready >= self._size():
+            if self.generation:  # busy with others' work, maybe of one that waits for us: let go, and queue anew
+                for node in sorted(self.seats):
+                    self._unseat(node)
+                self._want()
+        elif self.phase is Phase.WAITING:
             if may_shrink:
                 self._want(fewer=True)
             else:
@@ -460,7 +464,7 @@ class Gang:
 
     def _want_for_gaps(self) -> None:
         besides = {*self._world.nodes, *self.seats}
-        self.effects.append(Want(Claim(self.spec.job, least=1, most=len(self._gaps), besides=besides), first=True))
+        self.effects.append(Want(Claim(self.spec.job, least=1, most=len(self._gaps), again=True, besides=besides)))
 
     def _fill(self, granted: Iterable[NodeId], now: float) -> None:
         """Give each granted node the ranks of a lost one; rank 0 needs a port first."""

@@ -14,6 +14,7 @@ LEDGER-8: tasks start in the order they were submitted; those that come back go 
 LEDGER-9: a node that is closed (noticed, draining) is sent nothing new.
 LEDGER-10: what a node is thought to hold is what was sent there and not reported back.
 LEDGER-11: no task waits in the queue beyond its ``queue_timeout_s``.
+LEDGER-12: broadcasts get their seats in the order in which they were submitted, those that run again first.
 """
 
 from __future__ import annotations
@@ -219,8 +220,8 @@ class Ledger:
 
     # --- seats ----------------------------------------------------------------------------------------------------
 
-    def claim(self, claim: Claim, now: float, *, first: bool) -> None:
-        self.places.claim(claim, first=first)
+    def claim(self, claim: Claim, now: float) -> None:
+        self.places.claim(claim)
         self._assign(now)
 
     def withdraw(self, job: JobId, now: float) -> None:

@@ -1,7 +1,7 @@
 """Which node takes the next attempt: pure, and O(1) per attempt however many nodes there are.
 
-Nodes stand on levels by how many attempts they hold; the next attempt goes to the lowest level, to whoever has waited
-there longest. A node holds as many attempts as it has slots, and where tasks are known to be short some more behind
+Nodes stand on levels by how many attempts they hold; the next attempt goes to the lowest level, there to the node that
+was at work last. A node holds as many attempts as it has slots, and where tasks are known to be short some more behind
 them (a stack), which hides the round trip; unstarted attempts that lie behind a long one while slots are free elsewhere
 are taken back. A broadcast needs seats, one slot each on several nodes at the same moment: while its claim waits, the
 nodes it may sit on keep one slot free. Only the first claim in line collects, so two never starve each other.
@@ -9,7 +9,8 @@ nodes it may sit on keep one slot free. Only the first claim in line collects, s
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from bisect import insort
+from collections import OrderedDict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -68,9 +69,12 @@ class Host:
 
 
 class Claim:
-    """A broadcast's wish for seats on at least ``least`` nodes other than ``besides``, or on ``every`` open one."""
+    """A broadcast's wish for seats on at least ``least`` nodes other than ``besides``, or on ``every`` open one.
 
-    __slots__ = ("besides", "every", "job", "least", "most")
+    ``again``: it has begun before and holds seats already, so it goes before those that have not.
+    """
+
+    __slots__ = ("again", "besides", "every", "job", "least", "most")
 
     def __init__(
         self,
@@ -79,12 +83,14 @@ class Claim:
         least: int,
         most: int | None = None,
         every: bool = False,
+        again: bool = False,
         besides: Iterable[NodeId] = (),
     ) -> None:
         self.job = job
         self.least = least
         self.most = most
         self.every = every
+        self.again = again
         self.besides = frozenset(besides)
 
 
@@ -94,7 +100,7 @@ class Places:
     def __init__(self, slots: int) -> None:
         self.slots = slots
         self.hosts: dict[NodeId, Host] = {}
-        self.claims: deque[Claim] = deque()
+        self.claims: list[Claim] = []
         self._levels: list[OrderedDict[NodeId, Host]] = [OrderedDict() for _ in range(slots + STACK_OF_SHORT)]
         self._lowest = 0
         self._stacked: OrderedDict[NodeId, Host] = OrderedDict()  # least recently looked at first
@@ -195,11 +201,9 @@ class Places:
 
     # --- seats ----------------------------------------------------------------------------------------------------
 
-    def claim(self, claim: Claim, *, first: bool) -> None:
-        if first:
-            self.claims.appendleft(claim)
-        else:
-            self.claims.append(claim)
+    def claim(self, claim: Claim) -> None:
+        """Put it in line: first those that already hold seats, and among equals in the order of their jobs."""
+        insort(self.claims, claim, key=_place_in_line)
         if self.claims[0] is claim:
             self._new_first()
 
@@ -223,7 +227,7 @@ class Places:
         chosen = list(free.values())[: claim.most]
         for host in chosen:
             host.seats += 1
-        self.claims.popleft()
+        self.claims.pop(0)
         self._new_first()
         return claim.job, tuple(host.id for host in chosen)
 
@@ -252,3 +256,7 @@ class Places:
         for host in self.hosts.values():
             host.candidate = host.free = False
             self.place(host)
+
+
+def _place_in_line(claim: Claim) -> tuple[bool, int]:
+    return (not claim.again, claim.job)

@@ -581,6 +581,21 @@ def test_no_replacement_for_a_fixed_pool_says_so_and_an_elastic_one_goes_on_with
             assert play.endings[0].losses == ((1, "lost 1"),)
 
 
+def test_seats_are_let_go_when_the_nodes_are_there_and_stay_busy():
+    """Two broadcasts that each hold what the other waits for must not wait for ever."""
+    play = Play().start()
+    play.lose(1)
+    for _ in range(3):
+        play.finish(min(play.running), Verdict.KILLED)
+    play.join()
+    assert play.seated == {2, 3, 4}
+    play.pass_time(REPLACE_S)
+    assert play.seated == set()
+    assert play.claim.again
+    play.start()
+    assert play.world.nodes == (5, 2, 3, 4)
+
+
 def test_a_rank_that_raises_in_a_collective_dooms_the_rest_after_a_grace():
     play = Play().start()
     play.finish(play.of_rank(1), Verdict.RAISED)

@@ -252,12 +252,13 @@ class LedgerMachine(RuleBasedStateMachine):
         self.ledger.tick(self.now)
         self.act()
 
-    @rule(least=st.integers(1, 3), every=st.booleans(), first=st.booleans())
+    @rule(least=st.integers(1, 3), every=st.booleans(), again=st.booleans())
     @precondition(lambda self: len(self.claims) < 2)
-    def a_broadcast_wants_seats(self, least, every, first):
-        claim = Claim(JobId(-next(self.jobs)), least=least, every=every)
+    def a_broadcast_wants_seats(self, least, every, again):
+        claim = Claim(JobId(next(self.jobs)), least=least, every=every, again=again)
         self.claims.append(claim)
-        self.ledger.claim(claim, self.now, first=first)
+        self.claims.sort(key=lambda claim: (not claim.again, claim.job))
+        self.ledger.claim(claim, self.now)
         self.act()
 
     @precondition(lambda self: any(self.seats.values()))
@@ -335,6 +336,7 @@ class LedgerMachine(RuleBasedStateMachine):
         seats, decisions.seats = decisions.seats, []
         for job, granted in seats:
             claim = next(claim for claim in self.claims if claim.job == job)
+            assert claim is self.claims[0], "LEDGER-12: out of line"
             self.claims.remove(claim)
             assert len(granted) >= claim.least
             for node in granted:
@@ -486,6 +488,12 @@ class IgnoresReturned(Ledger):
         host.recalling = False
 
 
+class JumpsTheLine(Places):
+    def claim(self, claim):
+        self.claims.insert(0, claim)
+        self._new_first()
+
+
 class ForgetsToAssign(Ledger):
     def _changed(self, host, now):
         self.places.place(host)
@@ -535,6 +543,7 @@ def with_places(kind):
         (SendsToClosedNodes, "LEDGER-9"),
         (IgnoresReturned, "LEDGER-10"),
         (NeverExpires, "LEDGER-11"),
+        (with_places(JumpsTheLine), "LEDGER-12"),
     ],
 )
 def test_the_invariant_falls_without_its_guard(broken, invariant):
