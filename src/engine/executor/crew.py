@@ -12,6 +12,7 @@ from typing import Any, assert_never, cast
 import msgpack
 
 from ..wire import codec
+from ..wire.codec import ProtocolError
 from ..wire.messages import (
     Cause,
     Credit,
@@ -260,7 +261,12 @@ class Crew:
                 port.finish_outputs()
                 port.send(pipes.PAUSE)
                 continue
-            message = codec.decode(body)
+            try:
+                message = codec.decode(body)
+            except ProtocolError:  # user code that writes into our pipe
+                for fd in fds:
+                    os.close(fd)
+                continue
             if fds:
                 message = self._keep_blob(message, fds)
                 body = codec.body(message)  # noqa: PLW2901
@@ -275,7 +281,7 @@ class Crew:
                     self._core.finished(port.worker, attempt, 0, body, now, interrupted=True)
                 case Yield() | Credit() | Output():
                     self._say(body)
-                case _:  # user code that writes into our pipe
+                case _:  # user code that knows how to
                     pass
 
     def _keep_blob(self, message: Message, fds: list[int]) -> Message:

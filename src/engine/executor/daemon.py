@@ -34,8 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Start the daemon, or run it (``--foreground``). The exit status."""
     options = _parser().parse_args(arguments)
     directory: Path = options.directory.expanduser().absolute()
-    os.umask(0o077)
-    directory.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     directory.chmod(0o700)
     lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
     try:
@@ -123,9 +122,7 @@ async def _until_ended(forks: socket.socket, directory: Path, address: str, leas
     home = Home(forks, directory=directory, address=address, same_host=False, ended=ended.set, lease_s=lease_s)
     await home.start()
     door = directory / "door"
-    door.unlink(missing_ok=True)
-    server = await asyncio.get_running_loop().create_unix_server(_protocol(home), door)
-    door.chmod(0o600)
+    server = await asyncio.get_running_loop().create_unix_server(_protocol(home), sock=_listening(door))
     if ready is not None:
         os.write(ready, _READY)
         os.close(ready)
@@ -135,6 +132,18 @@ async def _until_ended(forks: socket.socket, directory: Path, address: str, leas
         server.close()
         door.unlink(missing_ok=True)
         await home.close()
+
+
+def _listening(door: Path) -> socket.socket:
+    """A socket that is there, under its name, only once it can be connected to."""
+    sock = socket.socket(socket.AF_UNIX)
+    new = door.with_suffix(".new")
+    new.unlink(missing_ok=True)
+    sock.bind(str(new))
+    new.chmod(0o600)
+    sock.listen(64)
+    new.rename(door)
+    return sock
 
 
 def _protocol(home: Home) -> type[asyncio.Protocol]:

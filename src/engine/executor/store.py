@@ -36,7 +36,7 @@ class Store:
     def adopt(self, name: str, path: str, size_bytes: int) -> bool:
         """A blob that somebody on this machine holds open; False: it is not there, or not that large."""
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a fifo would wait for its writer
         except OSError:
             return False
         if os.fstat(fd).st_size != size_bytes:

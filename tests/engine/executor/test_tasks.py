@@ -6,6 +6,7 @@ import ctypes
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -405,3 +406,52 @@ async def test_threads_of_a_task_are_in_it(make: Any) -> None:
     client = await make()
     assert await client.call(ask, job=11) == 11
     assert context.current() is None
+
+
+# --- the pipe between home and worker --------------------------------------------------------------------------------
+
+
+async def test_what_is_too_large_for_the_pipe_reaches_the_worker_all_the_same(make: Any) -> None:
+    def peers() -> tuple[int, int]:
+        task = context.current()
+        assert task is not None
+        return len(task.info["peers"]), len(task.info["pool"])
+
+    client = await make()
+    many = [{"rank": rank, "hostname": "h" * 100} for rank in range(3000)]
+    client.send(m.View(msgpack.packb({"pool": "p" * 300_000})))
+    assert await client.call(peers, world=msgpack.packb({"peers": many})) == (3000, 300_000)
+
+
+async def test_messages_wait_for_a_worker_that_does_not_read(make: Any) -> None:
+    client = await make()
+    pid = await client.call(os.getpid)
+    os.kill(pid, signal.SIGSTOP)
+    attempt = client.run(sum_of_lengths, context.Input(0), flags=RunFlag.ALONE)
+    for _ in range(40):
+        client.send(m.Input(attempt, 0, values.inline(values.dump(bytes(60_000)))))
+    client.send(m.Input(attempt, 0, None))
+    await client.turn()
+    os.kill(pid, signal.SIGCONT)
+    assert client.result(await client.answer(attempt)) == 2_400_000
+
+
+def sum_of_lengths(items: Any) -> int:
+    return sum(map(len, items))
+
+
+async def test_user_code_that_writes_into_the_pipe_harms_nobody(make: Any) -> None:
+    def scribble() -> int:
+        written = 0
+        for fd in range(3, 64):
+            try:
+                pipe = stat.S_ISSOCK(os.fstat(fd).st_mode)
+            except OSError:
+                continue
+            for data in (b"\xc1", b"garbage", bytes(1)) if pipe else ():
+                written += os.write(fd, data)
+        return written
+
+    client = await make()
+    assert await client.call(scribble) > 0
+    assert await client.call(double, 2) == 4
