@@ -16,10 +16,10 @@ Facts come in as calls with the time, effects go out of `decide`. Numbered, and 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from ..wire.messages import Cause, Ended, Returned, Run, RunFlag, Started
+from .effects import Answer, Deliver, Effect, EndWorker, Fork, Interrupt, Relay, Steal
+from .slots import Attempt, Recall, Slot, Worker
 
 DEPTH = 16  # attempts in a worker's pipe, where they are short: it hides the wake-ups between them
 SHORT_US = 1000  # on average
@@ -33,101 +33,17 @@ _UNSHARED = int(RunFlag.STREAM | RunFlag.ALONE | RunFlag.FRESH)
 _FRESH, _ANNOUNCE = int(RunFlag.FRESH), int(RunFlag.ANNOUNCE)
 
 
-class Fork(NamedTuple):
-    worker: int
-    slot: int  # `instance_info` says it
-    fresh: bool
-
-
-class Deliver(NamedTuple):
-    worker: int
-    run: Run
-    body: bytes
-
-
-class Steal(NamedTuple):
-    """Take back what the worker has not read; its results first, then `Core.stolen`."""
-
-    worker: int
-
-
-class Interrupt(NamedTuple):
-    worker: int
-    attempt: int
-
-
-class EndWorker(NamedTuple):
-    """Kill its whole process tree; `Core.gone` when that is proved."""
-
-    worker: int
-
-
-class Answer(NamedTuple):
-    """The executor's own word to the client."""
-
-    message: Started | Ended | Returned
-
-
-class Relay(NamedTuple):
-    """A worker's word to the client."""
-
-    body: bytes
-
-
-Effect = Fork | Deliver | Steal | Interrupt | EndWorker | Answer | Relay
-
-
-@dataclass(slots=True, eq=False)
-class _Worker:
-    id: int
-    fresh: bool
-    used: bool = False
-    ending: bool = False
-    stealing: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class _Slot:
-    index: int
-    warm: _Worker | None = None
-    worker: _Worker | None = None  # the warm one, or a fresh one in its place
-    pipe: deque[_Attempt] = field(default_factory=deque)  # delivered and not answered; the first one runs
-    since: float = 0.0  # of the last progress
-    short: bool = False  # what it runs is
-    stuck: bool = False  # stolen from, and no result since
-    rests_until: float | None = None  # its worker died before it did anything: not again at once
-    leaves_by: float | None = None  # its fresh worker has answered
-    extra: bool = False  # made for ranks of a broadcast that found no free one; nothing else runs in it
-
-
-@dataclass(slots=True, eq=False)
-class _Recall:
-    returned: list[int]
-    waiting: set[int] = field(default_factory=set)  # workers to be stolen from
-
-
-@dataclass(slots=True, eq=False)
-class _Attempt:
-    run: Run
-    body: bytes
-    slot: _Slot | None = None
-    started: float = 0.0
-    doom: Cause | None = None
-    doomed_at: float = 0.0
-    recall: _Recall | None = None
-
-
 class Core:
     def __init__(self) -> None:
         self._effects: list[Effect] = []
-        self._queue: deque[_Attempt] = deque()
-        self._attempts: dict[int, _Attempt] = {}
-        self._slots: list[_Slot] = []
-        self._ranks: deque[_Attempt] = deque()  # of broadcasts: the client has made room for them
-        self._free: list[_Slot] = []  # the last one used is the first one used again
-        self._free_extra: list[_Slot] = []
-        self._workers: dict[int, _Worker] = {}
-        self._recalls: list[_Recall] = []
+        self._queue: deque[Attempt] = deque()
+        self._attempts: dict[int, Attempt] = {}
+        self._slots: list[Slot] = []
+        self._ranks: deque[Attempt] = deque()  # of broadcasts: the client has made room for them
+        self._free: list[Slot] = []  # the last one used is the first one used again
+        self._free_extra: list[Slot] = []
+        self._workers: dict[int, Worker] = {}
+        self._recalls: list[Recall] = []
         self._typical_us: dict[bytes, float] = {}  # by function
         self._threads = False
         self._last_worker = 0
@@ -138,7 +54,7 @@ class Core:
     def open(self, slots: int, *, threads: bool) -> None:
         """``threads``: one warm worker serves all slots."""
         self._threads = threads and slots > 1
-        self._slots = [_Slot(index) for index in range(slots)]
+        self._slots = [Slot(index) for index in range(slots)]
         for slot in self._slots:
             if slot.warm is None:
                 self._make_warm(slot)
@@ -146,7 +62,7 @@ class Core:
 
     def submitted(self, run: Run, body: bytes) -> None:
         if run.attempt not in self._attempts:
-            self._attempts[run.attempt] = attempt = _Attempt(run, body)
+            self._attempts[run.attempt] = attempt = Attempt(run, body)
             self._queue_of(attempt).append(attempt)
 
     def killed(self, attempt_id: int, now: float) -> None:
@@ -160,7 +76,7 @@ class Core:
             self._doom(attempt, Cause.KILLED, now)
 
     def recalled(self, attempt_ids: tuple[int, ...]) -> None:
-        recall = _Recall([])
+        recall = Recall([])
         for attempt_id in attempt_ids:
             attempt = self._attempts.get(attempt_id)
             if attempt is None:
@@ -315,11 +231,11 @@ class Core:
 
     # --- placing -----------------------------------------------------------------------------------------------------
 
-    def _stackable(self, attempt: _Attempt, now: float) -> _Slot | None:
+    def _stackable(self, attempt: Attempt, now: float) -> Slot | None:
         """The shortest pipe that one more short attempt may lie in."""
         if self._threads or not self._is_short(attempt.run):
             return None
-        best: _Slot | None = None
+        best: Slot | None = None
         for slot in self._slots:
             if (
                 slot.short
@@ -334,7 +250,7 @@ class Core:
                 best = slot
         return best
 
-    def _place(self, attempt: _Attempt, slot: _Slot, now: float) -> None:
+    def _place(self, attempt: Attempt, slot: Slot, now: float) -> None:
         run = attempt.run
         if run.flags & _FRESH:
             slot.worker = self._make(slot.index, fresh=True)
@@ -356,7 +272,7 @@ class Core:
         typical = self._typical_us.get(function)
         self._typical_us[function] = took_us if typical is None else typical + _PLAIN_WEIGHT * (took_us - typical)
 
-    def _start(self, slot: _Slot, now: float) -> None:
+    def _start(self, slot: Slot, now: float) -> None:
         """The first in the pipe runs from now on."""
         attempt = slot.pipe[0]
         attempt.started = now
@@ -365,7 +281,7 @@ class Core:
         if attempt.doom is not None:
             self._press(slot, attempt, now)
 
-    def _release(self, slot: _Slot) -> None:
+    def _release(self, slot: Slot) -> None:
         if self._is_free(slot):
             (self._free_extra if slot.extra else self._free).append(slot)
 
@@ -374,30 +290,30 @@ class Core:
         self._free = [slot for slot in free if not slot.extra]
         self._free_extra = [slot for slot in free if slot.extra]
 
-    def _seat(self) -> _Slot:
+    def _seat(self) -> Slot:
         """For a rank, whatever else runs."""
         if self._free:
             return self._free.pop()
         if self._free_extra:
             return self._free_extra.pop()
-        slot = _Slot(len(self._slots), extra=True)
+        slot = Slot(len(self._slots), extra=True)
         self._slots.append(slot)
         self._make_warm(slot)
         return slot
 
-    def _queue_of(self, attempt: _Attempt) -> deque[_Attempt]:
+    def _queue_of(self, attempt: Attempt) -> deque[Attempt]:
         return self._queue if attempt.run.world is None or self._threads else self._ranks
 
-    def _is_free(self, slot: _Slot) -> bool:
+    def _is_free(self, slot: Slot) -> bool:
         worker = slot.worker
         return worker is not None and not slot.pipe and not worker.fresh and not worker.ending and not slot.rests_until
 
-    def _is_shared(self, worker: _Worker) -> bool:
+    def _is_shared(self, worker: Worker) -> bool:
         return self._threads and not worker.fresh
 
     # --- ending ------------------------------------------------------------------------------------------------------
 
-    def _doom(self, attempt: _Attempt, cause: Cause, now: float) -> None:
+    def _doom(self, attempt: Attempt, cause: Cause, now: float) -> None:
         """End it, wherever in a pipe it is. The first cause stays."""
         if attempt.doom is None and attempt.slot is not None and attempt.slot.worker is not None:
             attempt.doom, attempt.doomed_at = cause, now
@@ -406,7 +322,7 @@ class Core:
             else:
                 self._press(attempt.slot, attempt.slot.pipe[0], now)
 
-    def _press(self, slot: _Slot, head: _Attempt, now: float) -> None:
+    def _press(self, slot: Slot, head: Attempt, now: float) -> None:
         """Whatever it is time for, of a slot that runs ``head``."""
         worker = slot.worker
         if worker is None or worker.ending:
@@ -422,19 +338,19 @@ class Core:
         elif len(slot.pipe) > 1 and not slot.stuck and slot.since + STALL_S <= now:
             self._steal(slot)
 
-    def _steal(self, slot: _Slot) -> None:
+    def _steal(self, slot: Slot) -> None:
         if slot.worker is not None and not slot.worker.stealing and not slot.worker.ending:
             slot.worker.stealing = True
             self._effects.append(Steal(slot.worker.id))
 
-    def _end_worker(self, worker: _Worker) -> None:
+    def _end_worker(self, worker: Worker) -> None:
         if not worker.ending:
             worker.ending = True
             self._free = [slot for slot in self._free if slot.worker is not worker]
             self._free_extra = [slot for slot in self._free_extra if slot.worker is not worker]
             self._effects.append(EndWorker(worker.id))
 
-    def _vacate(self, slot: _Slot, worker: _Worker, cause: Cause, code: int, detail: str) -> None:
+    def _vacate(self, slot: Slot, worker: Worker, cause: Cause, code: int, detail: str) -> None:
         """The worker of a slot is gone: the first in the pipe with it, the others had not begun."""
         slot.leaves_by, slot.stuck = None, False
         if not slot.pipe:
@@ -449,7 +365,7 @@ class Core:
         else:
             self._end(head, cause, code, detail)
 
-    def _unstarted(self, attempt: _Attempt) -> None:
+    def _unstarted(self, attempt: Attempt) -> None:
         """Back from a pipe. Called newest first."""
         attempt.slot = None
         if attempt.doom is Cause.KILLED:
@@ -461,7 +377,7 @@ class Core:
             attempt.doom = None
             self._queue_of(attempt).appendleft(attempt)
 
-    def _end(self, attempt: _Attempt, cause: Cause, code: int, detail: str) -> None:
+    def _end(self, attempt: Attempt, cause: Cause, code: int, detail: str) -> None:
         del self._attempts[attempt.run.attempt]
         self._effects.append(Answer(Ended(attempt.run.attempt, cause, code, detail)))
 
@@ -472,19 +388,19 @@ class Core:
 
     # --- workers -----------------------------------------------------------------------------------------------------
 
-    def _make_warm(self, slot: _Slot) -> None:
+    def _make_warm(self, slot: Slot) -> None:
         worker = self._make(slot.index, fresh=False)
         for each in self._slots if self._threads else [slot]:
             each.warm = worker
             if each.worker is None:
                 each.worker = worker
 
-    def _make(self, index: int, *, fresh: bool) -> _Worker:
+    def _make(self, index: int, *, fresh: bool) -> Worker:
         self._last_worker += 1
-        self._workers[self._last_worker] = worker = _Worker(self._last_worker, fresh)
+        self._workers[self._last_worker] = worker = Worker(self._last_worker, fresh)
         self._effects.append(Fork(worker.id, index, fresh))
         return worker
 
 
-def _why(attempt: _Attempt) -> str:
+def _why(attempt: Attempt) -> str:
     return f"ran longer than {attempt.run.timeout_s:g} s" if attempt.doom is Cause.TIMEOUT else "as asked"

@@ -36,7 +36,8 @@ from ..wire.messages import (
 from . import forkserver
 from . import pipe as pipes
 from .board import Board
-from .core import Answer, Core, Deliver, EndWorker, Fork, Interrupt, Relay, Steal
+from .core import Core
+from .effects import Answer, Deliver, EndWorker, Fork, Interrupt, Relay, Steal
 from .freeports import FreePorts
 from .memory import OomKills
 from .ports import Port

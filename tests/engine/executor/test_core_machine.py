@@ -19,7 +19,8 @@ from hypothesis.stateful import (
 )
 
 from outrider.engine.executor import core as core_module
-from outrider.engine.executor.core import Answer, Core, Deliver, EndWorker, Fork, Interrupt, Relay, Steal
+from outrider.engine.executor.core import Core
+from outrider.engine.executor.effects import Answer, Deliver, EndWorker, Fork, Interrupt, Relay, Steal
 from outrider.engine.wire.messages import Cause, Ended, Returned, Run, RunFlag, Started, Value
 
 UNSHARED = RunFlag.STREAM | RunFlag.ALONE | RunFlag.FRESH

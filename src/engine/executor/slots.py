@@ -1,0 +1,48 @@
+"""What the core knows of its slots, the workers in them, and the attempts that wait or run."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from ..wire.messages import Cause, Run
+
+
+@dataclass(slots=True, eq=False)
+class Worker:
+    id: int
+    fresh: bool
+    used: bool = False
+    ending: bool = False
+    stealing: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    index: int
+    warm: Worker | None = None
+    worker: Worker | None = None  # the warm one, or a fresh one in its place
+    pipe: deque[Attempt] = field(default_factory=deque)  # delivered and not answered; the first one runs
+    since: float = 0.0  # of the last progress
+    short: bool = False  # what it runs is
+    stuck: bool = False  # stolen from, and no result since
+    rests_until: float | None = None  # its worker died before it did anything: not again at once
+    leaves_by: float | None = None  # its fresh worker has answered
+    extra: bool = False  # made for ranks of a broadcast that found no free one; nothing else runs in it
+
+
+@dataclass(slots=True, eq=False)
+class Recall:
+    returned: list[int]
+    waiting: set[int] = field(default_factory=set)  # workers to be stolen from
+
+
+@dataclass(slots=True, eq=False)
+class Attempt:
+    run: Run
+    body: bytes
+    slot: Slot | None = None
+    started: float = 0.0
+    doom: Cause | None = None
+    doomed_at: float = 0.0
+    recall: Recall | None = None
