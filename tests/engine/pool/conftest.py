@@ -1,4 +1,7 @@
-"""Pools of real local nodes. One of four nodes is shared by the tests that leave it as it was."""
+"""Pools of real local nodes. The tests of a module share one of four nodes, and leave it as it was.
+
+Not those of a session: while an asynchronous fixture lives, anyio's plugin runs every test on that fixture's loop.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from outrider import Local, Pool
 NODES = 4
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def anyio_backend() -> str:
     return "asyncio"
 
@@ -28,7 +31,7 @@ def _state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     assert list((state / "local").iterdir()) == []
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 async def pool() -> AsyncIterator[Pool]:
     async with Pool(provider=Local(), nodes=NODES, console="silent") as pool:
         yield pool

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import anyio
 import pytest
@@ -24,9 +25,16 @@ def reduced() -> tuple[int, int, int, int, float]:
 
 
 @compute
-def meet(seconds: float) -> tuple[int, int]:
-    time.sleep(seconds)
-    return instance_info().node, instance_info().worker
+def meet(directory: str, number: int) -> tuple[int, int]:
+    """Returns when ``number`` tasks have met in ``directory``."""
+    info = instance_info()
+    (Path(directory) / f"{info.node}.{info.worker}").touch()
+    deadline = time.monotonic() + 20
+    while len(list(Path(directory).iterdir())) < number:
+        if time.monotonic() > deadline:
+            raise TimeoutError("the others did not come")
+        time.sleep(0.005)
+    return info.node, info.worker
 
 
 async def test_several_ranks_of_a_node_run_beside_each_other() -> None:
@@ -37,11 +45,9 @@ async def test_several_ranks_of_a_node_run_beside_each_other() -> None:
 
 
 @pytest.mark.parametrize("kind", ["process", "thread"])
-async def test_a_nodes_slots_run_tasks_at_the_same_time(kind: str) -> None:
+async def test_a_nodes_slots_run_tasks_at_the_same_time(kind: str, tmp_path: Path) -> None:
     async with Pool(nodes=2, worker=Worker(concurrency=2, kind=kind), console="silent") as pool:  # type: ignore[arg-type]
-        began = time.monotonic()
-        places = await pool.gather(*(meet(0.5) for _ in range(4)))
-        assert time.monotonic() - began < 1.0
+        places = await pool.gather(*(meet(str(tmp_path), 4) for _ in range(4)))
         assert sorted(places) == [(0, 0), (0, 1), (1, 0), (1, 1)]
 
         @compute(timeout=0.2)
@@ -51,7 +57,7 @@ async def test_a_nodes_slots_run_tasks_at_the_same_time(kind: str) -> None:
 
         with pytest.raises(TaskTimeout):
             await pool.run(endless())
-        assert len(await pool.gather(*(meet(0.0) for _ in range(4)))) == 4
+        assert len(await pool.gather(*(meet(str(tmp_path), 4) for _ in range(4)))) == 4
 
 
 async def test_a_collective_is_refused_in_threads() -> None:
@@ -60,7 +66,7 @@ async def test_a_collective_is_refused_in_threads() -> None:
             await pool.broadcast(reduced())
 
 
-async def test_a_pool_is_ready_at_its_least_and_grows_and_shrinks() -> None:
+async def test_a_pool_is_ready_at_its_least_and_grows_and_shrinks(tmp_path: Path) -> None:
     async with Pool(nodes=Nodes(3, min=1, max=4), console="silent") as pool:
 
         async def until(ready: int) -> None:
@@ -72,9 +78,9 @@ async def test_a_pool_is_ready_at_its_least_and_grows_and_shrinks() -> None:
         await until(3)
         pool.resize(4)
         await until(4)
-        assert len(await pool.broadcast(meet(0.0))) == 4
+        assert len(await pool.broadcast(meet(str(tmp_path), 4))) == 4
         pool.resize(1)
         await until(1)
-        assert await pool.broadcast(meet(0.0)) == [(0, 0)]
+        assert await pool.broadcast(meet(str(tmp_path), 1)) == [(0, 0)]
         with pytest.raises(SpecError, match="1 to 4"):
             pool.resize(5)
