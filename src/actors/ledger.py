@@ -225,7 +225,15 @@ class Ledger:
         self._assign(now)
 
     def withdraw(self, job: JobId, now: float) -> None:
+        """Take its claim out of line, and back what was granted and not heard of yet."""
         self.places.withdraw(job)
+        grants, self.decisions.seats = self.decisions.seats, []
+        for of, nodes in grants:
+            if of != job:
+                self.decisions.seats.append((of, nodes))
+                continue
+            for node in nodes:
+                self.places.unseat(node)
         self._membership_changed(now)
         self._assign(now)
 

@@ -703,6 +703,16 @@ def test_a_pinned_task_that_comes_back_goes_to_the_node_that_has_the_rank_now(st
     assert (node, sent) == (1, job)
 
 
+def test_a_withdrawn_claim_gives_back_what_was_granted_and_not_heard_of(story):
+    story.node(0)
+    claim = Claim(JobId(100), least=1)
+    story.ledger.claim(claim, 0.0)
+    assert story.ledger.decisions.seats == [(100, (0,))]
+    story.ledger.withdraw(JobId(100), 0.0)
+    assert story.ledger.decisions.seats == []
+    assert story.ledger.load(NodeId(0)) == 0
+
+
 def test_deciding_takes_no_longer_with_a_thousand_nodes(story, monkeypatch):
     """O(1) per event: no event on a task looks at more than a few hosts."""
     for node in range(1000):
