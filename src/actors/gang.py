@@ -17,6 +17,7 @@ GANG-8: an at-most-once broadcast never runs a rank twice.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -149,6 +150,7 @@ class Gang:
         self._chosen: tuple[NodeId, ...] = ()  # for the generation that waits for its port
         self._world = World(0, (), 1, "", 0)
         self._running: dict[AttemptId, tuple[int, NodeId]] = {}
+        self._on: Counter[NodeId] = Counter()  # how many of them, by node
         self._endings: dict[int, Ending] = {}
         self._runs: dict[int, int] = {}  # attempts so far, by rank
         self._run_in: dict[int, int] = {}  # the generation of the latest, by rank
@@ -199,6 +201,7 @@ class Gang:
         if running is None:
             return False
         rank, node = running
+        self._on[node] -= 1
         if self.phase is not Phase.RUNNING:
             self._ended_on(node, now)
         elif verdict is Verdict.DIED and self._leaving.get(node) and self._on_loss is not OnLoss.FAIL:
@@ -211,9 +214,12 @@ class Gang:
         return True
 
     def lost(self, node: NodeId, cause: str, now: float) -> None:
-        gone = [(attempt, rank) for attempt, (rank, on) in self._running.items() if on == node]
+        gone = (
+            [(attempt, rank) for attempt, (rank, on) in self._running.items() if on == node] if self._on[node] else []
+        )
         for attempt, _ in gone:
             del self._running[attempt]
+        self._on.pop(node, None)
         held = node in self.seats
         self.seats.discard(node)
         self._leaving.pop(node, None)
@@ -323,6 +329,7 @@ class Gang:
             self._runs[rank] = number = self._runs.get(rank, 0) + 1
             self._run_in[rank] = world.generation
             self._running[attempt] = (rank, node)
+            self._on[node] += 1
             self.effects.append(RunRank(node, Order(attempt, self._task, number, world, rank)))
 
     # --- an end ---------------------------------------------------------------------------------------------------
@@ -338,7 +345,7 @@ class Gang:
     def _ended_on(self, node: NodeId, now: float) -> None:
         """An attempt on ``node`` is over; the phase may be too."""
         keeps_seat = self.phase is Phase.FENCING or (self.phase is Phase.RUNNING and self._on_loss is OnLoss.RESTART)
-        if not keeps_seat and all(on != node for _, on in self._running.values()):
+        if not keeps_seat and not self._on[node]:
             self._unseat(node)
         if self._running:
             return
@@ -372,6 +379,7 @@ class Gang:
     def _over(self) -> None:
         self.phase = Phase.OVER
         self._running.clear()
+        self._on.clear()
         self._expires_at = self._replace_by = self._kill_at = None
         for node in sorted(self.seats):
             self._unseat(node)

@@ -268,7 +268,7 @@ async def _incarnate(ref: Ref[M], make: Make[M]) -> None:
         failure = sole(error)
         raise failure from failure.__cause__
     finally:
-        ref._idle, ref._actor = False, None
+        ref._idle, ref._actor, ref._failure = False, None, None
         if actor is not None:
             actor.stopped(failure)
 

@@ -92,7 +92,8 @@ class Machines:
     @property
     def hopeless(self) -> Exception | None:
         """Why no further node will come, if none will."""
-        return self.fleet.given_up if self.fleet.coming == 0 else None
+        error = self.fleet.given_up
+        return error if error is not None and self.fleet.coming == 0 else None
 
     @property
     def none_left(self) -> bool:
