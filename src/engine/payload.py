@@ -6,6 +6,7 @@ import mmap
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import Protocol
 
 from .wire.messages import Value
@@ -45,24 +46,29 @@ class Blob:
     parts: Sequence[Part]
     size_bytes: int
     _shared: int | None = field(default=None, init=False)
+    _sharing: Lock = field(default_factory=Lock, init=False)  # the links of all nodes ask for it at once
 
     def share(self) -> str:
         """A path by which processes of this user on this computer can open the bytes. Blocking: call it in a thread.
 
         An anonymous file of this process: nothing is left of it when the process is gone, however it ends.
         """
-        if self._shared is None:
-            fd = os.memfd_create("outrider-blob", os.MFD_CLOEXEC)
-            try:
-                for part in self.parts:
-                    rest = memoryview(part).cast("B")
-                    while rest:
-                        rest = rest[os.write(fd, rest) :]
-            except BaseException:
-                os.close(fd)
-                raise
-            self._shared = fd
+        with self._sharing:
+            if self._shared is None:
+                self._shared = self._copied()
         return f"/proc/{os.getpid()}/fd/{self._shared}"
+
+    def _copied(self) -> int:
+        fd = os.memfd_create("outrider-blob", os.MFD_CLOEXEC)
+        try:
+            for part in self.parts:
+                rest = memoryview(part).cast("B")
+                while rest:
+                    rest = rest[os.write(fd, rest) :]
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
 
     def close(self) -> None:
         if self._shared is not None:

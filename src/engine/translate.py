@@ -266,9 +266,9 @@ def _versions(failed: Failed) -> tuple[tuple[str, str, str], ...]:
     """The package that the exception's type belongs to, with its version here and there."""
     package = failed.kind.partition(".")[0] if "." in failed.kind else "builtins"
     if package in sys.stdlib_module_names or package == "__main__":
-        return (("Python", platform.python_version(), getattr(failed, "version", "")),)
+        return (("Python", platform.python_version(), failed.version),)
     here = getattr(sys.modules.get(package), "__version__", None) or _distribution_version(package)
-    return ((package, here, getattr(failed, "version", "")),)
+    return ((package, here, failed.version),)
 
 
 def _distribution_version(package: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import traceback
 from pathlib import Path
 from types import TracebackType
@@ -25,7 +26,15 @@ def failed(attempt: int, phase: str, error: BaseException, took_us: int = 0) -> 
     lines = traceback.format_exception(kind, error, _users(error.__traceback__))
     name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
     text = _clean("".join(lines))[-_TEXT_BYTES:]
-    return Failed(attempt, phase, name, _text(error)[:_MESSAGE_BYTES], text, pickled, took_us), blob
+    return Failed(attempt, phase, name, _text(error)[:_MESSAGE_BYTES], text, pickled, took_us, _version(kind)), blob
+
+
+def _version(kind: type[BaseException]) -> str:
+    """Of the package that an exception's type belongs to; "" where that does not say."""
+    package = kind.__module__.partition(".")[0]
+    if package in {"builtins", *sys.stdlib_module_names}:
+        return sys.version.partition(" ")[0]
+    return str(getattr(sys.modules.get(package), "__version__", ""))
 
 
 def _users(trace: TracebackType | None) -> TracebackType | None:

@@ -22,6 +22,7 @@ from ...actors.ports import (
 from ..payload import Blob, Part, Payload, Received, map_shared
 from ..streams import AHEAD
 from ..wire import messages as wire
+from ..wire import values
 from ..wire.session import ACK_EVERY
 from .inlet import Inlet
 
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
     from .views import Views
 
 
-_HEAD, _ANNOUNCE = int(wire.RunFlag.HEAD), int(wire.RunFlag.ANNOUNCE)  # plain numbers: an enumeration's | costs 1 us
+# Plain numbers: an enumeration's operators cost 1 us.
+_HEAD, _ANNOUNCE, _STREAM = int(wire.RunFlag.HEAD), int(wire.RunFlag.ANNOUNCE), int(wire.RunFlag.STREAM)
 
 T = TypeVar("T")
 
@@ -69,6 +71,7 @@ class NodeLink:
         self._orders: dict[int, Order] = {}
         self._placed: dict[str, asyncio.Task[None]] = {}
         self._held_back: dict[int, asyncio.Task[None]] = {}  # attempts whose blob is still on its way
+        self._codes: dict[bytes, Blob] = {}  # of functions too large for a frame
         self._inlets: dict[tuple[int, int], Inlet] = {}
         self._fetching: dict[int, wire.Done | wire.Failed] = {}  # results whose blob is still on its way
         self._tasks: set[asyncio.Task[None]] = set()
@@ -78,7 +81,9 @@ class NodeLink:
     def run(self, order: Order) -> None:
         payload = cast("Payload", order.task.content)
         self._orders[order.attempt] = order
-        if payload.function not in self._defined:
+        known = payload.function in self._defined
+        if not known and len(payload.code) <= values.INLINE_BYTES:
+            known = True
             self._defined.add(payload.function)
             self.send(wire.Define(payload.function, payload.code))
         flags = payload.flags | _ANNOUNCE if order.announce else payload.flags
@@ -89,12 +94,15 @@ class NodeLink:
         run = wire.Run(
             order.attempt, payload.function, payload.args, order.task.job, order.number, payload.timeout_s, flags, world
         )
-        if payload.blob is None:
-            self.send(run)
-            if payload.output is not None:
-                self.send(wire.Credit(order.attempt, -1, AHEAD))
+        if known and payload.blob is None:
+            self._send_run(run)
         else:
-            self._held_back[order.attempt] = self._spawn(self._run_with_blob(run, payload.blob))
+            self._held_back[order.attempt] = self._spawn(self._run_with_blobs(run, payload))
+
+    def _send_run(self, run: wire.Run) -> None:
+        self.send(run)
+        if run.flags & _STREAM:
+            self.send(wire.Credit(run.attempt, -1, AHEAD))
 
     def kill(self, attempt: AttemptId) -> None:
         held_back = self._held_back.pop(attempt, None)
@@ -146,6 +154,8 @@ class NodeLink:
         self._write = None
         self._closed = True
         self._attached.set()  # whoever waits for a connection learns that none will come
+        for blob in self._codes.values():
+            blob.close()
         for task in self._tasks:
             task.cancel()
 
@@ -237,8 +247,37 @@ class NodeLink:
 
     # --- large data ---------------------------------------------------------------------------------------------
 
-    async def _run_with_blob(self, run: wire.Run, blob: Blob) -> None:
+    async def _run_with_blobs(self, run: wire.Run, payload: Payload) -> None:
         """The bytes first, then the order that names them; once per node, however many attempts."""
+        try:
+            if payload.function not in self._defined:
+                await self._define_by_blob(payload)
+            if payload.blob is not None:
+                await self._ensure_placed(payload.blob)
+        except Exception as error:  # noqa: BLE001  no memory, say: the task's, and no other's
+            del self._held_back[run.attempt]
+            self._over(run.attempt)
+            failed = wire.Failed(run.attempt, "send", type(error).__name__, str(error), "", None, 0)
+            self._reports([Finished(AttemptId(run.attempt), Verdict.RAISED, (failed, None), 0.0)])
+        else:
+            del self._held_back[run.attempt]
+            self._send_run(run)
+
+    async def _define_by_blob(self, payload: Payload) -> None:
+        """A function that closes over more than a frame holds. Its blob stays, for workers to come."""
+        blob = self._codes.setdefault(
+            payload.function, Blob(f"code-{payload.function.hex()}", [payload.code], len(payload.code))
+        )
+        await self._ensure_placed(blob)
+        if payload.function not in self._defined:
+            self._defined.add(payload.function)
+            self.send(wire.Define(payload.function, b"", blob.name))
+
+    async def _ensure_placed(self, blob: Blob) -> None:
+        """
+        Raises:
+            Exception: the blob cannot be had, on this or any connection.
+        """
         while True:
             await self._attached.wait()
             placing = self._placed.get(blob.name)
@@ -250,16 +289,9 @@ class NodeLink:
                     del self._placed[blob.name]
                 await asyncio.sleep(0)  # the connection was lost under it; the next one carries it
                 continue
-            break
-        del self._held_back[run.attempt]
-        if error := placing.exception():
-            self._orders.pop(run.attempt, None)
-            failed = wire.Failed(run.attempt, "send", type(error).__name__, str(error), "", None, 0)
-            self._reports([Finished(AttemptId(run.attempt), Verdict.RAISED, (failed, None), 0.0)])
-        else:
-            self.send(run)
-            if run.flags & wire.RunFlag.STREAM:
-                self.send(wire.Credit(run.attempt, -1, AHEAD))
+            if error := placing.exception():
+                raise error
+            return
 
     async def _place(self, blob: Blob) -> None:
         if self._same_host:

@@ -184,6 +184,7 @@ class Failed(NamedTuple):
     traceback: str
     error: Value | None  # the pickled exception; None: it cannot be pickled
     duration_us: int
+    version: str = ""  # there, of the package that the exception's type belongs to (Python's own for a builtin)
 
 
 class Ended(NamedTuple):

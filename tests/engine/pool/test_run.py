@@ -272,3 +272,14 @@ async def test_streams_both_ways_keep_pace(pool: Pool) -> None:
     arrays = [numpy.full(100_000, float(n)) for n in range(40)]  # 800 kB each: they travel as blobs
     seen = [each async for each in pool.stream(echo(iter(arrays)))]
     assert all((a == b).all() for a, b in zip(arrays, seen, strict=True))
+
+
+async def test_a_function_that_closes_over_much_travels_once(pool: Pool) -> None:
+    much = b"x" * 3_000_000
+
+    @compute
+    def length(factor: int) -> int:
+        return factor * len(much)
+
+    assert await pool.gather(length(1), length(2)) == (3_000_000, 6_000_000)
+    assert await pool.broadcast(length(1)) == [3_000_000] * 4
