@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..actors.kernel import RestartsExhausted
 from ..actors.messages import Broadcast, Cancel, Resize, Submit, WhenReady
 from ..actors.pool import supervise
-from ..actors.ports import BroadcastSpec, ConnectFailed, Ending, JobId, OnLoss, PoolSpec, Task, TaskId
+from ..actors.ports import BroadcastSpec, ConnectFailed, Ending, JobId, NodeFacts, OnLoss, PoolSpec, Task, TaskId
 from ..providers.base import AcceleratorRequest, Embedding, LaunchRequest, Provider
 from ..providers.errors import ProviderError
 from . import program, source
@@ -227,13 +227,19 @@ class Core:
             wish = "restart" if collective else "resend"
         if options.at_most_once:
             wish = "fail"
+
+        def ranks_per_node(facts: NodeFacts) -> int:
+            return max((plugin.ranks_per_node(facts) for plugin in plugins), default=1)
+
+        for facts in self._connector.facts if self._connector is not None and plugins else ():
+            ranks_per_node(facts)  # what a plugin raises is its caller's, and not the actor's
         spec = BroadcastSpec(
             job=job,
             function=payload.function,
             content=payload,
             on_loss=OnLoss[wish.upper()],
             collective=collective,
-            ranks_per_node=lambda facts: max((plugin.ranks_per_node(facts) for plugin in plugins), default=1),
+            ranks_per_node=ranks_per_node,
             at_most_once=options.at_most_once,
             queue_timeout_s=options.queue_timeout_s,
             restarts=options.retries,

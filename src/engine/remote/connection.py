@@ -57,6 +57,11 @@ class Connector:
         self._links[node] = connection.link
         return connection
 
+    @property
+    def facts(self) -> list[NodeFacts]:
+        """Of the nodes that are ready, by rank."""
+        return self._terms.views.facts
+
     def drop(self, blob: Blob) -> None:
         """No attempt will read this blob any more, on any node."""
         for link in self._links.values():

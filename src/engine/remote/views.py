@@ -23,6 +23,11 @@ class Views:
         self._world: World | None = None
         self._shared_world = b""
 
+    @property
+    def facts(self) -> list[NodeFacts]:
+        """Of the nodes that are ready, by rank."""
+        return [facts for _, facts in self._members]
+
     def view(self, node: NodeId, members: Members) -> bytes | None:
         """For `wire.messages.View`; None: the node is not one of them."""
         if members is not self._members:
