@@ -15,19 +15,20 @@ if TYPE_CHECKING:
     from .spec import Options
 
 R = TypeVar("R")
+_UNASKED = object()
 
 
 class SubmittedJob(Generic[R]):
     """Implements `calls.Job`. Settles once; the value is unpickled when it is asked for."""
 
-    __slots__ = ("_core", "_options", "_settled", "_unpacked", "future", "id", "payload")
+    __slots__ = ("_core", "_options", "_settled", "_value", "future", "id", "payload")
 
     def __init__(self, core: Core, payload: Payload, options: Options) -> None:
         self._core, self.payload, self._options = core, payload, options
         self.id = core.new_job()
         core.observer.job(self.id, payload.name)
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._unpacked: list[R] = []
+        self._value: Any = _UNASKED
         self._settled = False
 
     def __await__(self) -> Generator[Any, None, R]:
@@ -49,16 +50,19 @@ class SubmittedJob(Generic[R]):
         return self.future.done()
 
     def result(self) -> R:
-        if not self._unpacked:
-            self._unpacked.append(self._unpack(self.future.result()))
-        return self._unpacked[0]
+        if self._value is _UNASKED:
+            self._value = self._unpack(self.future.result())
+        return self._value  # type: ignore[no-any-return]
 
     def _unpack(self, ending: Any) -> R:
         value: R = unpack(ending, self.payload, self._options.queue_timeout_s)
         return value
 
-    def settle(self, ending: Ending) -> None:
-        """The pool's word, once. The awaiter may be gone; the blob is released all the same."""
+    def __call__(self, ending: Ending) -> None:
+        """The pool's word, once: a job is its task's `actors.ports.Settle`, which saves a bound method for each.
+
+        The awaiter may be gone; the blob is released all the same.
+        """
         self._settled = True
         self._core.observer.job_over(self.id)
         if self.payload.blob is not None:
@@ -76,4 +80,4 @@ class BroadcastJob(SubmittedJob[list[R]]):
         return unpack_all(ending, self.payload)
 
     def settle_all(self, endings: Sequence[Ending], _generation: int) -> None:
-        self.settle(endings)  # type: ignore[arg-type]
+        self(endings)  # type: ignore[arg-type]

@@ -23,11 +23,12 @@ from ..actors.ports import Ending, Settled, Verdict
 from .calls import Call
 from .executor.failure import failed
 from .jobs import SubmittedJob
+from .payload import Received
 from .sizing import MOST, ChunkSize
 from .task import PLUGINS, AsyncCompute, Compute, SyncCompute
 from .translate import Place, failed_error
 from .wire import values
-from .wire.messages import Done, Failed
+from .wire.messages import Failed
 
 if TYPE_CHECKING:
     from .core import Core
@@ -190,10 +191,9 @@ class _Sent(Generic[T]):
         self.place: Place | None = None
 
     def settle(self, ending: Ending) -> None:
-        self.job.settle(ending)
+        self.job(ending)
         if isinstance(ending, Settled) and ending.verdict is Verdict.RETURNED:
-            done, _ = cast("tuple[Done, object]", ending.outcome)
-            self.busy_s = done.duration_us / 1e6
+            self.busy_s = cast("Received", ending.outcome).busy_s
             self.place = Place(self.job.payload.name, int(ending.node), ending.rank, ending.number)
         self.landed.set()
 

@@ -21,8 +21,7 @@ def unpack(ending: Ending, payload: Payload, queue_timeout_s: float | None = Non
         Exception: the user's own, with where it happened; or an `OutriderError`.
     """
     if isinstance(ending, Settled) and ending.verdict is Verdict.RETURNED:
-        _, received = cast("tuple[object, Received]", ending.outcome)
-        return _load(received, _place(ending, payload))
+        return _load(cast("Received", ending.outcome), ending, payload)
     raise error_of(ending, payload, queue_timeout_s)
 
 
@@ -60,16 +59,16 @@ def unpack_all(endings: Sequence[Ending], payload: Payload) -> list[Any]:
 
 def outcome(ending: Ending, payload: Payload, rank: int) -> Outcome:
     if isinstance(ending, Settled) and ending.verdict is Verdict.RETURNED:
-        _, received = cast("tuple[object, Received]", ending.outcome)
-        return Outcome(rank, int(ending.node), None, partial(_load, received, _place(ending, payload)))
+        return Outcome(rank, int(ending.node), None, partial(_load, cast("Received", ending.outcome), ending, payload))
     node = int(ending.node) if isinstance(ending, Settled) else None
     return Outcome(rank, node, error_of(ending, payload))
 
 
-def _load(received: Received, place: Place) -> Any:
+def _load(received: Received, ending: Settled, payload: Payload) -> Any:
     try:
         return values.load(received.data, received.sizes)
     except Exception as error:
+        place = _place(ending, payload)
         message = f"The result of {place} arrived but cannot be unpickled here ({type(error).__name__}: {error})."
         raise SerializationError(message, path="result", task=place.task, kind=type(error).__name__) from error
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from .wire.messages import Value
 from .wire.values import Dumped
@@ -91,12 +91,12 @@ class Payload:
     inputs: tuple[Feed, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
+class Received(NamedTuple):
     """A pickled value that has arrived whole."""
 
     data: Part
     sizes: tuple[int, ...] | None
+    busy_s: float = 0.0  # of the task, where this is its result
 
 
 def map_shared(path: str) -> mmap.mmap:

@@ -163,7 +163,7 @@ class Pool:
             call = pending(call)
         payload = core.pack(call)
         job: SubmittedJob[R] = SubmittedJob(core, payload, call.options)
-        core.submit(job.id, payload, call.options, spec.placement(on), job.settle)
+        core.submit(job.id, payload, call.options, spec.placement(on), job)
         return job
 
     async def broadcast(self, call: Call[R], /) -> list[R]:
@@ -275,7 +275,7 @@ class Pool:
         job: SubmittedJob[None] = SubmittedJob(core, payload, call.options)
 
         def settle(ending: Any) -> None:
-            job.settle(ending)
+            job(ending)
             output.end()
 
         core.submit(job.id, payload, call.options, None, settle)

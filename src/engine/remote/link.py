@@ -230,20 +230,23 @@ class NodeLink:
             self._fetching[attempt] = message
             self._spawn(self._fetch(attempt, message))
             return None
-        return self._finished(message, None if value is None else self._arrived(value))
+        return self._finished(message, None if value is None else self._arrived(value, message.duration_us))
 
     def _finished(self, message: wire.Done | wire.Failed, received: Received | None) -> Finished:
+        """A result's outcome is what was received alone: ten thousand of them may wait for their callers."""
         self._over(message.attempt)
-        verdict = Verdict.RETURNED if isinstance(message, wire.Done) else Verdict.RAISED
-        return Finished(AttemptId(message.attempt), verdict, (message, received), message.duration_us / 1e6)
+        busy_s = message.duration_us / 1e6
+        if isinstance(message, wire.Done) and received is not None:
+            return Finished(AttemptId(message.attempt), Verdict.RETURNED, received, busy_s)
+        return Finished(AttemptId(message.attempt), Verdict.RAISED, (message, received), busy_s)
 
-    def _arrived(self, value: wire.Value) -> Received:
+    def _arrived(self, value: wire.Value, duration_us: int = 0) -> Received:
         """The value is here, or on this computer."""
         if value.blob is None:
-            return Received(value.data, value.sizes)
+            return Received(value.data, value.sizes, duration_us / 1e6)
         mapping = map_shared(value.blob)
         self.send(wire.Drop((value.blob,)))
-        return Received(mapping, value.sizes)
+        return Received(mapping, value.sizes, duration_us / 1e6)
 
     # --- large data ---------------------------------------------------------------------------------------------
 
@@ -303,16 +306,16 @@ class NodeLink:
     async def _fetch(self, attempt: int, message: wire.Done | wire.Failed) -> None:
         value = message.value if isinstance(message, wire.Done) else message.error
         assert value is not None, "only a value that lies in a blob is fetched"
-        received = await self._fetch_value(value)
+        received = await self._fetch_value(value, message.duration_us)
         if self._fetching.pop(attempt, None) is not None:
             self._reports([self._finished(message, received)])
 
-    async def _fetch_value(self, value: wire.Value) -> Received:
+    async def _fetch_value(self, value: wire.Value, duration_us: int = 0) -> Received:
         assert value.blob is not None
         name = value.blob
         data = await self._across_losses(lambda: self._bulk.get(name))
         self.send(wire.Drop((value.blob,)))
-        return Received(data, value.sizes)
+        return Received(data, value.sizes, duration_us / 1e6)
 
     # --- streams ------------------------------------------------------------------------------------------------
 
