@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 SHORT_S = 0.001
 BRIEF_S = 0.020
-STACK_OF_SHORT = 63
+STACK_OF_SHORT = 255
 STALL_S = 0.020  # a stack that has not moved for so long lies behind a long task
 STEALS = 8  # stacks looked at per check
 WEIGHT = 0.25  # of the newest duration in the average

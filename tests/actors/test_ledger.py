@@ -595,9 +595,13 @@ def story():
 
 def test_short_tasks_are_stacked_once_they_are_known_and_brief_ones_as_many_as_slots(story):
     story.node(0)
-    for function, busy_s, stacked in [(b"s", 0.0001, 64), (b"b", 0.005, 2), (b"l", 0.1, 1)]:
+    for function, busy_s, stacked in [
+        (b"s", 0.0001, 1 + places_module.STACK_OF_SHORT),
+        (b"b", 0.005, 2),
+        (b"l", 0.1, 1),
+    ]:
         first = story.submit(function=function)
-        for _ in range(80):
+        for _ in range(300):
             story.submit(function=function)
         ((_, job, order),) = story.runs()
         assert job == first

@@ -21,7 +21,7 @@ from ..wire.messages import Cause, Ended, Returned, Run, RunFlag, Started
 from .effects import Answer, Deliver, Effect, EndWorker, Fork, Interrupt, Relay, Steal
 from .slots import Attempt, Recall, Slot, Worker
 
-DEPTH = 16  # attempts in a worker's pipe, where they are short: it hides the wake-ups between them
+DEPTH = 64  # attempts in a worker's pipe, where they are short: it hides the wake-ups between them
 SHORT_US = 1000  # on average
 STALL_S = 0.020  # without a result, and what lies behind in the pipe is taken back
 PATIENCE_S = 1.0  # for a thread to react to its interruption
