@@ -147,7 +147,7 @@ class Ref(Generic[M]):
     def hand(self, message: M) -> None:
         """``tell``, but an actor that is idle handles ``message`` before this returns, in the teller's stack.
 
-        For the path every task takes: two turns of the loop fewer each way (measured: 25 us of a call's 150). The order
+        For the path every task takes: two turns of the event loop fewer. The order
         stays, and one message at a time: an actor that is busy, or has mail, finds it in its queue. Its failure is its
         supervisor's, as ever; not for use by actors, whose own turn is not over yet.
 

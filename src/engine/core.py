@@ -11,18 +11,18 @@ import hashlib
 import itertools
 import secrets
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..actors.kernel import RestartsExhausted
+from ..actors.kernel import ActorStopped, RestartsExhausted
 from ..actors.messages import Broadcast, Cancel, Resize, Submit, WhenReady
 from ..actors.pool import supervise
 from ..actors.ports import BroadcastSpec, ConnectFailed, Ending, JobId, NodeFacts, OnLoss, PoolSpec, Task, TaskId
 from ..providers.base import AcceleratorRequest, Embedding, LaunchRequest, Provider
 from ..providers.errors import ProviderError
 from . import program, source
-from .errors import ConnectionLost, PoolClosed, SpecError
+from .errors import ConnectionLost, OutriderError, PoolClosed, SpecError
 from .observe.observer import Observer
 from .payload import Blob, Payload
 from .plugins.base import merged
@@ -108,10 +108,6 @@ class Core:
         if self._failure is not None:
             raise self._failure
 
-    @property
-    def closed(self) -> bool:
-        return self._ref is None
-
     async def _run(self) -> None:
         settings = self.settings
         try:
@@ -156,7 +152,9 @@ class Core:
                 failure = PoolClosed(f"The pool ended by a defect of Outrider's own ({story}); its machines are gone.")
                 failure.__cause__ = error
             elif isinstance(failure, ConnectFailed):
-                failure = ConnectionLost(f"A node could not be reached ({failure}).")
+                told = failure.__cause__
+                unreached = ConnectionLost(f"A node could not be reached ({failure}).")
+                failure = told if isinstance(told, OutriderError) else unreached
             if not self._ready.done():
                 self._ready.set_exception(PoolClosed("start was cancelled") if _is_cancelled(failure) else failure)
                 self._ready.exception()  # the starter has been told, or has gone
@@ -191,7 +189,10 @@ class Core:
         """Raises: PoolClosed"""
         if self._ref is None:
             raise self._gone()
-        self._ref.hand(message)
+        try:
+            self._ref.hand(message)
+        except ActorStopped:  # it has failed, and its end is on its way to us
+            raise self._gone() from None
 
     def _gone(self) -> PoolClosed:
         if self._failure is not None:
@@ -248,7 +249,8 @@ class Core:
 
     def cancel(self, job: JobId) -> None:
         if self._ref is not None:
-            self._ref.tell(Cancel(job))
+            with suppress(ActorStopped):  # then everything is settled
+                self._ref.tell(Cancel(job))
 
     def resize(self, count: int) -> None:
         self.tell(Resize(count))

@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any, cast
 
 from ..actors.ports import Ending, GaveUp, Settled, Verdict
-from .errors import NodeLost, Outcome, SerializationError
+from .errors import NodeLost, Outcome
 from .payload import Payload, Received
-from .translate import Place, broadcast_error, ended_error, failed_error, gave_up_error
+from .translate import Place, broadcast_error, ended_error, failed_error, gave_up_error, unloadable_error
 from .wire import values
 from .wire.messages import Ended, Failed
 
@@ -68,9 +68,7 @@ def _load(received: Received, ending: Settled, payload: Payload) -> Any:
     try:
         return values.load(received.data, received.sizes)
     except Exception as error:
-        place = _place(ending, payload)
-        message = f"The result of {place} arrived but cannot be unpickled here ({type(error).__name__}: {error})."
-        raise SerializationError(message, path="result", task=place.task, kind=type(error).__name__) from error
+        raise unloadable_error(error, _place(ending, payload)) from error
 
 
 def _place(ending: Settled, payload: Payload) -> Place:

@@ -16,6 +16,7 @@ import cloudpickle
 
 from ...actors.ports import ConnectFailed, Lost, NodeFacts, NodeId, Order, Report
 from ...providers.base import Machine
+from ..errors import version_mismatch
 from ..payload import Blob, Part
 from ..wire import messages as wire
 from ..wire.codec import ProtocolError, encode
@@ -180,8 +181,12 @@ class NodeConnection:
 
     def _accepted(self, answer: wire.Message) -> wire.Welcome:
         if isinstance(answer, wire.Refused):
-            facts = ", ".join(f"{k} {v}" for k, v in answer.facts.items())
-            raise ConnectFailed(f"node {self._machine.id} refused this client: {answer.reason} ({facts})", fatal=True)
+            hello = self._hello()
+            here = {"python": hello.python, "cloudpickle": hello.cloudpickle}
+            mismatch = version_mismatch(answer.reason, here, answer.facts)
+            raise ConnectFailed(
+                f"node {self._machine.id} refused this client: {answer.reason}", fatal=True
+            ) from mismatch
         if not isinstance(answer, wire.Welcome):
             raise ProtocolError(f"{type(answer).__name__} where a welcome belongs")
         return answer

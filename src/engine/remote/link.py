@@ -129,9 +129,6 @@ class NodeLink:
             placed.cancel()
             self.send(wire.Drop((blob.name,)))
 
-    def order(self, attempt: int) -> Order | None:
-        return self._orders.get(attempt)
-
     # --- the connection's side ----------------------------------------------------------------------------------
 
     def attach(self, write: Callable[[bytes], object]) -> None:

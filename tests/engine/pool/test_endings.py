@@ -11,9 +11,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import cloudpickle
 import pytest
 
-from outrider import Local, NodeLost, Pool, PoolClosed, TaskKilled, compute, instance_info
+from outrider import Local, NodeLost, Pool, PoolClosed, TaskKilled, VersionMismatch, compute, instance_info
 
 pytestmark = pytest.mark.anyio
 
@@ -159,6 +160,15 @@ async def test_cancelled_half_way_in_it_leaves_nothing(after_s: float) -> None:
     with pytest.raises(asyncio.CancelledError):
         await entering
     assert asyncio.all_tasks() <= before
+
+
+@pytest.mark.usefixtures("nothing_left")
+async def test_another_version_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cloudpickle, "__version__", "0.9")  # here; the nodes' processes have the true one
+    with pytest.raises(VersionMismatch, match="same versions") as caught:
+        async with Pool(nodes=2, console="silent"):
+            pytest.fail("a node with another cloudpickle was taken")
+    assert [(what, here) for what, here, _ in caught.value.versions] == [("cloudpickle", "0.9")]
 
 
 CLIENT = """
