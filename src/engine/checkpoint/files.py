@@ -1,0 +1,124 @@
+"""Checkpoints in a folder: a local disk, or one that all nodes share. The standard library is all it takes."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from ..errors import CheckpointError
+from .store import Piece
+
+_UNFINISHED = ".unfinished-"
+_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+
+
+class FileStore:
+    """Implements `store.Store`. A file is written beside its place, flushed to the disk, and renamed."""
+
+    poll_s = 0.1
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._folder = Path(url.removeprefix("file://"))
+
+    def put(self, key: str, pieces: Iterable[Piece]) -> None:
+        with self._told("written"), self._written(key, pieces) as (written, path):
+            written.rename(path)
+
+    def create(self, key: str, data: bytes) -> bool:
+        with self._told("written"), self._written(key, [data]) as (written, path):
+            try:
+                os.link(written, path)  # unlike a rename it fails where there is one: on NFS too
+            except FileExistsError:
+                return path.read_bytes() == data
+            except OSError as error:
+                if error.errno in _NO_LINKS:
+                    raise CheckpointError(
+                        f"{self.url} is on a file system without hard links, which keep worlds apart: take another "
+                        "folder, or the URL of the object storage behind it.",
+                        url=self.url,
+                    ) from error
+                raise
+        return True
+
+    def get(self, key: str) -> bytes:
+        with self._told("read"):
+            return (self._folder / key).read_bytes()
+
+    def read(self, key: str, start: int, length: int) -> Piece:
+        with self._told("read"), (self._folder / key).open("rb", buffering=0) as file:
+            data = memoryview(bytearray(length))
+            at = 0
+            while at < length and (count := os.preadv(file.fileno(), [data[at:]], start + at)):
+                at += count
+            return data[:at]
+
+    def names(self, folder: str = "") -> list[str]:
+        found = []
+        for path, _, files in os.walk(self._folder / folder):
+            below = Path(path).relative_to(self._folder)
+            found += [(below / file).as_posix() for file in files if not file.startswith(_UNFINISHED)]
+        return found
+
+    def delete(self, key: str) -> None:
+        with self._told("deleted"):
+            (self._folder / key).unlink(missing_ok=True)
+
+    def remove(self, folder: str) -> None:
+        shutil.rmtree(self._folder / folder, ignore_errors=True)  # somebody else may be at it too
+
+    @contextmanager
+    def _written(self, key: str, pieces: Iterable[Piece]) -> Iterator[tuple[Path, Path]]:
+        """(Where it is for now, where it belongs.)"""
+        path = self._folder / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        written = path.with_name(f"{_UNFINISHED}{secrets.token_hex(8)}")
+        try:
+            with written.open("xb", buffering=0) as file:
+                for piece in pieces:
+                    _write_all(file.fileno(), piece)
+                os.fsync(file.fileno())
+            yield written, path
+            _sync_folder(path.parent)
+        finally:
+            with suppress(OSError):
+                written.unlink(missing_ok=True)
+
+    @contextmanager
+    def _told(self, done: str) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            hint = (
+                "free some space there, or keep fewer checkpoints; those that are complete stay loadable"
+                if full
+                else "see that every node may write there"
+            )
+            raise CheckpointError(
+                f"A checkpoint could not be {done} in {self.url}: {error.strerror or error}: {hint}.",
+                url=self.url,
+                full=full,
+            ) from error
+
+
+def _write_all(fd: int, piece: Piece) -> None:
+    view = memoryview(piece).cast("B")
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def _sync_folder(folder: Path) -> None:
+    """So that the name is on the disk too, not only the file."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,107 @@
+"""Checkpoints in object storage: S3 and its like, Google Cloud Storage, Azure. Only this module uses obstore."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+from ..errors import CheckpointError, SpecError
+from .store import Piece
+
+_PIECE_BYTES = 8 * 1024 * 1024  # a part of a multipart upload; S3 takes 10,000 of them
+
+
+class ObjectStore:
+    """Implements `store.Store`. An object is there whole or not at all; what creates uses ``If-None-Match``."""
+
+    poll_s = 1.0
+
+    def __init__(self, url: str) -> None:
+        try:
+            import obstore
+            from obstore import store
+        except ImportError:
+            scheme = url.partition(":")[0]
+            raise SpecError(
+                f"Checkpoints at {scheme}:// need the package obstore where tasks run: install outrider[storage], or "
+                'give the pool Image(pip=["obstore"]).'
+            ) from None
+        self.url = url
+        self._obstore: Any = obstore
+        try:
+            self._store: Any = store.from_url(url)
+        except Exception as error:
+            raise SpecError(f"Checkpoints cannot be kept at {url}: {_first_line(error)}.") from error
+
+    def put(self, key: str, pieces: Iterable[Piece]) -> None:
+        with self._told("written"):
+            self._obstore.put(self._store, key, _cut(pieces), use_multipart=True, chunk_size=_PIECE_BYTES)
+
+    def create(self, key: str, data: bytes) -> bool:
+        with self._told("written"):
+            try:
+                self._obstore.put(self._store, key, data, mode="create", use_multipart=False)
+            except self._obstore.exceptions.AlreadyExistsError:
+                return self.get(key) == data  # it may be our own: a request whose answer was lost is sent again
+        return True
+
+    def get(self, key: str) -> bytes:
+        with self._told("read"):
+            return bytes(self._obstore.get(self._store, key).bytes())
+
+    def read(self, key: str, start: int, length: int) -> Piece:
+        if not length:
+            return b""
+        with self._told("read"):
+            # Arrays are made over it, so it must be writable.
+            return memoryview(bytearray(self._obstore.get_range(self._store, key, start=start, length=length)))
+
+    def names(self, folder: str = "") -> list[str]:
+        with self._told("listed"):
+            return [each["path"] for page in self._obstore.list(self._store, folder or None) for each in page]
+
+    def delete(self, key: str) -> None:
+        self._delete([key])
+
+    def remove(self, folder: str) -> None:
+        self._delete(self.names(folder))
+
+    def _delete(self, keys: list[str]) -> None:
+        with self._told("deleted"):
+            try:
+                if keys:
+                    self._obstore.delete(self._store, keys)
+            except FileNotFoundError:
+                if len(keys) > 1:
+                    for key in keys:
+                        self._delete([key])
+
+    @contextmanager
+    def _told(self, done: str) -> Iterator[None]:
+        try:
+            yield
+        except self._obstore.exceptions.BaseError as error:
+            self._fail(done, error)
+
+    def _fail(self, done: str, error: Exception) -> NoReturn:
+        kinds = self._obstore.exceptions
+        hint = "it was tried again for a while"
+        if isinstance(error, kinds.PermissionDeniedError | kinds.UnauthenticatedError):
+            hint = "credentials are taken from the environment of the tasks, such as AWS_ACCESS_KEY_ID, or the machine"
+        elif isinstance(error, kinds.NotSupportedError):
+            hint = "this storage cannot create an object only where there is none, which keeps worlds apart"
+        raise CheckpointError(
+            f"A checkpoint could not be {done} at {self.url}: {_first_line(error)}: {hint}.", url=self.url
+        ) from error
+
+
+def _cut(pieces: Iterable[Piece]) -> Iterator[memoryview]:
+    for piece in pieces:
+        view = memoryview(piece).cast("B")
+        for at in range(0, len(view), _PIECE_BYTES):
+            yield view[at : at + _PIECE_BYTES]
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0][:400].rstrip(".")

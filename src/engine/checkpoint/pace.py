@@ -1,0 +1,85 @@
+"""When a step is saved: every n steps, every so often, or because a machine will be taken. No clock, no I/O.
+
+All ranks must save the same steps, and each has a clock of its own. What follows from the steps alone each decides
+alone; the time is rank 0's, which calls a step a little ahead: each rank saves the first one that is not before it.
+Who has passed it already when it hears of it has missed it, and calls again, further ahead.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from math import ceil
+
+_RATE_OVER = 32  # questions
+
+
+class Pace:
+    """One rank's. Times are seconds of any clock, the same for all calls."""
+
+    def __init__(
+        self, *, steps: int | None, seconds: float | None, alone: bool, leads: bool, lead_s: float, now: float
+    ) -> None:
+        """``lead_s``: how long it takes until all ranks have heard of a call."""
+        self._steps, self._seconds = steps, seconds
+        self._alone, self._leads = alone, leads
+        self._lead_s = lead_s
+        self._asked: deque[tuple[float, int]] = deque(maxlen=_RATE_OVER)
+        self._answer = False
+        self._calls: set[int] = set()
+        self._wishes = False
+        self._urgent = False
+        self.resumed(0, now)
+
+    def resumed(self, step: int, now: float) -> None:
+        """Training goes on from ``step``."""
+        self._last, self._last_at = step, now
+        self._asked.clear()
+        self._calls.clear()
+        self._wishes = self._answer = False
+
+    def due(self, step: int, now: float, urgent: Callable[[], bool]) -> bool:
+        """Whether ``step`` is saved. Asked twice for the same one, it gives the same answer and asks nobody."""
+        if self._asked and self._asked[-1][1] == step:
+            return self._answer
+        self._asked.append((now, step))
+        before, self._urgent = self._urgent, urgent()
+        late = self._seconds is not None and now - self._last_at >= self._seconds
+        called = {target for target in self._calls if target <= step}
+        self._calls -= called
+        self._answer = (
+            bool(called)
+            or (self._urgent and not before)
+            or (self._steps is None and self._seconds is None)
+            or (self._steps is not None and step // self._steps > self._last // self._steps)
+            or (late and self._alone)
+        )
+        if self._answer:
+            self._last, self._last_at = step, now
+            self._wishes = False
+        elif late and self._leads and not self._calls:
+            self._wishes = True
+        return self._answer
+
+    def saved(self, step: int, now: float) -> None:
+        """It was, whatever `due` had said: asked again, it is not due."""
+        self._last, self._last_at = step, now
+        if self._asked and self._asked[-1][1] == step:
+            self._answer = False
+
+    def wish(self) -> int | None:
+        """The step to call, if one is to be called."""
+        if not self._wishes or len(self._asked) < 2:  # how fast steps go must be known
+            return None
+        (then, first), (now, step) = self._asked[0], self._asked[-1]
+        rate = (step - first) / (now - then) if now > then else 0.0
+        return step + max(1, ceil(rate * self._lead_s))
+
+    def called(self, target: int) -> None:
+        """Somebody has called a step."""
+        if self._asked and self._asked[-1][1] >= target:
+            self._lead_s *= 2
+            self._wishes = True
+        else:
+            self._calls.add(target)
+            self._wishes = False

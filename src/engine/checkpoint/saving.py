@@ -1,0 +1,113 @@
+"""The background of one rank: a thread per save, one at a time, and what its failure means for the training."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from ..errors import CheckpointError
+from .records import At, complete
+from .snapshot import Snapshot
+from .store import polls
+from .turn import Turn
+from .writing import Parts, clean, complete_checkpoint, write
+
+
+class Saving:
+    """What this rank has saved and is not complete yet. Used by one thread; its own is one more."""
+
+    def __init__(self, turn: Turn, *, keep: int, within_s: float) -> None:
+        self._turn = turn
+        self._keep = keep
+        self._within_s = within_s
+        self._thread: threading.Thread | None = None
+        self._hurry = threading.Event()
+        self._failure: CheckpointError | None = None
+        self._pending: dict[At, Parts] = {}  # rank 0: what is to be completed
+        self._newest: At | None = None
+
+    def start(self, at: At, snapshot: Snapshot, *, delay_s: float) -> None:
+        """Write in the background. The last save must be `settled`."""
+        self._hurry.clear()
+        self._newest = at
+        self._thread = threading.Thread(target=self._run, args=[at, snapshot, delay_s], name="outrider-checkpoint")
+        self._thread.start()  # no daemon: a script ends when what it saved is written
+
+    def settle(self, *, hurry: bool) -> None:
+        """Return when this rank's part is written. ``hurry``: not waiting for what others have.
+
+        Raises:
+            CheckpointError: it could not be.
+        """
+        if self._thread is not None:
+            if hurry:
+                self._hurry.set()
+            self._thread.join()
+            self._thread = None
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+
+    def finish(self) -> None:
+        """Return when what was saved last is complete: on every rank, once its part is written.
+
+        Raises:
+            CheckpointError: it could not be written, or a rank's part is missing.
+        """
+        self.settle(hurry=False)
+        newest, self._newest = self._newest, None
+        if newest is None:
+            return
+        lack: str | None = None
+        for _ in polls(self._turn.store, self._within_s):
+            if self._turn.leads:
+                lack = self._complete()
+            else:  # a later one may be, and this one be gone again
+                done = any(at >= newest for at in complete(self._turn.store.names()))
+                lack = None if done else "rank 0 has not completed it"
+            if lack is None:
+                return
+        raise CheckpointError(
+            f"Step {newest.step} of {self._turn.run!r} is not complete after {self._within_s:g} s: {lack}. Every rank "
+            "must save the same steps.",
+            run=self._turn.run,
+            url=self._turn.store.url,
+        )
+
+    def _run(self, at: At, snapshot: Snapshot, delay_s: float) -> None:
+        try:
+            self._hurry.wait(delay_s)
+            write(self._turn, at, snapshot, hurry=self._hurry, within_s=self._within_s)
+            if self._turn.leads:
+                self._pending[at] = Parts(self._turn, at)
+                for _ in polls(self._turn.store, self._within_s, self._hurry):
+                    if self._complete() is None:
+                        break
+        except CheckpointError as error:
+            error.run = self._turn.run
+            self._failure = error
+        except Exception as error:  # noqa: BLE001  the training's thread raises it
+            self._failure = CheckpointError(
+                f"Step {at.step} of {self._turn.run!r} could not be saved ({type(error).__name__}: {error}).",
+                run=self._turn.run,
+                url=self._turn.store.url,
+            )
+            self._failure.__cause__ = error
+
+    def _complete(self) -> str | None:
+        """Complete what can be. What is older than that never can any more; of what is left: what the newest lacks."""
+        lacks = {at: complete_checkpoint(self._turn, at, self._pending[at]) for at in sorted(self._pending)}
+        done = [at for at, lack in lacks.items() if lack is None]
+        if done:
+            self._pending = {at: parts for at, parts in self._pending.items() if at > done[-1]}
+            clean(self._turn, self._keep)
+        return lacks[max(self._pending)] if self._pending else None
+
+
+def spread_s(rank: int, ranks: int, since_last_s: float) -> float:
+    """How long a rank waits so that all of them do not write in one burst: over a tenth of the time between saves."""
+    return min(5.0, since_last_s / 10) * rank / ranks
+
+
+def now() -> float:
+    return time.monotonic()

@@ -1,0 +1,107 @@
+"""A world's turn at a run: how its ranks find it, whether it is over, and who a rank is."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from dataclasses import dataclass
+from typing import assert_never
+
+from ..errors import CheckpointError, CheckpointFenced, SpecError
+from ..runtime import InstanceInfo, instance_info
+from .decisions import Begin, Join, Stale, Wait, entry
+from .records import Term, World, term_key, term_number
+from .store import Store, polls
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What a rank needs to take part."""
+
+    store: Store
+    run: str
+    rank: int
+    term: Term
+
+    @property
+    def leads(self) -> bool:
+        return self.rank == 0
+
+    @property
+    def alone(self) -> bool:
+        return self.term.size == 1
+
+    def check(self) -> None:
+        """Raises: CheckpointFenced"""
+        numbers = [number for key in self.store.names("terms") if (number := term_number(key)) is not None]
+        if numbers and max(numbers) > self.term.number:
+            raise fenced(self.run, self.store, Term.load(self.store.get(term_key(max(numbers)))))
+
+
+def this_world() -> tuple[World, int]:
+    """The world that this process is in, and its rank.
+
+    Raises:
+        SpecError: one of several processes that were not started by a pool, so that nothing tells their runs apart.
+    """
+    info: InstanceInfo = instance_info()
+    if info.pool:
+        return World(
+            info.pool,
+            info.job,
+            info.generation,
+            info.attempt if info.world_size == 1 else 0,
+            info.world_size,
+        ), info.rank
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise SpecError(
+            f"checkpoint() outside a pool is for one process, and WORLD_SIZE is {os.environ['WORLD_SIZE']} here: "
+            "run the function by pool.broadcast."
+        )
+    return World("", 0, 0, 0, 1, secrets.token_hex(8)), 0
+
+
+def begin(store: Store, run: str, world: World, rank: int, within_s: float) -> Turn:
+    """The turn of ``world``; rank 0 begins it, the others wait for that.
+
+    Raises:
+        CheckpointFenced: it is over already.
+        CheckpointError: rank 0 did not begin it in time.
+    """
+    known: dict[str, Term] = {}
+    for _ in polls(store, within_s):
+        for key in store.names("terms"):
+            if key not in known and term_number(key) is not None:
+                try:
+                    known[key] = Term.load(store.get(key))
+                except FileNotFoundError:  # an old one, just removed
+                    continue
+        match entry(world, rank, list(known.values())):
+            case Join(term):
+                return Turn(store, run, rank, term)
+            case Stale(by):
+                raise fenced(run, store, by)
+            case Begin(number):
+                term = Term.begin(number, world)
+                if store.create(term_key(number), term.dump()):
+                    return Turn(store, run, rank, term)
+            case Wait():
+                pass
+            case other:
+                assert_never(other)
+    raise CheckpointError(
+        f"Rank 0 did not open the checkpoints of {run!r} within {within_s:g} s, and rank {rank} waits for it: every "
+        "rank of a broadcast must call checkpoint(...) with the same name.",
+        run=run,
+        url=store.url,
+    )
+
+
+def fenced(run: str, store: Store, by: Term) -> CheckpointFenced:
+    who = f"generation {by.generation} of job {by.job} in pool {by.pool}" if by.pool else "another process"
+    return CheckpointFenced(
+        f"{who} has taken the checkpoints of {run!r} over: this world saves nothing any more. Two trainings at a time "
+        "need two names.",
+        run=run,
+        url=store.url,
+    )

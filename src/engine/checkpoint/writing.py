@@ -1,0 +1,164 @@
+"""One rank's part of a checkpoint, written and found complete: what runs in the background."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from threading import Event
+
+from ..errors import CheckpointError
+from .decisions import doomed, first_parts, lacking, old_terms, places, shares
+from .records import (
+    MANIFEST,
+    METADATA,
+    At,
+    Damaged,
+    Manifest,
+    Part,
+    Where,
+    digest,
+    part_of,
+    term_key,
+)
+from .snapshot import Snapshot
+from .store import Piece, polls
+from .turn import Turn
+
+
+class Parts:
+    """The parts of one checkpoint that are there, each read once."""
+
+    def __init__(self, turn: Turn, at: At) -> None:
+        self._turn = turn
+        self._at = at
+        self.records: dict[str, bytes] = {}  # by file name
+        self.known: dict[str, Part] = {}
+
+    def look(self) -> list[Part]:
+        store, folder = self._turn.store, self._at.folder
+        for key in store.names(folder):
+            name = key.rpartition("/")[2]
+            if part_of(name) is not None and name not in self.known:
+                with suppress(FileNotFoundError, Damaged):  # it is being removed
+                    data = store.get(key)
+                    self.known[name] = Part.load(data)
+                    self.records[name] = data
+        return list(self.known.values())
+
+
+def write(turn: Turn, at: At, snapshot: Snapshot, *, hurry: Event, within_s: float) -> None:
+    """Write this rank's part: first what falls to it, then what turned out that nobody else had.
+
+    Until ``hurry``, or ``within_s``, it waits for the others to say what they have.
+
+    Raises:
+        CheckpointFenced, CheckpointError
+    """
+    turn.check()
+    snapshot.hash()
+    writers = shares(snapshot.entries, turn.term.size)
+    mine = {
+        entry.digest
+        for index, entry in enumerate(snapshot.entries)
+        if snapshot.writers.get(index, writers[index] in (-1, turn.rank))
+    }
+    first = _write_part(turn, at, snapshot, 0, mine)
+    missing = first.needs() - places([first])
+    parts = Parts(turn, at)
+    for _ in polls(turn.store, within_s, hurry):
+        if not missing:
+            return
+        known = parts.look()
+        missing = first.needs() - places([first, *known])
+        if len(first_parts(known)) == turn.term.size:
+            break
+    if missing:
+        _write_part(turn, at, snapshot, 1, missing)
+
+
+def _write_part(turn: Turn, at: At, snapshot: Snapshot, number: int, digests: set[str]) -> Part:
+    store = turn.store
+    file = f"rank-{turn.rank:05}-{secrets.token_hex(4)}.distcp"
+    where: dict[str, Where] = {}
+    hashed, size = hashlib.blake2b(digest_size=32), 0
+
+    def pieces() -> Iterator[Piece]:
+        nonlocal size
+        for index, entry in enumerate(snapshot.entries):
+            if entry.digest in digests and entry.digest not in where:
+                piece = snapshot.payload(index)
+                where[entry.digest] = Where(file, size, len(piece))
+                size += len(piece)
+                hashed.update(piece)
+                yield piece
+
+    key = at.part(turn.rank, number)
+    try:
+        store.put(f"{at.folder}/{file}", pieces())
+        part = Part(
+            rank=turn.rank,
+            number=number,
+            term=at.term,
+            step=at.step,
+            entries=[] if number else snapshot.entries,
+            where=where,
+            files={file: (size, hashed.hexdigest())},
+        )
+        if store.create(key, part.dump()):
+            return part
+        store.delete(f"{at.folder}/{file}")  # an earlier life of this rank was here
+        return Part.load(store.get(key))
+    except CheckpointError:
+        with suppress(CheckpointError):  # it cannot become complete any more: make room
+            store.delete(key)
+            store.delete(f"{at.folder}/{file}")
+        raise
+
+
+def complete_checkpoint(turn: Turn, at: At, parts: Parts) -> str | None:
+    """Write the manifest where every rank's part is there; else what is lacking. For rank 0.
+
+    Raises:
+        CheckpointFenced, CheckpointError
+    """
+    known = parts.look()
+    if (lack := lacking(known, turn.term.size)) is not None:
+        return lack
+    files = {name: entry for part in known for name, entry in part.files.items()}
+    files |= {name: (len(data), digest(data)) for name, data in parts.records.items()}
+    if any(entry.kind == "tensor" for part in known for entry in part.entries):
+        from .dcp import metadata
+
+        data = metadata(known)
+        turn.store.put(f"{at.folder}/{METADATA}", [data])
+        files[METADATA] = len(data), digest(data)
+    manifest = Manifest(
+        step=at.step,
+        term=at.term,
+        generation=turn.term.generation,
+        pool=turn.term.pool,
+        world_size=turn.term.size,
+        written=datetime.now(UTC).isoformat(timespec="seconds"),
+        files=dict(sorted(files.items())),
+    )
+    turn.check()
+    turn.store.create(f"{at.folder}/{MANIFEST}", manifest.dump())
+    return None
+
+
+def clean(turn: Turn, keep: int) -> None:
+    """Delete what is not wanted any more, each checkpoint's manifest first: nobody finds a half of one."""
+    store = turn.store
+    keys = store.names()
+    done, remains = doomed(keys, term=turn.term.number, keep=keep)
+    for at in done:
+        store.delete(at.manifest)
+        store.remove(at.folder)
+    for at in remains:
+        store.remove(at.folder)
+    for number in old_terms(keys, turn.term.number):
+        store.remove(f"terms/{number:08}")
+        store.delete(term_key(number))

@@ -1,0 +1,200 @@
+"""What may be done with a run, over all the storages that there can be."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from outrider.engine.checkpoint.decisions import (
+    TERMS_KEPT,
+    Agreed,
+    Begin,
+    Join,
+    Stale,
+    Wait,
+    doomed,
+    entry,
+    lacking,
+    old_terms,
+    places,
+    shares,
+    verdict,
+)
+from outrider.engine.checkpoint.records import At, Entry, Part, Term, Where, World, complete, term_key
+
+QUICK = settings(max_examples=150, deadline=None)
+
+
+def world(pool: str = "p", job: int = 1, generation: int = 1, attempt: int = 0) -> World:
+    return World(pool, job, generation, attempt, 4)
+
+
+WORLDS = st.builds(world, st.sampled_from(["p", "q"]), st.integers(1, 2), st.integers(1, 3), st.integers(0, 2))
+
+
+# --- whose turn it is -------------------------------------------------------------------------------------------------
+
+
+def test_rank_0_begins_and_the_others_wait_for_it() -> None:
+    assert entry(world(), 0, []) == Begin(1)
+    assert entry(world(), 3, []) == Wait()
+    begun = Term.begin(1, world())
+    assert entry(world(), 0, [begun]) == Join(begun)
+    assert entry(world(), 3, [begun]) == Join(begun)
+
+
+def test_another_pool_takes_over_whoever_it_is() -> None:
+    old = Term.begin(7, world("p", generation=5))
+    assert entry(world("q", generation=1), 0, [old]) == Begin(8)
+
+
+def test_a_generation_does_not_take_over_from_a_later_one() -> None:
+    later = Term.begin(7, world(generation=2))
+    assert entry(world(generation=1), 0, [later]) == Stale(later)
+    assert entry(world(generation=3), 0, [later]) == Begin(8)
+
+
+def test_an_attempt_does_not_take_over_from_a_later_one() -> None:
+    later = Term.begin(7, world(generation=0, attempt=2))
+    assert entry(world(generation=0, attempt=1), 0, [later]) == Stale(later)
+
+
+def test_a_world_whose_turn_is_over_stays_out() -> None:
+    terms = [Term.begin(1, world("p")), Term.begin(2, world("q"))]
+    assert entry(world("p"), 0, terms) == Stale(terms[1])
+    assert entry(world("p"), 2, terms) == Stale(terms[1])
+
+
+@QUICK
+@given(st.lists(st.tuples(WORLDS, st.integers(0, 3)), max_size=30))
+def test_numbers_grow_and_a_fenced_world_never_comes_back(comers: list[tuple[World, int]]) -> None:
+    terms: list[Term] = []
+    for who, rank in comers:
+        match entry(who, rank, terms):
+            case Begin(number):
+                assert rank == 0
+                assert who not in [term.world for term in terms]
+                assert number == max((term.number for term in terms), default=0) + 1
+                terms.append(Term.begin(number, who))
+            case Join(term):
+                assert term is terms[-1]
+            case Stale(by):
+                assert by in terms
+            case Wait():
+                assert rank
+    generations = [(t.generation, t.attempt) for t in terms if (t.pool, t.job) == ("p", 1)]
+    assert generations == sorted(generations)
+
+
+# --- who writes what --------------------------------------------------------------------------------------------------
+
+ENTRIES = st.lists(st.builds(Entry, st.sampled_from("abcdefgh"), st.just("buffer"), st.integers(0, 100)), max_size=12)
+
+
+def state(content: list[Entry], rank: int) -> list[Entry]:
+    return [Entry(f"pickle-{rank}", "pickle", 10), *content]
+
+
+def part(rank: int, number: int, entries: list[Entry], written: set[str]) -> Part:
+    where = {name: Where(f"{rank}-{number}", 0, 1) for name in written}
+    return Part(rank, number, 1, 1, entries if number == 0 else [], where, {})
+
+
+def own(entries: list[Entry], rank: int, ranks: int) -> set[str]:
+    return {each.digest for each, writer in zip(entries, shares(entries, ranks), strict=True) if writer in (-1, rank)}
+
+
+@QUICK
+@given(ENTRIES, st.integers(1, 5))
+def test_ranks_that_are_alike_write_each_thing_once_and_all_together_everything(
+    content: list[Entry], ranks: int
+) -> None:
+    parts = [part(rank, 0, state(content, rank), own(state(content, rank), rank, ranks)) for rank in range(ranks)]
+    assert lacking(parts, ranks) is None
+    writers = shares(state(content, 0), ranks)
+    loads = [
+        sum(e.size for e, writer in zip(state(content, 0), writers, strict=True) if writer == r) for r in range(ranks)
+    ]
+    assert max(loads) - min(loads) <= max((e.size for e in content), default=0)
+
+
+@QUICK
+@given(st.lists(ENTRIES, min_size=1, max_size=4))
+def test_what_ranks_have_for_themselves_is_found_lacking_until_it_is_written(contents: list[list[Entry]]) -> None:
+    """CKPT-1, for ranks that are as different as can be."""
+    ranks = len(contents)
+    states = [state(content, rank) for rank, content in enumerate(contents)]
+    parts = [part(rank, 0, each, own(each, rank, ranks)) for rank, each in enumerate(states)]
+    for count in range(ranks):
+        assert lacking(parts[:count], ranks) is not None
+    for rank in range(ranks):
+        if missing := parts[rank].needs() - places(parts):
+            assert lacking(parts, ranks) is not None
+            parts.append(part(rank, 1, [], missing))
+    assert lacking(parts, ranks) is None
+    assert all({e.digest for e in each} <= places(parts) for each in states)
+
+
+# --- what may be deleted ----------------------------------------------------------------------------------------------
+
+ATS = st.builds(At, st.integers(1, 4), st.integers(0, 6))
+
+
+def keys_of(finished: set[At], remains: set[At], terms: int) -> list[str]:
+    return [
+        *(key for at in finished for key in (at.manifest, at.part(0, 0))),
+        *(at.part(0, 0) for at in remains - finished),
+        *(term_key(number) for number in range(1, terms + 1)),
+    ]
+
+
+@QUICK
+@given(st.sets(ATS), st.sets(ATS), st.integers(1, 4), st.integers(1, 5), st.integers(0, 4))
+def test_the_newest_stay_and_so_does_what_is_being_written(
+    finished: set[At], remains: set[At], term: int, terms: int, keep: int
+) -> None:
+    keys = keys_of(finished, remains, terms)
+    done, rest = doomed(keys, term=term, keep=keep)
+    if term < terms:
+        assert (done, rest) == ([], [])  # fenced
+    assert set(complete(keys)[: max(keep, 1)]) & set(done) == set()  # CKPT-2
+    assert set(done) <= finished
+    assert set(rest) <= remains - finished
+    newest = max((at for at in finished if at.term == term), default=None)
+    assert all(newest is not None and at < newest for at in rest)
+
+
+@QUICK
+@given(st.sets(ATS, min_size=1), st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3)), max_size=6))
+def test_however_many_clean_at_once_one_is_left(finished: set[At], cleaners: list[tuple[int, int]]) -> None:
+    """Each has looked before any of them deletes (CKPT-2)."""
+    keys = keys_of(finished, set(), 0)
+    deleted = {at for term, keep in cleaners for at in doomed(keys, term=term, keep=keep)[0]}
+    assert max(finished) not in deleted
+
+
+@QUICK
+@given(st.sets(ATS), st.integers(0, 6))
+def test_what_a_fenced_world_completes_late_does_not_come_first(finished: set[At], step: int) -> None:
+    """CKPT-3"""
+    late = At(1, step)
+    order = complete(at.manifest for at in {*finished, late})
+    assert all(order.index(at) < order.index(late) for at in finished if at.term > 1)
+
+
+def test_old_terms_go_and_the_latest_stay() -> None:
+    keys = [term_key(number) for number in range(1, 21)]
+    gone = old_terms(keys, 20)
+    assert gone == list(range(1, 21 - TERMS_KEPT))
+
+
+# --- what is agreed ---------------------------------------------------------------------------------------------------
+
+
+@QUICK
+@given(st.dictionaries(st.integers(0, 3), st.sampled_from(["", "", "torn"])))
+def test_a_world_agrees_when_every_rank_has_read_it(votes: dict[int, str]) -> None:
+    """CKPT-4"""
+    result = verdict(At(1, 1), votes, 4)
+    assert (result == Agreed(At(1, 1))) == (set(votes) == {0, 1, 2, 3} and not any(votes.values()))
+    assert isinstance(result, str) == any(votes.values())
