@@ -1,0 +1,166 @@
+"""Failures of a bootstrap as users read them, with what to do next: from what its commands printed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ..errors import BootstrapError
+
+LOG_LINES = 20  # of a command's end, in a message
+
+_OFFLINE = "have packages fetched on this computer: Image(offline=True)"
+_PYTHON = "install the right Python on that host, or name it: Image(python='/path/to/python3')"
+_BY_HAND = "run the command there by hand to see more"
+_LONGER = "if it only was slow, raise Image(bootstrap_timeout=...)"
+
+
+class _Sign(NamedTuple):
+    """``words``: as programs say them, whichever of them; in any command's log or in those of one ``phase``."""
+
+    words: tuple[str, ...]
+    hint: str
+    phase: str | None = None
+    alike: bool = False  # on every host: the image asks for what there is not
+
+    def is_in(self, text: str) -> bool:
+        return any(re.search(word, text, re.IGNORECASE) for word in self.words)
+
+
+# The first that matches counts: a full disk explains everything else.
+_SIGNS = (
+    _Sign(
+        ("no space left on device", "disk quota exceeded", r"os error 28\b"),
+        "free space on that disk, or set OUTRIDER_CACHE in the host's environment to a folder on another",
+    ),
+    _Sign(
+        ("read-only file system", "cache .* cannot be written"),
+        "set OUTRIDER_CACHE in the host's environment to a folder that this user can write",
+    ),
+    _Sign(
+        ("unable to locate package", "has no installation candidate", r"version '.*' for '.*' was not found"),
+        "check the names in Image(apt=...): this host's release of Debian or Ubuntu may call them differently",
+        "apt",
+    ),
+    _Sign(
+        ("could not get lock", "unable to (acquire|lock)"),
+        "another installer runs on that host: wait for it, or end it (`ps aux | grep -e apt -e dpkg`)",
+        "apt",
+    ),
+    _Sign(
+        ("temporary failure resolving", "could not resolve", "failed to fetch", "unable to connect", "timed out"),
+        "see whether that host reaches its Debian mirror, or install by hand there what Image(apt=...) names",
+        "apt",
+    ),
+    _Sign(
+        (r"hash(es)? (mismatch|for)", "hash mismatch"),
+        "the index serves other files than the lock names: lock again, or name the right index",
+        "packages",
+        alike=True,
+    ),
+    _Sign(
+        ("401 unauthorized", "403 forbidden", "invalid credentials", "authentication"),
+        "give the index its password: Image(pip_indexes=[Secret('https://user:password@host/simple')])",
+        "packages",
+        alike=True,
+    ),
+    _Sign(
+        ("invalid peer certificate", "certificate verify", "unknownissuer", "tls handshake"),
+        f"the host does not trust the index's certificate: install it there, or {_OFFLINE}",
+    ),
+    _Sign(
+        ("timed? ?out", "timeout"),
+        f"the index does not answer: check it, or {_OFFLINE}",
+        "packages",
+    ),
+    _Sign(
+        ("dns error", "failed to lookup", "connection refused", "network is unreachable", "error sending request"),
+        f"the index cannot be reached: open the way, or {_OFFLINE}",
+        "packages",
+    ),
+    _Sign(
+        (
+            "no solution found",
+            "not found in the package registry",
+            "was not found in the provided package locations",
+            "there (is|are) no versions? of",
+            "has no wheels with a matching",
+        ),
+        "check the names and versions of the packages, or name an index that has them: Image(pip_indexes=[...])",
+        "packages",
+        alike=True,
+    ),
+    _Sign(
+        (r"error: command .*(gcc|cc|g\+\+)", "gcc: not found", "failed to build"),
+        "a package is compiled there: give it a compiler, Image(apt=['build-essential']), or take one that has a wheel",
+        "packages",
+    ),
+    _Sign(("no interpreter found", "downloads? .*(disabled|never)", "failed to (download|install)"), _PYTHON, "python"),
+    _Sign(
+        (r"no module named '?_?(ctypes|ssl|asyncio|multiprocessing|json|concurrent)",),
+        "its Python is not whole (python3-minimal?): install the package python3 there",
+    ),
+)
+_BY_PHASE = {
+    "probe": "log in there with the same user and key, and run `uname -a; python3 -V`",
+    "upload": "see whether the user can write into the cache, and whether tar and gzip are there",
+    "python": _PYTHON,
+    "apt": _BY_HAND,
+    "packages": _BY_HAND,
+    "files": "see whether the user can write into the cache",
+    "run": f"{_BY_HAND}: it ran in the folder of the includes, with the image's Python first in PATH",
+    "executor": "look at the lines below: they end with the executor's own log",
+}
+_WHEN_LATE = {
+    "probe": "see why that host does not answer: log in there, and look at its load and its disks",
+    "apt": f"see whether that host reaches its Debian mirror; {_LONGER}",
+    "packages": f"see whether the index answers that host, or {_OFFLINE}; {_LONGER}",
+    "python": f"{_PYTHON}; {_LONGER}",
+}
+
+
+class Advice(NamedTuple):
+    hint: str  # what to do next, in one clause
+    alike: bool  # whether another host would fail in the same way
+
+
+def advice(phase: str, texts: Sequence[str], *, exit_status: int | None = None, timed_out: bool = False) -> Advice:
+    """From what is known of a failure."""
+    text = "\n".join(texts)
+    for sign in _SIGNS:
+        if sign.phase in (None, phase) and (phase != "run" or sign is _SIGNS[0]) and sign.is_in(text):
+            return Advice(sign.hint, sign.alike)
+    if timed_out:
+        return Advice(_WHEN_LATE.get(phase, f"see what it did last, below; {_LONGER}"), alike=False)
+    if exit_status in (-9, 137):
+        hint = "the host killed it, as it does when its memory is full: use a larger one, or do less at once"
+        return Advice(hint, alike=False)
+    return Advice(_BY_PHASE.get(phase, "try again"), alike=False)
+
+
+def explained(
+    phase: str,
+    reason: str,
+    *,
+    command: str | None = None,
+    exit_status: int | None = None,
+    log: Sequence[str] = (),
+    hint: str = "",
+    alike: bool = False,
+    timed_out: bool = False,
+) -> BootstrapError:
+    """The error for a failure, with advice where there is no ``hint`` yet."""
+    log = log[-LOG_LINES:]
+    known = advice(phase, [reason, *log], exit_status=exit_status, timed_out=timed_out)
+    hint = hint or known.hint
+    story = "".join(f"\n  | {line}" for line in log)
+    return BootstrapError(
+        f"Bringing the image failed in phase {phase}: {reason}. Next: {hint}.{story}",
+        phase=phase,
+        command=command,
+        exit_status=exit_status,
+        log=log,
+        hint=hint,
+        alike=alike or known.alike,
+    )

@@ -1,0 +1,107 @@
+"""Debian packages: installed where they are missing, by root or with sudo, one installer at a time.
+
+The agent may run on a Python as old as 3.8.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Sequence
+
+from .work import Failed, Work
+
+_LOCK_S = 300  # another installer may hold the lock for so long: a fresh machine's unattended upgrades do
+_RETRY_S = 2.0
+_QUIETLY = ("env", "DEBIAN_FRONTEND=noninteractive", "NEEDRESTART_MODE=a", "APT_LISTCHANGES_FRONTEND=none")
+_OPTIONS = (
+    *("-q", "-o", f"DPkg::Lock::Timeout={_LOCK_S}", "-o", "Acquire::Retries=2"),
+    *("-o", "Acquire::http::Timeout=30", "-o", "Acquire::https::Timeout=30"),
+)
+_LOCKED = re.compile(r"could not get lock|unable to (acquire|lock)", re.IGNORECASE)
+
+
+def missing(packages: Sequence[str]) -> list[str]:
+    """Those that are not there, or not in the version that is asked for.
+
+    Raises:
+        Failed: not a Debian.
+    """
+    if shutil.which("dpkg-query") is None or shutil.which("apt-get") is None:
+        raise Failed("this host has no apt", hint="Image(apt=...) is for Debian and Ubuntu: leave it out for this host")
+    return [package for package in packages if not _is_installed(package)]
+
+
+def install(work: Work, packages: Sequence[str]) -> None:
+    """
+    Raises:
+        Failed
+    """
+    become = _root(packages)
+    try:
+        _apt(work, become, "update")
+    except Failed as failure:  # one broken source of many does not matter if the packages can be had all the same
+        work.line(f"{failure.reason}: trying with the package lists that are there")
+    try:
+        _apt(work, become, "install", "--yes", "--no-install-recommends", "--", *packages)
+    except Failed as failure:
+        if not any("dpkg was interrupted" in line for line in failure.log):
+            raise
+        work.run([*become, *_QUIETLY, "dpkg", "--configure", "-a"], shown="dpkg --configure -a")
+        _apt(work, become, "install", "--yes", "--no-install-recommends", "--", *packages)
+
+
+def _is_installed(package: str) -> bool:
+    name, _, version = package.partition("=")
+    asked = subprocess.run(  # noqa: S603
+        ["dpkg-query", "--show", "--showformat", "${db:Status-Status} ${Version}\n", name.partition("/")[0]],  # noqa: S607
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        check=False,
+    )
+    states = [line.split(" ") for line in asked.stdout.decode(errors="replace").splitlines()]
+    return any(state[0] == "installed" and version in ("", state[-1]) for state in states)
+
+
+def _root(packages: Sequence[str]) -> list[str]:
+    """What goes in front of a command for root."""
+    if os.geteuid() == 0:
+        return []
+    by_hand = f"sudo apt-get install {' '.join(packages)}"
+    if shutil.which("sudo") is None:
+        raise Failed("apt needs root, and there is no sudo", hint=f"log in as root, or install by hand: {by_hand}")
+    asked = subprocess.run(
+        ["sudo", "-n", "true"],  # noqa: S607
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    if asked.returncode != 0:
+        raise Failed(
+            "apt needs root, and sudo asks for a password",
+            command="sudo -n true",
+            exit_status=asked.returncode,
+            log=asked.stderr.decode(errors="replace").splitlines()[-3:],
+            hint=f"allow this user sudo without a password, or install by hand: {by_hand}",
+        )
+    return ["sudo", "-n"]
+
+
+def _apt(work: Work, become: Sequence[str], *arguments: str) -> None:
+    """apt's own patience is for dpkg's lock, and not for that of the package lists."""
+    deadline = time.monotonic() + _LOCK_S
+    while True:
+        try:
+            work.run([*become, *_QUIETLY, "apt-get", *_OPTIONS, *arguments], shown=f"apt-get {' '.join(arguments)}")
+        except Failed as failure:
+            if not any(map(_LOCKED.search, failure.log)) or time.monotonic() > deadline:
+                raise
+            work.line("another installer holds apt's lock: waiting")
+            time.sleep(_RETRY_S)
+        else:
+            return

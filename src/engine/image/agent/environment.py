@@ -1,0 +1,162 @@
+"""The node's Python environment: one per digest, made by uv beside its place and renamed there, then only used.
+
+The agent may run on a Python as old as 3.8.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import socket
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from . import files
+from .inbox import Inbox
+from .work import Failed, Work
+
+_REACH_S = 4.0  # a SYN is sent again after 1 and 3 s
+_POLL_S = 0.2
+
+
+def prepare(work: Work, inbox: Inbox, cache: Path, plan: Mapping[str, Any]) -> Path:
+    """The environment's interpreter. ``plan``: see `outrider.engine.image.plan`.
+
+    Raises:
+        Failed
+    """
+    place: Path = cache / "envs" / plan["digest"]
+    python = place / "bin" / "python"
+    if _works(python):
+        return python
+    place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with _alone(work, place.with_suffix(".lock")):
+        if _works(python):  # another pool has made it meanwhile
+            return python
+        beside = place.with_suffix(".new")
+        for leftover in (beside, place):  # of one that was killed; of one whose Python is gone
+            shutil.rmtree(leftover, ignore_errors=True)
+        with work.half_made(beside):
+            _make(work, inbox, cache, plan, beside)
+            beside.rename(place)
+    return python
+
+
+def _make(work: Work, inbox: Inbox, cache: Path, plan: Mapping[str, Any], place: Path) -> None:
+    uv = _Uv(work, cache, plan)
+    with work.during("python", plan["python"]):
+        uv.run("venv", "--no-project", "--relocatable", *plan["venv"], "--python", plan["python"], str(place))
+    if not plan["requirements"]:
+        return
+    scratch = place.with_suffix(".wheels")
+    with work.during("packages"), work.half_made(scratch):
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir(mode=0o700)
+        requirements, sources = plan["requirements"], []
+        offline = plan["offline"]
+        if offline is None and not uv.has_way_out():
+            work.line("this host does not reach the package index: packages come from the client")
+            offline = True
+        if offline:
+            requirements = _fetch(work, inbox, cache / "files", scratch)
+            sources = ["--offline", "--no-index"]
+        elif plan["constraints"]:
+            (scratch / "constraints.txt").write_text(plan["constraints"])
+            sources = ["--constraints", "constraints.txt"]
+        install = ("pip", "install", "--python", str(place / "bin" / "python"), *sources, *plan["install"])
+        folder = scratch if offline else None
+        uv.run(*install, "--requirements", "-", stdin=requirements.encode(), cwd=scratch, folder=folder)
+
+
+def _fetch(work: Work, inbox: Inbox, store: Path, folder: Path) -> str:
+    """Have the client find the wheels and send those that are not here; what to install from ``folder``."""
+    work.say("need", wheels=True)
+    answer = inbox.next()
+    wheels: Sequence[Sequence[Any]] = answer["wheels"]
+    files.receive(work, inbox, store, {digest: size for _, digest, size in wheels})
+    for name, digest, _ in wheels:
+        source = store / digest
+        try:
+            os.link(source, folder / name)
+        except OSError:  # another file system
+            (folder / name).symlink_to(source)
+        os.utime(source)
+    return str(answer["requirements"])
+
+
+class _Uv:
+    """The binary, and what it is told by its environment: indexes may contain passwords, so not by its arguments."""
+
+    def __init__(self, work: Work, cache: Path, plan: Mapping[str, Any]) -> None:
+        self._work, self._plan = work, plan
+        self._binary = str(cache / plan["uv"])
+        self._base = {
+            **os.environ,
+            "NO_COLOR": "1",
+            "UV_CACHE_DIR": str(cache / "uv-cache"),
+            "UV_NO_PROGRESS": "1",
+            "UV_PYTHON_INSTALL_DIR": str(cache / "pythons"),
+        }
+        self._base.setdefault("UV_HTTP_TIMEOUT", "30")
+        self._online = {**self._base, **plan["uv_env"]}
+
+    def run(
+        self, *arguments: str, stdin: bytes = b"", cwd: Path | None = None, folder: Path | None = None
+    ) -> list[str]:
+        """``folder``: of the wheels that are to be used, and nothing else."""
+        env = self._online if folder is None else {**self._base, "UV_FIND_LINKS": str(folder)}
+        return self._work.run(
+            [self._binary, *arguments], env=env, cwd=cwd, stdin=stdin, shown=f"uv {' '.join(arguments)}"
+        )
+
+    def has_way_out(self) -> bool:
+        """Whether one of the indexes, or a proxy, can be connected to. Which is the default one only uv knows."""
+        if any(self._online.get(name) for name in ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")):
+            return True
+        indexes = list(self._plan["indexes"])
+        with suppress(Failed):
+            lines = self.run(
+                "--quiet", "pip", "compile", "--no-header", "--emit-index-url", "-", stdin=b"\n", cwd=Path("/")
+            )
+            indexes += [line.split(" ", 1)[1] for line in lines if "index-url " in line]
+        return any(map(_is_reachable, indexes))
+
+
+def _is_reachable(index: str) -> bool:
+    url = urlsplit(index)
+    if url.scheme == "file" or not url.hostname:
+        return url.scheme == "file" and Path(url.path).is_dir()
+    try:
+        socket.create_connection((url.hostname, url.port or (80 if url.scheme == "http" else 443)), _REACH_S).close()
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def _alone(work: Work, lock: Path) -> Iterator[None]:
+    """Two pools that want the same environment: one makes it, the other waits."""
+    fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        told = False
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if not told:
+                    work.line("another pool is making this environment: waiting for it")
+                    told = True
+                time.sleep(_POLL_S)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _works(python: Path) -> bool:
+    return os.access(python, os.X_OK)  # follows the link: its base may have been removed

@@ -1,0 +1,182 @@
+"""Starts the executor on the prepared node, in a directory of the pool's own.
+
+The agent may run on a Python as old as 3.8.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import glob
+import hashlib
+import os
+import shutil
+import signal
+import stat
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from .work import TAIL_LINES, Failed, Work
+
+_SUN_PATH = 104  # bytes of a socket's path that every system takes, its NUL included
+_TAKEOVER_S = 10.0
+
+
+@contextmanager
+def in_charge(directory: Path) -> Iterator[None]:
+    """One agent per node: a client that comes back after its connection was lost ends the one it had started before."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    directory.chmod(0o700)
+    fd = _locked(directory / "agent")
+    try:
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, str(os.getpid()).encode(), 0)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _locked(path: Path) -> int:
+    """The lock file's descriptor, when nobody else has it."""
+    began = time.monotonic()
+    while True:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waited = time.monotonic() - began
+            with suppress(OSError, ValueError):
+                os.kill(int(os.pread(fd, 20, 0)), signal.SIGTERM if waited < _TAKEOVER_S else signal.SIGKILL)
+            os.close(fd)
+            if waited > 2 * _TAKEOVER_S:
+                raise Failed("an earlier bootstrap of this node does not end") from None
+            time.sleep(0.1)
+        else:
+            with suppress(OSError):  # whoever had it has removed its folder with the file: lock the one that is there
+                if path.stat().st_ino == os.fstat(fd).st_ino:
+                    return fd
+            os.close(fd)
+
+
+def is_running(directory: Path) -> bool:
+    """Whether the directory's executor is: then all of this has been done already."""
+    try:
+        fd = os.open(directory / "lock", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    else:
+        return False
+    finally:
+        os.close(fd)
+
+
+def end_others(pools: Path, machine: str, own: Path) -> None:
+    """What this pool left on this machine when it lost it: its generation is over, and its processes with it.
+
+    Raises:
+        Failed: one does not end.
+    """
+    for directory in pools.glob(f"{glob.escape(machine)}~*"):
+        if directory == own:
+            continue
+        began = time.monotonic()
+        while is_running(directory):
+            waited = time.monotonic() - began
+            if waited > 2 * _TAKEOVER_S:
+                raise Failed(f"an executor that this pool had here before does not end (see {directory})")
+            _kill(directory, signal.SIGTERM if waited < _TAKEOVER_S else signal.SIGKILL)
+            time.sleep(0.02)
+        _remove(directory)
+
+
+def _kill(directory: Path, number: signal.Signals) -> None:
+    """The daemon; its fork server then ends the tasks. A number that another process has by now is spared."""
+    with suppress(OSError, ValueError):
+        pid = int((directory / "lock").read_text())
+        if os.fsencode(directory) in Path(f"/proc/{pid}/cmdline").read_bytes():
+            os.kill(pid, number)
+
+
+def door_of(directory: Path) -> Path:
+    """Where its socket is: in the directory, or, where that path is too long for one, in /tmp."""
+    door = directory / "door"
+    if len(os.fsencode(door.with_suffix(".new"))) < _SUN_PATH:
+        return door
+    name = hashlib.sha256(os.fsencode(directory)).hexdigest()[:16]
+    return Path(tempfile.gettempdir()) / f"outrider-{os.getuid()}-{name}" / "door"
+
+
+def start(
+    work: Work,
+    python: Path,
+    runtime: Path,
+    directory: Path,
+    *,
+    address: str | None,
+    lease_s: float,
+    env: Mapping[str, str],
+) -> Path:
+    """Its socket, when that can be connected to.
+
+    Raises:
+        Failed: with the end of its own log.
+    """
+    door = door_of(directory)
+    if door.parent != directory:
+        _private(door.parent)
+        work.scratch.append(door.parent)
+    log = directory / "log"
+    with suppress(FileNotFoundError):
+        log.unlink()
+    options = ["--directory", str(directory), "--door", str(door), "--lease", str(lease_s), "--remove"]
+    if address is not None:
+        options += ["--address", address]
+    try:
+        work.run([str(python), "-I", str(runtime), "daemon", *options], env=env)
+    except Failed as failure:
+        with suppress(OSError):
+            failure.log = [*failure.log, *log.read_text(errors="replace").splitlines()][-TAIL_LINES:]
+        raise
+    return door
+
+
+def sweep(pools: Path, host: str) -> None:
+    """Directories whose executor was killed, by a crash or a power cut of this very host."""
+    with suppress(OSError), os.scandir(pools) as entries:
+        for entry in entries:
+            directory = Path(entry.path)
+            if (
+                entry.stat().st_mtime < time.time() - 86400
+                and _text(directory / "host") == host
+                and not is_running(directory)
+            ):
+                _remove(directory)
+
+
+def _remove(directory: Path) -> None:
+    """That of an executor that has gone, with the folder of its socket where that is elsewhere."""
+    for folder in {door_of(directory).parent, directory}:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _private(directory: Path) -> None:
+    """In a folder where anybody may write, ours is ours or it is not used."""
+    with suppress(FileExistsError):
+        directory.mkdir(mode=0o700)
+    found = directory.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise Failed(f"{directory} is there and is not a private folder of this user", hint=f"remove {directory}")
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

@@ -1,0 +1,73 @@
+"""The user's own files on the node: kept by content, laid out anew for each pool.
+
+The agent may run on a Python as old as 3.8.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from .inbox import Inbox
+from .work import Work
+
+_KEPT_S = 30 * 86400  # a file that no pool has used for so long is forgotten
+
+
+def receive(work: Work, inbox: Inbox, store: Path, wanted: Mapping[str, int]) -> None:
+    """See to it that each of ``wanted`` (size by SHA-256) is in ``store``: the client sends those that are not."""
+    store.mkdir(mode=0o700, parents=True, exist_ok=True)
+    missing = [name for name, size in wanted.items() if not _has(store / name, size)]
+    if not missing:
+        return
+    inbox.store_in(store)
+    work.say("need", files=missing)
+    left = set(missing)
+    while left:
+        left.discard(inbox.next().get("sha256", ""))
+    size = sum(wanted[name] for name in missing)
+    work.line(f"received {len(missing)} of {len(wanted)} files, {_in_words(size)}")
+
+
+def lay_out(tree: Path, store: Path, entries: Sequence[Sequence[Any]]) -> None:
+    """The folder ``tree``, of exactly these ``(path, sha256, size, is_executable)``: beside, then renamed."""
+    beside = tree.with_name(f"{tree.name}.new")
+    shutil.rmtree(beside, ignore_errors=True)
+    beside.mkdir(mode=0o700)
+    now = time.time()
+    for path, name, _, executable in entries:
+        target, source = beside / path, store / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)  # not linked: a task may write into its file
+        if executable:
+            target.chmod(0o755)
+        os.utime(source, (now, now))
+    shutil.rmtree(tree, ignore_errors=True)
+    beside.rename(tree)
+
+
+def forget(store: Path) -> None:
+    """What has not been used for a long time, and what a killed agent left half received."""
+    limit = time.time() - _KEPT_S
+    with suppress(OSError), os.scandir(store) as entries:
+        for entry in entries:
+            if entry.stat().st_mtime < limit:
+                Path(entry.path).unlink()
+
+
+def _has(path: Path, size: int) -> bool:
+    try:
+        return path.stat().st_size == size
+    except OSError:
+        return False
+
+
+def _in_words(size: int) -> str:
+    if size < 10_000:
+        return f"{size} bytes"
+    return f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size // 1000} kB"

@@ -1,0 +1,212 @@
+"""The agent's own work: what it tells the client, the commands it runs, and their end with its own.
+
+The agent may run on a Python as old as 3.8.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from outrider.engine.executor import process
+
+from . import frames
+
+TAIL_LINES = 40
+LINE_CHARACTERS = 500
+_KEPT_LINES = 10_000
+_GRACE_S = 2.0  # for what root runs for us: only its sudo can end it, and that by SIGTERM
+_TRAILING_S = 1.0  # for output still on its way when its command has ended; a process left behind may hold the pipe
+
+
+class Failed(Exception):
+    """A phase cannot be done. ``log``: the end of what its command printed."""
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        command: str = "",
+        exit_status: int | None = None,
+        log: Sequence[str] = (),
+        hint: str = "",
+    ) -> None:
+        super().__init__(reason)
+        self.reason, self.command, self.exit_status, self.log, self.hint = reason, command, exit_status, log, hint
+
+
+class Work:
+    """One bootstrap. ``out`` is the client's; nothing else may write to it."""
+
+    def __init__(self, out: int) -> None:
+        self._out = out
+        self._saying = threading.RLock()  # a signal's handler says something too
+        self._secrets: list[str] = []
+        self._over = False
+        self.phase = "probe"
+        self.scratch: list[Path] = []  # folders that are removed if it does not succeed
+        process.adopt_orphans()  # what our commands leave behind can be ended too
+
+    def hide(self, secrets: Sequence[str]) -> None:
+        """From now on these texts are not said."""
+        self._secrets = sorted(secrets, key=len, reverse=True)
+
+    def say(self, kind: str, **facts: Any) -> None:
+        with self._saying:
+            if not self._over:
+                self._over = kind in ("result", "failed")
+                frames.say(self._out, kind, **facts)
+
+    def fail(self, failure: Failed, *, timed_out: bool = False) -> None:
+        self.say(
+            "failed",
+            phase=self.phase,
+            reason=self._shown(failure.reason),
+            command=self._shown(failure.command),
+            exit_status=failure.exit_status,
+            log=[self._shown(line) for line in failure.log],
+            hint=failure.hint,
+            timed_out=timed_out,
+        )
+
+    @contextmanager
+    def during(self, name: str, text: str = "") -> Iterator[None]:
+        self.phase, began = name, time.monotonic()
+        self.say("phase", name=name, state="started", text=text, seconds=0.0)
+        yield
+        self.say("phase", name=name, state="finished", text="", seconds=round(time.monotonic() - began, 3))
+
+    def line(self, text: str) -> None:
+        """Something that happens, for whoever watches."""
+        self.say("phase", name=self.phase, state="line", text=self._shown(text), seconds=0.0)
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | Path | None = None,
+        stdin: bytes = b"",
+        shown: str = "",
+    ) -> list[str]:
+        """The lines that a command printed, each also told as it comes.
+
+        Raises:
+            Failed: it could not be started, or its exit status is not 0.
+        """
+        command = shown or " ".join(map(shlex.quote, argv))
+        try:
+            running = subprocess.Popen(  # noqa: S603 - the user's own words, and ours
+                argv,
+                env=None if env is None else dict(env),
+                cwd=cwd,
+                stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise Failed(f"{argv[0]} cannot be run: {error.strerror}", command=command) from error
+        lines: deque[str] = deque(maxlen=_KEPT_LINES)
+        listening = threading.Thread(target=self._listen, args=(running, lines), daemon=True)
+        listening.start()
+        if running.stdin is not None:
+            with suppress(BrokenPipeError):  # its exit status says why
+                running.stdin.write(stdin)
+                running.stdin.close()
+        status = running.wait()
+        listening.join(_TRAILING_S)
+        if status != 0:
+            how = f"exit status {status}" if status > 0 else f"signal {signal.Signals(-status).name}"
+            raise Failed(
+                f"{_short(command)} ended with {how}",
+                command=command,
+                exit_status=status,
+                log=list(lines)[-TAIL_LINES:],
+            )
+        return list(lines)
+
+    def _listen(self, running: subprocess.Popen[bytes], lines: deque[str]) -> None:
+        """Of a progress bar, what was last written on its line."""
+        assert running.stdout is not None
+        with running.stdout as output:
+            for raw in output:
+                text = raw.decode(errors="replace").rstrip().rpartition("\r")[2]
+                if text:
+                    lines.append(text)
+                    self.line(text)
+
+    def end(self, reason: str, *, timed_out: bool = False) -> None:
+        """The client is gone, or we take too long: end the process, unless its result has been said.
+
+        Also when somebody is stuck saying something, because a connection is dead and nobody has noticed.
+        """
+        os.set_blocking(self._out, False)
+        if self._saying.acquire(timeout=_GRACE_S):
+            try:
+                if self._over:
+                    os.set_blocking(self._out, True)
+                    return
+                with suppress(OSError):
+                    self.fail(Failed(reason), timed_out=timed_out)
+            finally:
+                self._saying.release()
+        self.clear()
+        os._exit(1)
+
+    @contextmanager
+    def half_made(self, folder: Path) -> Iterator[Path]:
+        """A folder that is gone when this is left, however that is; unless it has been renamed."""
+        self.scratch.append(folder)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            self.scratch.remove(folder)
+
+    def clear(self) -> None:
+        """Nothing of ours is left running, and no half of anything in the pool's own folder."""
+        me = os.getpid()
+        for pid in process.descendants(me):
+            with suppress(OSError):
+                os.kill(pid, signal.SIGTERM)
+        deadline = time.monotonic() + _GRACE_S
+        while _alive(me) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        while (left := _alive(me)) and time.monotonic() < deadline + _GRACE_S:  # longer: it is root's, and we cannot
+            for pid in left:
+                process.kill_tree(pid)
+            time.sleep(0.02)
+        for folder in self.scratch:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _shown(self, text: str) -> str:
+        for secret in self._secrets:
+            text = text.replace(secret, "****")
+        return text if len(text) <= LINE_CHARACTERS else f"{text[: LINE_CHARACTERS - 3]}..."
+
+
+def _alive(pid: int) -> list[int]:
+    return [child for child in process.children(pid) if not _is_zombie(child)]
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"Z"
+    except OSError:
+        return True
+
+
+def _short(command: str) -> str:
+    line = command.splitlines()[0]
+    return line if len(line) <= 120 else f"{line[:117]}..."

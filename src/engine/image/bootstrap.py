@@ -1,0 +1,340 @@
+"""Brings a prepared image onto one host, over any `Shell`: probe, runtime, agent. Idempotent; safe to cancel."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import shlex
+import time
+import zlib
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..errors import BootstrapError
+from ..secrets import Scrubber
+from . import plan, probe, wheels
+from .advice import LOG_LINES, explained
+from .agent import frames
+from .phase import Phase
+from .prepare import ClientFacts, Prepared, prepare
+from .probe import Host
+from .shell import Exit, Shell
+
+__all__ = ["Bootstrapped", "ClientFacts", "Phase", "Prepared", "bootstrap", "prepare"]
+
+_NOT_IN_PATHS = re.compile(
+    r"[^A-Za-z0-9@._-]"
+)  # the folder's name is in lists of paths: the colon of a port parts them
+_PIECE_BYTES = 256 << 10
+_PACKED_BYTES = 8 << 20  # a larger file is sent as it is: wheels are compressed already
+_CEDE_S = 2.0  # the agent gives up by itself so much before we do, and says what it was doing
+
+# One line each, without quotes inside that some login shell might read differently.
+_UNPACK = (
+    'umask 077; mkdir -p "$1" && cd "$1" && t=$(mktemp -d ".$2.XXXXXX") || exit 1; trap "rm -rf $t" EXIT; '
+    'tar -xzf - -C "$t" && if [ -e "$2" ]; then :; else mv -T "$t" "$2" || [ -e "$2" ]; fi'
+)
+
+Progress = Callable[[Phase], None]
+
+
+class Bootstrapped(NamedTuple):
+    """A node whose executor runs. All are paths there."""
+
+    door: str  # the executor's unix socket
+    python: str  # the tasks' interpreter
+    runtime: str  # the folder to run: ``<python> -I <runtime> bridge <door>``
+
+
+async def bootstrap(
+    shell: Shell,
+    prepared: Prepared,
+    *,
+    pool: str,
+    machine: str,
+    node: int,
+    address: str | None,
+    lease_s: float,
+    progress: Progress = lambda _: None,
+) -> Bootstrapped:
+    """Leave the host with a running executor for ``pool``'s ``node``, within the image's ``bootstrap_timeout``.
+
+    ``machine`` is this host among the pool's: what earlier nodes of the pool may have left running there is ended.
+    ``address``: by which the pool's other nodes reach this one; None: it finds out itself. Cancelled, or when the
+    connection is lost, what runs on the host ends, and doing it again goes on with what is there already.
+
+    Raises:
+        BootstrapError: this host, or this image, cannot do it; says what to do.
+        ConnectionError: the connection was lost; try again.
+    """
+    work = _Bootstrap(shell, prepared, progress)
+    limit_s = prepared.image.bootstrap_timeout
+    try:
+        async with asyncio.timeout(limit_s):
+            return await work.run(f"{pool}-{_NOT_IN_PATHS.sub('_', machine)}", node, address, lease_s)
+    except TimeoutError:
+        raise work.hung() from None
+
+
+class _Bootstrap:
+    def __init__(self, shell: Shell, prepared: Prepared, progress: Progress) -> None:
+        self._shell, self._prepared = shell, prepared
+        self._scrub = Scrubber(plan.hidden(prepared))
+        self._tell = progress
+        self._phase = "probe"
+        self._lines: list[str] = []  # the present phase's
+        self._deadline = time.monotonic() + prepared.image.bootstrap_timeout
+
+    async def run(self, machine: str, node: int, address: str | None, lease_s: float) -> Bootstrapped:
+        prepared = self._prepared
+        runtime = f"runtime/{prepared.runtime.digest}"
+        with self._during("probe"):
+            host, choice, tool = await self._survey(runtime)
+        uv = "" if tool is None else tool.place
+        missing = [] if runtime in host.present else [(runtime, prepared.runtime.data)]
+        if tool is not None and uv not in host.present:
+            missing.append((uv, await prepared.depot.packed(tool)))
+        if missing:
+            size = sum(len(data) for _, data in missing)
+            with self._during("upload", f"{size / 1e6:.1f} MB"):
+                self._room(host, size)
+                await asyncio.gather(*(self._upload(host, path, data) for path, data in missing))
+        if choice.agent is None:
+            with self._during("python", f"Python {choice.base}, from uv"):
+                agent = await self._fetch_python(host, choice.base, uv)
+        else:
+            agent = choice.agent.path
+        made = plan.environment(prepared, host, choice, f"{uv}/uv")
+        order = plan.order(
+            prepared,
+            host,
+            choice.base,
+            made,
+            runtime=f"{host.cache}/{runtime}",
+            machine=machine,
+            name=f"{machine}~{node}",
+            address=address,
+            lease_s=lease_s,
+            timeout_s=max(self._deadline - time.monotonic() - _CEDE_S, 0.1),
+        )
+        return await self._agent(host, agent, order)
+
+    # --- before there is an agent ---------------------------------------------------------------------------------
+
+    async def _survey(self, runtime: str) -> tuple[Host, plan.Choice, wheels.Tool | None]:
+        """What the host is, its Pythons, and the uv that it needs; None: it needs none."""
+        prepared = self._prepared
+        likely = None
+        if prepared.uv is not None and prepared.image.needs_uv:
+            likely = await prepared.depot.tool(prepared.uv, wheels.here())
+        host = await self._probe([runtime, *([likely.place] if likely is not None else [])])
+        choice = plan.choose(prepared, host)
+        if not choice.environment:
+            return host, choice, None
+        assert prepared.uv is not None, "without it there is no such choice"
+        tool = await prepared.depot.tool(prepared.uv, wheels.tool_target(host.machine, host.libc))
+        if tool != likely:  # it has no fitting Python, or is of another kind than this computer
+            host = await self._probe([runtime, tool.place])
+        return host, choice, tool
+
+    async def _probe(self, paths: Sequence[str]) -> Host:
+        asked = self._prepared.image.python
+        argv = probe.arguments(self._prepared.client.minor, asked if asked.startswith("/") else "", paths)
+        ended = await self._shell.run(argv, stdin=probe.SCRIPT)
+        try:
+            host = probe.parse(ended.stdout)
+        except probe.NotAHost as error:
+            raise self._failed("the host does not run a shell script as it should", ended, "sh -s") from error
+        if host.system != "Linux":
+            raise self._failed(f"the host's system is {host.system or 'unknown'}", hint="use hosts that run Linux")
+        if host.refused:
+            raise self._failed(f"the cache {host.cache} cannot be written", log=host.refused.splitlines())
+        return host
+
+    def _room(self, host: Host, size: int) -> None:
+        if host.free_bytes is not None and host.free_bytes < 4 * size:  # unpacked it is three times as large
+            raise self._failed(
+                f"only {host.free_bytes / 1e6:.0f} MB are free in {host.cache}", log=["No space left on device"]
+            )
+
+    async def _upload(self, host: Host, path: str, data: bytes) -> None:
+        folder, _, name = path.partition("/")
+        ended = await self._shell.run(["sh", "-c", _UNPACK, "upload", f"{host.cache}/{folder}", name], stdin=data)
+        if ended.status != 0:
+            raise self._failed(f"{path} could not be unpacked in {host.cache}", ended, f"tar -xzf - -C {folder}")
+
+    async def _fetch_python(self, host: Host, version: str, uv: str) -> str:
+        """For a host that has none at all."""
+        binary, place = f"{host.cache}/{uv}/uv", f"{host.cache}/pythons"
+        env = ("env", f"UV_CACHE_DIR={host.cache}/uv-cache", f"UV_PYTHON_INSTALL_DIR={place}", "UV_NO_PROGRESS=1")
+        for argv in (
+            [*env, binary, "python", "install", "--no-bin", version],
+            [*env, binary, "python", "find", "--managed-python", "--no-project", version],
+        ):
+            ended = await self._shell.run(argv)
+            if ended.status != 0:
+                command = f"uv {shlex.join(argv[len(env) + 1 :])}"
+                hint = (
+                    f"install Python {'.'.join(version.split('.')[:2])} on that host: it has none, and does not get it"
+                )
+                raise self._failed(f"{command} ended with {ended.how}", ended, command, hint=hint)
+        return ended.stdout.decode().strip().rpartition("\n")[2]  # behind what the login prints
+
+    # --- the agent --------------------------------------------------------------------------------------------------
+
+    async def _agent(self, host: Host, python: str, order: dict[str, Any]) -> Bootstrapped:
+        talk = _Talk(self._prepared, host, self._heard, order)
+        argv = [python, "-I", order["runtime"], "agent"]
+        try:
+            ended = await self._shell.run(argv, stdin=talk.said(), output=talk.heard)
+        finally:
+            talk.close()
+        if isinstance(talk.defect, OSError):
+            raise self._failed(f"a file could not be sent: {talk.defect}", hint="try again when nobody writes to it")
+        if talk.defect is not None:
+            raise talk.defect
+        if talk.failure is not None:
+            raise self._told(talk.failure)
+        if talk.result is None:
+            if ended.status is None and ended.signal is None:
+                raise ConnectionResetError("the connection was lost while the image was being brought there")
+            raise self._failed(f"the agent ended with {ended.how}", ended, shlex.join(argv))
+        return Bootstrapped(talk.result["door"], talk.result["python"], talk.result["runtime"])
+
+    def _heard(self, phase: Phase) -> None:
+        if phase.state == "started":
+            self._phase, self._lines = phase.name, []
+        elif phase.state == "line":
+            self._lines = [*self._lines[-LOG_LINES:], phase.text]
+        self._tell(phase)
+
+    @contextmanager
+    def _during(self, name: str, text: str = "") -> Iterator[None]:
+        began = time.monotonic()
+        self._heard(Phase(name, "started", text))
+        yield
+        self._heard(Phase(name, "finished", "", time.monotonic() - began))
+
+    # --- what went wrong --------------------------------------------------------------------------------------------
+
+    def _failed(
+        self, reason: str, ended: Exit | None = None, command: str | None = None, *,
+        log: Sequence[str] = (), hint: str = "",
+    ) -> BootstrapError:  # fmt: skip
+        if ended is not None:
+            if ended.status is None and ended.signal is None:
+                raise ConnectionResetError("the connection was lost while the image was being brought there")
+            said = ended.stderr if ended.stderr.strip() else ended.stdout
+            log = said.decode(errors="replace").splitlines()
+        return self._error(reason, command, None if ended is None else ended.status, log, hint)
+
+    def _told(self, failure: dict[str, Any]) -> BootstrapError:
+        self._phase = failure["phase"]
+        return self._error(
+            self._late() if failure["timed_out"] else failure["reason"],
+            failure["command"] or None,
+            failure["exit_status"],
+            failure["log"] or self._lines,
+            failure["hint"],
+            timed_out=failure["timed_out"],
+        )
+
+    def hung(self) -> BootstrapError:
+        return self._error(self._late(), None, None, self._lines, "", timed_out=True)
+
+    def _late(self) -> str:
+        return f"it took longer than {self._prepared.image.bootstrap_timeout:g} s"
+
+    def _error(
+        self, reason: str, command: str | None, status: int | None, log: Sequence[str], hint: str, *,
+        timed_out: bool = False,
+    ) -> BootstrapError:  # fmt: skip
+        return explained(
+            self._phase,
+            self._scrub(reason),
+            command=None if command is None else self._scrub(command),
+            exit_status=status,
+            log=[self._scrub(line) for line in log],
+            hint=hint,
+            timed_out=timed_out,
+        )
+
+
+class _Talk:
+    """The conversation with one agent: what it says decides what it is sent."""
+
+    def __init__(self, prepared: Prepared, host: Host, phase: Callable[[Phase], None], order: dict[str, Any]) -> None:
+        self._prepared, self._host, self._phase = prepared, host, phase
+        self._order = order
+        self._lines = frames.Lines()
+        self._wanted: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+        self._sources = {file.sha256: file.source for file in prepared.includes.files.values()}
+        self.result: dict[str, Any] | None = None
+        self.failure: dict[str, Any] | None = None
+        self.defect: BootstrapError | OSError | None = None  # of this side
+
+    def close(self) -> None:
+        self._wanted.put_nowait(None)
+
+    def heard(self, data: bytes) -> None:
+        for frame in self._lines.feed(data):
+            match frame["is"]:
+                case "phase":
+                    self._phase(Phase(frame["name"], frame["state"], frame["text"], frame["seconds"]))
+                case "need":
+                    self._wanted.put_nowait(frame)
+                case "result":
+                    self.result = frame
+                    self.close()
+                case "failed":
+                    self.failure = frame
+                    self.close()
+                case _:
+                    pass
+
+    async def said(self) -> AsyncIterator[bytes]:
+        """The agent's stdin: open as long as it works, because its end is the agent's."""
+        yield frames.encode("plan", **self._order)
+        try:
+            while (wanted := await self._wanted.get()) is not None:
+                if wanted.get("wheels"):
+                    yield await self._wheels()
+                for digest in wanted.get("files", ()):
+                    async for part in _file(self._sources[digest], digest):
+                        yield part
+        except (BootstrapError, OSError) as error:
+            self.defect = error
+
+    async def _wheels(self) -> bytes:
+        prepared, made = self._prepared, self._order["environment"]
+        assert prepared.uv is not None
+        assert prepared.requirements is not None
+        python = next((p.version for p in self._host.pythons if p.path == made["python"]), prepared.client.minor)
+        target = wheels.target_of(self._host.machine, self._host.libc)
+        self._phase(Phase("packages", "line", f"resolving for {target}, Python {python}, on this computer"))
+        chosen = await prepared.depot.select(prepared.uv, prepared.requirements, target, python)
+        self._sources |= {wheel.sha256: wheel.path for wheel in chosen.wheels}
+        listed = [(wheel.name, wheel.sha256, wheel.size_bytes) for wheel in chosen.wheels]
+        return frames.encode("wheels", requirements=chosen.requirements, wheels=listed)
+
+
+async def _file(source: Path, digest: str) -> AsyncIterator[bytes]:
+    """One frame, in pieces; a small file compressed where that helps."""
+    size = (await asyncio.to_thread(source.stat)).st_size
+    if size <= _PACKED_BYTES:
+        data = await asyncio.to_thread(source.read_bytes)
+        smaller = zlib.compress(data, 6)
+        is_packed = len(smaller) < len(data)
+        yield frames.encode("file", smaller if is_packed else data, sha256=digest, packed=is_packed)
+        return
+    with source.open("rb") as file:
+        yield json.dumps({"is": "file", "bytes": size, "sha256": digest}).encode() + b"\n"
+        while size:
+            data = await asyncio.to_thread(file.read, min(size, _PIECE_BYTES))
+            if not data:
+                raise OSError(f"{source} became shorter while it was sent")
+            size -= len(data)
+            yield data

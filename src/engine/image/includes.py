@@ -1,0 +1,198 @@
+"""Which of the user's own files go to the nodes, and under which names tasks import them there."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.machinery import PathFinder
+from pathlib import Path, PurePosixPath
+from types import ModuleType
+from typing import NamedTuple, NoReturn
+
+from ..errors import SpecError
+from ..secrets import revealed
+from . import patterns
+from .spec import Image, check_local
+
+
+class File(NamedTuple):
+    """One file as it is now."""
+
+    source: Path
+    sha256: str
+    size_bytes: int
+    executable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Includes:
+    """``files`` by their place in the tree on the node; ``paths``: its folders that come first on `sys.path` there."""
+
+    files: Mapping[str, File] = field(default_factory=dict)
+    paths: tuple[str, ...] = (".",)
+    modules: frozenset[str] = frozenset()  # top-level names that tasks can import because of these files
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.files.values())
+
+
+class Root(NamedTuple):
+    """One of ``includes=``: a file or folder here, and its place in the tree."""
+
+    source: Path
+    place: PurePosixPath
+
+
+def roots(image: Image) -> list[Root]:
+    """
+    Raises:
+        SpecError: there is no such thing, or two have the same place.
+    """
+    found: dict[PurePosixPath, Root] = {}
+    for include in image.includes:
+        for root in _roots_of(include):
+            other = found.setdefault(root.place, root)
+            if other.source != root.source:
+                _refuse(
+                    f"Image(includes=...): {other.source} and {root.source} would both be {root.place} on the nodes: "
+                    "rename one, or include a folder that contains them."
+                )
+    return list(found.values())
+
+
+def scan(image: Image, *, path: Sequence[str] | None = None) -> Includes:
+    """Read and hash every included file, as they are now. ``path``: the present `sys.path`.
+
+    Raises:
+        SpecError
+    """
+    files: dict[str, File] = {}
+    paths = ["."]
+    modules: set[str] = set()
+    folders = [Path(entry or ".").resolve() for entry in (sys.path if path is None else path)]
+    for root in roots(image):
+        if root.source.is_dir():
+            for source in patterns.walk(root.source, image.excludes):
+                files[(root.place / source.relative_to(root.source)).as_posix()] = _read(source)
+            for folder in folders:  # what is imported from inside the folder here is imported so there
+                if folder.is_relative_to(root.source):
+                    inside = (root.place / folder.relative_to(root.source)).as_posix()
+                    if inside not in paths:
+                        paths.append(inside)
+        else:
+            files[root.place.as_posix()] = _read(root.source)
+    for place in paths:
+        modules |= _modules(files, place)
+    return Includes(files, tuple(paths), frozenset(modules))
+
+
+def on_this_computer(image: Image) -> Image:
+    """The same for nodes on this computer: what is included is imported from where it is.
+
+    Raises:
+        SpecError: it asks for what such nodes do not get, or includes what is not there.
+    """
+    check_local(image)
+    folders = [str(root.source.parents[len(root.place.parts) - 1]) for root in roots(image)]
+    added = [folder for folder in dict.fromkeys(folders) if folder not in sys.path]
+    if not added:
+        return image
+    asked = revealed(image.env.get("PYTHONPATH", ""))
+    path = os.pathsep.join(filter(None, [asked, *added]))
+    return replace(image, env={**image.env, "PYTHONPATH": path})
+
+
+# --- what is included ----------------------------------------------------------------------------------------------
+
+
+def _roots_of(include: str | os.PathLike[str] | ModuleType) -> Iterator[Root]:
+    if isinstance(include, ModuleType):
+        yield from _module(include.__name__)
+        return
+    path = Path(include).expanduser()
+    if path.exists():
+        whole = path.resolve()
+        yield Root(whole, PurePosixPath(whole.name or "root"))
+        return
+    name = os.fspath(include)
+    if not all(part.isidentifier() for part in name.split(".")):
+        _refuse(f"Image(includes=...): there is no {path.absolute()}.")
+    yield from _module(name)
+
+
+def _module(name: str) -> Iterator[Root]:
+    """A module's file, or its package's folders, by the name under which it is imported here."""
+    parts = name.split(".")
+    locations, origin = _found(name, parts[0], None)
+    for depth in range(2, len(parts) + 1):
+        if origin is not None:
+            whole = ".".join(parts[: depth - 1])
+            _refuse(f"Image(includes=...): {name} is a part of the package {whole}: include {whole!r}, all of it.")
+        locations, origin = _found(name, ".".join(parts[:depth]), locations)
+    if locations:
+        for location in locations:
+            yield Root(Path(location).resolve(), PurePosixPath(*parts))
+    elif origin is None or not Path(origin).is_file():
+        _refuse(f"Image(includes=...): {name} is not made of files: it comes with Python.")
+    elif not origin.endswith(".py"):
+        _refuse(f"Image(includes=...): {name} is compiled ({origin}): install it there, by pip=.")
+    else:
+        yield Root(Path(origin).resolve(), PurePosixPath(*parts[:-1], Path(origin).name))
+
+
+def _found(asked: str, name: str, search: list[str] | None) -> tuple[list[str] | None, str | None]:
+    found = _find(name, search)
+    if found is None:
+        _refuse(
+            f"Image(includes=...): {asked!r} is neither a file here ({Path(asked).absolute()}) "
+            "nor a module that can be imported."
+        )
+    return found
+
+
+def _find(name: str, search: Sequence[str] | None) -> tuple[list[str] | None, str | None] | None:
+    """Folders and file of a module: of one that is loaded as it is, else as an import would find it."""
+    spec = getattr(sys.modules.get(name), "__spec__", None)
+    if spec is None and search is not None:
+        spec = PathFinder.find_spec(name.rpartition(".")[2], search)  # a namespace's own name would ask for its parent
+    for finder in sys.meta_path if spec is None and search is None else ():
+        find_spec = getattr(finder, "find_spec", None)
+        if find_spec is not None and (spec := find_spec(name, None)) is not None:
+            break
+    if spec is None:
+        return None
+    locations = spec.submodule_search_locations
+    return None if locations is None else list(locations), spec.origin if spec.has_location else None
+
+
+# --- its files ----------------------------------------------------------------------------------------------------
+
+
+def _read(source: Path) -> File:
+    try:
+        with source.open("rb") as file:
+            status = os.fstat(file.fileno())
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            return File(source, digest, file.tell(), bool(status.st_mode & stat.S_IXUSR))
+    except OSError as error:
+        raise SpecError(f"Image(includes=...): {source} cannot be read: {error.strerror}.") from error
+
+
+def _modules(files: Mapping[str, File], place: str) -> set[str]:
+    prefix = "" if place == "." else f"{place}/"
+    found: set[str] = set()
+    for path in files:
+        if path.startswith(prefix) and path.endswith(".py"):
+            name = path[len(prefix) :].split("/")[0].removesuffix(".py")
+            if name.isidentifier():
+                found.add(name)
+    return found
+
+
+def _refuse(message: str) -> NoReturn:
+    raise SpecError(message)

@@ -1,0 +1,70 @@
+"""What of an image does not depend on the host, made once per pool while its machines launch."""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+from dataclasses import dataclass
+
+import cloudpickle
+
+from ..executor import bundle
+from ..secrets import secrets_in
+from . import includes, requirements
+from .includes import Includes
+from .requirements import Requirements
+from .spec import Image
+from .uv import Uv
+from .wheels import Depot
+
+
+@dataclass(frozen=True, slots=True)
+class ClientFacts:
+    """What this program is: nodes must fit it."""
+
+    python: str  # "3.11.7"
+    cloudpickle: str
+
+    @classmethod
+    def here(cls) -> ClientFacts:
+        return cls(platform.python_version(), cloudpickle.__version__)
+
+    @property
+    def minor(self) -> str:
+        return ".".join(self.python.split(".")[:2])
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """An image, read and resolved as far as this computer can: what `bootstrap` brings to each host."""
+
+    image: Image
+    client: ClientFacts
+    runtime: bundle.Runtime
+    includes: Includes
+    requirements: Requirements | None  # None: no packages are asked for
+    uv: Uv | None  # None: not installed here, and so far not needed
+    depot: Depot  # wheels, and the uv of other platforms: fetched when the first node needs them
+    secrets: tuple[str, ...]  # that must be in no log
+
+
+async def prepare(image: Image, *, client: ClientFacts | None = None) -> Prepared:
+    """Read the included files and the lock, and make the runtime. Cancel-safe.
+
+    Raises:
+        SpecError: something that the image names is not there, or uv is needed and not installed here.
+        BootstrapError: the lock cannot be read.
+    """
+    client = client or ClientFacts.here()
+    uv = None
+    if image.needs_uv:
+        uv = Uv.find("Image(" + ("pip=...)" if image.has_packages else f"python={image.python!r})"))
+    runtime, included, required = await asyncio.gather(
+        asyncio.to_thread(bundle.build),
+        asyncio.to_thread(includes.scan, image),
+        requirements.read(image, uv),
+    )
+    secrets = tuple(secret.reveal() for secret in secrets_in(image.env, image.pip_indexes))
+    if uv is None:
+        uv = Uv.if_installed()
+    return Prepared(image, client, runtime, included, required, uv, Depot(), secrets)

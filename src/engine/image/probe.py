@@ -1,0 +1,116 @@
+"""What a host is, as one command there tells: its system, its cache, its Pythons."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+# Read by the host's sh on stdin, so that no login shell has to quote it. Arguments: the wanted minor version, a path or
+# "", then paths in the cache to look for. A function, because what it runs must not read on in the script.
+SCRIPT = b"""\
+probe() {
+    minor=$1 asked=$2
+    shift 2
+    umask 077
+    cache=${OUTRIDER_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/outrider}
+    echo "outrider-probe 1"
+    echo "system $(uname -s) $(uname -m)"
+    echo "libc $(getconf GNU_LIBC_VERSION 2>/dev/null || echo other)"
+    echo "user $(id -u)"
+    echo "cache $cache"
+    refusal=$(mkdir -p "$cache" 2>&1 && : 2>&1 >"$cache/.writable") || echo "refused $refusal"
+    df -Pk "$cache" 2>/dev/null | { read -r _; read -r _ _ _ free _; echo "free $free"; }
+    for path; do
+        if [ -e "$cache/$path" ]; then echo "have $path"; fi
+    done
+    seen=
+    tell='import sys; print("%d.%d.%d" % sys.version_info[:3], sys.implementation.name, sys.executable)'
+    for python in ${asked:+"$asked"} "python$minor" "/usr/bin/python$minor" "/usr/local/bin/python$minor" \\
+        python3 /usr/bin/python3 /usr/local/bin/python3 "$cache"/pythons/cpython-"$minor".*/bin/python"$minor"; do
+        path=$(command -v "$python" 2>/dev/null) || continue
+        case "$seen" in *":$path:"*) continue ;; esac
+        seen="$seen:$path:"
+        version=$("$path" -I -c "$tell" 2>/dev/null </dev/null) || continue
+        if [ "$python" = "$asked" ]; then echo "asked $version"; break; fi
+        echo "python $version"
+        case "$version" in "$minor".*) break ;; esac
+    done
+    echo "end"
+}
+probe "$@" </dev/null
+"""
+
+
+class Python(NamedTuple):
+    version: str  # "3.11.2"
+    implementation: str  # "cpython"
+    path: str
+    asked: bool = False  # it is the one that the user named
+
+    @property
+    def minor(self) -> str:
+        return ".".join(self.version.split(".")[:2])
+
+    def is_at_least(self, major: int, minor: int) -> bool:
+        return tuple(map(int, self.version.split(".")[:2])) >= (major, minor)
+
+
+class Host(NamedTuple):
+    """What the probe found."""
+
+    system: str  # "Linux"
+    machine: str  # "x86_64"
+    libc: str  # "glibc 2.36", or "other"
+    uid: int
+    cache: str
+    refused: str  # why the cache cannot be written; empty: it can
+    free_bytes: int | None
+    present: frozenset[str]  # of the paths in the cache that were asked for
+    pythons: tuple[Python, ...]  # in the order of preference
+
+    @property
+    def platform(self) -> str:
+        """As in a node's caches: what compiled things there depend on."""
+        return f"{self.system}-{self.machine}-{self.libc.replace(' ', '-')}".lower()
+
+
+class NotAHost(ValueError):
+    """What answered is not the probe."""
+
+
+def arguments(minor: str, asked: str, paths: Sequence[str]) -> list[str]:
+    return ["sh", "-s", "--", minor, asked, *paths]
+
+
+def parse(stdout: bytes) -> Host:
+    """
+    Raises:
+        NotAHost: the script did not run to its end.
+    """
+    lines = stdout.decode(errors="replace").splitlines()
+    if "outrider-probe 1" not in lines or lines[-1] != "end":
+        raise NotAHost("the probe did not run to its end")
+    facts: dict[str, str] = {}
+    present, pythons = [], []
+    for line in lines[lines.index("outrider-probe 1") + 1 :]:
+        word, _, rest = line.partition(" ")
+        if word == "have":
+            present.append(rest)
+        elif word in ("python", "asked") and rest.count(" ") >= 2:
+            version, implementation, path = rest.split(" ", 2)
+            pythons.append(Python(version, implementation, path, word == "asked"))
+        elif word not in facts:  # a refusal of several lines
+            facts[word] = rest
+    system, _, machine = facts.get("system", "").partition(" ")
+    free = facts.get("free", "")
+    return Host(
+        system=system,
+        machine=machine,
+        libc=facts.get("libc", "other"),
+        uid=int(facts.get("user", "-1")),
+        cache=facts.get("cache", ""),
+        refused=facts.get("refused", ""),
+        free_bytes=int(free) * 1024 if free.isdigit() else None,
+        present=frozenset(present),
+        pythons=tuple(pythons),
+    )

@@ -1,0 +1,248 @@
+"""Which packages an image asks for, as one text that uv reads anywhere: from requirements, files of them, and locks."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+from urllib.parse import unquote, urlsplit
+
+from ..errors import SpecError
+from ..secrets import Secret, revealed
+
+if TYPE_CHECKING:
+    from .spec import Image
+    from .uv import Uv
+
+_OPTION = re.compile(r"(-[a-z]|--[a-z-]+)(?:\s*=\s*|\s+|(?<=^-[a-z]))(.*)", re.DOTALL)
+_VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")
+_WHEEL = re.compile(r"(?:[A-Za-z0-9._-]+(?:\[[^\]]*\])?\s*@\s*)?(?:file://)?([^\s;#]+\.whl)")
+_COMMENT = re.compile(r"(^|\s)#.*$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Requirements:
+    """What to install, and where it is looked for."""
+
+    text: str  # of a requirements file that names no other file, except wheels of this computer
+    constraints: str = ""
+    urls: tuple[str | Secret, ...] = ()  # indexes, in the order of preference
+    folders: tuple[Path, ...] = ()  # of wheels, on this computer
+    only_folders: bool = False  # no index is asked, not even the default one
+    options: tuple[str, ...] = ()  # of `uv pip install` and `uv pip compile`
+    variables: Mapping[str, str] = field(default_factory=dict)  # that the text refers to, with their values here
+    wheels: tuple[Path, ...] = ()  # of this computer, that the text names
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this computer can resolve it."""
+        return bool(self.folders or self.wheels)
+
+    def identity(self) -> list[object]:
+        """What makes environments of it the same: no passwords, but the contents of local wheels."""
+        folders = [
+            sorted((wheel.name, wheel.stat().st_size) for wheel in folder.glob("*.whl")) for folder in self.folders
+        ]
+        return [
+            self.text,
+            self.constraints,
+            [without_password(revealed(url)) for url in self.urls],
+            folders,
+            self.only_folders,
+            list(self.options),
+            [_digest(wheel) for wheel in self.wheels],
+        ]
+
+
+async def read(image: Image, uv: Uv | None) -> Requirements | None:
+    """
+    Raises:
+        SpecError: a file is not there, or asks for what cannot be sent.
+        BootstrapError: uv cannot read the lock.
+    """
+    if not image.has_packages:
+        return None
+    urls, folders = _indexes(image.pip_indexes)
+    only_folders = bool(folders) and not urls
+    if image.lock_path is not None:
+        assert uv is not None, "prepare has found it"
+        text, urls, locked = await _locked(image.lock_path, uv, urls)
+        return Requirements(
+            text, urls=urls, folders=(*folders, *locked), options=("--index-strategy", "unsafe-best-match")
+        )
+    reader = _Reader()
+    for requirement in image.pip:
+        reader.line(requirement, Path.cwd(), "Image(pip=...)")
+    if image.requirements_path is not None:
+        await asyncio.to_thread(reader.file, image.requirements_path.resolve())
+    for wheel in reader.wheels:  # here, and not on the event loop for each host
+        await asyncio.to_thread(_digest, wheel)
+    return Requirements(
+        "\n".join([*reader.lines, ""]),
+        "\n".join([*reader.constraints, ""]) if reader.constraints else "",
+        urls,
+        (*folders, *reader.folders),
+        only_folders,
+        variables=reader.variables,
+        wheels=tuple(reader.wheels),
+    )
+
+
+def _digest(wheel: Path) -> str:
+    """Of its contents; read again only when it has changed."""
+    status = wheel.stat()
+    return _digest_of(wheel, status.st_size, status.st_mtime_ns)
+
+
+@cache
+def _digest_of(wheel: Path, size: int, changed_ns: int) -> str:  # noqa: ARG001
+    with wheel.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def without_password(url: str) -> str:
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
+def _indexes(given: Sequence[str | Secret]) -> tuple[tuple[str | Secret, ...], tuple[Path, ...]]:
+    urls: list[str | Secret] = []
+    folders: list[Path] = []
+    for index in given:
+        text = revealed(index)
+        if text.startswith(("http://", "https://")):
+            urls.append(index)
+            continue
+        folder = Path(unquote(urlsplit(text).path) if text.startswith("file://") else text).expanduser().absolute()
+        if not folder.is_dir():
+            _refuse(f"Image(pip_indexes=...): {index!r} is neither a URL nor a folder of this computer ({folder}).")
+        folders.append(folder)
+    return tuple(urls), tuple(folders)
+
+
+class _Reader:
+    """Requirements files, as pip defines them, put into one."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.constraints: list[str] = []
+        self.folders: list[Path] = []
+        self.wheels: list[Path] = []
+        self.variables: dict[str, str] = {}
+        self._read: set[tuple[Path, bool]] = set()
+
+    def file(self, path: Path, *, constrains: bool = False) -> None:
+        if (path, constrains) in self._read:
+            return
+        self._read.add((path, constrains))
+        try:
+            text = path.read_text()
+        except OSError as error:
+            raise SpecError(f"Image(requirements=...): {path} cannot be read: {error.strerror}.") from error
+        for line in _COMMENT.sub("", text.replace("\\\n", " ")).splitlines():
+            if line.strip():
+                self.line(line.strip(), path.parent, str(path), constrains=constrains)
+
+    def line(self, line: str, folder: Path, where: str, *, constrains: bool = False) -> None:
+        for name in _VARIABLE.findall(line):
+            if name not in os.environ:
+                _refuse(f"{where} refers to ${{{name}}}, which is not set in this process.")
+            self.variables[name] = os.environ[name]
+        option = _OPTION.fullmatch(line)
+        if option is not None:
+            name, value = option.group(1), option.group(2).strip()
+            if name in ("-r", "--requirement", "--requirements"):
+                self.file((folder / value).resolve(), constrains=constrains)
+                return
+            if name in ("-c", "--constraint", "--constraints"):
+                self.file((folder / value).resolve(), constrains=True)
+                return
+            if name in ("-e", "--editable"):
+                _refuse(_own_code(value, where))
+            if name.lstrip("-") in ("f", "find-links") and "://" not in value:
+                self.folders.append((folder / value).absolute())
+                return
+        elif wheel := _WHEEL.match(line):
+            if "://" not in wheel[1]:
+                path = (folder / wheel[1]).absolute()
+                if not path.is_file():
+                    _refuse(f"{where}: there is no {path}.")
+                self.wheels.append(path)
+                line = f"{path.name.split('-')[0]} @ {path.as_uri()}{line[wheel.end() :]}"
+        elif line.startswith((".", "/", "~", "file:")) or "@ file:" in line:
+            _refuse(_own_code(line, where))
+        (self.constraints if constrains else self.lines).append(line)
+
+
+def _own_code(what: str, where: str) -> str:
+    return (
+        f"{where}: {what!r} is a folder of this computer. Send code by Image(includes=[...]), or build a wheel of it "
+        "(`uv build --wheel`) and name that."
+    )
+
+
+async def _locked(
+    lock: Path, uv: Uv, given: Sequence[str | Secret]
+) -> tuple[str, tuple[str | Secret, ...], tuple[Path, ...]]:
+    """A lock as exact requirements with their hashes, and the indexes that it was made from."""
+    if lock.name == "uv.lock":
+        export = ("export", "--frozen", "--no-dev", "--no-emit-project", "--no-emit-local", "--format", "pylock.toml")
+        text = await uv.run("--quiet", *export, "--no-header", "--directory", str(lock.parent))
+    else:
+        text = await asyncio.to_thread(lock.read_text)
+    try:
+        content = tomllib.loads(text)
+        lines = [_exactly(package) for package in content.get("packages", ())]
+    except (tomllib.TOMLDecodeError, KeyError, TypeError) as error:
+        raise SpecError(f"Image(lock=...): {lock} is not a lock that can be read: {error}.") from error
+    indexes = dict.fromkeys(str(package["index"]) for package in content.get("packages", ()) if "index" in package)
+    known = {without_password(revealed(url)).rstrip("/") for url in given} | {await _default_index(uv)}
+    more, folders = _indexes([index for index in indexes if without_password(index).rstrip("/") not in known])
+    return "\n".join([*lines, ""]), (*given, *more), folders
+
+
+def _exactly(package: Mapping[str, Any]) -> str:
+    name = package["name"]
+    if "vcs" in package:
+        source = package["vcs"]
+        exact = f"{name} @ {source['type']}+{source['url']}@{source['commit-id']}"
+        return exact + _marker(package)
+    if "directory" in package or "version" not in package:
+        _refuse(
+            f"Image(lock=...): {name} is locked to a folder or file of its own: send it by includes=, or as a wheel."
+        )
+    files = [*package.get("wheels", ()), *([package["sdist"]] if "sdist" in package else ())]
+    if "archive" in package:
+        files = [package["archive"]]
+        if "url" in files[0]:
+            return f"{name} @ {files[0]['url']}{_marker(package)}{''.join(_hashes(files))}"
+    return f"{name}=={package['version']}{_marker(package)}{''.join(_hashes(files))}"
+
+
+def _marker(package: Mapping[str, Any]) -> str:
+    return f" ; {package['marker']}" if "marker" in package else ""
+
+
+def _hashes(files: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    for file in files:
+        for algorithm, value in file.get("hashes", {}).items():
+            yield f" --hash={algorithm}:{value}"
+
+
+async def _default_index(uv: Uv) -> str:
+    lines = (
+        await uv.run("--quiet", "pip", "compile", "--no-header", "--emit-index-url", "-", stdin=b"\n")
+    ).splitlines()
+    found = next((line.split(" ", 1)[1] for line in lines if "index-url " in line), "")
+    return without_password(found).rstrip("/")
+
+
+def _refuse(message: str) -> NoReturn:
+    raise SpecError(message)

@@ -1,0 +1,232 @@
+"""`Image`: the software that a pool's nodes have, as users say it; checked when it is written."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import NoReturn
+
+from ..errors import SpecError
+from ..secrets import Secret
+
+Text = str | os.PathLike[str]
+
+_VERSION = re.compile(r"(\d+)\.(\d+)(\.\d+)?")
+_APT = re.compile(r"[a-z0-9][a-z0-9+.-]*(:[a-z0-9-]+)?([=/][A-Za-z0-9][A-Za-z0-9.+:~-]*)?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Image:
+    """What the nodes' software is like. Everything has a default that asks nothing of a node but a Python.
+
+    ``python``: ``"auto"`` is this program's minor version, the host's own where it has that; a version (``"3.11.9"``),
+    or the path of an interpreter there, whose packages stay visible. ``pip``: requirements, as in ``["numpy>=2"]``.
+    ``requirements``: a requirements file. ``lock``: a ``uv.lock`` or ``pylock.toml``, or the folder of one.
+    ``pip_indexes``: searched before the node's own index; URLs (`Secret` where they contain one), or local folders of
+    wheels. ``apt``: Debian packages. ``env``: environment variables of every task. ``includes``: local folders, files
+    and modules that tasks can import and read; ``excludes``: patterns of what stays here, as in a ``.gitignore``.
+    ``run``: commands, run in order at every start of a node. ``bootstrap_timeout``: seconds for all of it.
+    ``offline``: whether packages are fetched here and sent; None: where a node has no way out.
+
+    Raises:
+        SpecError: an option that cannot mean anything.
+    """
+
+    python: str = "auto"
+    pip: Sequence[str] = ()
+    pip_indexes: Sequence[str | Secret] = ()
+    requirements: Text | None = None  # kept as an absolute path
+    lock: Text | None = None
+    apt: Sequence[str] = ()
+    env: Mapping[str, str | Secret] = field(default_factory=dict)
+    includes: Sequence[Text | ModuleType] = ()
+    excludes: Sequence[str] = ()
+    run: Sequence[str | Sequence[str]] = ()
+    bootstrap_timeout: float = 600.0
+    offline: bool | None = None
+
+    def __post_init__(self) -> None:
+        _check_python(self.python)
+        for name in ("pip", "apt", "excludes"):
+            _keep(self, name, _texts(name, getattr(self, name)))
+        for package in self.apt:
+            if not _APT.fullmatch(package):
+                _refuse(f"Image(apt=...): {package!r} cannot be the name of a Debian package.")
+        for requirement in self.pip:
+            if requirement.lstrip().startswith("-"):
+                _refuse(
+                    f"Image(pip=...): {requirement!r} is an option: write it into a file, and name that by "
+                    "requirements=; indexes go into pip_indexes=."
+                )
+        _keep(self, "pip_indexes", _list("pip_indexes", self.pip_indexes, (str, Secret)))
+        _keep(self, "requirements", _file("requirements", self.requirements))
+        _keep(self, "lock", _lock(self.lock))
+        if self.lock is not None and (self.pip or self.requirements is not None):
+            _refuse("Image: a lock says everything that is installed: leave out pip= and requirements=, or lock=.")
+        _keep(self, "env", _environment(self.env))
+        _keep(self, "includes", _list("includes", self.includes, (str, os.PathLike, ModuleType)))
+        _keep(self, "run", _commands(self.run))
+        if not isinstance(self.bootstrap_timeout, int | float) or isinstance(self.bootstrap_timeout, bool):
+            _refuse(f"Image(bootstrap_timeout=...) takes seconds, not {_shown(self.bootstrap_timeout)}.")
+        if not math.isfinite(self.bootstrap_timeout) or self.bootstrap_timeout <= 0:
+            _refuse(f"Image(bootstrap_timeout=...) must be more than 0 seconds, not {self.bootstrap_timeout}.")
+        if self.offline not in (None, True, False):
+            _refuse(
+                f"Image(offline=...) takes True, False, or None for where it is needed, not {_shown(self.offline)}."
+            )
+
+    @property
+    def requirements_path(self) -> Path | None:
+        return None if self.requirements is None else Path(self.requirements)
+
+    @property
+    def lock_path(self) -> Path | None:
+        return None if self.lock is None else Path(self.lock)
+
+    @property
+    def has_packages(self) -> bool:
+        """Whether anything is to be installed into a Python environment."""
+        return bool(self.pip) or self.requirements is not None or self.lock is not None
+
+    @property
+    def needs_uv(self) -> bool:
+        """On every host; without this, only where the host's own Python does not fit."""
+        return self.has_packages or self.python.count(".") == 2
+
+    def beyond_local(self) -> list[str]:
+        """The options that nodes on this computer cannot honour: they have this program's own Python and system."""
+        asked = {
+            "python": self.python != "auto",
+            "pip": bool(self.pip),
+            "pip_indexes": bool(self.pip_indexes),
+            "requirements": self.requirements is not None,
+            "lock": self.lock is not None,
+            "apt": bool(self.apt),
+            "run": bool(self.run),
+            "offline": self.offline is not None,
+        }
+        return [name for name, is_asked in asked.items() if is_asked]
+
+
+def check_local(image: Image) -> None:
+    """
+    Raises:
+        SpecError: the image asks for what the `Local` provider does not give.
+    """
+    if asked := image.beyond_local():
+        options = ", ".join(f"{name}=" for name in asked)
+        _refuse(
+            f"Image({options}): tasks of Local() run in this program's own environment, where nothing is installed for "
+            "a pool. Install it here, or leave it out; env= and includes= work."
+        )
+
+
+def _check_python(python: object) -> None:
+    if not isinstance(python, str):
+        _refuse(f"Image(python=...) takes 'auto', a version or a path, not {_shown(python)}.")
+    if python == "auto" or python.startswith("/"):
+        return
+    found = _VERSION.fullmatch(python)
+    if found is None:
+        _refuse(
+            f"Image(python={python!r}): it takes 'auto', a version such as '3.11', or an absolute path on the node."
+        )
+    ours = platform.python_version_tuple()[:2]
+    if found.group(1, 2) != ours:
+        _refuse(
+            f"Image(python={python!r}): this program's Python is {'.'.join(ours)}, and functions cross as bytecode, "
+            f"which only the same version understands: run it with {found[1]}.{found[2]}, or leave python out."
+        )
+
+
+def _texts(name: str, value: object) -> tuple[str, ...]:
+    texts = _list(name, value, (str,))
+    for text in texts:
+        if not text.strip() or "\0" in text or "\n" in text:
+            _refuse(f"Image({name}=...): {text!r} is empty, or more than one line.")
+    return texts
+
+
+def _list(name: str, value: object, kinds: tuple[type, ...]) -> tuple[str, ...]:
+    if isinstance(value, (str, Mapping, Secret)) or not isinstance(value, Sequence):
+        _refuse(f"Image({name}=...) takes a list, not {_shown(value)}.")
+    for each in value:
+        if not isinstance(each, kinds) or each == "":
+            _refuse(f"Image({name}=...): {_shown(each)} does not belong there.")
+    return tuple(value)
+
+
+def _file(name: str, value: object) -> Path | None:
+    if value is None:
+        return None
+    if not isinstance(value, (str, os.PathLike)):
+        _refuse(f"Image({name}=...) takes the path of a file, not {_shown(value)}.")
+    path = Path(value).expanduser().absolute()
+    if not path.is_file():
+        _refuse(f"Image({name}=...): there is no file {path}.")
+    return path
+
+
+def _lock(value: object) -> Path | None:
+    path = _file("lock", _lock_in(value))
+    if path is None:
+        return None
+    if path.name != "uv.lock" and not re.fullmatch(r"pylock(\.[^.]+)?\.toml", path.name):
+        _refuse(
+            f"Image(lock=...) takes a uv.lock or a pylock.toml, not {path.name}; a requirements file: requirements=."
+        )
+    if path.name == "uv.lock" and not (path.parent / "pyproject.toml").is_file():
+        _refuse(f"Image(lock=...): uv.lock belongs to a pyproject.toml, and there is none in {path.parent}.")
+    return path
+
+
+def _lock_in(value: object) -> object:
+    """The lock of a folder."""
+    if not isinstance(value, (str, os.PathLike)) or not (folder := Path(value).expanduser()).is_dir():
+        return value
+    found = next((folder / name for name in ("uv.lock", "pylock.toml") if (folder / name).is_file()), None)
+    if found is None:
+        _refuse(f"Image(lock=...): there is neither uv.lock nor pylock.toml in {folder.absolute()}.")
+    return found
+
+
+def _environment(value: object) -> dict[str, str | Secret]:
+    if not isinstance(value, Mapping):
+        _refuse(f"Image(env=...) takes a mapping of names to strings, not {_shown(value)}.")
+    for name, text in value.items():
+        if not isinstance(name, str) or not name or "=" in name or "\0" in name:
+            _refuse(f"Image(env=...): {name!r} cannot be the name of an environment variable.")
+        if not isinstance(text, Secret) and (not isinstance(text, str) or "\0" in text):
+            _refuse(f"Image(env=...): the value of {name} must be a string without NUL, not {_shown(text)}.")
+        if name == "COMPUTE_POOL":
+            _refuse("Image(env=...): COMPUTE_POOL is set by the pool itself.")
+    return dict(value)
+
+
+def _commands(value: object) -> tuple[str | tuple[str, ...], ...]:
+    commands: list[str | tuple[str, ...]] = []
+    for command in _list("run", value, (str, list, tuple)):
+        words = (command,) if isinstance(command, str) else tuple(command)
+        if not words or not all(isinstance(word, str) and "\0" not in word for word in words) or not words[0].strip():
+            _refuse(f"Image(run=...): {_shown(command)} is neither a line for the shell nor a list of words.")
+        commands.append(command if isinstance(command, str) else words)
+    return tuple(commands)
+
+
+def _keep(image: Image, name: str, value: object) -> None:
+    object.__setattr__(image, name, value)
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _refuse(message: str) -> NoReturn:
+    raise SpecError(message)

@@ -1,0 +1,103 @@
+"""The uv that is installed here: run to resolve packages, and sent to nodes that need it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from ..errors import SpecError
+from ..secrets import Scrubber, Secret, revealed
+from .advice import explained
+
+INSTALL = "pip install 'outrider[image]'"
+
+
+class Uv(NamedTuple):
+    """The binary here, as the ``uv`` package brought it."""
+
+    path: Path
+    version: str
+
+    @classmethod
+    def find(cls, wanted_for: str) -> Uv:
+        """
+        Raises:
+            SpecError: it is not installed; ``wanted_for`` says what needs it.
+        """
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            from uv import find_uv_bin
+
+            return cls(Path(find_uv_bin()), version("uv"))
+        except (ImportError, FileNotFoundError, PackageNotFoundError) as error:
+            raise SpecError(
+                f"{wanted_for} needs uv on this computer, from where it is sent to the nodes: {INSTALL}"
+            ) from error
+
+    @classmethod
+    def if_installed(cls) -> Uv | None:
+        try:
+            return cls.find("")
+        except SpecError:
+            return None
+
+    async def run(
+        self, *arguments: str, secrets: Iterable[Secret] = (), env: Mapping[str, str] | None = None, stdin: bytes = b"",
+        cwd: Path | None = None,
+    ) -> str:  # fmt: skip
+        """What it prints. Cancel-safe.
+
+        Raises:
+            BootstrapError: in phase "packages", with the end of its log.
+        """
+        running = await asyncio.create_subprocess_exec(
+            str(self.path),
+            *arguments,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, "NO_COLOR": "1", "UV_NO_PROGRESS": "1", **(env or {})},
+            cwd=cwd,
+        )
+        try:
+            out, errors = await running.communicate(stdin)
+        except BaseException:
+            running.kill()
+            await asyncio.shield(running.wait())
+            raise
+        if running.returncode == 0:
+            return out.decode()
+        scrub = Scrubber(secrets)
+        log = scrub(errors.decode(errors="replace")).splitlines()
+        command = scrub(f"uv {' '.join(arguments)}")
+        raise explained(
+            "packages",
+            f"on this computer, {command} ended with exit status {running.returncode}",
+            command=command,
+            exit_status=running.returncode,
+            log=log,
+            alike=True,
+        )
+
+
+@cache
+def digest_of(path: Path) -> str:
+    """SHA-256 of a file that does not change, shortened as caches name it."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:32]
+
+
+def index_environment(urls: Sequence[str | Secret], folders: Sequence[Path] = ()) -> dict[str, str]:
+    """Tells uv its indexes in the order of preference. Not by arguments: they may contain passwords."""
+    env: dict[str, str] = {}
+    if urls:
+        env["UV_INDEX"] = " ".join(map(revealed, urls))
+    if folders:
+        env["UV_FIND_LINKS"] = ",".join(map(str, folders))
+    return env

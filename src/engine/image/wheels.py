@@ -1,0 +1,296 @@
+"""Packages for nodes that reach no index: resolved and fetched here for their platform, kept by content, and sent."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import http.client
+import netrc
+import os
+import re
+import tempfile
+import threading
+import tomllib
+import urllib.request
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from ..errors import BootstrapError
+from ..executor.bundle import packed
+from ..secrets import Secret, revealed
+from .advice import explained
+from .requirements import Requirements, without_password
+from .uv import Uv, digest_of, index_environment
+
+_PATIENCE_S = 30.0  # for a server that says nothing
+_TRIES = 3
+_AT_ONCE = 8
+_CHUNK_BYTES = 1 << 20
+_WHEEL = re.compile(r"\w[\w.+!-]*\.whl")
+_NEWEST_GLIBC = 40  # that uv has a name for; newer ones run what was made for it
+
+
+class Wheel(NamedTuple):
+    name: str  # of the file: tells its package, version and platform
+    sha256: str
+    path: Path
+
+    @property
+    def size_bytes(self) -> int:
+        return self.path.stat().st_size
+
+
+class Selection(NamedTuple):
+    """Everything that one platform's environment needs, and the requirements that say just that."""
+
+    requirements: str
+    wheels: tuple[Wheel, ...]
+
+
+class Tool(NamedTuple):
+    """uv's binary for one platform."""
+
+    path: Path
+    place: str  # in a host's cache
+
+
+@dataclass(slots=True)
+class Depot:
+    """What was fetched for a pool's nodes: once per platform, by whichever needs it first."""
+
+    _selections: dict[str, Selection] = field(default_factory=dict)
+    _tools: dict[str, Tool] = field(default_factory=dict)
+    _packed: dict[Tool, bytes] = field(default_factory=dict)
+    _selecting: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _packing: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def select(self, uv: Uv, wanted: Requirements, target: str, python: str) -> Selection:
+        """The wheels of ``wanted`` for ``target`` (as uv names platforms) and a Python version. Cancel-safe.
+
+        Raises:
+            BootstrapError: there are none, or this computer does not get them.
+        """
+        key = f"{target} {python}"
+        async with self._selecting:
+            if key not in self._selections:
+                self._selections[key] = await _select(uv, wanted, target, python)
+            return self._selections[key]
+
+    async def tool(self, uv: Uv, target: str) -> Tool:
+        """The uv binary for ``target``: this computer's own, or out of its wheel.
+
+        Raises:
+            BootstrapError
+        """
+        async with self._packing:
+            if target not in self._tools:
+                path = uv.path
+                if target != here():
+                    (wheel,) = (await _select(uv, Requirements(f"uv=={uv.version}\n"), target, "3.11")).wheels
+                    path = await asyncio.to_thread(_unpacked_tool, wheel)
+                self._tools[target] = Tool(path, f"uv/{await asyncio.to_thread(digest_of, path)}")
+            return self._tools[target]
+
+    async def packed(self, tool: Tool) -> bytes:
+        """A tar.gz of it, as hosts get it."""
+        async with self._packing:
+            if tool not in self._packed:
+                self._packed[tool] = await asyncio.to_thread(_packed_tool, tool)
+            return self._packed[tool]
+
+
+def target_of(machine: str, libc: str) -> str:
+    """A host's platform as ``uv --python-platform`` names it."""
+    kind, _, version = libc.partition(" ")
+    if kind != "glibc":
+        return f"{machine}-unknown-linux-musl"
+    return f"{machine}-manylinux_2_{min(int(version.split('.')[1]), _NEWEST_GLIBC)}"
+
+
+def here() -> str:
+    """This computer's, as far as a binary is concerned that needs no more than glibc 2.17; empty: another system."""
+    system = os.uname()
+    return f"{system.machine}-glibc" if system.sysname == "Linux" else ""
+
+
+def tool_target(machine: str, libc: str) -> str:
+    """Which uv a host needs, in the same terms as `here`."""
+    return f"{machine}-glibc" if libc.startswith("glibc") else f"{machine}-unknown-linux-musl"
+
+
+def client_cache() -> Path:
+    """Where this computer keeps what it fetched: the same rule as on the nodes."""
+    if named := os.environ.get("OUTRIDER_CACHE"):
+        return Path(named).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "outrider"
+
+
+async def _select(uv: Uv, wanted: Requirements, target: str, python: str) -> Selection:
+    secrets = [url for url in wanted.urls if isinstance(url, Secret)]
+    secrets += [Secret(value) for value in wanted.variables.values() if value]
+    env = {**index_environment(wanted.urls, wanted.folders), **wanted.variables}
+    if target.endswith("-glibc"):
+        target = f"{target.removesuffix('-glibc')}-manylinux_2_17"
+    with tempfile.TemporaryDirectory(prefix="outrider-") as folder:
+        constraints = Path(folder) / "constraints.txt"
+        constraints.write_text(wanted.constraints)
+        resolved = await uv.run(
+            *("--quiet", "pip", "compile", "--format", "pylock.toml", "--no-header", "--no-annotate"),
+            *("--python-platform", target, "--python-version", python, "--only-binary", ":all:"),
+            *("--no-index",) * wanted.only_folders,
+            *wanted.options,
+            *(("--constraints", str(constraints)) if wanted.constraints else ()),
+            "-",
+            secrets=secrets,
+            env=env,
+            stdin=wanted.text.encode(),
+            cwd=Path(folder),
+        )
+        packages: Sequence[Mapping[str, Any]] = tomllib.loads(resolved).get("packages", ())
+        slots, given_up = asyncio.Semaphore(_AT_ONCE), threading.Event()
+        try:
+            wheels = await asyncio.gather(
+                *(_wheel(package, wanted.urls, Path(folder), slots, given_up) for package in packages)
+            )
+        finally:  # cancelled, or one of them failed: a thread that went on would keep the program from ending
+            given_up.set()
+    pinned = [
+        f"{package['name']}=={wheel.name.split('-')[1]} --hash=sha256:{wheel.sha256}\n"
+        for package, wheel in zip(packages, wheels, strict=True)
+    ]
+    return Selection("".join(pinned), tuple(wheels))
+
+
+async def _wheel(
+    package: Mapping[str, Any],
+    indexes: Sequence[str | Secret],
+    folder: Path,
+    slots: asyncio.Semaphore,
+    given_up: threading.Event,
+) -> Wheel:
+    entries = package.get("wheels") or ([package["archive"]] if "archive" in package else [])
+    if not entries:
+        raise explained(
+            "packages",
+            f"{package['name']} has no wheel, and a host without a way out cannot build it",
+            hint=f"build a wheel of {package['name']}, and put its folder into Image(pip_indexes=[...])",
+            alike=True,
+        )
+    entry = entries[0]
+    url = entry.get("url") or (folder / entry["path"]).resolve().as_uri()
+    name = _named(url)
+    expected = entry.get("hashes", {}).get("sha256")
+    if url.startswith("file:"):
+        path = Path(unquote(urlsplit(url).path))
+        return Wheel(name, expected or await asyncio.to_thread(_sha256, path), path)
+    async with slots:
+        return await asyncio.to_thread(_fetched, name, url, expected, indexes, given_up)
+
+
+def _named(url: str) -> str:
+    """The file's name, which becomes one here and on the nodes: an index's word is not to lead elsewhere."""
+    name = unquote(urlsplit(url).path.rpartition("/")[2])
+    if not _WHEEL.fullmatch(name):
+        raise explained(
+            "packages",
+            f"{name!r} (of {without_password(url)}) is not the name of a wheel",
+            hint="check the index, or the requirement that names this file",
+            alike=True,
+        )
+    return name
+
+
+def _fetched(
+    name: str, url: str, expected: str | None, indexes: Sequence[str | Secret], given_up: threading.Event
+) -> Wheel:
+    """From the cache, or over the network into it: beside, checked, renamed."""
+    store = client_cache() / "wheels"
+    key = expected or hashlib.sha256(url.encode()).hexdigest()
+    path = store / key / name
+    if not path.exists():
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        beside = path.with_name(f".{os.getpid()}-{name}")
+        try:
+            for left in reversed(range(_TRIES)):
+                try:
+                    _download(url, beside, indexes, given_up)
+                    break
+                except (OSError, http.client.HTTPException) as error:  # URLError is an OSError
+                    if not left or given_up.is_set():
+                        raise _unfetched(url, error) from error
+            if expected is not None and _sha256(beside) != expected:
+                raise _unfetched(url, OSError("it is not the file that the index says it is"))
+            beside.replace(path)
+        finally:
+            beside.unlink(missing_ok=True)
+    return Wheel(name, expected or _sha256(path), path)
+
+
+def _download(url: str, target: Path, indexes: Sequence[str | Secret], given_up: threading.Event) -> None:
+    request = urllib.request.Request(without_password(url))  # noqa: S310 - what an index named; files were taken above
+    if password := _credentials(url, indexes):
+        request.add_unredirected_header("Authorization", "Basic " + base64.b64encode(password.encode()).decode())
+    with urllib.request.urlopen(request, timeout=_PATIENCE_S) as answer, target.open("wb") as file:  # noqa: S310
+        while data := answer.read1(_CHUNK_BYTES):
+            if given_up.is_set():
+                raise InterruptedError("nobody waits for it any more")
+            file.write(data)
+        if missing := getattr(answer, "length", 0):
+            raise OSError(f"{missing} bytes of it are missing")
+
+
+def _credentials(url: str, indexes: Sequence[str | Secret]) -> str:
+    """``user:password`` for a file's URL: its own, those of an index on the same host, or those in ~/.netrc."""
+    host = urlsplit(url).netloc.rpartition("@")[2]
+    for known in (url, *map(revealed, indexes)):
+        login, _, server = urlsplit(known).netloc.rpartition("@")
+        if login and server == host:
+            return unquote(login)
+    try:
+        found = netrc.netrc().authenticators(urlsplit(url).hostname or "")
+    except (OSError, netrc.NetrcParseError):
+        return ""
+    return f"{found[0]}:{found[2]}" if found else ""
+
+
+def _unfetched(url: str, error: Exception) -> BootstrapError:
+    reason = getattr(error, "reason", error)
+    return explained(
+        "packages",
+        f"{without_password(url)} could not be fetched to this computer: {reason}",
+        hint="check this computer's network, or name a local folder of wheels in Image(pip_indexes=[...])",
+        alike=True,
+    )
+
+
+def _unpacked_tool(wheel: Wheel) -> Path:
+    """The binary out of uv's wheel, beside that."""
+    target = wheel.path.with_name("uv")
+    if not target.exists():
+        with zipfile.ZipFile(wheel.path) as archive:
+            (member,) = (name for name in archive.namelist() if name.endswith(".data/scripts/uv"))
+            beside = target.with_name(f".{os.getpid()}-uv")
+            beside.write_bytes(archive.read(member))
+            beside.replace(target)
+    return target
+
+
+def _packed_tool(tool: Tool) -> bytes:
+    """Kept, because compressing it takes seconds."""
+    kept = client_cache() / f"{tool.place}.tar.gz"
+    if not kept.exists():
+        kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        beside = kept.with_name(f".{os.getpid()}-{kept.name}")
+        beside.write_bytes(packed({"uv": tool.path.read_bytes()}, mode=0o755))
+        beside.replace(kept)
+    return kept.read_bytes()
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,255 @@
+"""The agent: what it does for apt, that old Pythons understand it, and what it says."""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import os
+import queue
+import subprocess
+import sys
+import tarfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outrider import BootstrapError, Image
+from outrider.engine.executor import bundle
+from outrider.engine.image import plan
+from outrider.engine.image.agent import apt, frames, inbox
+from outrider.engine.image.agent.work import Failed, Work
+from outrider.engine.image.probe import Python
+
+pytestmark = pytest.mark.anyio
+
+SRC = Path(bundle.__file__).parents[2]
+AGENT = [
+    *(SRC / "engine" / "image" / "agent").glob("*.py"),
+    *(SRC / name for name in ("__init__.py", "engine/executor/boot.py", "engine/executor/process.py")),
+]
+
+
+@pytest.mark.parametrize("path", AGENT, ids=lambda path: path.name)
+def test_python_3_8_understands_the_agent(path: Path) -> None:
+    """Its grammar; and annotations, which are the only place for newer types, are never evaluated."""
+    tree = ast.parse(path.read_text(), feature_version=(3, 8))
+    annotated = any(isinstance(node, ast.FunctionDef) and node.returns for node in ast.walk(tree))
+    assert not annotated or "from __future__ import annotations" in path.read_text() or path.name == "boot.py"
+    newer = {"removeprefix", "removesuffix", "is_relative_to", "readlink", "pidfd_open", "cache", "with_stem"}
+    assert not {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)} & newer
+
+
+def old_pythons() -> list[str]:
+    found = [*Path("~/.pyenv/versions").expanduser().glob("3.*/bin/python3"), Path("/usr/bin/python3")]
+    asked = "import sys; print(sys.version_info[:2] < (3, 11) and sys.version_info[:2] >= (3, 8))"
+    return [
+        str(python)
+        for python in found
+        if python.exists() and subprocess.check_output([python, "-c", asked], text=True).strip() == "True"
+    ]
+
+
+@pytest.mark.parametrize("python", old_pythons() or [pytest.param("", marks=pytest.mark.skip("there is none here"))])
+async def test_an_old_python_carries_out_a_plan(
+    python: str, shell: Any, bring: Any, make_wheel: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It runs the agent; tasks run on the one that uv has made an environment of."""
+    wheels = make_wheel("brought").parent
+    old = Python("3.8.0", "cpython", python)
+    monkeypatch.setattr(plan, "choose", lambda *_: plan.Choice(old, sys.executable, environment=True))
+    image = Image(pip=["brought"], pip_indexes=[str(wheels)], includes=[wheels], run=["ls wheels"])
+    node = await bring(image, shell)
+    assert shell.commands[-1][0] == python
+    assert bring.done == ["probe", "upload", "python", "packages", "files", "run", "executor"]
+    node.greet()
+    assert node.run(lambda: __import__("brought").VERSION) == "1.0"
+
+
+@pytest.mark.parametrize("python", [sys.executable, *old_pythons()])
+def test_an_agent_whose_client_has_gone_says_so_and_ends(python: str, tmp_path: Path) -> None:
+    with tarfile.open(fileobj=io.BytesIO(bundle.build().data)) as archive:
+        archive.extractall(tmp_path, filter="data")
+    start = [python, "-I", tmp_path, "agent"]
+    agent = subprocess.run(start, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    said = [json.loads(line) for line in agent.stdout.splitlines()]
+    assert [frame["is"] for frame in said] == ["hello", "failed"]
+    assert said[1]["reason"] == "the client has gone"
+    assert agent.stderr == b""
+
+
+# --- frames ---------------------------------------------------------------------------------------------------------
+
+
+def test_frames_survive_every_way_of_being_cut() -> None:
+    frames_ = b'motd\n{"is":"motd"}\n{"is":"hello","version":1}\n{"is":"phase","text":"\\u00e9\\n"}\n'
+    for at in range(len(frames_)):
+        lines = frames.Lines()
+        found = lines.feed(frames_[:at]) + lines.feed(frames_[at:])
+        assert [frame["is"] for frame in found] == ["hello", "phase"]
+
+
+def test_what_is_no_frame_later_does_no_harm() -> None:
+    lines = frames.Lines()
+    assert [frame["is"] for frame in lines.feed(b'{"is":"hello"}\nSegmentation fault\n[1]\n{"is":"result"}\n')] == [
+        "hello", "result"
+    ]  # fmt: skip
+
+
+# --- apt ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of programs that stand for a Debian's: what they are asked is in ``asked``."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    program(folder, "dpkg-query", 'case "$*" in *" installed") echo "installed 1.0" ;; *) exit 1 ;; esac')
+    program(folder, "apt-get", 'echo "fetched something"')
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    return folder
+
+
+def program(folder: Path, name: str, script: str) -> None:
+    path = folder / name
+    path.write_text(f'#!/bin/sh\necho "{name} $* $DEBIAN_FRONTEND" >>"$(dirname "$0")/asked"\n{script}\n')
+    path.chmod(0o755)
+
+
+def asked(folder: Path, name: str) -> list[str]:
+    file = folder / "asked"
+    lines = file.read_text().splitlines() if file.exists() else []
+    return [line.removeprefix(f"{name} ") for line in lines if line.startswith(f"{name} ")]
+
+
+@pytest.fixture
+def work() -> Iterator[Work]:
+    reads, writes = os.pipe()
+    os.set_blocking(writes, False)
+    yield Work(writes)
+    os.close(reads)
+    os.close(writes)
+
+
+@pytest.fixture
+def as_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+
+
+@pytest.fixture
+def as_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+
+
+def test_only_what_is_missing_is_installed(host: Path, work: Work, as_root: None) -> None:
+    assert apt.missing(["installed", "ffmpeg"]) == ["ffmpeg"]
+    assert apt.missing(["installed=1.0", "installed=2.0"]) == ["installed=2.0"]
+    apt.install(work, ["ffmpeg"])
+    assert [line.split()[-1] for line in asked(host, "apt-get")] == ["noninteractive"] * 2
+    assert "update" in asked(host, "apt-get")[0]
+    assert "install --yes --no-install-recommends -- ffmpeg" in asked(host, "apt-get")[1]
+    assert "DPkg::Lock::Timeout" in asked(host, "apt-get")[1]
+
+
+def test_a_broken_source_is_no_reason_to_give_up(host: Path, work: Work, as_root: None) -> None:
+    program(host, "apt-get", 'case "$*" in *update*) echo "E: one repository is gone"; exit 100 ;; esac')
+    apt.install(work, ["ffmpeg"])
+    assert len(asked(host, "apt-get")) == 2
+
+
+def test_a_package_that_does_not_exist_is_told_with_apts_words(host: Path, work: Work, as_root: None) -> None:
+    program(host, "apt-get", 'case "$*" in *install*) echo "E: Unable to locate package x"; exit 100 ;; esac')
+    with pytest.raises(Failed) as caught:
+        apt.install(work, ["x"])
+    assert caught.value.exit_status == 100
+    assert caught.value.log == ["E: Unable to locate package x"]
+    assert caught.value.command == "apt-get install --yes --no-install-recommends -- x"
+
+
+def test_another_installer_is_waited_for(
+    host: Path, work: Work, as_root: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(apt.time, "sleep", waits.append)
+    program(
+        host,
+        "apt-get",
+        'if [ $(grep -c "^apt-get.*update" "$(dirname "$0")/asked") -lt 3 ]; then '
+        'echo "E: Could not get lock /var/lib/apt/lists/lock"; exit 100; fi',
+    )
+    apt.install(work, ["ffmpeg"])
+    assert len(waits) == 2
+    assert len(asked(host, "apt-get")) == 4
+
+
+def test_an_interrupted_dpkg_is_put_right(host: Path, work: Work, as_root: None) -> None:
+    program(host, "dpkg", f'touch "{host}/right"')
+    said = 'echo "E: dpkg was interrupted, you must"; exit 100'
+    program(host, "apt-get", f'case "$*" in *install*) [ -e "{host}/right" ] || {{ {said}; }} ;; esac')
+    apt.install(work, ["ffmpeg"])
+    assert asked(host, "dpkg") == ["--configure -a noninteractive"]
+
+
+def test_a_user_installs_by_sudo(host: Path, work: Work, as_user: None) -> None:
+    program(host, "sudo", 'shift; exec "$@"')
+    apt.install(work, ["ffmpeg"])
+    assert asked(host, "apt-get")[1].endswith("-- ffmpeg noninteractive")
+    assert all(line.startswith("-n ") for line in asked(host, "sudo"))
+
+
+def test_sudo_that_asks_for_a_password_is_refused_with_what_to_do(host: Path, work: Work, as_user: None) -> None:
+    program(host, "sudo", 'echo "sudo: a password is required" >&2; exit 1')
+    with pytest.raises(Failed, match="sudo asks for a password") as caught:
+        apt.install(work, ["ffmpeg"])
+    assert "sudo apt-get install ffmpeg" in caught.value.hint
+
+
+def test_a_host_that_is_no_debian(work: Work, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(Failed, match="no apt") as caught:
+        apt.missing(["ffmpeg"])
+    assert "leave it out" in caught.value.hint
+
+
+async def test_apts_failure_reaches_the_user(host: Path, shell: Any, bring: Any) -> None:
+    shell.environment["PATH"] = os.environ["PATH"]
+    program(host, "apt-get", 'echo "E: Unable to locate package x"; exit 100')
+    program(host, "sudo", 'shift; exec "$@"')
+    with pytest.raises(BootstrapError) as caught:
+        await bring(Image(apt=["installed", "x"]), shell)
+    assert (caught.value.phase, caught.value.exit_status) == ("apt", 100)
+    assert "check the names in Image(apt=...)" in caught.value.hint
+    program(host, "apt-get", "echo fine")
+    await bring(Image(apt=["installed", "x"]), shell)
+    assert bring.done == ["probe", "apt", "executor"]
+
+
+def test_an_agent_that_nobody_listens_to_ends_all_the_same(tmp_path: Path) -> None:
+    """Its connection is dead and its words have filled the pipe: it is stuck saying more when its time is up."""
+    with tarfile.open(fileobj=io.BytesIO(bundle.build().data)) as archive:
+        archive.extractall(tmp_path / "runtime", filter="data")
+    plan_ = {
+        "cache": str(tmp_path / "cache"), "runtime": str(tmp_path / "runtime"), "pool": "p~0", "machine": "p",
+        "secrets": [], "apt": [], "python": sys.executable, "environment": None, "files": [], "paths": ["."],
+        "run": ["yes"], "env": {}, "address": None, "lease_s": 9.0, "timeout_s": 1.0,
+    }  # fmt: skip
+    start = [sys.executable, "-I", str(tmp_path / "runtime"), "agent"]
+    with subprocess.Popen(start, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as agent:
+        assert agent.stdin is not None
+        agent.stdin.write(frames.encode("plan", **plan_))
+        agent.stdin.flush()
+        assert agent.wait(60) == 1
+    assert list((tmp_path / "cache" / "pools").iterdir()) == []
+
+
+def test_half_a_file_is_not_kept_when_the_client_goes(tmp_path: Path) -> None:
+    gone = threading.Event()
+    stream = io.BytesIO(b'{"is":"file","bytes":9,"sha256":"name"}\nhalf')
+    box = inbox.Inbox.__new__(inbox.Inbox)
+    box._stream, box._closed, box._frames, box._folder = stream, gone.set, queue.Queue(), tmp_path
+    box._read()
+    assert gone.is_set()
+    assert list(tmp_path.iterdir()) == []

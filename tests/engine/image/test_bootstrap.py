@@ -1,0 +1,488 @@
+"""A host gets an image: real processes, a home of their own, real installs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outrider import BootstrapError, Image, Secret
+from outrider.engine.executor.bundle import packed
+from outrider.engine.image import bootstrap as bootstrap_
+from outrider.engine.image.agent.executor import door_of
+from outrider.engine.image.bootstrap import bootstrap, prepare
+from outrider.engine.image.probe import Host
+from outrider.engine.image.shell import Exit
+
+pytestmark = pytest.mark.anyio
+
+
+def processes_of(home: Path) -> list[str]:
+    """Command lines of all that runs with this home."""
+    mark, found = f"HOME={home}".encode(), []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and mark in (entry / "environ").read_bytes().split(b"\0"):
+                found.append((entry / "cmdline").read_text().replace("\0", " "))
+        except OSError:
+            continue
+    return found
+
+
+# --- a host that has a Python --------------------------------------------------------------------------------------
+
+
+async def test_a_host_with_a_python_becomes_a_node(shell: Any, bring: Any) -> None:
+    node = await bring(Image(), shell)
+    door = Path(node.made.door)
+    assert stat.S_IMODE(door.stat().st_mode) == 0o600
+    assert stat.S_IMODE(door.parent.stat().st_mode) == 0o700
+    assert bring.done == ["probe", "upload", "executor"]
+    assert node.greet()["python"] == ".".join(map(str, sys.version_info[:2]))
+    assert node.run(lambda: __import__("outrider").__file__).startswith(node.made.runtime)
+
+
+async def test_the_second_time_nothing_is_sent(shell: Any, bring: Any) -> None:
+    await bring(Image(), shell)
+    shell.commands.clear()
+    await bring(Image(), shell)
+    assert bring.done == ["probe", "executor"]
+    assert [argv[-1] for argv in shell.commands[1:]] == ["agent"]
+
+
+async def test_nothing_but_the_cache_is_left(shell: Any, bring: Any) -> None:
+    node = await bring(Image(), shell)
+    node.greet()
+    node.stop()
+    assert [path.name for path in shell.home.iterdir()] == [".cache"]
+    assert list((shell.cache / "pools").iterdir()) == []
+    assert processes_of(shell.home) == []
+
+
+async def test_what_a_login_prints_is_no_answer(shell: Any, bring: Any) -> None:
+    shell.banner = b'Welcome to this host!\n{"is":"news"}\n'
+    assert (await bring(Image(), shell)).greet()
+
+
+async def test_what_a_login_prints_is_no_part_of_a_pythons_path(shell: Any) -> None:
+    class Chatty:
+        async def run(self, argv: Any, **_: Any) -> Exit:
+            return Exit(0, None, b"Welcome to this host!\n/pythons/3.11/bin/python3.11\n", b"")
+
+    work = bootstrap_._Bootstrap(Chatty(), await prepare(Image()), lambda _: None)
+    host = Host("Linux", "x86_64", "glibc 2.36", 0, "/cache", "", None, frozenset(), ())
+    assert await work._fetch_python(host, "3.11", "uv/digest") == "/pythons/3.11/bin/python3.11"
+
+
+def test_unpacking_leaves_alone_what_another_host_unpacks_under_the_same_process_id(tmp_path: Path) -> None:
+    """Hosts that were set up alike share a home, and count their processes alike."""
+    before = 'mkdir -p "$1/.$2.$$"; touch "$1/.$2.$$/half"; exec sh -c "$0" upload "$1" "$2"'
+    data = packed({"file": b"whole"})
+    subprocess.run(["sh", "-c", before, bootstrap_._UNPACK, tmp_path / "runtime", "digest"], input=data, check=True)
+    (other,) = (tmp_path / "runtime").glob(".digest.*")
+    assert (other / "half").exists()
+    assert (tmp_path / "runtime" / "digest" / "file").read_bytes() == b"whole"
+
+
+async def test_a_long_home_has_its_socket_elsewhere(tmp_path: Path, bring: Any, shell: Any) -> None:
+    long = type(shell)(tmp_path / ("long" * 25))
+    node = await bring(Image(), long)
+    assert len(node.made.door) < 104
+    assert stat.S_IMODE(Path(node.made.door).parent.stat().st_mode) == 0o700
+    node.greet()
+    node.stop()
+    assert not Path(node.made.door).parent.exists()
+
+
+async def test_a_socket_elsewhere_goes_when_the_executor_does_not_start(tmp_path: Path, bring: Any, shell: Any) -> None:
+    long = type(shell)(tmp_path / ("long" * 25))
+    directory = long.cache / "pools" / "pool-same~0"
+    directory.mkdir(parents=True)
+    (directory / "work").touch()  # where the executor wants a folder
+    with pytest.raises(BootstrapError) as caught:
+        await bring(Image(), long, name="same")
+    assert caught.value.phase == "executor"
+    assert not door_of(directory).parent.exists()
+
+
+async def test_another_try_that_fails_leaves_a_running_executor_alone(
+    shell: Any, bring: Any, wheels: Path, make_wheel: Any
+) -> None:
+    make_wheel("other")
+    node = await bring(Image(), shell, name="same")
+    node.greet()
+    with pytest.raises(BootstrapError):
+        await bring(Image(pip=["missing"], pip_indexes=[str(wheels)]), shell, name="same")
+    assert Path(node.made.door).exists()
+    assert node.run(lambda: sorted(__import__("os").listdir("..")))
+
+
+async def test_a_lost_connection_can_be_followed_by_another_try(shell: Any, bring: Any) -> None:
+    shell.loses = lambda argv: "agent" in argv  # all was done, and nobody heard of it
+    with pytest.raises(ConnectionError):
+        await bring(Image(), shell, name="same")
+    shell.loses = lambda argv: False
+    before = processes_of(shell.home)
+    await bring(Image(), shell, name="same")
+    assert bring.done == ["probe"]
+    assert sorted(processes_of(shell.home)) == sorted(before)
+
+
+async def test_tasks_see_the_node_as_it_is(shell: Any, bring: Any) -> None:
+    node = await bring(Image(), shell)
+    facts = node.greet(ASKED="yes")
+    assert node.run(lambda: (os.environ["ASKED"], os.environ["HOME"])) == ("yes", str(shell.home))
+    assert set(facts["packages"]) >= {"numpy"}  # of this very Python
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "ours"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "__init__.py").write_text("VALUE = 1\n")
+    (folder / "deep" / "__init__.py").write_text("from .. import VALUE\n")
+    (folder / "deep" / 'it\'s "odd" $HOME.txt').write_text("text")
+    (folder / "tool").write_text("#!/bin/sh\necho worked\n")
+    (folder / "tool").chmod(0o755)
+    return folder
+
+
+async def test_tasks_import_what_is_included(shell: Any, bring: Any, project: Path) -> None:
+    node = await bring(Image(includes=[project]), shell)
+    node.greet()
+    assert node.run(lambda: __import__("ours.deep").deep.VALUE) == 1
+    assert (
+        node.run(lambda: __import__("subprocess").check_output([__import__("ours").__path__[0] + "/tool"]))
+        == b"worked\n"
+    )
+    in_a_child = [sys.executable, "-c", "import ours, outrider; print(ours.VALUE)"]
+    assert node.run(lambda: __import__("subprocess").check_output(in_a_child)) == b"1\n"
+
+
+async def test_an_edit_sends_one_file_and_a_deleted_one_vanishes(shell: Any, bring: Any, project: Path) -> None:
+    image = Image(includes=[project])
+    await bring(image, shell)
+    assert bring.lines[0].startswith("received 4 of 4 files")
+    (project / "__init__.py").write_text("VALUE = 2\n")
+    (project / "tool").unlink()
+    node = await bring(image, shell)
+    assert bring.lines[0].startswith("received 1 of 3 files")
+    node.greet()
+    assert node.run(lambda: __import__("ours").VALUE) == 2
+    assert node.run(lambda: sorted(p.name for p in Path(__import__("ours").__path__[0]).iterdir())) == [
+        "__init__.py",
+        "__pycache__",
+        "deep",
+    ]
+    await bring(image, shell)
+    assert not [line for line in bring.lines if line.startswith("received")]
+
+
+async def test_a_file_that_changes_on_the_way_is_said(shell: Any, project: Path) -> None:
+    prepared = await prepare(Image(includes=[project]))
+    (project / "tool").write_text("something else")
+    with pytest.raises(BootstrapError, match="is something else") as caught:
+        await bootstrap(shell, prepared, pool="p", machine="0", node=0, address=None, lease_s=20)
+    assert caught.value.phase == "files"
+
+
+# --- packages -------------------------------------------------------------------------------------------------------
+
+
+async def test_packages_of_a_local_folder_are_installed_once(
+    shell: Any, bring: Any, make_wheel: Any, wheels: Path
+) -> None:
+    make_wheel("outer", requires=["inner>=2"])
+    make_wheel("inner", "2.5")
+    image = Image(pip=["outer"], pip_indexes=[str(wheels)])
+    node = await bring(image, shell)
+    assert bring.done == ["probe", "upload", "python", "packages", "executor"]
+    node.greet()
+    assert node.run(lambda: (__import__("outer").VERSION, __import__("inner").VERSION)) == ("1.0", "2.5")
+    assert node.run(lambda: __import__("sys").prefix).startswith(str(shell.cache / "envs"))
+    assert node.run(lambda: __import__("shutil").which("python")) == node.made.python
+
+    again = await bring(image, shell)
+    assert bring.done == ["probe", "executor"]
+    assert again.made.python == node.made.python
+
+    make_wheel("inner", "2.6")
+    await bring(image, shell)
+    assert [line for line in bring.lines if line.startswith("received")] == [
+        f"received 1 of 2 files, {(wheels / 'inner-2.6-py3-none-any.whl').stat().st_size} bytes"
+    ]
+
+
+async def test_two_pools_that_want_the_same_make_it_once(shell: Any, bring: Any, make_wheel: Any, wheels: Path) -> None:
+    make_wheel("shared")
+    prepared = await prepare(Image(pip=["shared"], pip_indexes=[str(wheels)]))
+    phases: list[list[Any]] = [[], []]
+
+    async def one(number: int) -> None:
+        await bootstrap(
+            shell,
+            prepared,
+            pool=f"p{number}",
+            machine="0",
+            node=0,
+            address=None,
+            lease_s=1.0,
+            progress=phases[number].append,
+        )
+
+    await asyncio.gather(one(0), one(1))
+    made = [[phase.name for phase in told if phase.state == "finished"].count("packages") for told in phases]
+    assert sorted(made) == [0, 1]
+
+
+async def test_an_interrupted_environment_is_no_environment(
+    shell: Any, bring: Any, make_wheel: Any, wheels: Path
+) -> None:
+    make_wheel("whole")
+    image = Image(pip=["whole"], pip_indexes=[str(wheels)])
+    node = await bring(image, shell)
+    place = Path(node.made.python).parents[1]
+    half = place.with_suffix(".new")
+    shutil.copytree(place, half, symlinks=True)
+    shutil.rmtree(place)
+    (half / "lib").rename(half / "broken")
+    again = await bring(image, shell)
+    again.greet()
+    assert again.run(lambda: __import__("whole").VERSION) == "1.0"
+    assert not half.exists()
+
+
+async def test_a_host_without_a_way_out_gets_its_packages_from_here(
+    shell: Any, bring: Any, make_wheel: Any, serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_wheel("far")
+    index = serve()
+    monkeypatch.setenv("UV_DEFAULT_INDEX", index.url)
+    shell.environment["UV_DEFAULT_INDEX"] = f"http://127.0.0.1:{closed_port()}/simple"
+    node = await bring(Image(pip=["far==1.0"]), shell)
+    assert "this host does not reach the package index: packages come from the client" in bring.lines
+    node.greet()
+    assert node.run(lambda: __import__("far").VERSION) == "1.0"
+
+
+async def test_a_host_with_a_way_out_fetches_them_itself(shell: Any, bring: Any, make_wheel: Any, serve: Any) -> None:
+    make_wheel("near")
+    index = serve()
+    shell.environment["UV_DEFAULT_INDEX"] = index.url
+    node = await bring(Image(pip=["near"]), shell)
+    assert sorted(set(index.asked), reverse=True) == ["/simple/near/", "/files/near-1.0-py3-none-any.whl"]
+    assert not [line for line in bring.lines if line.startswith("received")]
+    node.greet()
+    assert node.run(lambda: __import__("near").VERSION) == "1.0"
+
+
+async def test_a_given_interpreter_keeps_its_packages(shell: Any, bring: Any, make_wheel: Any, wheels: Path) -> None:
+    make_wheel("added")
+    plain = await bring(Image(python=sys.executable), shell)
+    assert plain.made.python == sys.executable
+    node = await bring(Image(python=sys.executable, pip=["added"], pip_indexes=[str(wheels)]), shell)
+    node.greet()
+    assert node.run(lambda: (__import__("added").VERSION, __import__("numpy").__name__)) == ("1.0", "numpy")
+
+
+# --- commands -------------------------------------------------------------------------------------------------------
+
+
+async def test_commands_run_in_order_with_the_images_environment(shell: Any, bring: Any, project: Path) -> None:
+    image = Image(
+        includes=[project],
+        env={"GREETING": "hello", "TOKEN": Secret("canary-0123456789")},
+        run=['echo "$GREETING" "$TOKEN"; pwd >where', ["ours/tool"], "cat where"],
+    )
+    await bring(image, shell)
+    assert bring.lines[1:4] == ["hello ****", "worked", str(shell.cache / "pools" / "pool-1~0" / "includes")]
+
+
+async def test_a_command_that_fails_is_told_with_its_end(shell: Any, bring: Any) -> None:
+    with pytest.raises(BootstrapError) as caught:
+        await bring(Image(run=["for i in $(seq 100); do echo line $i; done; exit 3"]), shell)
+    error = caught.value
+    assert (error.phase, error.exit_status) == ("run", 3)
+    assert error.command == "for i in $(seq 100); do echo line $i; done; exit 3"
+    assert error.log[-1] == "line 100"
+    assert len(error.log) == 20
+    assert "Next: run the command there by hand" in str(error)
+    assert "| line 100" in str(error)
+    assert error.at("gpu1", 3).node == 3
+    assert str(error.at("gpu1", 3)).startswith("node 3 (gpu1): ")
+
+
+async def test_a_command_may_leave_something_running(shell: Any, bring: Any) -> None:
+    node = await bring(Image(run=["echo before; sleep 1000 & echo $! >sleeper"]), shell)
+    node.greet()
+    sleeper = int((shell.cache / "pools" / "pool-1~0" / "includes" / "sleeper").read_text())
+    os.kill(sleeper, 9)
+    assert bring.lines[0] == "before"
+
+
+# --- what goes wrong --------------------------------------------------------------------------------------------------
+
+
+async def test_a_package_that_does_not_exist(shell: Any, bring: Any, wheels: Path) -> None:
+    with pytest.raises(BootstrapError) as caught:
+        await bring(Image(pip=["no-such-thing"], pip_indexes=[str(wheels)]), shell)
+    error = caught.value
+    assert error.phase == "packages"
+    assert error.alike  # another machine would not help
+    assert "check the names and versions of the packages" in error.hint
+    assert any("no-such-thing" in line for line in error.log)
+    assert [path.suffix for path in (shell.cache / "envs").iterdir()] == [".lock"]
+    assert processes_of(shell.home) == []
+
+
+async def test_a_package_that_does_not_exist_for_a_host_that_looks_itself(shell: Any, bring: Any, serve: Any) -> None:
+    shell.environment["UV_DEFAULT_INDEX"] = serve().url
+    with pytest.raises(BootstrapError) as caught:
+        await bring(Image(pip=["no-such-thing"]), shell)
+    assert caught.value.phase == "packages"
+    assert caught.value.exit_status == 1
+    assert (caught.value.command or "").startswith("uv pip install ")
+    assert caught.value.alike
+
+
+@pytest.fixture
+def hanging() -> Iterator[str]:
+    """An index that takes connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}/simple"
+
+
+async def test_an_index_that_hangs_ends_at_uvs_patience(shell: Any, bring: Any, hanging: str) -> None:
+    shell.environment |= {"UV_DEFAULT_INDEX": hanging, "UV_HTTP_TIMEOUT": "1", "UV_HTTP_RETRIES": "0"}
+    with pytest.raises(BootstrapError) as caught:
+        await bring(Image(pip=["anything"]), shell)
+    assert caught.value.phase == "packages"
+    assert "the index does not answer" in caught.value.hint
+
+
+async def test_an_index_that_hangs_ends_at_the_images_timeout(
+    shell: Any, bring: Any, hanging: str, make_wheel: Any
+) -> None:
+    await bring(Image(pip=["warm"], pip_indexes=[str(make_wheel("warm").parent)]), shell)
+    bring.nodes[0].greet()
+    bring.nodes[0].stop()
+    shell.environment |= {"UV_DEFAULT_INDEX": hanging}
+    with pytest.raises(BootstrapError, match=r"Image\(bootstrap_timeout=\.\.\.\)") as caught:
+        await bring(Image(pip=["anything"], bootstrap_timeout=7), shell)
+    assert caught.value.phase == "packages"
+    assert "it took longer than 7 s" in str(caught.value)
+    assert processes_of(shell.home) == []
+
+
+async def test_a_command_that_hangs_is_named_with_what_it_said(shell: Any, bring: Any) -> None:
+    await bring(Image(), shell)
+    bring.nodes[0].greet()
+    bring.nodes[0].stop()
+    with pytest.raises(BootstrapError) as caught:
+        await bring(Image(run=["echo waiting for nobody; sleep 1000"], bootstrap_timeout=5), shell)
+    assert caught.value.phase == "run"
+    assert caught.value.log == ("waiting for nobody",)
+    assert processes_of(shell.home) == []
+
+
+async def test_a_cancelled_bootstrap_ends_everything_on_the_host(shell: Any) -> None:
+    prepared = await prepare(Image(run=["trap '' TERM; (setsid sleep 1000 &); echo started; sleep 1000"]))
+    started = asyncio.Event()
+
+    def told(phase: Any) -> None:
+        if phase.text == "started":
+            started.set()
+
+    running = asyncio.ensure_future(
+        bootstrap(shell, prepared, pool="p", machine="0", node=0, address=None, lease_s=20, progress=told)
+    )
+    await started.wait()
+    assert len([line for line in processes_of(shell.home) if "sleep 1000" in line]) >= 2
+    agent = os.pidfd_open(shell.pids[-1])
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert await asyncio.to_thread(select.select, [agent], [], [], 20)
+    os.close(agent)
+    assert processes_of(shell.home) == []
+    assert list((shell.cache / "pools").iterdir()) == []
+
+
+async def test_a_killed_bootstrap_is_an_error_and_the_next_one_works(shell: Any, bring: Any) -> None:
+    """By the kernel, for memory, say: its command goes on, and its successor ends what is in its way."""
+    image = Image(run=["test -e ../../../second || kill -9 $PPID; echo through"])
+    with pytest.raises(BootstrapError) as caught:
+        await bring(image, shell, name="same")
+    assert "the agent ended with" in str(caught.value)
+    assert "memory" in caught.value.hint
+    (shell.cache / "second").touch()
+    await bring(image, shell, name="same")
+    assert "through" in bring.lines
+
+
+async def test_a_client_that_comes_back_ends_its_earlier_try(shell: Any, bring: Any) -> None:
+    prepared = await prepare(Image(run=["echo started; sleep 1000"]))
+    started = asyncio.Event()
+    earlier = asyncio.ensure_future(
+        bootstrap(shell, prepared, pool="pool", machine="same", node=0, address=None, lease_s=20,
+                  progress=lambda phase: started.set() if phase.text == "started" else None)
+    )  # fmt: skip
+    await started.wait()
+    await bring(Image(), shell, name="same")
+    with pytest.raises(BootstrapError, match="ended by signal"):
+        await earlier
+
+
+async def test_a_disk_that_is_full(tmp_path: Path, shell: Any, bring: Any, make_wheel: Any, wheels: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", str(disk)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("only root can make a small disk")
+    try:
+        small = type(shell)(disk / "home")
+        await bring(Image(), small)
+        large = tmp_path / "large"
+        large.mkdir()
+        (large / "data.bin").write_bytes(os.urandom(11 << 20))
+        with pytest.raises(BootstrapError) as caught:
+            await bring(Image(includes=[large]), small)
+        assert caught.value.phase == "files"
+        assert "free space on that disk" in caught.value.hint
+        make_wheel("anything")
+        with pytest.raises(BootstrapError) as caught:
+            await bring(Image(pip=["anything"], pip_indexes=[str(wheels)]), small)
+        assert caught.value.phase == "upload"
+        assert "free space on that disk" in caught.value.hint
+        for node in bring.nodes:
+            node.greet()
+            node.stop()
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+async def test_a_cache_that_cannot_be_written(tmp_path: Path, shell: Any, bring: Any) -> None:
+    (tmp_path / "file").touch()
+    shell.environment["OUTRIDER_CACHE"] = str(tmp_path / "file" / "cache")
+    with pytest.raises(BootstrapError) as caught:
+        await bring(Image(), shell)
+    assert caught.value.phase == "probe"
+    assert "OUTRIDER_CACHE" in caught.value.hint
+
+
+def closed_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])

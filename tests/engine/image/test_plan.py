@@ -1,0 +1,272 @@
+"""What a host is, which Python it uses, and what its failures mean: decided without one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outrider import BootstrapError, Image, Secret
+from outrider.engine.executor.devices import parse as parse_devices
+from outrider.engine.image import plan, probe
+from outrider.engine.image.advice import advice
+from outrider.engine.image.bootstrap import bootstrap, prepare
+from outrider.engine.image.prepare import ClientFacts, Prepared
+from outrider.engine.image.probe import Host, NotAHost, Python
+from outrider.engine.image.shell import Exit
+from outrider.engine.image.wheels import target_of, tool_target
+
+pytestmark = pytest.mark.anyio
+
+PY39 = Python("3.9.2", "cpython", "/usr/bin/python3")
+PY311 = Python("3.11.2", "cpython", "/usr/bin/python3.11")
+PYPY = Python("3.11.9", "pypy", "/usr/bin/pypy3")
+
+
+def host(*pythons: Python, **changes: Any) -> Host:
+    facts = {
+        "system": "Linux", "machine": "x86_64", "libc": "glibc 2.36", "uid": 1000, "cache": "/home/u/.cache/outrider",
+        "refused": "", "free_bytes": 10**9, "present": frozenset(), "pythons": pythons,
+    }  # fmt: skip
+    return Host(**{**facts, **changes})  # type: ignore[arg-type]
+
+
+async def prepared(uv: bool = True, **options: Any) -> Prepared:
+    made = await prepare(Image(**options), client=ClientFacts("3.11.7", "3.1.2"))
+    from dataclasses import replace
+
+    return made if uv else replace(made, uv=None)
+
+
+# --- the probe ------------------------------------------------------------------------------------------------------
+
+
+def probed(*arguments: str, **environment: str) -> bytes:
+    argv = probe.arguments("3.11", *(arguments or ("",)), [])
+    env = {"PATH": os.environ["PATH"], **environment}
+    return subprocess.run(argv, input=probe.SCRIPT, env=env, capture_output=True, check=True).stdout
+
+
+def test_the_probe_finds_what_is_there(tmp_path: Path) -> None:
+    found = probe.parse(b"noise of a login\n" + probed(HOME=str(tmp_path)))
+    assert found.system == "Linux"
+    assert found.machine == os.uname().machine
+    assert found.cache == str(tmp_path / ".cache" / "outrider")
+    assert found.refused == ""
+    assert (found.free_bytes or 0) > 0
+    assert found.pythons[0].minor == "3.11"
+
+
+def test_the_cache_is_where_the_host_says(tmp_path: Path) -> None:
+    odd = tmp_path / 'it\'s a "place" of $HOME'
+    assert probe.parse(probed(HOME="/nowhere", OUTRIDER_CACHE=str(odd))).cache == str(odd)
+    assert probe.parse(probed(HOME="/nowhere", XDG_CACHE_HOME=str(tmp_path))).cache == str(tmp_path / "outrider")
+
+
+def test_half_a_probe_is_none() -> None:
+    for said in (b"", b"This account is currently not available.\n", b"outrider-probe 1\nsystem Linux x86_64\n"):
+        with pytest.raises(NotAHost):
+            probe.parse(said)
+
+
+# --- which Python ---------------------------------------------------------------------------------------------------
+
+
+async def test_the_hosts_own_python_is_used_where_it_fits() -> None:
+    assert plan.choose(await prepared(), host(PY311, PY39)) == plan.Choice(PY311, PY311.path, environment=False)
+
+
+async def test_packages_make_an_environment_of_it(wheels: Path) -> None:
+    chosen = plan.choose(await prepared(pip=["x"], pip_indexes=[str(wheels)]), host(PY311))
+    assert chosen == plan.Choice(PY311, PY311.path, environment=True)
+
+
+async def test_uv_brings_a_python_where_the_hosts_does_not_fit() -> None:
+    chosen = plan.choose(await prepared(), host(PY39))
+    assert chosen == plan.Choice(PY39, "3.11", environment=True)
+    assert plan.choose(await prepared(), host()) == plan.Choice(None, "3.11", environment=True)
+    exactly = plan.choose(await prepared(python="3.11.9"), host(PY311))
+    assert exactly == plan.Choice(PY311, "3.11.9", environment=True)
+
+
+@pytest.mark.parametrize(
+    ("pythons", "why"),
+    [((), "it has no python3"), ((PY39,), "its Python is 3.9.2"), ((PYPY,), "its Python is pypy 3.11.9")],
+)
+async def test_a_host_that_cannot_run_tasks_is_told_what_to_do(pythons: Any, why: str) -> None:
+    with pytest.raises(BootstrapError, match=why) as caught:
+        plan.choose(await prepared(uv=False), host(*pythons))
+    assert "nstall Python 3.11 there" in caught.value.hint or "install 3.11 there" in caught.value.hint
+    assert "pip install 'outrider[image]'" in caught.value.hint
+    assert (caught.value.phase, caught.value.alike) == ("python", False)
+
+
+async def test_a_named_interpreter_is_that_one_or_an_error() -> None:
+    image = await prepared(python="/opt/python3")
+    named = Python("3.11.4", "cpython", "/opt/python3", asked=True)
+    assert plan.choose(image, host(named)) == plan.Choice(named, named.path, environment=False, isolated=False)
+    older = Python("3.10.4", "cpython", "/opt/python3", asked=True)
+    with pytest.raises(BootstrapError, match=r"its Python is 3\.10\.4") as caught:
+        plan.choose(image, host(older))
+    assert caught.value.hint == "name a Python 3.11 there in Image(python=...), or leave python out"
+    with pytest.raises(BootstrapError, match="/opt/python3 is not a Python there"):
+        plan.choose(image, host(PY311))
+    with pytest.raises(BootstrapError, match=r"its Python is 3\.12\.0"):
+        plan.choose(image, host(named._replace(version="3.12.0")))
+
+
+# --- the plan -------------------------------------------------------------------------------------------------------
+
+
+async def test_environments_differ_by_what_they_are_made_of(wheels: Path) -> None:
+    def digest(made: Prepared, there: Host) -> str:
+        found = plan.environment(made, there, plan.choose(made, there), "uv/0/uv")
+        assert found is not None
+        return str(found["digest"])
+
+    base = await prepared(pip=["x"])
+    assert digest(base, host(PY311)) == digest(await prepared(pip=["x"]), host(PY311, PY39))
+    others = [
+        digest(await prepared(pip=["y"]), host(PY311)),
+        digest(await prepared(pip=["x"], pip_indexes=["https://host/simple"]), host(PY311)),
+        digest(base, host(PY311._replace(version="3.11.9"))),
+        digest(base, host(PY311._replace(path="/opt/python3.11"))),
+        digest(base, host(PY311, libc="glibc 2.28")),
+        digest(base, host(PY311, machine="aarch64")),
+    ]
+    assert len({digest(base, host(PY311)), *others}) == 7
+
+
+async def test_passwords_are_in_uvs_environment_and_hidden_everywhere() -> None:
+    made = await prepared(
+        pip=["x"], pip_indexes=[Secret("https://me:canary%2F1@host/simple")], env={"TOKEN": Secret("canary-token")}
+    )
+    there = host(PY311)
+    environment = plan.environment(made, there, plan.choose(made, there), "uv/0/uv")
+    assert environment is not None
+    assert environment.pop("uv_env")["UV_INDEX"] == "https://me:canary%2F1@host/simple"
+    assert "canary" not in json.dumps(environment)
+    assert {"https://me:canary%2F1@host/simple", "canary%2F1", "canary/1", "canary-token"} <= set(plan.hidden(made))
+
+
+def test_platforms_as_uv_names_them() -> None:
+    assert target_of("x86_64", "glibc 2.36") == "x86_64-manylinux_2_36"
+    assert target_of("aarch64", "glibc 2.99") == "aarch64-manylinux_2_40"
+    assert target_of("x86_64", "other") == "x86_64-unknown-linux-musl"
+    assert tool_target("x86_64", "glibc 2.17") == "x86_64-glibc"
+
+
+# --- what it means --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("phase", "said", "next_step"),
+    [
+        ("packages", "error: Failed to write: No space left on device (os error 28)", "free space on that disk"),
+        ("run", "cp: error writing 'x': No space left on device", "free space on that disk"),
+        ("apt", "E: Unable to locate package ffmpge", "check the names in Image(apt=...)"),
+        ("apt", "E: Could not get lock /var/lib/dpkg/lock-frontend", "another installer runs"),
+        ("apt", "W: Temporary failure resolving 'deb.debian.org'", "Debian mirror"),
+        ("packages", "Because x was not found in the package registry", "check the names and versions"),
+        ("packages", "  cause: HTTP status client error (401 Unauthorized)", "give the index its password"),
+        ("packages", "  cause: operation timed out", "the index does not answer"),
+        ("packages", "  cause: dns error", "Image(offline=True)"),
+        ("packages", "error: command '/usr/bin/gcc' failed", "build-essential"),
+        ("executor", "ModuleNotFoundError: No module named 'asyncio'", "install the package python3"),
+        ("run", "E: Unable to locate package x", "run the command there by hand"),
+        ("upload", "tar: not found", "whether tar and gzip are there"),
+    ],
+)
+def test_what_programs_say_becomes_a_next_step(phase: str, said: str, next_step: str) -> None:
+    assert next_step in advice(phase, ["before", said, "after"], exit_status=1).hint
+
+
+def test_what_is_late_or_killed_has_advice_too() -> None:
+    assert "bootstrap_timeout" in advice("packages", ["Resolved 3 packages"], timed_out=True).hint
+    assert "bootstrap_timeout" in advice("run", [], timed_out=True).hint
+    assert "memory" in advice("run", [], exit_status=137).hint
+
+
+# --- hosts that one does not have at hand ---------------------------------------------------------------------------
+
+
+class Scripted:
+    """Implements `Shell` for a host that answers as it is told to."""
+
+    def __init__(self, *answers: tuple[str, Exit | None]) -> None:
+        self.answers = answers
+
+    async def run(self, argv: Any, *, stdin: Any = b"", output: Any = None) -> Exit:
+        for part, answer in self.answers:
+            if part in " ".join(argv):
+                if answer is None:
+                    await asyncio.Event().wait()
+                return answer  # type: ignore[return-value]
+        raise AssertionError(f"nobody expected {argv}")
+
+
+def answers(text: str, status: int | None = 0, errors: str = "") -> Exit:
+    return Exit(status, None, text.encode(), errors.encode())
+
+
+NO_PYTHON = "outrider-probe 1\nsystem Linux x86_64\nlibc glibc 2.36\nuser 0\ncache /c\nfree 9999999\nend\n"
+
+
+async def failure(shell: Scripted, **options: Any) -> BootstrapError:
+    made = await prepare(Image(**options))
+    with pytest.raises(BootstrapError) as caught:
+        await bootstrap(shell, made, pool="p", machine="m", node=0, address=None, lease_s=9)
+    return caught.value
+
+
+async def test_a_host_without_python_that_uv_cannot_bring_one_to() -> None:
+    refused = answers("", 2, "error: Failed to download cpython\n  cause: dns error")
+    error = await failure(Scripted(("sh -s", answers(NO_PYTHON)), ("sh -c", answers("")), ("python install", refused)))
+    assert error.phase == "python"
+    assert error.hint.startswith("install Python 3.11 on that host")
+    assert error.command == "uv python install --no-bin 3.11"
+    assert "dns error" in error.log[-1]
+
+
+async def test_a_host_that_is_no_linux() -> None:
+    error = await failure(Scripted(("sh -s", answers(NO_PYTHON.replace("Linux x86_64", "Darwin arm64")))))
+    assert "the host's system is Darwin" in str(error)
+
+
+async def test_a_user_without_a_shell() -> None:
+    error = await failure(Scripted(("sh -s", answers("This account is currently not available.\n", 1))))
+    assert error.phase == "probe"
+    assert error.log == ("This account is currently not available.",)
+
+
+async def test_a_host_without_tar() -> None:
+    error = await failure(Scripted(("sh -s", answers(NO_PYTHON)), ("sh -c", answers("", 127, "sh: tar: not found"))))
+    assert error.phase == "upload"
+    assert "tar and gzip" in error.hint
+
+
+async def test_a_host_that_does_not_answer_the_probe() -> None:
+    error = await failure(Scripted(("sh -s", None)), bootstrap_timeout=0.2)
+    assert error.phase == "probe"
+    assert "it took longer than 0.2 s" in str(error)
+
+
+async def test_a_connection_that_dies_is_no_fault_of_the_image() -> None:
+    with pytest.raises(ConnectionError):
+        await bootstrap(
+            Scripted(("sh -s", Exit(None, None, b"", b""))),
+            await prepare(Image()), pool="p", machine="m", node=0, address=None, lease_s=9,
+        )  # fmt: skip
+
+
+def test_gpus_are_read_as_cuda_shows_them() -> None:
+    table = "0, GPU-aa, NVIDIA H200, 143771\nsome warning\n1, GPU-bb, NVIDIA GB10, [N/A]\n"
+    assert parse_devices(table) == [("H200", 140.4), ("GB10", 0.0)]
+    assert parse_devices(table, "1") == [("GB10", 0.0)]
+    assert parse_devices(table, "GPU-b,7,0") == [("GB10", 0.0)]
+    assert parse_devices(table, "") == []

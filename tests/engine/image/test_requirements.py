@@ -1,0 +1,165 @@
+"""Requirements, files of them and locks become one text."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outrider import Image, Secret, SpecError
+from outrider.engine.image import requirements
+from outrider.engine.image.requirements import Requirements
+from outrider.engine.image.uv import Uv
+
+pytestmark = pytest.mark.anyio
+
+
+async def read(**options: Any) -> Requirements:
+    found = await requirements.read(Image(**options), Uv.find("a test"))
+    assert found is not None
+    return found
+
+
+async def test_an_image_without_packages_needs_none() -> None:
+    assert await requirements.read(Image(), None) is None
+
+
+async def test_a_file_is_read_with_all_that_it_refers_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A_TOKEN", "canary-0123")
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "main.txt").write_text(
+        "# a comment\n-r sub/more.txt  # another\n--constraint=sub/limits.txt\nnumpy>=2 \\\n    --hash=sha256:00\n"
+        "private @ https://me:${A_TOKEN}@host/private#egg=private\n\n--pre\n"
+    )
+    (tmp_path / "sub" / "more.txt").write_text("six\n-r ../main.txt\n-c limits.txt\n")
+    (tmp_path / "sub" / "limits.txt").write_text("six<2\n")
+    found = await read(pip=["idna"], requirements=tmp_path / "main.txt")
+    assert found.text.splitlines() == [
+        "idna", "six", "numpy>=2      --hash=sha256:00",
+        "private @ https://me:${A_TOKEN}@host/private#egg=private", "--pre",
+    ]  # fmt: skip
+    assert found.constraints == "six<2\n"
+    assert found.variables == {"A_TOKEN": "canary-0123"}
+    assert not found.is_local
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("-e .", r"Image\(includes=\[...\]\)"),
+        ("--editable ./pkg", r"Image\(includes=\[...\]\)"),
+        ("./pkg", r"Image\(includes=\[...\]\)"),
+        ("pkg @ file:///src/pkg", r"Image\(includes=\[...\]\)"),
+        ("./missing-1.0-py3-none-any.whl", "there is no "),
+        ("x @ https://${NOT_SET_AT_ALL}/x", "NOT_SET_AT_ALL"),
+        ("-r missing.txt", "cannot be read"),
+    ],
+)
+async def test_what_cannot_be_sent_is_refused(tmp_path: Path, line: str, why: str) -> None:
+    (tmp_path / "r.txt").write_text(line)
+    with pytest.raises(SpecError, match=why):
+        await read(requirements=tmp_path / "r.txt")
+
+
+async def test_wheels_and_folders_of_this_computer_make_it_local(make_wheel: Any, wheels: Path, tmp_path: Path) -> None:
+    wheel = make_wheel("ours")
+    (tmp_path / "r.txt").write_text(f"wheels/{wheel.name} ; python_version > '3'\n-f wheels\n")
+    found = await read(requirements=tmp_path / "r.txt")
+    assert found.text == f"ours @ {wheel.as_uri()} ; python_version > '3'\n"
+    assert (found.wheels, found.folders, found.only_folders) == ((wheel,), (wheels,), False)
+    assert found.is_local
+
+
+async def test_indexes_are_urls_or_folders(wheels: Path) -> None:
+    secret = Secret("https://me:canary-0123@host/simple")
+    found = await read(pip=["x"], pip_indexes=[secret, wheels.as_uri()])
+    assert (found.urls, found.folders, found.only_folders) == ((secret,), (wheels,), False)
+    assert (await read(pip=["x"], pip_indexes=[str(wheels)])).only_folders
+    with pytest.raises(SpecError, match="neither a URL nor a folder"):
+        await read(pip=["x"], pip_indexes=["nowhere"])
+
+
+async def test_what_makes_environments_the_same(make_wheel: Any, wheels: Path) -> None:
+    def identity(**changes: Any) -> str:
+        return repr(
+            Requirements(**{"text": "x\n", "urls": (Secret("https://me:one@host/simple"),), **changes}).identity()
+        )
+
+    base = identity()
+    assert "one" not in base
+    assert identity(urls=(Secret("https://me:two@host/simple"),)) == base  # a new password is not another environment
+    assert identity(urls=("https://host/other",)) != base
+    assert identity(text="y\n") != base
+    before = identity(folders=(wheels,))
+    make_wheel("new")
+    assert identity(folders=(wheels,)) != before
+
+
+async def test_a_uv_lock_is_exactly_what_is_installed(make_wheel: Any, wheels: Path, tmp_path: Path) -> None:
+    make_wheel("direct", requires=["indirect"])
+    exact = make_wheel("indirect")
+    make_wheel("developing")
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "pyproject.toml").write_text(
+        '[project]\nname = "project"\nversion = "1"\nrequires-python = ">=3.11"\ndependencies = ["direct"]\n'
+        '[dependency-groups]\ndev = ["developing"]\n'
+        f'[[tool.uv.index]]\nname = "wheels"\nurl = "{wheels}"\nformat = "flat"\ndefault = true\n'
+    )
+    uv = Uv.find("a test")
+    subprocess.run([uv.path, "lock", "--quiet", "--directory", project], check=True)
+    make_wheel("indirect", "2.0")  # newer than the lock
+    found = await read(lock=project)
+    digest = hashlib.sha256(exact.read_bytes()).hexdigest()
+    assert [line.split()[0] for line in found.text.splitlines()] == ["direct==1.0", "indirect==1.0"]
+    assert f"--hash=sha256:{digest}" in found.text
+    assert found.folders == (wheels,)
+
+
+async def test_a_pylock_is_read(tmp_path: Path) -> None:
+    lock = tmp_path / "pylock.toml"
+    lock.write_text(
+        'lock-version = "1.0"\ncreated-by = "test"\n'
+        '[[packages]]\nname = "a"\nversion = "1.0"\nmarker = "os_name == \'posix\'"\nindex = "https://host/simple"\n'
+        'wheels = [{ url = "https://host/a.whl", hashes = { sha256 = "aa" } }]\n'
+        '[[packages]]\nname = "b"\nvcs = { type = "git", url = "https://host/b.git", commit-id = "c0ffee" }\n'
+    )
+    found = await read(lock=lock)
+    assert found.text.splitlines() == [
+        "a==1.0 ; os_name == 'posix' --hash=sha256:aa",
+        "b @ git+https://host/b.git@c0ffee",
+    ]
+    assert found.urls == ("https://host/simple",)
+    known = Secret("https://me:canary-0123@host/simple/")
+    assert (await read(lock=lock, pip_indexes=[known])).urls == (known,)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [("not toml [", "not a lock"), ('[[packages]]\nname = "a"\ndirectory = {path = "."}', "by includes=")],
+)
+async def test_a_lock_that_cannot_be_sent_is_refused(tmp_path: Path, text: str, why: str) -> None:
+    (tmp_path / "pylock.toml").write_text(text)
+    with pytest.raises(SpecError, match=why):
+        await read(lock=tmp_path / "pylock.toml")
+
+
+async def test_a_wheel_of_this_computer_is_read_once_however_many_hosts_get_it(
+    make_wheel: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the event loop, where reading a large one would silence every node."""
+    wheel = make_wheel("large")
+    wanted = await read(pip=[str(wheel)])
+
+    def refused(*_: Any) -> Any:
+        raise AssertionError("it is read on the event loop")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", refused)
+        patch.setattr(Path, "read_bytes", refused)
+        before = wanted.identity()
+    wheel.write_bytes(wheel.read_bytes() + b"!")
+    assert wanted.identity() != before
