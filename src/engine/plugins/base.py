@@ -3,23 +3,30 @@
 A plugin is an immutable, picklable object. Third parties register a factory under the entry point group
 ``outrider.plugins``; users then write ``plugins.<name>(...)``. In the task's process, in this order:
 
-1. ``env(info)`` is put into the environment, before anything of the user's is imported;
-2. the function and its arguments are unpickled;
-3. ``session(info)`` is entered, the function runs, and the session is left: also when the function raises, and for a
-   generator when it ends or is closed.
+1. every ``env(info)`` is put into the environment, before anything of the user's is imported;
+2. every ``session(info)`` is entered: a framework is set up before it is first used;
+3. the function and its arguments are unpickled, and the function runs;
+4. the sessions are left: also when the function raises, and for a generator when it ends or is closed.
 
-The sessions of several plugins are entered in the order in which they were given, and left in the reverse one.
+A plugin of a pool may have two further halves, beside the tasks: ``node(side)`` runs once on each node,
+``attach(site)`` at the client, and they may send each other messages (see `sides`).
+
+The sessions of several plugins are entered in the order in which they were given, and left in the reverse one. A plugin
+that builds on others brings them along, in front of it; one of the same name that the user gave takes their place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, ClassVar
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 if TYPE_CHECKING:
     from ...actors.ports import NodeFacts
     from ..runtime import InstanceInfo
+    from .sides import NodeSide, Setup, Site
+
+Ports = Literal["none", "head", "ranks"]
 
 
 class Plugin:
@@ -28,6 +35,13 @@ class Plugin:
     name: ClassVar[str] = ""
     collective: ClassVar[bool] = False  # ranks wait for each other: a broadcast that loses one starts over
     fresh_process: ClassVar[bool] = False  # what it sets up cannot be taken down: the task's process ends with it
+    ports: ClassVar[Ports] = "none"
+    """Which of a generation's free ports it listens on: the head's, ``info.head_port``, or each rank on its own,
+    ``info.peers[rank].port``. In a broadcast one plugin of a function may have them."""
+
+    def brings(self) -> Sequence[Plugin]:
+        """Plugins that this one builds on."""
+        return ()
 
     def ranks_per_node(self, facts: NodeFacts) -> int:  # noqa: ARG002
         """How many copies of a broadcast function run on a node."""
@@ -41,8 +55,58 @@ class Plugin:
         """What is set up around the function, in the task's process."""
         return nullcontext()
 
+    def node(self, side: NodeSide) -> AbstractContextManager[Setup | None]:  # noqa: ARG002
+        """What is set up once on each node, beside its tasks: before the first one, and left when the pool leaves."""
+        return nullcontext()
+
+    @property
+    def has_halves(self) -> bool:
+        """It is a pool's, and no function's own: it works on whole nodes, beside the tasks."""
+        return type(self).node is not Plugin.node or type(self).attach is not Plugin.attach
+
+    def attach(self, site: Site) -> AbstractAsyncContextManager[Any]:  # noqa: ARG002
+        """The client's half, around the open pool. What it gives is what `Pool.handle` gives."""
+        return nullcontext()
+
+
+def replaced(before: Sequence[Plugin], after: Sequence[Plugin]) -> tuple[Plugin, ...]:
+    """Both, but of the same name the later one alone."""
+    names = {plugin.name for plugin in after}
+    return (*(plugin for plugin in before if plugin.name not in names), *after)
+
 
 def merged(pool: Sequence[Plugin], function: Sequence[Plugin]) -> tuple[Plugin, ...]:
-    """A pool's plugins with a function's own, which replace those of the same name."""
-    own = {plugin.name for plugin in function}
-    return (*(plugin for plugin in pool if plugin.name not in own), *function)
+    """A pool's plugins with a function's own, which replace those of the same name, and what all of them bring."""
+    given = replaced(pool, function)
+    by_name = {plugin.name: plugin for plugin in given}
+    met: list[Plugin] = []
+    chosen: list[Plugin] = []
+
+    def add(plugin: Plugin) -> None:
+        if plugin not in met:
+            met.append(plugin)
+            for brought in plugin.brings():
+                add(by_name.setdefault(brought.name, brought))
+            chosen.append(plugin)
+
+    for plugin in given:
+        add(plugin)
+    return tuple(chosen)
+
+
+def one_listens(plugins: Sequence[Plugin]) -> Ports:
+    """The ports that a broadcast with these plugins needs.
+
+    Raises:
+        SpecError: two of them want to listen on the same ones.
+    """
+    from ..errors import SpecError
+
+    listening = [plugin for plugin in plugins if plugin.ports != "none"]
+    if len(listening) > 1:
+        first, second, *_ = (plugin.name for plugin in listening)
+        raise SpecError(
+            f"The plugins {first} and {second} would each connect the ranks of one broadcast, on the same port: give "
+            f"the pool neither, and each function its own, by @integrations.{first} or @integrations.{second}."
+        )
+    return listening[0].ports if listening else "none"

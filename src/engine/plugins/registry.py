@@ -7,7 +7,19 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .accelerate import accelerate as _accelerate
     from .base import Plugin
+    from .dask import dask as _dask
+    from .huggingface import huggingface as _huggingface
+    from .jax import jax as _jax
+    from .joblib import joblib as _joblib
+    from .keras import keras as _keras
+    from .mig import mig as _mig
+    from .mpi import mpi as _mpi
+    from .mps import mps as _mps
+    from .ray import ray as _ray
+    from .sklearn import sklearn as _sklearn
+    from .tensorflow import tensorflow as _tensorflow
     from .torch import torch as _torch
 
 GROUP = "outrider.plugins"
@@ -17,6 +29,18 @@ class Plugins:
     """``plugins.torch(...)`` makes the plugin that is registered as ``torch``; nothing is imported before."""
 
     if TYPE_CHECKING:
+        accelerate = staticmethod(_accelerate)
+        dask = staticmethod(_dask)
+        huggingface = staticmethod(_huggingface)
+        jax = staticmethod(_jax)
+        joblib = staticmethod(_joblib)
+        keras = staticmethod(_keras)
+        mig = staticmethod(_mig)
+        mpi = staticmethod(_mpi)
+        mps = staticmethod(_mps)
+        ray = staticmethod(_ray)
+        sklearn = staticmethod(_sklearn)
+        tensorflow = staticmethod(_tensorflow)
         torch = staticmethod(_torch)
 
     def __getattr__(self, name: str) -> Callable[..., Plugin]:

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..errors import SpecError
 from ..spec import seconds
-from .base import Plugin
+from .base import Plugin, Ports
+from .places import Ranks, checked_ranks, interface, own_address, ranks_on, sharing, unless_set
 
 if TYPE_CHECKING:
     from ...actors.ports import NodeFacts
@@ -25,7 +25,7 @@ GONE_S = 30.0  # and the next one in the same process so much longer
 
 def torch(
     backend: str | None = None,
-    ranks_per_node: int | Literal["auto"] = "auto",
+    ranks_per_node: Ranks = "auto",
     timeout: float | timedelta | None = None,
 ) -> Torch:
     """Run tasks inside ``torch.distributed``: a broadcast's ranks are one process group, any other task one of its own.
@@ -36,11 +36,10 @@ def torch(
     Raises:
         SpecError
     """
-    if ranks_per_node != "auto" and (not isinstance(ranks_per_node, int) or ranks_per_node < 1):
-        raise SpecError(f'plugins.torch: ranks_per_node takes "auto" or a number, at least 1, not {ranks_per_node!r}.')
     if backend is not None and not isinstance(backend, str):
         raise SpecError(f'plugins.torch: backend takes a name such as "gloo" or "nccl", not {backend!r}.')
-    return Torch(backend, ranks_per_node, None if timeout is None else seconds("plugins.torch: timeout", timeout))
+    within_s = None if timeout is None else seconds("plugins.torch: timeout", timeout)
+    return Torch(backend, checked_ranks("torch", ranks_per_node), within_s)
 
 
 @dataclass(frozen=True)
@@ -48,14 +47,16 @@ class Torch(Plugin):
     """See `torch`."""
 
     backend: str | None = None
-    ranks: int | Literal["auto"] = "auto"
+    ranks: Ranks = "auto"
     timeout_s: float | None = None
+    also_on_cpu: bool = False  # where nccl is chosen: tensors in main memory can be exchanged too
 
     name: ClassVar[str] = "torch"
     collective: ClassVar[bool] = True
+    ports: ClassVar[Ports] = "head"
 
     def ranks_per_node(self, facts: NodeFacts) -> int:
-        return max(1, len(facts.accelerators)) if self.ranks == "auto" else self.ranks
+        return ranks_on(facts, self.ranks)
 
     def env(self, info: InstanceInfo) -> Mapping[str, str]:
         variables = {
@@ -67,11 +68,10 @@ class Torch(Plugin):
             "LOCAL_WORLD_SIZE": str(info.local_world_size),
             "NODE_RANK": str(info.rank // info.local_world_size),
         }
-        if _is_loopback(info.head_addr):  # else gloo asks the resolver for this host's name, which may lead elsewhere
-            variables["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
-        sharing = sum(peer.hostname == info.hostname for peer in info.peers)
-        if max(sharing, info.local_world_size) > 1:  # torchrun's default: each rank would take every core otherwise
-            variables["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", "1")
+        if (name := interface(own_address(info))) is not None:  # else gloo asks the resolver for this host's own name
+            variables |= unless_set({"GLOO_SOCKET_IFNAME": name})
+        if sharing(info) > 1:  # torchrun's default: each rank would take every core otherwise
+            variables |= unless_set({"OMP_NUM_THREADS": "1"})
         return variables
 
     @contextmanager
@@ -87,17 +87,30 @@ class Torch(Plugin):
             options["timeout"] = timedelta(seconds=self.timeout_s)
         if info.world_size == 1:  # alone: no port needed, and none to be taken by somebody else
             options["store"] = distributed.HashStore()
+        backend = self.backend or ("gloo" if device is None else "nccl")
+        if self.also_on_cpu and backend == "nccl":
+            backend = "cuda:nccl,cpu:gloo"
         if device is not None:
             torch_.cuda.set_device(device)
-            options["device_id"] = torch_.device("cuda", device)
-        backend = self.backend or ("gloo" if device is None else "nccl")
-        if "nccl" not in backend:
-            options.pop("device_id", None)
+            if "nccl" in backend:
+                options["device_id"] = torch_.device("cuda", device)
         distributed.init_process_group(backend, rank=info.rank, world_size=info.world_size, **options)
         try:
             yield
         finally:
             _leaving.start(distributed)
+
+
+def tell_accelerate() -> None:
+    """Where torch has nothing but the CPU, accelerate must hear it, or it takes the ranks for unrelated processes.
+
+    To be called in a process of the task's own: it stays in the environment.
+    """
+    import torch as torch_
+
+    kinds: Any = getattr(torch_, "accelerator", torch_.cuda)  # since 2.6
+    if not kinds.is_available():
+        os.environ.setdefault("ACCELERATE_USE_CPU", "true")
 
 
 class _Leaving:
@@ -131,17 +144,16 @@ def _destroy(distributed: Any) -> None:
 
 
 def _device(torch_: Any, info: InstanceInfo) -> int | None:
-    """The index of this rank's GPU; None where not every rank of the node has one."""
+    """The index of this rank's GPU; None where not every rank of the node has one.
+
+    Every rank sees all of its node's GPUs, so that they can copy to each other. Tasks in several slots of a node take
+    the GPUs in turn.
+    """
     if not torch_.cuda.is_available():
         return None
-    visible = torch_.cuda.device_count()
+    visible: int = torch_.cuda.device_count()
+    if info.world_size == 1:
+        return info.worker % visible
     if visible >= info.local_world_size:
         return info.local_rank
     return 0 if visible == 1 and info.accelerators >= info.local_world_size else None  # each sees only its own
-
-
-def _is_loopback(address: str) -> bool:
-    try:
-        return ip_address(address).is_loopback
-    except ValueError:
-        return address == "localhost"

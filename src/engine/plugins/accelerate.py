@@ -1,0 +1,87 @@
+"""The accelerate plugin: tasks run as if ``accelerate launch`` had started them, inside of a process group."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ..errors import SpecError
+from .accelerate_variables import refuse, variables_of
+from .base import Plugin
+from .torch import Torch, tell_accelerate
+
+if TYPE_CHECKING:
+    from ..runtime import InstanceInfo
+
+
+def accelerate(config: Mapping[str, Any] | str | Path | None = None, **settings: Any) -> Accelerate:
+    """Run tasks as ``accelerate launch`` would; the torch plugin comes along: give it too for its options.
+
+    ``config``: what ``accelerate config`` writes, as a mapping or a file: JSON, or YAML where PyYAML is installed here.
+    ``settings`` are added to it: ``mixed_precision="bf16"``, ``distributed_type="FSDP"``, ``fsdp_config={...}``. What
+    it says of machines, processes and ports is left out: the pool knows better.
+
+    Raises:
+        SpecError: a key that means nothing, or a type of training that this plugin does not set up.
+    """
+    return Accelerate(tuple(sorted(variables_of({**_read(config), **settings}).items())))
+
+
+@dataclass(frozen=True)
+class Accelerate(Plugin):
+    """See `accelerate`."""
+
+    variables: tuple[tuple[str, str], ...] = ()
+
+    name: ClassVar[str] = "accelerate"
+    fresh_process: ClassVar[bool] = True  # accelerate remembers the ranks it saw first
+
+    def brings(self) -> Sequence[Plugin]:
+        given = dict(self.variables)
+        # As accelerate would start the group: such parameters, and such checkpoints, are exchanged in main memory.
+        offloads = given.get("FSDP_OFFLOAD_PARAMS") == "true" or given.get("FSDP_STATE_DICT_TYPE") == "FULL_STATE_DICT"
+        return (Torch(also_on_cpu=offloads),)
+
+    def env(self, info: InstanceInfo) -> Mapping[str, str]:  # noqa: ARG002
+        return dict(self.variables)
+
+    @contextmanager
+    def session(self, info: InstanceInfo) -> Iterator[None]:  # noqa: ARG002
+        tell_accelerate()
+        yield
+
+
+def _read(config: Mapping[str, Any] | str | Path | None) -> dict[str, Any]:
+    if config is None:
+        return {}
+    if isinstance(config, Mapping):
+        return dict(config)
+    if not isinstance(config, str | Path):
+        refuse(f"config takes a mapping or a file, not {type(config).__name__}.")
+    path = Path(config).expanduser()
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise SpecError(f"plugins.accelerate: {path} cannot be read: {error.strerror}.") from error
+    try:
+        read = json.loads(text) if path.suffix == ".json" else _yaml(path, text)
+    except ValueError as error:
+        raise SpecError(f"plugins.accelerate: {path} cannot be understood: {error}.") from error
+    if not isinstance(read, dict):
+        refuse(f"{path} holds no mapping.")
+    return read
+
+
+def _yaml(path: Path, text: str) -> Any:
+    try:
+        import yaml  # pyright: ignore[reportMissingModuleSource]
+    except ImportError:
+        refuse(f"PyYAML is needed to read {path}: install it here, or give the same as a mapping.")
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error

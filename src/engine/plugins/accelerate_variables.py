@@ -1,0 +1,188 @@
+"""What ``accelerate launch`` puts into the environment for a configuration. Pure, and without accelerate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from typing import Any, NoReturn
+
+from ..errors import SpecError
+
+TYPES = ("NO", "MULTI_CPU", "MULTI_GPU", "FSDP", "DEEPSPEED")
+
+# Of a file that `accelerate config` wrote: what the pool decides, or what is said in Python here.
+PLACEMENT = frozenset({
+    "command_file", "commands", "compute_environment", "gpu_ids", "machine_rank", "main_process_ip",
+    "main_process_port", "main_training_function", "mpirun_config", "num_machines", "num_processes", "rdzv_backend",
+    "same_network", "tpu_env", "tpu_name", "tpu_use_cluster", "tpu_use_sudo", "tpu_vm", "tpu_zone",
+})  # fmt: skip
+SECTIONS = ("deepspeed_config", "dynamo_config", "fsdp_config", "parallelism_config")
+SETTINGS = ("debug", "distributed_type", "downcast_bf16", "enable_cpu_affinity", "mixed_precision", "use_cpu")
+ELSEWHERE = ("fp8_config", "ipex_config", "megatron_lm_config")
+
+# Key of a section, and the launcher's default for it; None: no variable unless it is given. Of accelerate 1.15.
+FSDP: dict[str, str | None] = {
+    "fsdp_version": "1",
+    "fsdp_sharding_strategy": "FULL_SHARD",
+    "fsdp_reshard_after_forward": "true",
+    "fsdp_offload_params": "false",
+    "fsdp_min_num_params": "100000000",
+    "fsdp_auto_wrap_policy": None,
+    "fsdp_transformer_layer_cls_to_wrap": None,
+    "fsdp_backward_prefetch": None,
+    "fsdp_state_dict_type": None,
+    "fsdp_forward_prefetch": "false",
+    "fsdp_use_orig_params": "true",
+    "fsdp_cpu_ram_efficient_loading": "true",
+    "fsdp_sync_module_states": "true",
+    "fsdp_activation_checkpointing": "false",
+    "fsdp_activation_checkpointing_offload": "false",
+    "fsdp_ignored_modules": None,
+}
+DEEPSPEED = {
+    "zero_stage": "ACCELERATE_DEEPSPEED_ZERO_STAGE",
+    "gradient_accumulation_steps": "ACCELERATE_GRADIENT_ACCUMULATION_STEPS",
+    "gradient_clipping": "ACCELERATE_GRADIENT_CLIPPING",
+    "offload_optimizer_device": "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE",
+    "offload_param_device": "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE",
+    "zero3_init_flag": "ACCELERATE_DEEPSPEED_ZERO3_INIT",
+    "zero3_save_16bit_model": "ACCELERATE_DEEPSPEED_ZERO3_SAVE_16BIT_MODEL",
+    "deepspeed_config_file": "ACCELERATE_DEEPSPEED_CONFIG_FILE",
+    "deepspeed_moe_layer_cls_names": "ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES",
+    "offload_optimizer_nvme_path": "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_NVME_PATH",  # the launcher forgets these two
+    "offload_param_nvme_path": "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_NVME_PATH",
+}
+DEEPSPEED_PLACEMENT = frozenset({
+    "deepspeed_exclusion_filter", "deepspeed_hostfile", "deepspeed_inclusion_filter", "deepspeed_multinode_launcher",
+})  # fmt: skip
+DYNAMO = {
+    "dynamo_backend": "no",
+    "dynamo_mode": "default",
+    "dynamo_use_fullgraph": "False",
+    "dynamo_use_dynamic": "False",
+    "dynamo_use_regional_compilation": "False",
+}
+PARALLELISM: dict[str, str | None] = {
+    "parallelism_config_dp_replicate_size": "1",
+    "parallelism_config_dp_shard_size": "1",
+    "parallelism_config_tp_size": "1",
+    "parallelism_config_cp_size": "1",
+    "parallelism_config_cp_backend": "torch",
+    "parallelism_config_sp_size": "1",
+    "parallelism_config_sp_backend": "deepspeed",
+    "parallelism_config_cp_comm_strategy": None,
+    "parallelism_config_sp_seq_length": None,
+    "parallelism_config_sp_seq_length_is_variable": None,
+    "parallelism_config_sp_attn_implementation": None,
+}
+SWITCHES = {
+    "use_cpu": ("ACCELERATE_USE_CPU", "True"),
+    "debug": ("ACCELERATE_DEBUG_MODE", "true"),
+    "enable_cpu_affinity": ("ACCELERATE_CPU_AFFINITY", "1"),
+}
+_RENAMED = {"FSDP_TRANSFORMER_LAYER_CLS_TO_WRAP": "FSDP_TRANSFORMER_CLS_TO_WRAP"}
+_AS_WRITTEN = {"FSDP_SHARDING_STRATEGY", "FSDP_AUTO_WRAP_POLICY", "FSDP_TRANSFORMER_CLS_TO_WRAP",
+               "FSDP_BACKWARD_PREFETCH", "FSDP_STATE_DICT_TYPE", "FSDP_IGNORED_MODULES"}  # fmt: skip
+
+
+def variables_of(given: Mapping[str, Any]) -> dict[str, str]:
+    """The variables for a configuration, as ``accelerate config`` writes it; without what the pool decides.
+
+    Raises:
+        SpecError: a key that means nothing, or a type of training that is not set up here.
+    """
+    for key in given.keys() - PLACEMENT - {*SECTIONS, *SETTINGS}:
+        _unknown(key, "", (*SETTINGS, *SECTIONS))
+    variables = _general(given)
+    kind = given.get("distributed_type", "NO")
+    kind = "NO" if kind is False else kind  # as YAML reads an unquoted NO
+    if kind not in TYPES:
+        refuse(f"distributed_type takes {', '.join(TYPES)}, not {kind!r}.")
+    if kind == "FSDP":
+        variables |= _fsdp(_section(given, "fsdp_config"))
+    if kind == "DEEPSPEED":
+        variables |= _deepspeed(_section(given, "deepspeed_config"), mixed="mixed_precision" in given)
+    else:
+        variables |= _dynamo(_section(given, "dynamo_config"))
+    if given.get("parallelism_config"):
+        variables |= _parallelism(_section(given, "parallelism_config"))
+    return variables
+
+
+def refuse(message: str) -> NoReturn:
+    raise SpecError(f"plugins.accelerate: {message}")
+
+
+def _general(given: Mapping[str, Any]) -> dict[str, str]:
+    variables = {"ACCELERATE_MIXED_PRECISION": _text(given.get("mixed_precision") or "no").lower()}
+    if variables["ACCELERATE_MIXED_PRECISION"] == "false":  # as YAML reads an unquoted no
+        variables["ACCELERATE_MIXED_PRECISION"] = "no"
+    return variables | {name: value for key, (name, value) in SWITCHES.items() if given.get(key)}
+
+
+def _dynamo(section: Mapping[str, Any]) -> dict[str, str]:
+    values = DYNAMO | _of(section, "dynamo_", DYNAMO, "dynamo_config")
+    values["dynamo_backend"] = values["dynamo_backend"].upper()
+    return {f"ACCELERATE_{key.upper()}": value for key, value in values.items()}
+
+
+def _fsdp(section: Mapping[str, Any]) -> dict[str, str]:
+    values = {key.upper(): value for key, value in (FSDP | _of(section, "fsdp_", FSDP, "fsdp_config")).items()}
+    variables = {
+        _RENAMED.get(name, name): value if _RENAMED.get(name, name) in _AS_WRITTEN else value.lower()
+        for name, value in values.items()
+        if value is not None
+    }
+    if variables["FSDP_CPU_RAM_EFFICIENT_LOADING"] == "true" and variables["FSDP_SYNC_MODULE_STATES"] != "true":
+        refuse("fsdp_config: fsdp_cpu_ram_efficient_loading needs fsdp_sync_module_states.")
+    return {"ACCELERATE_USE_FSDP": "true"} | variables
+
+
+def _deepspeed(section: Mapping[str, Any], *, mixed: bool) -> dict[str, str]:
+    values = _of(section, "", (*DEEPSPEED, *DEEPSPEED_PLACEMENT), "deepspeed_config")
+    fields = [*section, *(["mixed_precision"] if mixed else [])]
+    as_written = {key for key in DEEPSPEED if key.endswith(("_file", "_names", "_path"))}
+    return {
+        "ACCELERATE_USE_DEEPSPEED": "true",
+        "ACCELERATE_CONFIG_DS_FIELDS": ",".join(fields).lower(),
+        **{DEEPSPEED[key]: value if key in as_written else value.lower() for key, value in values.items()
+           if key in DEEPSPEED},
+    }  # fmt: skip
+
+
+def _parallelism(section: Mapping[str, Any]) -> dict[str, str]:
+    values = PARALLELISM | _of(section, "parallelism_config_", PARALLELISM, "parallelism_config")
+    return {"ACCELERATE_USE_PARALLELISM_CONFIG": "true"} | {
+        key.upper(): value for key, value in values.items() if value is not None
+    }
+
+
+def _of(section: Mapping[str, Any], prefix: str, known: Iterable[str], name: str) -> dict[str, str]:
+    """The section's values as texts, under their full names."""
+    known = tuple(known)
+    values: dict[str, str] = {}
+    for key, value in section.items():
+        full = key if key.startswith(prefix) else prefix + key
+        if full not in known:
+            _unknown(key, f"{name}: ", known)
+        if value is not None:
+            values[full] = _text(value)
+    return values
+
+
+def _section(given: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    section = given.get(name) or {}
+    if not isinstance(section, Mapping):
+        refuse(f"{name} takes a mapping, not {section!r}.")
+    return section
+
+
+def _text(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _unknown(key: str, where: str, known: Iterable[str]) -> NoReturn:
+    if key in ELSEWHERE:
+        refuse(f"{key} is not set up by this plugin: put its variables into Image(env=...).")
+    close = get_close_matches(key, tuple(known), n=1)
+    refuse(f"{where}there is no {key!r}." + (f" Did you mean {close[0]!r}?" if close else ""))

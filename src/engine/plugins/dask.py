@@ -1,0 +1,181 @@
+"""The Dask plugin: the pool's nodes are a Dask cluster while the pool is open."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ..errors import SpecError
+from .base import Plugin
+from .cluster import Cluster, Kit, Order, Program, address_variable, member, opened, processors
+from .dask_tls import Certificate
+
+if TYPE_CHECKING:
+    from ...actors.ports import NodeId
+    from ..runtime import InstanceInfo
+    from .sides import NodeSide, Setup, Site
+
+CONFIG = "DASK_DISTRIBUTED__COMM__"
+
+
+def dask(
+    *,
+    workers_per_node: int = 1,
+    threads_per_worker: int | None = None,
+    memory_limit: str | None = None,
+    dashboard: bool = True,
+    tls: bool = True,
+) -> Dask:
+    """The pool's nodes as a Dask cluster: ``pool.handle("dask").client()`` is a `distributed.Client` of it.
+
+    ``threads_per_worker``: default the node's processors, divided among its workers. ``memory_limit``: of a worker, as
+    Dask writes it ("8GB"); default its own choice. ``tls``: everything between scheduler, workers and clients is
+    encrypted, and only who has the pool's certificate is let in; without it, whoever reaches the scheduler's port runs
+    code on the nodes.
+
+    Raises:
+        SpecError
+    """
+    for name, value in (("workers_per_node", workers_per_node), ("threads_per_worker", threads_per_worker)):
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            raise SpecError(f"plugins.dask: {name} takes a number, at least 1, not {value!r}.")
+    certificate = Certificate.new() if tls else None
+    return Dask(workers_per_node, threads_per_worker, memory_limit, dashboard, certificate)
+
+
+@dataclass(frozen=True)
+class Dask(Plugin):
+    """See `dask`."""
+
+    workers: int = 1
+    threads: int | None = None
+    memory_limit: str | None = None
+    dashboard: bool = True
+    certificate: Certificate | None = field(default=None, repr=False, compare=False)
+
+    name: ClassVar[str] = "dask"
+
+    def env(self, info: InstanceInfo) -> Mapping[str, str]:  # noqa: ARG002
+        """A ``Client()`` in a task finds the cluster."""
+        return address_variable(DaskKit(self), "DASK_SCHEDULER_ADDRESS")
+
+    def node(self, side: NodeSide) -> AbstractContextManager[Setup]:
+        return member(side, DaskKit(self), self.tls_variables)
+
+    @asynccontextmanager
+    async def attach(self, site: Site) -> AsyncIterator[DaskCluster]:
+        """
+        Raises:
+            BootstrapError: the cluster does not come up.
+        """
+        cluster = DaskCluster(site, self)
+        async with opened(cluster):
+            yield cluster
+
+    @property
+    def tls_variables(self) -> dict[str, str]:
+        """Dask's configuration takes certificates themselves where it takes files."""
+        if self.certificate is None:
+            return {}
+        variables = {f"{CONFIG}REQUIRE_ENCRYPTION": "true", f"{CONFIG}TLS__CA_FILE": self.certificate.cert}
+        for role in ("SCHEDULER", "WORKER", "CLIENT"):
+            variables[f"{CONFIG}TLS__{role}__CERT"] = self.certificate.cert
+            variables[f"{CONFIG}TLS__{role}__KEY"] = self.certificate.key
+        return variables
+
+
+@dataclass(frozen=True)
+class DaskKit(Kit):
+    """Dask's programs."""
+
+    plugin: Dask
+
+    name: ClassVar[str] = "dask"
+    head_works: ClassVar[bool] = False
+    file_variable: ClassVar[str] = "OUTRIDER_DASK_ADDRESS"
+
+    def program(self, order: Order, side: NodeSide, directory: Path) -> Program:
+        scheme = "tcp" if self.plugin.certificate is None else "tls"
+        common = ["--protocol", scheme, "--host", f"{scheme}://{side.address}"]
+        if order.role == "head":
+            file = directory / "scheduler.json"
+            file.unlink(missing_ok=True)
+            command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--port", "0", *common]
+            command += ["--scheduler-file", str(file)]
+            command += ["--dashboard-address", f"{side.address}:0"]  # its port serves more than the dashboard
+            command += [] if self.plugin.dashboard else ["--no-dashboard"]
+        else:
+            workers = self.plugin.workers
+            threads = self.plugin.threads or max(1, processors(order.sharing) // workers)
+            command = [sys.executable, "-m", "distributed.cli.dask_worker", order.head, *common]
+            command += ["--nworkers", str(workers), "--nthreads", str(threads), "--name", f"node-{side.node}"]
+            command += ["--local-directory", str(directory), "--no-dashboard"]
+            command += ["--memory-limit", self.plugin.memory_limit] if self.plugin.memory_limit else []
+        return Program(command, {**self.plugin.tls_variables, "PYTHONUNBUFFERED": "1"})
+
+    def up(self, order: Order, directory: Path, log: Sequence[str]) -> Mapping[str, str] | None:
+        if order.role == "worker":
+            return {} if sum("Registered to" in line for line in log) >= self.plugin.workers else None
+        try:
+            told = json.loads((directory / "scheduler.json").read_text())
+        except (OSError, ValueError):  # not there yet, or half of it
+            return None
+        dashboard = told.get("services", {}).get("dashboard") if self.plugin.dashboard else None
+        return {"address": told["address"], **({"dashboard": str(dashboard)} if dashboard else {})}
+
+
+class DaskCluster(Cluster):
+    """What `Pool.handle` gives: the cluster's address, and clients of it."""
+
+    def __init__(self, site: Site, plugin: Dask) -> None:
+        super().__init__(site, DaskKit(plugin))
+        self._plugin = plugin
+        self._address = ""
+        self._dashboard: str | None = None
+
+    @property
+    def address(self) -> str:
+        """By which this computer reaches the scheduler: ``tls://...``. Another one when the scheduler's node was lost.
+
+        Raises:
+            BootstrapError: there is no scheduler just now.
+        """
+        self.check()
+        return self._address
+
+    @property
+    def dashboard(self) -> str | None:
+        """The URL of Dask's dashboard; None: there is none."""
+        self.check()
+        return self._dashboard
+
+    @property
+    def security(self) -> Any:
+        """For a `distributed.Client`; None without TLS."""
+        if self._plugin.certificate is None:
+            return None
+        distributed: Any = import_module("distributed")
+        cert, key = self._plugin.certificate.cert, self._plugin.certificate.key
+        return distributed.Security(
+            require_encryption=True,
+            tls_ca_file=cert,
+            tls_client_cert=cert,
+            tls_client_key=key,
+        )
+
+    def client(self, **options: Any) -> Any:
+        """A `distributed.Client`. In async code: ``await cluster.client(asynchronous=True)``."""
+        distributed: Any = import_module("distributed")
+        return distributed.Client(self.address, security=self.security, **options)
+
+    async def look_up(self, node: NodeId) -> None:
+        scheme, _, place = self.head["address"].partition("://")
+        self._address = f"{scheme}://{await self.site.forward(node, int(place.rpartition(':')[2]))}"
+        port = self.head.get("dashboard")
+        self._dashboard = f"http://{await self.site.forward(node, int(port))}/status" if port else None

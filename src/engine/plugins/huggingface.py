@@ -1,0 +1,69 @@
+"""The huggingface plugin: a token and the hub's variables, inside of a process group that ``Trainer`` finds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from ..errors import SpecError
+from ..secrets import Secret
+from .base import Plugin
+from .places import sharing, unless_set
+from .torch import Torch, tell_accelerate
+
+if TYPE_CHECKING:
+    from ..runtime import InstanceInfo
+
+
+def huggingface(token: Secret | str | None = None, *, home: str | None = None, offline: bool = False) -> HuggingFace:
+    """Run tasks that use transformers, datasets and the hub; the torch plugin comes along: give it too for its options.
+
+    ``token``: as the hub hands them out, for instance ``Secret.env("HF_TOKEN")``; no file is written. ``home``: where
+    nodes keep what they download, default ``~/.cache/huggingface``. ``offline``: the hub is not asked for anything.
+
+    Raises:
+        SpecError
+    """
+    if isinstance(token, str):
+        token = Secret(token)
+    if token is not None and not isinstance(token, Secret):
+        raise SpecError(f"plugins.huggingface: token takes a Secret, not {type(token).__name__}.")
+    if home is not None and (not isinstance(home, str) or not home):
+        raise SpecError(f"plugins.huggingface: home takes a folder's path, not {home!r}.")
+    return HuggingFace(token, home, bool(offline))
+
+
+@dataclass(frozen=True)
+class HuggingFace(Plugin):
+    """See `huggingface`."""
+
+    token: Secret | None = None
+    home: str | None = None
+    offline: bool = False
+
+    name: ClassVar[str] = "huggingface"
+    fresh_process: ClassVar[bool] = True  # accelerate, below Trainer, remembers the ranks it saw first
+
+    def brings(self) -> Sequence[Plugin]:
+        return (Torch(),)
+
+    def env(self, info: InstanceInfo) -> Mapping[str, str]:
+        variables: dict[str, str] = {}
+        if self.token is not None:
+            variables["HF_TOKEN"] = self.token.reveal()
+        if self.home is not None:
+            variables["HF_HOME"] = self.home
+        if self.offline:
+            variables |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+        if info.local_rank:  # one bar per node is enough
+            variables |= unless_set({"HF_HUB_DISABLE_PROGRESS_BARS": "1"})
+        if sharing(info) > 1:  # or the tokenizers of each rank take every core
+            variables |= unless_set({"TOKENIZERS_PARALLELISM": "false"})
+        return variables
+
+    @contextmanager
+    def session(self, info: InstanceInfo) -> Iterator[None]:  # noqa: ARG002
+        tell_accelerate()
+        yield

@@ -1,0 +1,103 @@
+"""The jax plugin: ``jax.distributed`` around every rank. Only this module imports jax."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ..errors import SpecError
+from ..spec import seconds
+from .base import Plugin, Ports
+from .places import Ranks, checked_ranks, devices, endpoint, ranks_on
+
+if TYPE_CHECKING:
+    from ...actors.ports import NodeFacts
+    from ..runtime import InstanceInfo
+
+SHUTDOWN_S = 30 * 24 * 3600  # a rank that is ready waits for the slowest: how long is for the task's own timeout to say
+
+
+def jax(
+    ranks_per_node: Ranks = 1,
+    cpu_devices: int | None = None,
+    timeout: float | timedelta | None = None,
+) -> Jax:
+    """Run a broadcast's ranks as one JAX program: ``jax.devices()`` are those of all of them.
+
+    ``ranks_per_node``: default one process for all of a node's devices; "auto" is one for each. ``cpu_devices``: how
+    many devices a process makes of its CPU. ``timeout``: seconds for all ranks to find each other; default JAX's own.
+
+    Raises:
+        SpecError
+    """
+    if cpu_devices is not None and (not isinstance(cpu_devices, int) or cpu_devices < 1):
+        raise SpecError(f"plugins.jax: cpu_devices takes a number, at least 1, not {cpu_devices!r}.")
+    within_s = None if timeout is None else seconds("plugins.jax: timeout", timeout)
+    return Jax(checked_ranks("jax", ranks_per_node), cpu_devices, within_s)
+
+
+@dataclass(frozen=True)
+class Jax(Plugin):
+    """See `jax`."""
+
+    ranks: Ranks = 1
+    cpu_devices: int | None = None
+    timeout_s: float | None = None
+
+    name: ClassVar[str] = "jax"
+    collective: ClassVar[bool] = True
+    fresh_process: ClassVar[bool] = True  # once started, JAX's backend stays as it is
+    ports: ClassVar[Ports] = "head"
+
+    def ranks_per_node(self, facts: NodeFacts) -> int:
+        return ranks_on(facts, self.ranks)
+
+    def env(self, info: InstanceInfo) -> Mapping[str, str]:
+        own = devices(info)
+        variables = {
+            "JAX_COORDINATOR_ADDRESS": endpoint(info.head_addr, info.head_port),
+            "JAX_NUM_PROCESSES": str(info.world_size),
+            "JAX_PROCESS_ID": str(info.rank),
+            "JAX_LOCAL_DEVICE_COUNT": str(len(own) or self.cpu_devices or 1),
+        }
+        if 0 < len(own) < info.accelerators:
+            variables["JAX_LOCAL_DEVICE_IDS"] = ",".join(map(str, own))
+        if self.cpu_devices is not None:
+            variables["JAX_NUM_CPU_DEVICES"] = str(self.cpu_devices)
+        return variables
+
+    @contextmanager
+    def session(self, info: InstanceInfo) -> Iterator[None]:
+        if info.world_size == 1:
+            yield
+            return
+        import jax as framework
+
+        jax_: Any = framework
+        options: dict[str, Any] = {} if self.timeout_s is None else {"initialization_timeout": round(self.timeout_s)}
+        jax_.distributed.initialize(
+            coordinator_address=endpoint(info.head_addr, info.head_port),
+            num_processes=info.world_size,
+            process_id=info.rank,
+            cluster_detection_method="deactivate",  # we may be inside of a Slurm job, whose ranks are others
+            shutdown_timeout_seconds=SHUTDOWN_S,
+            **options,
+        )
+        yield
+        # Not after an error: who has failed would wait for the others, and they for it.
+        if _is_used():
+            jax_.effects_barrier()
+            jax_.block_until_ready(jax_.live_arrays())  # what is still being computed needs the others
+        jax_.distributed.shutdown()
+
+
+def _is_used() -> bool:
+    """Whether anything was computed: to ask for arrays would start the backend, which waits for those of the others."""
+    try:
+        from jax._src.xla_bridge import backends_are_initialized  # pyright: ignore[reportMissingImports]
+    except ImportError:  # another version of JAX; results are waited for when they are pickled, too
+        return False
+    return bool(backends_are_initialized())

@@ -1,0 +1,64 @@
+"""The joblib plugin: ``joblib.parallel_config(backend="outrider")`` runs joblib's tasks on the pool.
+
+Only the client's half does anything here; `joblib_backend` is imported where joblib is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from ..errors import SpecError
+from .base import Plugin
+
+if TYPE_CHECKING:
+    from .joblib_backend import JoblibPool
+    from .sides import Site
+
+
+def joblib() -> Joblib:
+    """Let joblib, and whatever uses it, run its tasks on the pool::
+
+        with Pool(nodes=4, plugins=[plugins.joblib()]) as pool:
+            with joblib.parallel_config(backend="outrider"):
+                GridSearchCV(model, grid).fit(X, y)
+
+    ``n_jobs=-1`` is all slots of the pool. With several such pools open at a time, say which one:
+    ``parallel_config(backend="outrider", pool=pool)``.
+    """
+    return Joblib()
+
+
+@dataclass(frozen=True)
+class Joblib(Plugin):
+    """See `joblib`."""
+
+    name: ClassVar[str] = "joblib"
+
+    @asynccontextmanager
+    async def attach(self, site: Site) -> AsyncIterator[JoblibPool]:
+        """
+        Raises:
+            SpecError: joblib is not installed here.
+        """
+        async with opened(site, default=False) as pool:
+            yield pool
+
+
+@asynccontextmanager
+async def opened(site: Site, *, default: bool) -> AsyncIterator[JoblibPool]:
+    """The pool as a backend of joblib's, or as the ``default`` one, while it is open."""
+    try:
+        from .joblib_backend import JoblibPool, offered
+    except ModuleNotFoundError as error:
+        raise SpecError(
+            f"The joblib plugin needs joblib here, and on the nodes ({error}): pip install joblib."
+        ) from error
+    pool = JoblibPool(site)
+    with offered(pool, default=default):
+        try:
+            yield pool
+        finally:
+            pool.close()

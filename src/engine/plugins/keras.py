@@ -1,0 +1,79 @@
+"""The keras plugin: a backend, chosen before keras is imported, and set up across ranks. Only this imports keras."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from zlib import crc32
+
+from ..errors import SpecError
+from .base import Plugin
+from .jax import Jax
+from .tensorflow import TensorFlow
+from .torch import Torch
+
+if TYPE_CHECKING:
+    from ..runtime import InstanceInfo
+
+Backend = Literal["jax", "torch", "tensorflow"]
+
+
+def keras(backend: Backend = "jax", *, data_parallel: bool = True, seed: int | None = None) -> Keras:
+    """Run Keras on a backend, whose plugin comes along with its defaults: give that too for other options.
+
+    With jax a broadcast's ranks train one model, each on its own share of the data, unless ``data_parallel`` is off.
+    ``seed``: of that model's first weights, which must be the same everywhere; default one of the generation's own.
+
+    Raises:
+        SpecError
+    """
+    if backend not in get_args(Backend):
+        raise SpecError(f"plugins.keras: backend takes {' or '.join(map(repr, get_args(Backend)))}, not {backend!r}.")
+    if seed is not None and (not isinstance(seed, int) or seed < 0):
+        raise SpecError(f"plugins.keras: seed takes a whole number, 0 or more, not {seed!r}.")
+    return Keras(backend, bool(data_parallel), seed)
+
+
+@dataclass(frozen=True)
+class Keras(Plugin):
+    """See `keras`."""
+
+    backend: Backend = "jax"
+    data_parallel: bool = True
+    seed: int | None = None
+
+    name: ClassVar[str] = "keras"
+    fresh_process: ClassVar[bool] = True  # keras is imported with one backend, for good
+
+    def brings(self) -> Sequence[Plugin]:
+        match self.backend:
+            case "jax":
+                return (Jax(),)
+            case "torch":
+                return (Torch(),)
+            case "tensorflow":
+                return (TensorFlow(),)
+
+    def env(self, info: InstanceInfo) -> Mapping[str, str]:  # noqa: ARG002
+        return {"KERAS_BACKEND": self.backend}
+
+    @contextmanager
+    def session(self, info: InstanceInfo) -> Iterator[None]:
+        if self.backend == "jax" and self.data_parallel:
+            import keras as framework
+
+            keras_: Any = framework
+            if info.world_size > 1 or keras_.distribution.get_device_count() > 1:
+                _replicate(keras_, self._seed(info))
+        yield
+
+    def _seed(self, info: InstanceInfo) -> int:
+        return crc32(f"{info.pool} {info.job} {info.generation}".encode()) if self.seed is None else self.seed
+
+
+def _replicate(keras_: Any, seed: int) -> None:
+    """Before the first model: its weights are copied to every device, and each rank feeds its own."""
+    keras_.utils.set_random_seed(seed)
+    keras_.distribution.set_distribution(keras_.distribution.DataParallel(auto_shard_dataset=False))

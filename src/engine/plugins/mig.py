@@ -1,0 +1,175 @@
+"""The MIG plugin: a node's GPUs are divided into instances, and each task or rank sees one."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from ..errors import SpecError
+from . import nvidia
+from .base import Plugin
+from .nvidia import Gpu, ToolFailed
+from .sides import Setup
+
+if TYPE_CHECKING:
+    from ..runtime import InstanceInfo
+    from .sides import NodeSide
+
+DEVICES = "OUTRIDER_MIG_DEVICES"  # the instances' UUIDs, in the node's tasks
+BUSY_S = 10.0  # processes that were just killed hold their instances for a moment
+AGAIN_S = 0.5
+
+
+def mig(profile: str, *, count: int | None = None) -> Mig:
+    """Divide every GPU of a node into MIG instances of ``profile``, as in "1g.10gb" (``nvidia-smi mig -lgip`` names
+    them), ``count`` per GPU, by default as many as fit.
+
+    A task sees the instance of its slot, a rank the one of its local rank; to `instance_info` and to other plugins the
+    instances are the node's accelerators. At the end the GPUs are as they were. Needs root on the nodes.
+
+    Raises:
+        SpecError
+    """
+    if not isinstance(profile, str) or not re.fullmatch(r"(?:MIG )?\d+g\.\d+gb(?:\+\S+)?", profile):
+        raise SpecError(f"plugins.mig: a profile is called like '1g.10gb' or '3g.40gb', not {profile!r}.")
+    if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 1):
+        raise SpecError(f"plugins.mig: count takes a number, at least 1, not {count!r}.")
+    return Mig(profile.removeprefix("MIG "), count)
+
+
+@dataclass(frozen=True)
+class Mig(Plugin):
+    """See `mig`."""
+
+    profile: str
+    count: int | None = None
+
+    name: ClassVar[str] = "mig"
+
+    def env(self, info: InstanceInfo) -> Mapping[str, str]:
+        devices = [each for each in os.environ.get(DEVICES, "").split(",") if each]
+        if not devices:
+            return {}
+        place = info.local_rank if info.generation else info.worker
+        return {"CUDA_VISIBLE_DEVICES": devices[place % len(devices)]}
+
+    @contextmanager
+    def node(self, side: NodeSide) -> Iterator[Setup]:  # noqa: ARG002
+        """
+        Raises:
+            SpecError: a GPU that has no MIG, not this profile, or is divided for somebody else.
+        """
+        found = nvidia.gpus()
+        if not found:
+            raise SpecError("plugins.mig: this node has no GPU.")
+        with ExitStack() as stack:
+            slices: list[str] = []
+            accelerators: list[tuple[str, float]] = []
+            for gpu in found:
+                uuids, memory_gb = stack.enter_context(divided(gpu, self.profile, self.count))
+                slices += uuids
+                accelerators += [(f"{gpu.name} MIG {self.profile}", memory_gb)] * len(uuids)
+            yield Setup(env={DEVICES: ",".join(slices)}, accelerators=tuple(accelerators))
+
+
+@contextmanager
+def divided(gpu: Gpu, profile: str, count: int | None) -> Iterator[tuple[list[str], float]]:
+    """The UUIDs of a GPU's instances, and the memory of each in GB. What there was before stays, and is used if it is
+    what is wanted.
+
+    Raises:
+        SpecError
+    """
+    if gpu.mig not in {"Enabled", "Disabled"}:
+        raise SpecError(f"GPU {gpu.index}, {gpu.name}, has no MIG: A30, A100, H100, H200 and their like do.")
+    at = str(gpu.index)
+    with ExitStack() as restore:
+        if gpu.mig == "Disabled":
+            restore.callback(_patiently, lambda: nvidia.run("nvidia-smi", "-i", at, "-mig", "0"))
+            _enable(gpu)
+        offered = {each.name: each for each in nvidia.profiles(_said("nvidia-smi", "mig", "-i", at, "-lgip"))}
+        if profile not in offered:
+            has = ", ".join(offered) or "none"
+            raise SpecError(f"GPU {gpu.index}, {gpu.name}, has no MIG profile {profile}; it has {has}.")
+        memory_gb = offered[profile].memory_gb
+        if nvidia.instances(_listed(at)):
+            there = _devices(gpu)
+            if {each.profile for each in there} != {profile} or (count or len(there)) > len(there):
+                has = ", ".join(each.profile for each in there) or "instances without compute instances"
+                raise SpecError(
+                    f"GPU {gpu.index} is divided already, into {has}: that is somebody's, and stays. Ask for the same, "
+                    f"or have it removed by `nvidia-smi mig -i {at} -dci` and `-dgi`."
+                )
+            yield [each.uuid for each in there][:count], memory_gb
+            return
+        wanted = count or offered[profile].free
+        if not 0 < wanted <= offered[profile].free:
+            raise SpecError(
+                f"GPU {gpu.index}, {gpu.name}, has room for {offered[profile].free} instances of {profile}, not for "
+                f"{wanted}."
+            )
+        ids = ",".join([str(offered[profile].id)] * wanted)
+        said = _said("nvidia-smi", "mig", "-i", at, "-cgi", ids, "-C")
+        made = ",".join(map(str, nvidia.created(said)))
+        restore.callback(_patiently, lambda: nvidia.run("nvidia-smi", "mig", "-i", at, "-dgi", "-gi", made))
+        restore.callback(_patiently, lambda: nvidia.run("nvidia-smi", "mig", "-i", at, "-dci", "-gi", made))
+        yield [each.uuid for each in _devices(gpu)], memory_gb
+
+
+def _enable(gpu: Gpu) -> None:
+    """
+    Raises:
+        SpecError: not now.
+    """
+    said = _said("nvidia-smi", "-i", str(gpu.index), "-mig", "1")
+    now = next((each for each in nvidia.gpus() if each.uuid == gpu.uuid), None)
+    if now is None or now.mig != "Enabled":
+        raise SpecError(
+            f"MIG cannot be enabled on GPU {gpu.index} while something uses it, a monitoring service perhaps: stop "
+            f"that, or enable MIG beforehand. nvidia-smi said: {said.strip()}"
+        )
+
+
+def _devices(gpu: Gpu) -> list[nvidia.Slice]:
+    return nvidia.slices(_said("nvidia-smi", "-L")).get(gpu.uuid, [])
+
+
+def _listed(at: str) -> str:
+    """The table of instances; that there are none is an error of the tool's."""
+    try:
+        return nvidia.run("nvidia-smi", "mig", "-i", at, "-lgi")
+    except ToolFailed:
+        return ""
+
+
+def _said(name: str, *arguments: str) -> str:
+    """
+    Raises:
+        SpecError: in the tool's own words.
+    """
+    try:
+        return nvidia.run(name, *arguments)
+    except ToolFailed as failed:
+        hint = " MIG is root's to change." if "ermission" in str(failed) else ""
+        raise SpecError(f"The GPU could not be divided: {failed}.{hint}") from failed
+
+
+def _patiently(step: Callable[[], object]) -> None:
+    """Taking down: who used an instance has been killed, and may take a moment to let go of it. What stays is told."""
+    deadline = time.monotonic() + BUSY_S
+    while True:
+        try:
+            step()
+        except ToolFailed as failed:
+            if time.monotonic() > deadline or "n use" not in str(failed):
+                print(f"outrider: a GPU is not as it was before: {failed}", file=sys.stderr)
+                return
+            time.sleep(AGAIN_S)
+        else:
+            return

@@ -1,0 +1,291 @@
+"""A remote shell between the pool's nodes that goes over the pool's own connections: no ssh among them, and no keys.
+
+``mpirun`` runs `mpi_rsh`, which asks the agent on its node; the agent tells the client's switchboard, which tells the
+agent on the node that is meant. What the command reads and prints takes the same way back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import shlex
+import socket
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from ...actors.ports import NodeFacts, NodeId
+from ..executor.process import descendants, kill_tree
+from . import mpi_rsh
+from .mpi_hosts import RSH
+from .sides import Heard, Joined, Left, NodeSide, Setup
+
+if TYPE_CHECKING:
+    from .sides import Site
+
+Key = tuple[int, int]  # a command: the node that asked, and which of its channels
+
+# What agents and switchboard tell each other: a word, the command's key, and more.
+ASK, RUN, STDIN, PRINTED, EXITED, END = "ask", "run", "stdin", "printed", "exited", "end"
+
+
+# --- on the node -----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def serving(side: NodeSide) -> Iterator[Setup]:
+    """The node's agent."""
+    directory = side.directory / "mpi"
+    directory.mkdir(mode=0o700)
+    program = directory / "rsh"
+    words = [sys.executable, "-I", "-S", str(Path(mpi_rsh.__file__)), str(directory / "agent")]
+    program.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+    program.chmod(0o700)
+    agent = Agent(side, directory)
+    side.heard = agent.heard
+    threading.Thread(target=agent.serve, daemon=True, name="outrider-mpi").start()
+    try:
+        yield Setup(env={RSH: str(program)})
+    finally:
+        agent.close()
+
+
+class Agent:
+    """Asks for commands elsewhere, and runs those that others ask for. A thread for each pipe."""
+
+    def __init__(self, side: NodeSide, directory: Path) -> None:
+        self._side = side
+        self._listener = _listening(directory)
+        self._channels = itertools.count(1)
+        self._asked: dict[Key, socket.socket] = {}
+        self._running: dict[Key, subprocess.Popen[bytes]] = {}
+        self._links: list[Path] = []
+
+    def serve(self) -> None:
+        with suppress(OSError):  # closed
+            while True:
+                sock, _ = self._listener.accept()
+                threading.Thread(target=self._ask, args=(sock,), daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.close()
+        for process in list(self._running.values()):
+            _end(process)
+        for link in self._links:
+            with suppress(OSError):
+                link.unlink()
+                link.parent.rmdir()
+
+    def heard(self, message: Any) -> None:
+        """From the switchboard."""
+        word, key, *rest = message
+        match word:
+            case "run":
+                self._run(key, *rest)
+            case "stdin":
+                self._feed(key, *rest)
+            case "end":
+                if (process := self._running.get(key)) is not None:
+                    _end(process)
+            case "printed":
+                self._answer(key, *rest)
+            case "exited":
+                self._answer(key, mpi_rsh.EXIT, str(rest[0]).encode())
+            case _:
+                pass
+
+    # --- for those who ask -------------------------------------------------------------------------------------------
+
+    def _ask(self, sock: socket.socket) -> None:
+        key = (self._side.node, next(self._channels))
+        self._asked[key] = sock
+        while (frame := mpi_rsh.receive(sock)) is not None:
+            kind, data = frame
+            if kind == mpi_rsh.ASK:
+                self._side.tell((ASK, key, json.loads(data)))
+            else:
+                self._side.tell((STDIN, key, data))
+        if self._asked.pop(key, None) is not None:  # it was ended before its command was over
+            self._side.tell((END, key))
+        sock.close()
+
+    def _answer(self, key: Key, kind: int, data: bytes) -> None:
+        sock = self._asked.get(key)
+        if sock is None:
+            return
+        if kind == mpi_rsh.EXIT:
+            del self._asked[key]
+        with suppress(OSError):  # its reader sees it too
+            mpi_rsh.send(sock, kind, data)
+
+    # --- what is run here --------------------------------------------------------------------------------------------
+
+    def _run(self, key: Key, command: str, cwd: str) -> None:
+        self._make_known(Path(cwd))
+        env = {name: value for name, value in os.environ.items() if not name.startswith(("PMI_", "PMIX_"))}
+        env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env.get("PATH", os.defpath)])
+        try:
+            process = subprocess.Popen(  # noqa: S603  what a remote shell is for
+                ["/bin/sh", "-c", command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=env,
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._side.tell((PRINTED, key, mpi_rsh.ERR, f"outrider: {error}\n".encode()))
+            self._side.tell((EXITED, key, mpi_rsh.FAILED))
+            return
+        self._running[key] = process
+        threading.Thread(target=self._watch, args=(key, process), daemon=True).start()
+
+    def _watch(self, key: Key, process: subprocess.Popen[bytes]) -> None:
+        readers = [
+            threading.Thread(target=self._read, args=(key, kind, pipe), daemon=True)
+            for kind, pipe in ((mpi_rsh.OUT, process.stdout), (mpi_rsh.ERR, process.stderr))
+        ]
+        for reader in readers:
+            reader.start()
+        status = process.wait()
+        for reader in readers:
+            reader.join(1.0)  # a daemon that it left behind may keep them open
+        self._running.pop(key, None)
+        self._side.tell((EXITED, key, status if status >= 0 else 128 - status))
+
+    def _read(self, key: Key, kind: int, pipe: Any) -> None:
+        while data := pipe.read1(mpi_rsh.PIECE_BYTES):
+            self._side.tell((PRINTED, key, kind, data))
+
+    def _feed(self, key: Key, data: bytes) -> None:
+        process = self._running.get(key)
+        if process is None or process.stdin is None:
+            return
+        with suppress(OSError, ValueError):  # it reads no more
+            if data:
+                process.stdin.write(data)
+                process.stdin.flush()
+            else:
+                process.stdin.close()
+
+    def _make_known(self, cwd: Path) -> None:
+        """Launchers go where ``mpirun`` was: that node's work directory. Here its name leads to our own."""
+        if cwd.exists():
+            return
+        with suppress(OSError):
+            cwd.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            cwd.symlink_to(self._side.directory)
+            self._links.append(cwd)
+
+
+def _listening(directory: Path) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX)
+    anchor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        listener.bind(f"/proc/self/fd/{anchor}/agent")
+    finally:
+        os.close(anchor)
+    listener.listen(1024)
+    return listener
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """With all that it has started: a launcher's daemon that is killed leaves its programs running."""
+    if process.poll() is None:
+        started = descendants(process.pid)
+        kill_tree(process.pid)
+        process.wait()
+        for pid in started:  # parents first: as each goes, its children become ours to collect
+            with suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+
+
+# --- at the client ---------------------------------------------------------------------------------------------------
+
+
+class Switchboard:
+    """Joins those who ask for commands with the nodes that run them. What `Pool.handle` gives: `hosts`."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._nodes: dict[NodeId, NodeFacts] = {}
+        self._targets: dict[Key, NodeId] = {}
+        self._listening: asyncio.Task[None] | None = None
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """What ``mpirun -hosts`` may call the nodes: their addresses; of nodes on one computer ``node-1``, ..."""
+        known = Counter(facts.address for facts in self._nodes.values())
+        return tuple(
+            facts.address if known[facts.address] == 1 else f"node-{node}" for node, facts in self._nodes.items()
+        )
+
+    async def __aenter__(self) -> Switchboard:
+        self._listening = asyncio.get_running_loop().create_task(self._listen())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._listening is not None:
+            self._listening.cancel()
+
+    async def _listen(self) -> None:
+        async for news in self._site.news():
+            match news:
+                case Joined(node, facts):
+                    self._nodes[node] = facts
+                case Left(node):
+                    self._left(node)
+                case Heard(node, message):
+                    self._heard(node, *message)
+
+    def _heard(self, node: NodeId, word: str, key: Key, *rest: Any) -> None:
+        origin = NodeId(key[0])
+        match word:
+            case "ask":
+                self._asked(node, key, rest[0])
+            case "printed":
+                self._site.tell(origin, (word, key, *rest))
+            case "exited":
+                self._targets.pop(key, None)
+                self._site.tell(origin, (word, key, *rest))
+            case _:  # stdin, end: for the command
+                if (target := self._targets.get(key)) is not None:
+                    self._site.tell(target, (word, key, *rest))
+
+    def _asked(self, node: NodeId, key: Key, asked: dict[str, str]) -> None:
+        target = self._named(asked["host"])
+        if target is None:
+            has = ", ".join(self.hosts)
+            text = f"outrider: no node of this pool is called {asked['host']!r}; there are {has}\n"
+            self._site.tell(node, (PRINTED, key, mpi_rsh.ERR, text.encode()))
+            self._site.tell(node, (EXITED, key, mpi_rsh.FAILED))
+            return
+        self._targets[key] = target
+        self._site.tell(target, (RUN, key, asked["command"], asked["cwd"]))
+
+    def _named(self, host: str) -> NodeId | None:
+        """By address, host name, or number: ``node-3``, which tells the nodes of one computer apart."""
+        for node, facts in self._nodes.items():
+            if host in (facts.address, facts.hostname, f"node-{node}"):
+                return node
+        return None
+
+    def _left(self, node: NodeId) -> None:
+        self._nodes.pop(node, None)
+        for key, target in list(self._targets.items()):
+            if target == node:
+                del self._targets[key]
+                self._site.tell(NodeId(key[0]), (EXITED, key, mpi_rsh.FAILED))
+            elif key[0] == node:
+                del self._targets[key]
+                self._site.tell(target, (END, key))

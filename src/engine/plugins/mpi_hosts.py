@@ -1,0 +1,119 @@
+"""What MPI's launchers and libraries are told of the nodes: host files, and which network to use."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import struct
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from ipaddress import IPv4Address, ip_address, ip_network
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..runtime import InstanceInfo
+
+RSH = "OUTRIDER_MPI_RSH"  # the node's program that stands for ssh, set by the node's half of the plugin
+SIOCGIFADDR = 0x8915  # <linux/sockios.h>
+
+
+def launcher_variables() -> Mapping[str, str]:
+    """``mpirun`` starts its daemons by our program. Those of MPICH, Intel MPI, Open MPI 4 and 5 (PRRTE)."""
+    rsh = os.environ.get(RSH)
+    if rsh is None:  # a plugin of a function alone, or outside of a pool
+        return {}
+    variables = {
+        "HYDRA_LAUNCHER": "ssh",
+        "HYDRA_LAUNCHER_EXEC": rsh,
+        "I_MPI_HYDRA_BOOTSTRAP": "ssh",
+        "I_MPI_HYDRA_BOOTSTRAP_EXEC": rsh,
+        "OMPI_MCA_plm": "rsh",
+        "OMPI_MCA_plm_rsh_agent": rsh,
+        "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
+        "PRTE_MCA_plm": "ssh",
+        "PRTE_MCA_plm_ssh_agent": rsh,
+        "PRTE_MCA_plm_ssh_no_tree_spawn": "1",
+    }
+    if os.geteuid() == 0:  # the pool's nodes are root's, as the user chose
+        for prefix in ("OMPI", "PRTE"):
+            variables |= {f"{prefix}_ALLOW_RUN_AS_ROOT": "1", f"{prefix}_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return variables
+
+
+def network_variables(info: InstanceInfo) -> Mapping[str, str]:
+    """The network by which the pool's nodes know each other; nothing where they are one computer."""
+    own = _own_address(info)
+    addresses = [IPv4Address(peer.address) for peer in info.peers if _is_v4(peer.address)]
+    if not addresses or own is None or own.is_loopback:
+        return {}
+    variables: dict[str, str] = {}
+    if interface := interface_of(str(own)):
+        variables |= {"HYDRA_IFACE": interface, "I_MPI_HYDRA_IFACE": interface, "FI_TCP_IFACE": interface}
+    subnet = common_network(addresses)
+    for name in ("OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_oob_tcp_if_include", "PRTE_MCA_prte_if_include"):
+        variables[name] = subnet
+    return variables
+
+
+@contextmanager
+def written_hosts(info: InstanceInfo) -> Iterator[None]:
+    """The nodes of this task's view as host files, and the variables by which launchers find them.
+
+    They lie in the folder of the plugin's half on the node, which is removed with it, also when this task is killed.
+    """
+    rsh = os.environ.get(RSH)
+    if rsh is None:  # no launcher would reach another node
+        yield
+        return
+    hosts = hosts_of(info)
+    with tempfile.TemporaryDirectory(prefix="hosts-", dir=Path(rsh).parent) as directory:
+        hydra, open_mpi = Path(directory, "hosts.hydra"), Path(directory, "hosts.openmpi")
+        hydra.write_text("".join(f"{host}:{slots}\n" for host, slots in hosts.items()))
+        open_mpi.write_text("".join(f"{host} slots={slots}\n" for host, slots in hosts.items()))
+        os.environ.update(
+            HYDRA_HOST_FILE=str(hydra),
+            I_MPI_HYDRA_HOST_FILE=str(hydra),
+            OMPI_MCA_orte_default_hostfile=str(open_mpi),
+            PRTE_MCA_prte_default_hostfile=str(open_mpi),
+        )
+        yield
+
+
+def hosts_of(info: InstanceInfo) -> dict[str, int]:
+    """Addresses with their slots: as many as this node has processors. Nodes that share a computer are one host."""
+    addresses = list(dict.fromkeys(peer.address for peer in info.peers))
+    return dict.fromkeys(addresses, len(os.sched_getaffinity(0)))
+
+
+def common_network(addresses: Sequence[IPv4Address]) -> str:
+    """The smallest network with all of them: ``10.0.0.0/29``."""
+    first, last = int(min(addresses)), int(max(addresses))
+    return str(ip_network((first, 32 - (first ^ last).bit_length()), strict=False))
+
+
+def interface_of(address: str) -> str | None:
+    """The name of this computer's interface with that address."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        for _, name in socket.if_nameindex():
+            try:
+                found = fcntl.ioctl(sock, SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+            except OSError:  # it has no IPv4 address
+                continue
+            if socket.inet_ntoa(found[20:24]) == address:
+                return name
+    return None
+
+
+def _own_address(info: InstanceInfo) -> IPv4Address | None:
+    own = next((peer.address for peer in info.peers if peer.node == info.node), info.head_addr)
+    return IPv4Address(own) if _is_v4(own) else None
+
+
+def _is_v4(address: str) -> bool:
+    try:
+        return ip_address(address).version == 4
+    except ValueError:
+        return False

@@ -1,0 +1,152 @@
+"""The MPS plugin: tasks of a node share its GPUs at the same time, through a daemon of the pool's own."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from ..errors import SpecError
+from ..executor.process import kill_tree
+from . import nvidia
+from .base import Plugin
+from .sides import Setup
+
+if TYPE_CHECKING:
+    from .sides import NodeSide
+
+CONTROL = "nvidia-cuda-mps-control"
+UP_S = 20.0
+QUIT_S = 5.0
+ASK_S = 0.1
+
+
+def mps(*, active_thread_percentage: int | None = None, memory_limit: str | None = None) -> Mps:
+    """Let the tasks of a node use its GPUs at the same time: their kernels run side by side, in one context.
+
+    For many small tasks: with ``Worker(concurrency=4)`` four share the GPUs. ``active_thread_percentage``: of a GPU's
+    multiprocessors that one task can use at most. ``memory_limit``: of a GPU's memory, as in "8G". Without these a task
+    may use all of it.
+
+    Raises:
+        SpecError
+    """
+    percentage = active_thread_percentage
+    if percentage is not None and (
+        not isinstance(percentage, int) or isinstance(percentage, bool) or not 1 <= percentage <= 100
+    ):
+        raise SpecError(f"plugins.mps: active_thread_percentage takes 1 to 100, not {percentage!r}.")
+    if memory_limit is not None and not re.fullmatch(r"\d+[GM]B?", str(memory_limit)):
+        raise SpecError(f"plugins.mps: memory_limit takes a size such as '8G' or '500M', not {memory_limit!r}.")
+    return Mps(percentage, None if memory_limit is None else memory_limit.removesuffix("B"))
+
+
+@dataclass(frozen=True)
+class Mps(Plugin):
+    """See `mps`."""
+
+    percentage: int | None = None
+    memory_limit: str | None = None
+
+    name: ClassVar[str] = "mps"
+
+    @contextmanager
+    def node(self, side: NodeSide) -> Iterator[Setup]:  # noqa: ARG002
+        """
+        Raises:
+            SpecError: no GPU, no driver, or the daemon does not come up; with what it said.
+        """
+        gpus = nvidia.gpus()
+        if not gpus:
+            raise SpecError("plugins.mps: this node has no GPU.")
+        folder = Path(tempfile.mkdtemp(prefix="mps-"))  # 0700; of a short name: there are sockets in it
+        env = {"CUDA_MPS_PIPE_DIRECTORY": str(folder / "pipe"), "CUDA_MPS_LOG_DIRECTORY": str(folder / "log")}
+        if "CUDA_VISIBLE_DEVICES" in os.environ:
+            # The daemon's devices are numbered anew for its clients: by their UUIDs both mean the same.
+            env["CUDA_VISIBLE_DEVICES"] = os.environ.get("OUTRIDER_MIG_DEVICES") or ",".join(gpu.uuid for gpu in gpus)
+        try:
+            for name in ("pipe", "log"):
+                (folder / name).mkdir()
+            with _daemon(folder, env):
+                for line in self.settings(len(gpus)):
+                    _tell(line, env)
+                yield Setup(env=env)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def settings(self, gpus: int) -> list[str]:
+        """What the daemon is told before its first client."""
+        lines = []
+        if self.percentage is not None:
+            lines.append(f"set_default_active_thread_percentage {self.percentage}")
+        if self.memory_limit is not None:
+            lines += [f"set_default_device_pinned_mem_limit {gpu} {self.memory_limit}" for gpu in range(gpus)]
+        return lines
+
+
+@contextmanager
+def _daemon(folder: Path, env: Mapping[str, str]) -> Iterator[None]:
+    """In the foreground, so that it is ours: it ends with the node however that ends."""
+    with (folder / "log" / "said").open("wb") as said:
+        process = subprocess.Popen(  # noqa: S603
+            [nvidia.tool(CONTROL), "-f"],
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **env},
+            start_new_session=True,
+        )
+    try:
+        _wait_up(process, folder, env)
+        yield
+        with suppress(nvidia.ToolFailed, subprocess.TimeoutExpired):
+            _tell(f"quit -t {QUIT_S:g}", env)
+            process.wait(QUIT_S)
+    finally:
+        if process.poll() is None:
+            kill_tree(process.pid)
+            process.wait()
+
+
+def _wait_up(process: subprocess.Popen[bytes], folder: Path, env: Mapping[str, str]) -> None:
+    deadline = time.monotonic() + UP_S
+    while process.poll() is None and time.monotonic() < deadline:
+        with suppress(nvidia.ToolFailed):
+            _tell("get_default_active_thread_percentage", env)
+            return
+        time.sleep(ASK_S)
+    log = [*(folder / "log").glob("*")]
+    lines = [line for file in log for line in file.read_text(errors="replace").splitlines()]
+    raise SpecError(f"{CONTROL} does not come up on this node: {' / '.join(lines[-5:]) or 'it says nothing'}")
+
+
+def _tell(line: str, env: Mapping[str, str]) -> str:
+    """
+    Raises:
+        nvidia.ToolFailed
+    """
+    with _environment(env):
+        return nvidia.run(CONTROL, stdin=f"{line}\n")
+
+
+@contextmanager
+def _environment(env: Mapping[str, str]) -> Iterator[None]:
+    """The tool finds its daemon by these."""
+    before = {name: os.environ.get(name) for name in env}
+    os.environ.update(env)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -1,0 +1,91 @@
+"""What plugins work out from a rank's place: who shares its host, which devices are its own, which network is."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from collections.abc import Mapping
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Literal
+
+from ..errors import SpecError
+
+if TYPE_CHECKING:
+    from ...actors.ports import NodeFacts
+    from ..runtime import InstanceInfo
+
+Ranks = int | Literal["auto"]
+
+_SIOCGIFADDR = 0x8915  # linux/sockios.h
+
+
+def checked_ranks(plugin: str, ranks: object) -> Ranks:
+    """What a user may write for ``ranks_per_node=``.
+
+    Raises:
+        SpecError
+    """
+    if ranks == "auto":
+        return "auto"
+    if not isinstance(ranks, int) or isinstance(ranks, bool) or ranks < 1:
+        raise SpecError(f'plugins.{plugin}: ranks_per_node takes "auto" or a number, at least 1, not {ranks!r}.')
+    return ranks
+
+
+def ranks_on(facts: NodeFacts, ranks: Ranks) -> int:
+    """ "auto" is one per accelerator, at least one."""
+    return max(1, len(facts.accelerators)) if ranks == "auto" else ranks
+
+
+def sharing(info: InstanceInfo) -> int:
+    """How many processes like this one may be at work on this host."""
+    return max(sum(peer.hostname == info.hostname for peer in info.peers), info.local_world_size)
+
+
+def devices(info: InstanceInfo) -> tuple[int, ...]:
+    """Which of the node's accelerators belong to this rank: as many to each, neighbours together. Empty without any.
+
+    A task that is no rank of a broadcast, in one of several slots of its node, has those of its slot.
+    """
+    if info.world_size == 1:
+        index, count = info.worker, info.workers_per_node
+    else:
+        index, count = info.local_rank, info.local_world_size
+    each = info.accelerators // count
+    return tuple(range(index * each, (index + 1) * each))
+
+
+def endpoint(address: str, port: int) -> str:
+    """``address:port``, as gRPC reads it: an IPv6 address in brackets."""
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def own_address(info: InstanceInfo) -> str:
+    """By which the other ranks reach this one."""
+    return info.peers[info.rank].address if info.world_size > 1 else info.head_addr
+
+
+def interface(address: str) -> str | None:
+    """The network interface that has this IPv4 address; None: none has, as behind address translation."""
+    try:
+        if ip_address(address).is_loopback:
+            return "lo"
+    except ValueError:  # a name
+        return "lo" if address == "localhost" else None
+    import fcntl
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        for _, name in socket.if_nameindex():
+            try:
+                found = fcntl.ioctl(sock, _SIOCGIFADDR, struct.pack("256s", name.encode()))
+            except OSError:  # it has no such address
+                continue
+            if socket.inet_ntoa(found[20:24]) == address:
+                return name
+    return None
+
+
+def unless_set(variables: Mapping[str, str]) -> dict[str, str]:
+    """Defaults that give way to what is in the environment: `Image(env=...)` has the last word on them."""
+    return {name: os.environ.get(name, value) for name, value in variables.items()}

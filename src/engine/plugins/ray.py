@@ -1,0 +1,197 @@
+"""The Ray plugin: the pool's nodes are a Ray cluster while the pool is open."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ..errors import SpecError
+from ..executor.info import free_port
+from .base import Plugin
+from .cluster import Cluster, Kit, Order, Program, address_variable, member, opened, processors
+
+if TYPE_CHECKING:
+    from ...actors.ports import NodeId
+    from ..runtime import InstanceInfo
+    from .sides import NodeSide, Setup, Site
+
+STORE_BYTES = 200 << 20  # of objects, for each of several nodes on one computer: they share its memory
+
+
+def ray(
+    *,
+    cpus_per_node: int | None = None,
+    object_store_bytes: int | None = None,
+    resources: Mapping[str, float] | None = None,
+) -> Ray:
+    """The pool's nodes as a Ray cluster: ``pool.handle("ray").init()`` connects this program to it.
+
+    ``cpus_per_node``: default the node's processors. ``object_store_bytes``: default Ray's own, a third of the memory.
+    ``resources``: further ones of each node, as Ray names them. The cluster has a token of its own: without it nobody
+    is let in.
+
+    Raises:
+        SpecError
+    """
+    for name, value in (("cpus_per_node", cpus_per_node), ("object_store_bytes", object_store_bytes)):
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            raise SpecError(f"plugins.ray: {name} takes a number, at least 1, not {value!r}.")
+    return Ray(cpus_per_node, object_store_bytes, tuple((resources or {}).items()), secrets.token_hex(32))
+
+
+@dataclass(frozen=True)
+class Ray(Plugin):
+    """See `ray`."""
+
+    cpus: int | None = None
+    object_store_bytes: int | None = None
+    resources: tuple[tuple[str, float], ...] = ()
+    token: str = field(default="", repr=False, compare=False)
+
+    name: ClassVar[str] = "ray"
+
+    def env(self, info: InstanceInfo) -> Mapping[str, str]:  # noqa: ARG002
+        """``ray.init()`` in a task finds the cluster."""
+        return address_variable(RayKit(self), "RAY_ADDRESS")
+
+    def node(self, side: NodeSide) -> AbstractContextManager[Setup]:
+        return member(side, RayKit(self), self.variables)
+
+    @asynccontextmanager
+    async def attach(self, site: Site) -> AsyncIterator[RayCluster]:
+        """
+        Raises:
+            BootstrapError: the cluster does not come up.
+        """
+        cluster = RayCluster(site, self)
+        async with opened(cluster):
+            try:
+                yield cluster
+            finally:
+                cluster.forget()
+
+    @property
+    def variables(self) -> dict[str, str]:
+        return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self.token, "RAY_USAGE_STATS_ENABLED": "0"}
+
+
+@dataclass(frozen=True)
+class RayKit(Kit):
+    """Ray's programs."""
+
+    plugin: Ray
+
+    name: ClassVar[str] = "ray"
+    head_works: ClassVar[bool] = True
+    file_variable: ClassVar[str] = "OUTRIDER_RAY_ADDRESS"
+
+    def program(self, order: Order, side: NodeSide, directory: Path) -> Program:
+        plugin = self.plugin
+        command = [sys.executable, "-c", "from ray.scripts.scripts import main; main()", "start", "--block"]
+        command += [f"--node-ip-address={side.address}", "--disable-usage-stats", "--dashboard-agent-listen-port=0"]
+        command += [f"--num-cpus={plugin.cpus or processors(order.sharing)}"]
+        store = plugin.object_store_bytes or (STORE_BYTES if order.sharing > 1 else None)
+        command += [f"--object-store-memory={store}"] if store else []
+        if plugin.resources:
+            import json
+
+            command += [f"--resources={json.dumps(dict(plugin.resources))}"]
+        if order.role == "worker":
+            return Program([*command, f"--address={order.head}"], plugin.variables)
+        # Its sockets are in there, and their paths hold 107 bytes: a place with a short name.
+        temporary = tempfile.mkdtemp(prefix="ray-")
+        (directory / "temporary").write_text(temporary)
+        command += ["--head", "--port=0", f"--temp-dir={temporary}", "--include-dashboard=false"]
+        if find_spec("grpc") is not None:  # else there are no clients by ray://
+            port = free_port()
+            (directory / "client-port").write_text(str(port))
+            command += [f"--ray-client-server-port={port}"]
+        return Program(command, plugin.variables)
+
+    def up(self, order: Order, directory: Path, log: Sequence[str]) -> Mapping[str, str] | None:
+        if not any("Ray runtime started" in line for line in log):
+            return None
+        if order.role == "worker":
+            return {}
+        try:
+            temporary = (directory / "temporary").read_text()
+            address = Path(temporary, "ray_current_cluster").read_text().strip()
+        except OSError:
+            return None
+        port = directory / "client-port"
+        return {"address": address, **({"client": port.read_text()} if port.exists() else {})}
+
+    def close(self, directory: Path) -> None:
+        note = directory / "head" / "temporary"
+        if note.exists():
+            shutil.rmtree(note.read_text(), ignore_errors=True)
+
+
+class RayCluster(Cluster):
+    """What `Pool.handle` gives: the cluster's address, and a way to connect this program."""
+
+    def __init__(self, site: Site, plugin: Ray) -> None:
+        super().__init__(site, RayKit(plugin))
+        self._plugin = plugin
+        self._address = ""
+        self._before: dict[str, str | None] | None = None
+
+    @property
+    def address(self) -> str:
+        """By which this computer reaches the cluster: ``ray://...``; ``host:port`` without Ray's client.
+
+        Raises:
+            BootstrapError: there is no head just now.
+        """
+        self.check()
+        return self._address
+
+    def init(self, **options: Any) -> Any:
+        """`ray.init` of this cluster; its token stays in this process's environment until the pool ends."""
+        framework: Any = import_module("ray")
+        self.authorize()
+        return framework.init(self.address, **options)
+
+    def authorize(self) -> None:
+        """Let this process be let in, also where Ray has been imported already."""
+        if self._before is None:
+            self._before = {name: os.environ.get(name) for name in self._plugin.variables}
+        os.environ.update(self._plugin.variables)
+        _read_again()
+
+    def forget(self) -> None:
+        """The pool ends: the environment is as it was."""
+        if self._before is None:
+            return
+        for name, value in self._before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        _read_again()
+
+    async def look_up(self, node: NodeId) -> None:
+        port = self.head.get("client")
+        self._address = f"ray://{await self.site.forward(node, int(port))}" if port else self.head["address"]
+
+
+def _read_again() -> None:
+    """Ray reads how it is to authenticate when it is imported, and keeps the first token that it finds."""
+    if "ray" not in sys.modules:
+        return
+    try:
+        raylet: Any = __import__("ray._raylet", fromlist=["Config"])
+        raylet.Config.initialize("")
+        raylet.AuthenticationTokenLoader.instance().reset_cache()
+    except (ImportError, AttributeError):  # a Ray without tokens
+        pass

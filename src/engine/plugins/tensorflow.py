@@ -1,0 +1,87 @@
+"""The tensorflow plugin: every rank is a worker of one ``TF_CONFIG``. Only this module imports tensorflow."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from .base import Plugin, Ports
+from .places import Ranks, checked_ranks, devices, endpoint, ranks_on, sharing, unless_set
+
+if TYPE_CHECKING:
+    from ...actors.ports import NodeFacts
+    from ..runtime import InstanceInfo
+
+
+def tensorflow(ranks_per_node: Ranks = 1) -> TensorFlow:
+    """Run a broadcast's ranks as the workers of one TensorFlow cluster.
+
+    ``ranks_per_node``: default one worker for all of a node's GPUs; "auto" is one for each.
+
+    Raises:
+        SpecError
+    """
+    return TensorFlow(checked_ranks("tensorflow", ranks_per_node))
+
+
+@dataclass(frozen=True)
+class TensorFlow(Plugin):
+    """See `tensorflow`."""
+
+    ranks: Ranks = 1
+
+    name: ClassVar[str] = "tensorflow"
+    collective: ClassVar[bool] = True
+    fresh_process: ClassVar[bool] = True  # once started, TensorFlow's server cannot be stopped
+    ports: ClassVar[Ports] = "ranks"
+
+    def ranks_per_node(self, facts: NodeFacts) -> int:
+        return ranks_on(facts, self.ranks)
+
+    def env(self, info: InstanceInfo) -> Mapping[str, str]:
+        alone = [endpoint(info.head_addr, info.head_port)]
+        workers = [endpoint(peer.address, peer.port) for peer in info.peers] if info.world_size > 1 else alone
+        config = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": info.rank}}
+        variables = {"TF_CONFIG": json.dumps(config)}
+        own = devices(info)
+        if 0 < len(own) < info.accelerators:  # else each process takes the memory of all
+            variables |= unless_set({"CUDA_VISIBLE_DEVICES": ",".join(map(str, own))})
+        if (processes := sharing(info)) > 1:
+            threads = str(max(1, len(os.sched_getaffinity(0)) // processes))
+            variables |= unless_set({"TF_NUM_INTRAOP_THREADS": threads, "TF_NUM_INTEROP_THREADS": threads})
+        return variables
+
+    @contextmanager
+    def session(self, info: InstanceInfo) -> Iterator[None]:
+        yield
+        # Not after an error: who has failed would wait for the others, and they for it.
+        if info.world_size > 1:
+            _leave_together(info)
+
+
+def _leave_together(info: InstanceInfo) -> None:
+    """Return when all ranks are here, the one that coordinates them last.
+
+    Workers fetch from each other: one that ends takes along what another has yet to read of their last exchange.
+    """
+    from tensorflow.python.eager import context  # pyright: ignore[reportMissingImports]
+
+    cluster: Any = context.context()
+    if not cluster.coordination_service:  # no strategy was made: nobody fetches anything
+        return
+    others = range(1, info.world_size)
+    if info.rank == 0:
+        for rank in others:
+            cluster.get_config_key_value(f"outrider/here/{rank}")
+        cluster.set_config_key_value("outrider/all", "here")
+        for rank in others:
+            cluster.get_config_key_value(f"outrider/gone/{rank}")
+    else:
+        cluster.set_config_key_value(f"outrider/here/{info.rank}", "1")
+        cluster.get_config_key_value("outrider/all")
+        with suppress(Exception):  # the answer may be lost with rank 0, who has heard it
+            cluster.set_config_key_value(f"outrider/gone/{info.rank}", "1")

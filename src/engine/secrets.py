@@ -1,0 +1,144 @@
+"""`Secret`: a value that is used and never shown. It crosses to nodes, and to nowhere else."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, NoReturn
+
+from .errors import SpecError
+
+HIDDEN = "****"
+SECRET = f"{__name__}.Secret"  # as `wire.values.Unpicklable` names it
+_LEAST_HIDDEN = 4  # a shorter text is found everywhere by chance
+
+_crossing: ContextVar[bool] = ContextVar("outrider_secrets_cross", default=False)
+
+
+class Secret:
+    """A token or password: ``Secret("...")``, or ``Secret.env("HF_TOKEN")`` for what this process was given.
+
+    ``repr`` and ``str`` hide it, `reveal` tells it. It can be pickled only on the way to a node or back.
+
+    Raises:
+        SpecError: empty, or not a text.
+    """
+
+    __slots__ = ("_name", "_value")
+
+    def __init__(self, value: str) -> None:
+        if not isinstance(value, str) or not value or "\0" in value:
+            _refuse(f"Secret takes a text that is not empty and has no NUL in it, not {type(value).__name__}.")
+        self._value = value
+        self._name = ""
+
+    @classmethod
+    def env(cls, name: str) -> Secret:
+        """The value of an environment variable of this process, as it is now.
+
+        Raises:
+            SpecError: it is not set, or empty.
+        """
+        value = os.environ.get(name)
+        if not value:
+            _refuse(f"Secret.env({name!r}): {name} is {'empty' if value == '' else 'not set'} in this process.")
+        secret = cls(value)
+        secret._name = name
+        return secret
+
+    def reveal(self) -> str:
+        """The value."""
+        return self._value
+
+    def __repr__(self) -> str:
+        return f"Secret.env({self._name!r})" if self._name else f"Secret({HIDDEN!r})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Secret):
+            return NotImplemented
+        return self._value == other._value
+
+    def __hash__(self) -> int:
+        return hash(("Secret", self._value))
+
+    def __copy__(self) -> Secret:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Secret:
+        return self
+
+    def __reduce__(self) -> tuple[Callable[..., Secret], tuple[str, str]]:
+        if not _crossing.get():
+            raise TypeError("a Secret is pickled only on the way to a node: store what reveal() gives, or leave it out")
+        return _crossed, (self._value, self._name)
+
+
+@contextmanager
+def crossing() -> Iterator[None]:
+    """Within this, secrets can be pickled: what is pickled goes to a node, or from one to its client."""
+    token = _crossing.set(True)
+    try:
+        yield
+    finally:
+        _crossing.reset(token)
+
+
+def is_crossing() -> bool:
+    return _crossing.get()
+
+
+def revealed(value: str | Secret) -> str:
+    return value.reveal() if isinstance(value, Secret) else value
+
+
+def revealed_env(env: Mapping[str, str | Secret]) -> dict[str, str]:
+    """Environment variables as a process gets them."""
+    return {name: revealed(value) for name, value in env.items()}
+
+
+class Scrubber:
+    """Replaces secrets in texts that are shown or kept."""
+
+    def __init__(self, secrets: Iterable[str | Secret]) -> None:
+        self._forms = shown_forms(map(revealed, secrets))
+
+    def __call__(self, text: str) -> str:
+        for form in self._forms:
+            text = text.replace(form, HIDDEN)
+        return text
+
+
+def shown_forms(values: Iterable[str]) -> list[str]:
+    """How these may look in a text, the longest first: whole, each line by itself (programs print and log lines), and
+    as in a URL. None that is so short that it is everywhere.
+    """
+    from urllib.parse import quote
+
+    parts = {part.strip() for value in values for part in (value, *value.splitlines())}
+    forms = {form for part in parts for form in (part, quote(part, safe=""))}
+    return sorted((form for form in forms if len(form) >= _LEAST_HIDDEN), key=len, reverse=True)
+
+
+def _crossed(value: str, name: str) -> Secret:
+    secret = Secret(value)
+    secret._name = name
+    return secret
+
+
+def _refuse(message: str) -> NoReturn:
+    raise SpecError(message)
+
+
+def secrets_in(*values: Any) -> list[Secret]:
+    """Every `Secret` in these values, mappings and sequences of them."""
+    found: list[Secret] = []
+    for value in values:
+        if isinstance(value, Secret):
+            found.append(value)
+        elif isinstance(value, Mapping):
+            found += secrets_in(*value.values())
+        elif isinstance(value, list | tuple):
+            found += secrets_in(*value)
+    return found

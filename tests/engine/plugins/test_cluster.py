@@ -1,0 +1,277 @@
+"""A framework's cluster: who is told to start what, when nodes come, go and fail. The framework is a small script."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from outrider import BootstrapError, Local, Plugin, Pool, compute, plugins
+from outrider.actors.ports import NodeFacts, NodeId
+from outrider.engine.plugins import cluster as module
+from outrider.engine.plugins.cluster import Cluster, Kit, Order, Program, address_variable, member, opened
+from outrider.engine.plugins.dask_tls import Certificate
+from outrider.engine.plugins.sides import Heard, Joined, Left, News, NodeSide, Setup, Site
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class Script:
+    """A site whose nodes a test plays."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[int, Order]] = []
+        self._news: asyncio.Queue[News] = asyncio.Queue()
+
+    def tell(self, node: NodeId, message: Any) -> None:
+        self.told.append((node, message))
+
+    async def news(self) -> AsyncIterator[News]:
+        while True:
+            yield await self._news.get()
+
+    def joined(self, *nodes: int, hostname: str = "") -> None:
+        for node in nodes:
+            facts = NodeFacts(hostname or f"h{node}", f"10.0.0.{node}", ())
+            self._news.put_nowait(Joined(NodeId(node), facts))
+
+    def left(self, node: int) -> None:
+        self._news.put_nowait(Left(NodeId(node)))
+
+    def up(self, node: int, order: Order, **facts: str) -> None:
+        self._news.put_nowait(Heard(NodeId(node), ("up", order, facts)))
+
+    def down(self, node: int, order: Order, *log: str) -> None:
+        self._news.put_nowait(Heard(NodeId(node), ("down", order, 1, list(log))))
+
+    async def settled(self) -> list[tuple[int, Order]]:
+        """What was told since the last time, when all news has been taken."""
+        while not self._news.empty():
+            await asyncio.sleep(0)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        told, self.told = self.told, []
+        return told
+
+
+RUNNING = """
+import os, time
+print('I am there', flush=True)
+open('pid', 'w').write(str(os.getpid()))
+time.sleep(600)
+"""
+
+
+@dataclass(frozen=True)
+class Toys(Kit):
+    """A head that writes its address, workers that say they are there."""
+
+    broken: bool = False
+
+    name: ClassVar[str] = "toy"
+    head_works: ClassVar[bool] = False
+    file_variable: ClassVar[str] = "TOY_FILE"
+
+    def program(self, order: Order, side: NodeSide, directory: Path) -> Program:
+        if self.broken:
+            return Program([sys.executable, "-c", "print('no such module'); raise SystemExit(3)"], {})
+        return Program([sys.executable, "-c", RUNNING], {"TOY_HEAD": order.head})
+
+    def up(self, order: Order, directory: Path, log: Sequence[str]) -> Mapping[str, str] | None:
+        pid = directory / "pid"
+        if not any("there" in line for line in log) or not pid.exists():
+            return None
+        return {"address": f"toy:{pid.read_text()}"}
+
+
+@dataclass(frozen=True)
+class HeadWorks(Toys):
+    head_works: ClassVar[bool] = True
+
+
+@asynccontextmanager
+async def playing(kit: Kit) -> AsyncIterator[tuple[Script, Cluster]]:
+    site: Any = Script()
+    cluster = Cluster(site, kit)
+    async with asyncio.TaskGroup() as tasks:
+        listening = tasks.create_task(cluster.listen())
+        yield site, cluster
+        listening.cancel()
+
+
+HEAD = Order("head", "", 1)
+
+
+def worker(head: str, sharing: int = 1) -> Order:
+    return Order("worker", head, sharing)
+
+
+async def test_the_first_node_is_head_and_all_work_when_it_is_up() -> None:
+    async with playing(Toys()) as (site, cluster):
+        site.joined(1, 2)
+        assert await site.settled() == [(1, HEAD)]
+        with pytest.raises(BootstrapError, match="no head just now"):
+            cluster.check()
+        site.up(1, HEAD, address="a:1")
+        assert await site.settled() == [(1, worker("a:1")), (2, worker("a:1"))]
+        site.up(1, worker("a:1"))
+        assert (await site.settled(), cluster.workers) == ([], 1)
+        site.joined(3)
+        assert await site.settled() == [(3, worker("a:1"))]
+        site.up(2, worker("a:1"))
+        site.up(3, worker("a:1"))
+        await cluster.wait(within_s=5)
+        assert cluster.workers == 3
+
+
+async def test_a_head_may_be_a_worker_itself() -> None:
+    async with playing(HeadWorks()) as (site, cluster):
+        site.joined(1, 2, hostname="one")
+        assert await site.settled() == [(1, HEAD)]
+        site.up(1, HEAD, address="a:1")
+        assert await site.settled() == [(2, worker("a:1", 2))]
+        assert cluster.workers == 1
+
+
+async def test_with_the_heads_node_the_cluster_begins_anew() -> None:
+    async with playing(Toys()) as (site, cluster):
+        site.joined(1, 2, 3)
+        site.up(1, HEAD, address="a:1")
+        site.up(2, worker("a:1"))
+        await site.settled()
+        site.left(1)
+        assert await site.settled() == [(2, HEAD)]
+        assert (cluster.workers, dict(cluster.head)) == (0, {})
+        site.up(3, worker("a:1"))  # of the old head: late news
+        site.up(2, HEAD, address="b:1")
+        assert await site.settled() == [(2, worker("b:1")), (3, worker("b:1"))]
+        assert cluster.workers == 0
+        for node in (2, 3):
+            site.left(node)
+        site.joined(4)
+        assert await site.settled() == [(3, HEAD), (4, HEAD)]
+
+
+async def test_what_ends_is_started_again_and_what_ends_again_and_again_ends_the_pool(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "AGAIN_S", 0)
+    with pytest.raises(ExceptionGroup) as raised:
+        async with playing(Toys()) as (site, _):
+            site.joined(1, 2)
+            site.up(1, HEAD, address="a:1")
+            await site.settled()
+            site.down(2, worker("a:1"), "out of memory")
+            assert await site.settled() == [(2, worker("a:1"))]
+            site.up(2, worker("a:1"))  # a success: it counts anew
+            for _ in range(module.TRIES - 1):
+                site.down(2, worker("a:1"), "out of memory")
+                assert await site.settled() == [(2, worker("a:1"))]
+            site.down(2, worker("a:1"), "no space left", "on device")
+            await asyncio.sleep(60)
+    (error,) = raised.value.exceptions
+    assert isinstance(error, ExceptionGroup)
+    (told,) = error.exceptions
+    assert isinstance(told, BootstrapError)
+    assert "The toy worker on node 2 ended 5 times, with status 1:\n  no space left\n  on device" in str(told)
+    assert told.log == ("no space left", "on device")
+
+
+async def test_waiting_says_what_is_missing() -> None:
+    async with playing(Toys()) as (site, cluster):
+        site.joined(1)
+        with pytest.raises(BootstrapError, match=r"cluster's head is not up after 0\.01 s"):
+            await cluster.wait(within_s=0.01)
+        site.up(1, HEAD, address="a:1")
+        with pytest.raises(BootstrapError, match="cluster's workers are not up"):
+            await cluster.wait(within_s=0.01)
+
+
+# --- on real nodes ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Toy(Plugin):
+    kit: Toys = Toys()
+
+    name: ClassVar[str] = "toy"
+
+    def env(self, info: Any) -> Mapping[str, str]:
+        return address_variable(self.kit, "TOY_ADDRESS")
+
+    def node(self, side: NodeSide) -> AbstractContextManager[Setup]:
+        return member(side, self.kit, {"TOY": "yes"})
+
+    @asynccontextmanager
+    async def attach(self, site: Site) -> AsyncIterator[Cluster]:
+        cluster = Cluster(site, self.kit)
+        async with opened(cluster):
+            yield cluster
+
+
+@compute
+def addressed() -> tuple[str | None, str | None]:
+    return os.environ.get("TOY"), os.environ.get("TOY_ADDRESS")
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OUTRIDER_STATE", str(tmp_path))
+
+
+@pytest.fixture
+def gone() -> Callable[[int], bool]:
+    return lambda pid: not Path(f"/proc/{pid}").exists()
+
+
+async def test_programs_live_as_long_as_the_pool(state: None, gone: Callable[[int], bool]) -> None:
+    async with Pool(provider=Local(), nodes=2, plugins=[Toy()], console="silent") as pool:
+        cluster = pool.handle("toy")
+        assert cluster.workers == 2
+        assert await pool.broadcast(addressed()) == [("yes", cluster.head["address"])] * 2
+        head = int(cluster.head["address"].removeprefix("toy:"))
+        assert not gone(head)
+        os.kill(head, signal.SIGKILL)
+        async with asyncio.timeout(30):
+            while cluster.head.get("address") in (None, f"toy:{head}"):
+                await asyncio.sleep(0)
+        await cluster.wait()
+        again = int(cluster.head["address"].removeprefix("toy:"))
+        assert again != head
+        assert await pool.broadcast(addressed()) == [("yes", f"toy:{again}")] * 2
+    assert gone(again)
+
+
+async def test_programs_that_do_not_come_up_are_the_pools_error(state: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "AGAIN_S", 0)
+    with pytest.raises(BootstrapError, match=r"toy head on node \d ended 5 times, with status 3:\n  no such module"):
+        async with Pool(provider=Local(), plugins=[Toy(Toys(broken=True))], console="silent"):
+            pass
+
+
+# --- secrets ----------------------------------------------------------------------------------------------------------
+
+
+def test_every_cluster_has_secrets_of_its_own_that_are_not_shown() -> None:
+    one, other = plugins.dask(), plugins.dask()
+    assert one.certificate is not None
+    assert other.certificate is not None
+    assert one.certificate.key != other.certificate.key
+    assert "PRIVATE" not in repr(one) + repr(one.certificate)
+    assert plugins.dask(tls=False).tls_variables == {}
+    assert plugins.ray().token != plugins.ray().token
+    assert plugins.ray().token not in repr(plugins.ray())
+    assert Certificate.new().cert.startswith("-----BEGIN CERTIFICATE-----")

@@ -1,0 +1,250 @@
+"""The torch plugin: its variables, and process groups of real processes."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from outrider import InstanceInfo, SpecError, plugins
+from outrider.actors.ports import NodeFacts
+from outrider.engine.plugins.torch import _device
+
+Place = Callable[..., InstanceInfo]
+
+# A rank by hand: the context that the executor would enter, and the program that it would call.
+RANK = """
+import json, os, sys, time
+from datetime import timedelta
+from outrider import compute, plugins
+from outrider.engine.executor import context
+from outrider.engine.program import build
+import pickle
+
+def run(body, info, **options):
+    context.enter(context.TaskContext(1, 1, 1, info), alone=True)
+    try:
+        program = pickle.loads(build(compute(body), [plugins.torch(**options)]))
+        return program(lambda: ((), {}))
+    finally:
+        context.leave()
+
+info = json.loads(sys.argv[1])
+"""
+
+ALL_REDUCE = (
+    RANK
+    + """
+def body():
+    import torch, torch.distributed as dist
+    value = torch.tensor([float(dist.get_rank() + 1)])
+    dist.all_reduce(value)
+    names = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT",
+             "GLOO_SOCKET_IFNAME", "OMP_NUM_THREADS"]
+    return [value.item(), dist.get_backend(), {name: os.environ.get(name) for name in names}]
+
+first = run(body, info)
+info["head_port"] = info["second_port"]
+second = run(body, info)
+import torch.distributed as dist
+print(json.dumps([first, second, dist.is_initialized(), "RANK" in os.environ]))
+"""
+)
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def world(size: int) -> list[dict[str, Any]]:
+    ports = free_port(), free_port()
+    peers = [
+        {"rank": rank, "node": rank, "hostname": "here", "address": "127.0.0.1", "port": 0} for rank in range(size)
+    ]
+    shared = {
+        **dict.fromkeys(("job", "worker", "local_rank", "accelerators", "total_accelerators"), 0),
+        **dict.fromkeys(("workers_per_node", "local_world_size", "attempt", "generation"), 1),
+        "pool": "p",
+        "total_nodes": size,
+        "world_size": size,
+        "head_addr": "127.0.0.1",
+        "head_port": ports[0],
+        "second_port": ports[1],
+        "accelerator": None,
+        "peers": peers,
+        "hostname": "here",
+    }
+    return [{**shared, "rank": rank, "node": rank, "is_head": rank == 0} for rank in range(size)]
+
+
+def start(code: str, info: dict[str, Any]) -> subprocess.Popen[str]:
+    clean = {name: value for name, value in os.environ.items() if name not in ("OMP_NUM_THREADS", "RANK")}
+    return subprocess.Popen(
+        [sys.executable, "-c", code, json.dumps(info)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=clean,
+    )
+
+
+def test_two_ranks_reduce_twice_in_the_same_processes() -> None:
+    infos = world(2)
+    ranks = [start(ALL_REDUCE, info) for info in infos]
+    for rank, process in enumerate(ranks):
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
+        first, second, initialized, environment = json.loads(out)
+        assert (first[0], second[0]) == (3, 3)
+        assert first[1] == "gloo"
+        assert first[2] == {
+            "RANK": str(rank),
+            "WORLD_SIZE": "2",
+            "LOCAL_RANK": "0",
+            "LOCAL_WORLD_SIZE": "1",
+            "NODE_RANK": str(rank),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(infos[0]["head_port"]),
+            "GLOO_SOCKET_IFNAME": "lo",
+            "OMP_NUM_THREADS": "1",
+        }
+        assert second[2]["MASTER_PORT"] == str(infos[0]["second_port"])
+        assert (initialized, environment) == (False, False)
+
+
+LOSING = (
+    RANK
+    + """
+def body():
+    import signal, torch, torch.distributed as dist
+    dist.barrier()
+    if dist.get_rank() == 1:
+        os.kill(os.getpid(), getattr(signal, HOW))
+    pending = dist.all_reduce(torch.ones(1 << 20), async_op=True) if ASYNC else None
+    dist.all_reduce(torch.ones(1 << 20))
+
+began = time.monotonic()
+try:
+    run(body, info, timeout=20)
+except Exception as error:
+    import torch.distributed as dist
+    print(json.dumps([type(error).__name__, time.monotonic() - began, dist.is_initialized()]), flush=True)
+os._exit(0)
+"""
+)
+
+
+@pytest.mark.parametrize("pending", [False, True], ids=["plain", "with a pending collective"])
+def test_a_rank_whose_peer_dies_gets_the_error_and_is_not_held_up(pending: bool) -> None:
+    ranks = [start(LOSING.replace("HOW", "'SIGKILL'").replace("ASYNC", str(pending)), info) for info in world(2)]
+    out, err = ranks[0].communicate(timeout=120)
+    ranks[1].communicate(timeout=120)
+
+    assert out, err
+    kind, _, initialized = json.loads(out)
+    assert "Error" in kind
+    assert not initialized
+
+
+ALONE = (
+    RANK
+    + """
+def body():
+    import torch, torch.distributed as dist
+    value = torch.ones(1)
+    dist.all_reduce(value)
+    if FAIL:
+        raise ValueError("mine")
+    return [dist.get_world_size(), value.item()]
+
+for FAIL in (True, False):
+    try:
+        print(json.dumps(run(body, info)))
+    except ValueError as error:
+        print(json.dumps(str(error)))
+"""
+)
+
+
+def test_a_task_of_its_own_is_a_group_of_one_also_after_an_error() -> None:
+    (info,) = world(1)
+    out, err = start(ALONE, info).communicate(timeout=120)
+
+    assert [json.loads(line) for line in out.splitlines()] == ["mine", [1, 1.0]], err
+
+
+def test_ranks_per_node_is_one_per_gpu_and_at_least_one() -> None:
+    none = NodeFacts("h", "127.0.0.1", ())
+    four = NodeFacts("h", "127.0.0.1", (), (("A100", 80.0),) * 4)
+    assert [plugins.torch().ranks_per_node(facts) for facts in (none, four)] == [1, 4]
+    assert plugins.torch(ranks_per_node=3).ranks_per_node(four) == 3
+
+
+def test_variables_follow_the_generations_view(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    info = place(5, nodes=4, each=2)
+    assert plugins.torch().env(info) == {
+        "MASTER_ADDR": "10.0.0.0",
+        "MASTER_PORT": "29500",
+        "WORLD_SIZE": "8",
+        "RANK": "5",
+        "LOCAL_RANK": "1",
+        "LOCAL_WORLD_SIZE": "2",
+        "NODE_RANK": "2",
+        "OMP_NUM_THREADS": "1",
+    }
+    assert "OMP_NUM_THREADS" not in plugins.torch().env(place(1))  # a host for itself
+    monkeypatch.setenv("OMP_NUM_THREADS", "6")
+    assert plugins.torch().env(info)["OMP_NUM_THREADS"] == "6"
+
+
+def test_gloo_is_told_the_interface_by_which_the_others_reach_this_rank(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "GLOO_SOCKET_IFNAME" not in plugins.torch().env(place(1))  # 10.0.0.1 is not ours
+    here = place(1, address="127.0.0.1")
+    assert plugins.torch().env(here)["GLOO_SOCKET_IFNAME"] == "lo"
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth7")
+    assert plugins.torch().env(here)["GLOO_SOCKET_IFNAME"] == "eth7"
+
+
+class Cuda:
+    """Of torch, what says which GPUs there are."""
+
+    def __init__(self, visible: int) -> None:
+        self.cuda, self._visible = self, visible
+
+    def is_available(self) -> bool:
+        return self._visible > 0
+
+    def device_count(self) -> int:
+        return self._visible
+
+
+def test_each_rank_has_a_device_of_its_own(place: Place) -> None:
+    def chosen(visible: int, each: int, gpus: int) -> list[int | None]:
+        return [_device(Cuda(visible), place(rank, each=each, gpus=gpus)) for rank in range(each)]
+
+    assert chosen(visible=4, each=4, gpus=4) == [0, 1, 2, 3]
+    assert chosen(visible=8, each=2, gpus=8) == [0, 1]
+    assert chosen(visible=1, each=4, gpus=4) == [0, 0, 0, 0]  # each sees only its own
+    assert chosen(visible=1, each=2, gpus=1) == [None, None]  # nccl cannot share one: gloo
+    assert chosen(visible=0, each=2, gpus=0) == [None, None]
+
+
+def test_tasks_in_several_slots_take_the_devices_in_turn(place: Place) -> None:
+    alone = replace(place(0, nodes=1, gpus=2), workers_per_node=3)
+    assert [_device(Cuda(2), replace(alone, worker=slot)) for slot in range(3)] == [0, 1, 0]
+
+
+def test_options_that_mean_nothing_are_refused() -> None:
+    wrong: list[dict[str, Any]] = [{"ranks_per_node": 0}, {"ranks_per_node": "many"}, {"backend": 3}, {"timeout": -1}]
+    for options in wrong:
+        with pytest.raises(SpecError, match=r"plugins\.torch: "):
+            plugins.torch(**options)

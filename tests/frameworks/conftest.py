@@ -1,0 +1,114 @@
+"""Where the frameworks' tests run: on nodes of this computer, and on hosts of the lab, each with a network of its own.
+
+A test says how many nodes it wants, and with which plugins; the functions that it runs are the same in both places.
+Where there can be no lab (see tests/lab/README.md) those tests are skipped and say why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from outrider import SSH, Image, Local, Plugin, Pool
+from outrider.engine.events import TaskOutput
+
+REPOSITORY = Path(__file__).parents[2]
+sys.path.insert(0, str(REPOSITORY / "tests" / "lab"))
+
+from netlab import Host, Lab, missing  # noqa: E402 - found through the line above
+
+
+class Here:
+    """Nodes of this computer."""
+
+    def pool(self, nodes: int, *plugins: Plugin, spare: int = 0) -> Pool:
+        """``spare``: as many hosts more than nodes."""
+        return Pool(provider=Local(), nodes=nodes, plugins=plugins, console="silent")
+
+    def lose(self, pool: Pool, rank: int) -> None:
+        """The machine of that rank dies."""
+        facts = pool.snapshot().nodes[rank].facts
+        os.killpg(int(facts["group"]), signal.SIGKILL)
+
+
+class Hosts:
+    """Hosts with this computer's files: its Python, with every framework, is theirs too. Reached by SSH."""
+
+    def __init__(self, lab: Lab, folder: Path) -> None:
+        self._lab = lab
+        self._known = folder / "known_hosts"
+        self._hosts: list[Host] = []
+
+    def pool(self, nodes: int, *plugins: Plugin, spare: int = 0) -> Pool:
+        self._hosts = self._lab.create_many(nodes + spare)
+        self._known.write_text(self._lab.known_hosts)
+        given = [f"{host.address}:{host.port}" for host in self._hosts]
+        provider = SSH(given, user="root", key=self._lab.key, known_hosts=self._known)
+        image = Image(python=sys.executable)
+        return Pool(provider=provider, image=image, nodes=nodes, plugins=plugins, console="silent")
+
+    def lose(self, pool: Pool, rank: int) -> None:
+        """The host of that rank has no power any more; nobody says so."""
+        address = next(node.address for node in pool.snapshot().nodes if node.rank == rank)
+        next(host for host in self._hosts if host.address == address).power_off()
+
+
+Place = Here | Hosts
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A state directory of the tests' own; at the end nothing is left in it."""
+    state = tmp_path_factory.mktemp("state")
+    os.environ["OUTRIDER_STATE"] = str(state)
+    yield state
+    del os.environ["OUTRIDER_STATE"]
+    left = state / "local"
+    assert not left.exists() or list(left.iterdir()) == []
+
+
+@pytest.fixture(params=["here", "hosts"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    if request.param == "here":
+        yield Here()
+        return
+    if lacks := missing():
+        pytest.skip(f"no lab on this machine: {'; '.join(lacks)}")
+    with Lab(visible=(REPOSITORY, Path(sys.prefix), Path(sys.base_prefix))) as lab:
+        yield Hosts(lab, tmp_path)
+
+
+@pytest.fixture
+async def printed() -> AsyncIterator[Callable[..., Awaitable[asyncio.Event]]]:
+    """``seen = await printed(pool, text, times=n)``: an event that is set when tasks have printed it so often."""
+    watching: list[asyncio.Task[None]] = []
+
+    async def printed(pool: Pool, text: str, *, times: int) -> asyncio.Event:
+        seen = asyncio.Event()
+
+        async def watch() -> None:
+            count = 0
+            async for event in pool.events():
+                if isinstance(event, TaskOutput):
+                    count += event.text.count(text)
+                    if count >= times:
+                        seen.set()
+
+        watching.append(asyncio.create_task(watch()))
+        await asyncio.sleep(0)  # it listens from here on
+        return seen
+
+    yield printed
+    for task in watching:
+        task.cancel()
