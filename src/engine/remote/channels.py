@@ -1,4 +1,7 @@
-"""What runs in one SSH channel: the control channel of a node, or one blob on its way."""
+"""What runs in one SSH channel to an executor: the control channel of a node, or one blob on its way.
+
+The channel leads to the executor's socket; or to a bridge, a command whose standard streams are that socket.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ from collections.abc import Callable, Sequence
 
 import asyncssh
 
+from ...providers.quiet import unlogged
+from ..executor.bridge import BEGINS
 from ..payload import Part, huge_buffer
 from ..wire import messages as wire
 from ..wire.codec import ProtocolError, Splitter, decode
@@ -14,7 +19,36 @@ from ..wire.codec import ProtocolError, Splitter, decode
 SLICE_BYTES = 256 << 10  # of a blob, between two looks at whether the channel still takes more
 
 
-class Control(asyncssh.SSHUNIXSession[bytes]):
+class Channel(asyncssh.SSHUNIXSession[bytes], asyncssh.SSHClientSession[bytes]):
+    """Either kind: bytes in and out."""
+
+    chan: asyncssh.SSHUNIXChannel[bytes] | asyncssh.SSHClientChannel[bytes]
+
+    def connection_made(self, chan: asyncssh.SSHUNIXChannel[bytes] | asyncssh.SSHClientChannel[bytes]) -> None:
+        unlogged(chan)
+        self.chan = chan
+
+    def bridged(self) -> None:
+        """It will lead to a bridge: what the login shell that starts it may print comes first, and is none of ours."""
+        seen = bytearray()
+        beyond = self.data_received
+
+        def skip(data: bytes, datatype: int | None = None) -> None:
+            if datatype is not None:
+                return
+            seen.extend(data)
+            before, begun, rest = bytes(seen).partition(BEGINS)
+            if begun:
+                self.data_received = beyond  # type: ignore[method-assign]
+                if rest:
+                    beyond(rest, None)
+            else:
+                del seen[: max(0, len(before) - len(BEGINS))]
+
+        self.data_received = skip  # type: ignore[method-assign]
+
+
+class Control(Channel):
     """The control channel: the first message answers the hello, everything after it is the session's."""
 
     def __init__(self) -> None:
@@ -24,16 +58,15 @@ class Control(asyncssh.SSHUNIXSession[bytes]):
         self._receive: Callable[[bytes], None] | None = None
         self._lose: Callable[[str], None] | None = None
 
-    def connection_made(self, chan: asyncssh.SSHUNIXChannel[bytes]) -> None:
-        self.chan = chan
-
     def attach(self, receive: Callable[[bytes], None], lose: Callable[[str], None]) -> None:
         self._receive, self._lose = receive, lose
 
     def detach(self) -> None:
         self._receive = self._lose = None
 
-    def data_received(self, data: bytes, datatype: int | None = None) -> None:  # noqa: ARG002
+    def data_received(self, data: bytes, datatype: int | None = None) -> None:
+        if datatype is not None:
+            return  # a bridge's complaint: its end follows
         if self._receive is not None:
             self._receive(data)
         else:
@@ -63,14 +96,38 @@ class Control(asyncssh.SSHUNIXSession[bytes]):
             self.first.set_exception(ConnectionResetError(cause))
 
 
-class Transfer(asyncssh.SSHUNIXSession[bytes]):
+class Transfer(Channel):
+    """One blob: the node's answer is one frame, and what it sends behind that is the blob."""
+
     def __init__(self) -> None:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def connection_made(self, chan: asyncssh.SSHUNIXChannel[bytes]) -> None:
-        self.chan = chan
+        self._answer: Splitter | None = Splitter()  # until it is complete
 
     def begin(self) -> None:
+        pass
+
+    def data_received(self, data: bytes, datatype: int | None = None) -> None:
+        if datatype is not None or self.done.done():
+            return  # a bridge's complaint, or that of the login shell that started it
+        try:
+            if self._answer is not None:
+                head = self._answer.first(data)
+                if head is None:
+                    return
+                answer, data, self._answer = decode(head), self._answer.tail, None
+                if not isinstance(answer, wire.Have):
+                    raise LookupError(f"the node does not have what it promised: {answer}")
+                self.answered(answer)
+            self.came(data)
+        except ProtocolError as error:
+            self.finish(ConnectionResetError(f"it sent what is not the protocol: {error}"))
+        except (LookupError, OSError, MemoryError) as error:
+            self.finish(error)
+
+    def answered(self, answer: wire.Have) -> None:
+        pass
+
+    def came(self, data: bytes) -> None:
         pass
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -112,31 +169,25 @@ class Sending(Transfer):
             else:
                 del self._parts[0]
 
-    def data_received(self, data: bytes, datatype: int | None = None) -> None:  # noqa: ARG002
-        self.finish()  # Have: it is all in place
+    def answered(self, answer: wire.Have) -> None:  # noqa: ARG002
+        self.finish()  # it is all in place
 
 
 class Receiving(Transfer):
-    """A blob in: one frame, then the bytes, straight into their place."""
+    """A blob in, straight into its place."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._splitter = Splitter()
-        self._view: memoryview | None = None
         self._at = 0
 
-    def data_received(self, data: bytes, datatype: int | None = None) -> None:  # noqa: ARG002
-        if self._view is None:
-            head = self._splitter.first(data)
-            if head is None:
-                return
-            answer = decode(head)
-            if not isinstance(answer, wire.Have):
-                self.finish(LookupError(f"the node does not have what it promised: {answer}"))
-                return
-            self.buffer = huge_buffer(answer.size_bytes)
-            self._view, data = memoryview(self.buffer), self._splitter.tail
+    def answered(self, answer: wire.Have) -> None:
+        self.buffer = huge_buffer(answer.size_bytes)
+        self._view = memoryview(self.buffer)
+
+    def came(self, data: bytes) -> None:
         end = self._at + len(data)
+        if end > len(self._view):
+            raise ProtocolError(f"more than the {len(self._view)} bytes announced")
         self._view[self._at : end] = data
         self._at = end
         if end == len(self._view):

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, assert_never, cast
 
 from ...actors.ports import (
+    Asked,
     AttemptId,
     Finished,
+    JobId,
     NodeFacts,
     NodeId,
     Noticed,
     Order,
+    PeerDoomed,
     PortsFree,
     Report,
     Returned,
     Started,
+    StopAt,
     Verdict,
+    Word,
 )
+from ..errors import TaskFailed
 from ..payload import Blob, Part, Payload, Received, map_shared
 from ..streams import AHEAD
 from ..wire import messages as wire
@@ -32,9 +38,12 @@ if TYPE_CHECKING:
 
 
 # Plain numbers: an enumeration's operators cost 1 us.
-_HEAD, _ANNOUNCE, _STREAM = int(wire.RunFlag.HEAD), int(wire.RunFlag.ANNOUNCE), int(wire.RunFlag.STREAM)
+_LISTENS, _ANNOUNCE, _STREAM = int(wire.RunFlag.LISTENS), int(wire.RunFlag.ANNOUNCE), int(wire.RunFlag.STREAM)
 
 T = TypeVar("T")
+
+CHANNEL_TRIES = 5  # for one blob, under a connection that stays: sshd has its MaxSessions, an executor its memory
+CHANNEL_PAUSE_S = 0.2  # after the first, and so much longer after each
 
 
 class Bulk(Protocol):
@@ -69,6 +78,7 @@ class NodeLink:
         self._heard = 0
         self._defined: set[bytes] = set()
         self._orders: dict[int, Order] = {}
+        self._awaited: set[int] = set()  # attempts whose end `kill_all` waits for
         self._placed: dict[str, asyncio.Task[None]] = {}
         self._held_back: dict[int, asyncio.Task[None]] = {}  # attempts whose blob is still on its way
         self._codes: dict[bytes, Blob] = {}  # of functions too large for a frame
@@ -80,29 +90,34 @@ class NodeLink:
 
     def run(self, order: Order) -> None:
         payload = cast("Payload", order.task.content)
+        idle = not self._orders
         self._orders[order.attempt] = order
         known = payload.function in self._defined
         if not known and len(payload.code) <= values.INLINE_BYTES:
             known = True
             self._defined.add(payload.function)
-            self.send(wire.Define(payload.function, payload.code))
+            self.session.send(wire.Define(payload.function, payload.code))
         flags = payload.flags | _ANNOUNCE if order.announce else payload.flags
         world = None
         if order.world is not None:
             world = self._views.world(order.world, order.rank)
-            flags |= _HEAD if order.rank == 0 else 0
+            flags |= _LISTENS if order.rank == 0 or order.world.ports else 0
         run = wire.Run(
             order.attempt, payload.function, payload.args, order.task.job, order.number, payload.timeout_s, flags, world
         )
-        if known and payload.blob is None:
+        if known and payload.blob is None and not payload.shared:
             self._send_run(run)
+            if idle:
+                self.flush()  # it begins while we are still at it; what a busy node is sent gathers for a tick
+            else:
+                self._schedule()
         else:
             self._held_back[order.attempt] = self._spawn(self._run_with_blobs(run, payload))
 
     def _send_run(self, run: wire.Run) -> None:
-        self.send(run)
+        self.session.send(run)
         if run.flags & _STREAM:
-            self.send(wire.Credit(run.attempt, -1, AHEAD))
+            self.session.send(wire.Credit(run.attempt, -1, AHEAD))
 
     def kill(self, attempt: AttemptId) -> None:
         held_back = self._held_back.pop(attempt, None)
@@ -110,7 +125,8 @@ class NodeLink:
             self.send(wire.Kill(attempt))
         else:  # the node never heard of it
             held_back.cancel()
-            if self._orders.pop(attempt, None):
+            if attempt in self._orders:
+                self._over(attempt)
                 ended = wire.Ended(attempt, wire.Cause.KILLED, 0, "before it was sent")
                 self._loop.call_soon(self._reports, [Finished(attempt, Verdict.KILLED, ended, 0.0)])
 
@@ -121,6 +137,27 @@ class NodeLink:
         view = self._views.view(self.node, members)
         if view is not None:
             self.send(wire.View(view))
+
+    async def kill_all(self, below: int, within_s: float) -> None:
+        """End the attempts with ids under ``below`` that are here, and wait until they are gone."""
+        self._awaited = {attempt for attempt in self._orders if attempt < below}
+        if not self._awaited:
+            return
+        self._none_left = self._loop.create_future()
+        for attempt in tuple(self._awaited):
+            self.kill(AttemptId(attempt))
+        await asyncio.wait([self._none_left], timeout=within_s)
+
+    def tell(self, word: Word) -> None:
+        match word:
+            case Noticed(source, seconds):
+                self.send(wire.Notice(source, seconds))
+            case PeerDoomed():
+                self.send(wire.Doomed(*word))
+            case StopAt():
+                self.send(wire.StopAt(*word))
+            case _:
+                assert_never(word)
 
     def drop(self, blob: Blob) -> None:
         """No attempt will read this blob any more."""
@@ -171,7 +208,10 @@ class NodeLink:
             self._heard = 0
             data = self.session.flush()
             if data:
-                self._write(data)
+                try:
+                    self._write(data)
+                except ConnectionError:  # the channel has just closed, as we shall hear: the next one carries it
+                    pass
 
     def received(self, data: bytes) -> None:
         """One read of the control channel: everything in it is one batch of reports.
@@ -180,8 +220,8 @@ class NodeLink:
             ProtocolError: these bytes are not ours to understand.
         """
         reports: list[Report] = []
-        messages = self.session.feed(data)
-        for message in messages:
+        messages = self.session.feed_framed(data)
+        for message, _ in messages:
             report = self._report(message)
             if report is not None:
                 reports.append(report)
@@ -191,8 +231,13 @@ class NodeLink:
         if reports:
             self._reports(reports)
 
-    def _report(self, message: wire.Message) -> Report | None:
+    def _report(self, message: wire.Message) -> Report | None:  # noqa: PLR0911 (a table)
         match message:
+            case wire.Done(attempt, value, duration_us) if value.blob is None:  # the everyday case, in one step
+                self._over(attempt)
+                busy_s = duration_us / 1e6
+                received = Received(value.data, value.sizes, busy_s)
+                return Finished(AttemptId(attempt), Verdict.RETURNED, received, busy_s)
             case wire.Done() | wire.Failed() | wire.Ended():
                 return self._ended(message)
             case wire.Started(attempt):
@@ -203,6 +248,8 @@ class NodeLink:
                 return Returned(tuple(AttemptId(a) for a in attempts))
             case wire.Notice(source, seconds):
                 return Noticed(source, seconds)
+            case wire.Asked(job, generation, number, asked):
+                return Asked(JobId(job), generation, number, asked)
             case wire.Ports(ports):
                 return PortsFree(ports)
             case wire.Yield(attempt, item):
@@ -227,7 +274,13 @@ class NodeLink:
             self._fetching[attempt] = message
             self._spawn(self._fetch(attempt, message))
             return None
-        return self._finished(message, None if value is None else self._arrived(value, message.duration_us))
+        try:
+            received = None if value is None else self._arrived(value, message.duration_us)
+        except ConnectionError:  # and with it what it had: that it is lost follows
+            return None
+        except Exception as error:  # noqa: BLE001  no memory, say: this task's, and no other's of the same read
+            return self._unfetched(attempt, error)
+        return self._finished(message, received)
 
     def _finished(self, message: wire.Done | wire.Failed, received: Received | None) -> Finished:
         """A result's outcome is what was received alone: ten thousand of them may wait for their callers."""
@@ -237,11 +290,24 @@ class NodeLink:
             return Finished(AttemptId(message.attempt), Verdict.RETURNED, received, busy_s)
         return Finished(AttemptId(message.attempt), Verdict.RAISED, (message, received), busy_s)
 
+    def _unfetched(self, attempt: int, error: Exception) -> Finished:
+        self._over(attempt)
+        failed = wire.Failed(attempt, "fetch", type(error).__name__, str(error), "", None, 0)
+        return Finished(AttemptId(attempt), Verdict.RAISED, (failed, None), 0.0)
+
     def _arrived(self, value: wire.Value, duration_us: int = 0) -> Received:
-        """The value is here, or on this computer."""
+        """The value is here, or on this computer.
+
+        Raises:
+            ConnectionError: its executor has gone.
+            Exception: there is no room for it here.
+        """
         if value.blob is None:
             return Received(value.data, value.sizes, duration_us / 1e6)
-        mapping = map_shared(value.blob)
+        try:
+            mapping = map_shared(value.blob)
+        except (FileNotFoundError, ProcessLookupError) as error:
+            raise ConnectionResetError(f"the executor of node {self.node} has gone") from error
         self.send(wire.Drop((value.blob,)))
         return Received(mapping, value.sizes, duration_us / 1e6)
 
@@ -252,6 +318,10 @@ class NodeLink:
         try:
             if payload.function not in self._defined:
                 await self._define_by_blob(payload)
+            if payload.shared:
+                for shared in payload.shared:
+                    await self._ensure_placed(shared.blob)
+                self.send(wire.Lend(run.attempt, tuple(shared.blob.name for shared in payload.shared)))
             if payload.blob is not None:
                 await self._ensure_placed(payload.blob)
         except Exception as error:  # noqa: BLE001  no memory, say: the task's, and no other's
@@ -261,7 +331,11 @@ class NodeLink:
             self._reports([Finished(AttemptId(run.attempt), Verdict.RAISED, (failed, None), 0.0)])
         else:
             del self._held_back[run.attempt]
+            world = self._orders[AttemptId(run.attempt)].world
+            if world is not None:  # its peers were left out if the view named them, and there may be another one by now
+                run = run._replace(world=self._views.world(world, self._orders[AttemptId(run.attempt)].rank))
             self._send_run(run)
+            self._schedule()
 
     async def _define_by_blob(self, payload: Payload) -> None:
         """A function that closes over more than a frame holds. Its blob stays, for workers to come."""
@@ -282,16 +356,16 @@ class NodeLink:
             await self._attached.wait()
             placing = self._placed.get(blob.name)
             if placing is None:
-                placing = self._placed[blob.name] = self._spawn(self._place(blob))
+                placing = self._placed[blob.name] = self._spawn(self._across_losses(lambda: self._place(blob)))
             await asyncio.wait([placing])  # leaves it alone when we are cancelled: others wait for it too
-            if placing.cancelled() or isinstance(placing.exception(), ConnectionError):
-                if self._placed.get(blob.name) is placing:
-                    del self._placed[blob.name]
-                await asyncio.sleep(0)  # the connection was lost under it; the next one carries it
-                continue
-            if error := placing.exception():
+            error = None if placing.cancelled() else placing.exception()
+            if not placing.cancelled() and error is None:
+                return
+            if self._placed.get(blob.name) is placing:
+                del self._placed[blob.name]
+            if error is not None:
                 raise error
-            return
+            await asyncio.sleep(0)  # the connection was lost under it; the next one carries it
 
     async def _place(self, blob: Blob) -> None:
         if self._same_host:
@@ -303,8 +377,18 @@ class NodeLink:
     async def _fetch(self, attempt: int, message: wire.Done | wire.Failed) -> None:
         value = message.value if isinstance(message, wire.Done) else message.error
         assert value is not None, "only a value that lies in a blob is fetched"
-        received = await self._fetch_value(value, message.duration_us)
-        if self._fetching.pop(attempt, None) is not None:
+        received: Received | Exception
+        try:
+            received = await self._fetch_value(value, message.duration_us)
+        except ConnectionError:  # the node is lost, which is told by itself
+            return
+        except Exception as error:  # noqa: BLE001  it will not come: whoever waits for it is told
+            received = error
+        if self._fetching.pop(attempt, None) is None:
+            return
+        if isinstance(received, Exception):
+            self._reports([self._unfetched(attempt, received)])
+        else:
             self._reports([self._finished(message, received)])
 
     async def _fetch_value(self, value: wire.Value, duration_us: int = 0) -> Received:
@@ -323,9 +407,24 @@ class NodeLink:
         output = cast("Payload", order.task.content).output
         if output is None:
             return
-        here = item.blob is None or self._same_host
-        received = self._arrived(item) if here else self._loop.create_task(self._fetch_value(item))
+        received = self._arrived(item) if item.blob is None else self._loop.create_task(self._fetch_item(order, item))
         output.push(received, lambda count: self.send(wire.Credit(attempt, -1, count)))
+
+    async def _fetch_item(self, order: Order, item: wire.Value) -> Received:
+        """
+        Raises:
+            ConnectionError: the node is lost.
+            TaskFailed: it cannot be had.
+        """
+        try:
+            return self._arrived(item) if self._same_host else await self._fetch_value(item)
+        except ConnectionError:
+            raise
+        except Exception as error:
+            name = cast("Payload", order.task.content).name
+            story = f"a value of {name} could not be fetched from node {self.node}: {type(error).__name__}: {error}"
+            facts: dict[str, Any] = {"task": name, "node": self.node, "rank": order.rank, "attempt": order.number}
+            raise TaskFailed(story, kind=type(error).__name__, **facts) from error
 
     def _wanted(self, attempt: int, stream: int, count: int) -> None:
         order = self._orders.get(attempt)
@@ -337,6 +436,10 @@ class NodeLink:
     def _over(self, attempt: int) -> None:
         """The attempt has ended: its streams end with it."""
         order = self._orders.pop(attempt, None)
+        if self._awaited:
+            self._awaited.discard(attempt)
+            if not self._awaited:
+                self._none_left.set_result(None)
         if order is not None and self._inlets:
             for stream, feed in enumerate(cast("Payload", order.task.content).inputs):
                 feed.stop()
@@ -351,8 +454,10 @@ class NodeLink:
         """A transfer that starts over on the next connection when it loses its own.
 
         Raises:
-            ConnectionError: the node is lost; or it ended this channel alone.
+            ConnectionError: the node is lost.
+            RuntimeError: its channels were closed again and again, and the connection stays.
         """
+        under, tries = None, 0
         while True:
             await self._attached.wait()
             if self._closed:
@@ -360,9 +465,13 @@ class NodeLink:
             write = self._write
             try:
                 return await transfer()
-            except ConnectionError:
-                if self._write is write:
-                    raise
+            except ConnectionError as error:
+                if self._write is not write:
+                    continue
+                under, tries = write, tries + 1 if under is write else 1
+                if tries == CHANNEL_TRIES:
+                    raise RuntimeError(f"its channel was closed {tries} times ({error})") from error
+                await asyncio.sleep(CHANNEL_PAUSE_S * tries)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)

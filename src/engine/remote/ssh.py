@@ -1,14 +1,18 @@
-"""One SSH connection to a machine: its host key pinned, a key of ours, and nothing of the user's SSH configuration."""
+"""One SSH connection to a machine, with its host key checked: by the pool's own key, or as the user would log in."""
 
 from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import asyncssh
 
-from ...providers.base import Machine
-from ...providers.coalesce import CoalescingTransport, Dialer
+from ...providers.base import Login, Machine
+from ...providers.quiet import quieten
+from . import login
 
 CIPHERS = (
     "aes128-gcm@openssh.com",
@@ -18,6 +22,31 @@ CIPHERS = (
 WINDOW_BYTES = 16 << 20  # for downloads; at 80 ms round trip asyncssh's 2 MiB would give 24 MB/s
 PACKET_BYTES = 64 << 10  # larger packets cross malloc's mmap threshold
 CONNECT_S = 10.0
+ALIVE_S = 15.0  # between probes of a connection that says nothing, as in a long installation; three unanswered end it
+
+
+Wiring = Callable[[Machine, socket.socket], Awaitable[socket.socket]]  # puts something between: see `testing.chaos`
+
+
+class JumpFailed(ConnectionError):
+    """A host on the way to the machine cannot be passed; its cause says why."""
+
+    def __init__(self, stop: login.Stop) -> None:
+        super().__init__(f"jump host {stop.host}")
+        self.stop = stop
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """A connection and those it goes through, which end with it."""
+
+    connection: asyncssh.SSHClientConnection
+    hops: Sequence[asyncssh.SSHClientConnection] = ()
+
+    def abort(self) -> None:
+        self.connection.abort()
+        for hop in reversed(self.hops):
+            hop.abort()
 
 
 def new_key() -> asyncssh.SSHKey:
@@ -25,8 +54,12 @@ def new_key() -> asyncssh.SSHKey:
     return asyncssh.generate_private_key("ssh-ed25519")
 
 
-async def connect(machine: Machine, key: asyncssh.SSHKey) -> tuple[asyncssh.SSHClientConnection, CoalescingTransport]:
-    """Connect once, bounded by ``CONNECT_S``. Cancel-safe.
+async def connect(
+    machine: Machine, key: asyncssh.SSHKey, host_keys: Sequence[str] = (), wiring: Wiring | None = None
+) -> Connected:
+    """Connect once, bounded by the machine's ``patience_s``, else ``CONNECT_S``, for each host on the way. Cancel-safe.
+
+    ``host_keys``: pinned in place of the machine's own, for one that the pool itself has replaced.
 
     Raises:
         OSError, asyncssh.Error: as asyncssh says it; `asyncssh.HostKeyNotVerifiable` for a wrong host key.
@@ -34,26 +67,65 @@ async def connect(machine: Machine, key: asyncssh.SSHKey) -> tuple[asyncssh.SSHC
     address = machine.address
     if address is None:
         raise ConnectionRefusedError(f"machine {machine.id} has no address yet")
-    pinned = asyncssh.import_public_key(machine.host_key)
-    dialer = Dialer(None if address.path is None else _unix_socket(address.path))
-    connection = await asyncssh.connect(
-        address.host,
-        address.port,
-        tunnel=dialer,
-        username=address.user,
-        client_keys=[key],
-        known_hosts=([pinned], [], []),
-        config=None,  # None: the user's files are not read
-        agent_path=None,
-        preferred_auth=["publickey"],
-        encryption_algs=CIPHERS,
-        compression_algs=None,
-        encoding=None,
-        connect_timeout=CONNECT_S,
-        login_timeout=CONNECT_S,
-    )
-    assert dialer.transport is not None, "a connection has a transport"
-    return connection, dialer.transport
+    within_s = machine.patience_s or CONNECT_S
+    common = {
+        "encryption_algs": CIPHERS,
+        "compression_algs": None,
+        "encoding": None,
+        "connect_timeout": within_s,
+        "login_timeout": within_s,
+    }
+    if not machine.embedded:
+        common["keepalive_interval"] = ALIVE_S
+    if machine.login is not None:
+        return await _as_the_user(machine, machine.login, common)
+    sock = None if address.path is None else _unix_socket(address.path)
+    try:
+        if sock is not None and wiring is not None:
+            sock = await wiring(machine, sock)
+        connection = await asyncssh.connect(
+            address.host or machine.id,  # a socket without a name has no peer to be called by
+            address.port or 22,
+            sock=sock,
+            username=address.user or "root",
+            client_keys=[key],
+            known_hosts=([asyncssh.import_public_key(each) for each in host_keys or (machine.host_key,)], [], []),
+            config=None,  # None: the user's files are not read
+            agent_path=None,
+            preferred_auth=["publickey"],
+            **common,
+        )
+    except BaseException:
+        if sock is not None:  # asyncssh may not have come to use it yet
+            sock.close()
+        raise
+    quieten(connection)
+    return Connected(connection)
+
+
+async def _as_the_user(machine: Machine, way: Login, common: dict[str, Any]) -> Connected:
+    """Through each jump host in turn. Like ``ssh -J``, each is asked for in the one before."""
+    assert machine.address is not None
+    stops = await login.stops(machine.address, way, machine.host_key)
+    hops: list[asyncssh.SSHClientConnection] = []
+    try:
+        for stop in stops:
+            through = hops[-1] if hops else None  # None: nor what the configuration says, which is in `stops`
+            try:
+                hop = await asyncssh.connect(
+                    stop.host, stop.port, tunnel=through, options=stop.options, config=None, **common
+                )
+            except (OSError, asyncssh.Error) as error:
+                if stop is stops[-1]:
+                    raise
+                raise JumpFailed(stop) from error
+            quieten(hop)
+            hops.append(hop)
+    except BaseException:
+        for hop in reversed(hops):
+            hop.abort()
+        raise
+    return Connected(hops[-1], hops[:-1])
 
 
 def _unix_socket(path: str) -> socket.socket:

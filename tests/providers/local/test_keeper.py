@@ -202,9 +202,9 @@ async def test_a_state_path_of_any_length_works(tmp_path, table):
         request = LaunchRequest(key.export_public_key().decode().strip(), 1)
         (machine,) = await fleet.launch(request, 1)
         assert len(machine.address.path) > 107
-        connection, _ = await ssh.connect(machine, key)
-        connection.abort()
-        await connection.wait_closed()
+        connected = await ssh.connect(machine, key)
+        connected.abort()
+        await connected.connection.wait_closed()
     assert list(long.rglob("p")) == []
 
 

@@ -1,0 +1,79 @@
+"""Ports of this computer's loopback interface that lead, over a node's SSH connection, to ports that nodes reach."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import Any
+
+import asyncssh
+
+PIECE_BYTES = 256 << 10
+
+Dial = Callable[[str, int], Awaitable[tuple[Any, Any]]]
+
+
+class Forwards:
+    """Listens only while it is open, and only where somebody asked for it. A connection lives as long as the SSH
+    connection under it; the next one takes that which is there then."""
+
+    def __init__(self) -> None:
+        self._servers: list[asyncio.Server] = []
+        self._piping: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Forwards:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for server in self._servers:
+            server.close()
+        for task in self._piping:
+            task.cancel()
+        if self._piping:
+            await asyncio.wait(self._piping)
+
+    async def open(self, dial: Dial, host: str, port: int) -> str:
+        """The address of a new port here that leads to ``host:port`` there."""
+
+        async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.current_task()
+            assert task is not None, "asyncio's servers run their callbacks in tasks"
+            self._piping.add(task)
+            try:
+                await _joined(reader, writer, dial, host, port)
+            finally:
+                self._piping.discard(task)
+                writer.close()
+
+        server = await asyncio.start_server(accepted, "127.0.0.1", 0)
+        self._servers.append(server)
+        local: tuple[str, int] = server.sockets[0].getsockname()
+        return f"{local[0]}:{local[1]}"
+
+
+async def _joined(near_in: Any, near_out: Any, dial: Dial, host: str, port: int) -> None:
+    """Until both directions have ended, or one has failed."""
+    try:
+        far_in, far_out = await dial(host, port)
+    except (OSError, asyncssh.Error):  # to whoever connected: a connection that is closed at once
+        return
+    try:
+        async with asyncio.TaskGroup() as both:
+            both.create_task(_piped(near_in, far_out))
+            both.create_task(_piped(far_in, near_out))
+    except* (OSError, asyncssh.Error):
+        pass
+    finally:
+        far_out.close()
+
+
+async def _piped(reader: Any, writer: Any) -> None:
+    while data := await reader.read(PIECE_BYTES):
+        writer.write(data)
+        await writer.drain()
+    with suppress(OSError):
+        writer.write_eof()

@@ -1,0 +1,85 @@
+"""A machine's host key, replaced at first contact: whoever may read the machine's launch data has seen the first one.
+
+The new key is made on the machine and never leaves it. First it is made and told, then put in place: a connection that
+is lost between the two finds one of two keys that are both pinned.
+"""
+
+from __future__ import annotations
+
+from ...providers.base import Machine
+from ..errors import BootstrapError
+from ..image.shell import Exit, Shell
+
+# As root, or by sudo. Read on stdin by sh, so that no login shell has to quote it. Under systemd a socket may start a
+# server for each connection: then there is nothing to reload.
+_MAKE = b"""\
+set -eu
+umask 077
+rm -f /etc/ssh/outrider_new /etc/ssh/outrider_new.pub
+ssh-keygen -q -t ed25519 -N '' -C outrider -f /etc/ssh/outrider_new </dev/null
+cat /etc/ssh/outrider_new.pub
+"""
+_PLACE = b"""\
+set -eu
+if [ -e /etc/ssh/outrider_new ]; then
+    mv -f /etc/ssh/outrider_new.pub /etc/ssh/ssh_host_ed25519_key.pub
+    mv -f /etc/ssh/outrider_new /etc/ssh/ssh_host_ed25519_key
+fi
+if [ -d /run/systemd/system ]; then
+    systemctl reload ssh 2>/dev/null || systemctl reload sshd 2>/dev/null || true
+else
+    pid=$$ listener=
+    while [ "$pid" -gt 1 ]; do
+        read -r name </proc/"$pid"/comm
+        if [ "$name" = sshd ]; then listener=$pid; fi
+        pid=$(sed 's/.*) . //; s/ .*//' /proc/"$pid"/stat)
+    done
+    kill -HUP "${listener:?no sshd above this command}"
+fi
+"""
+
+
+async def make(shell: Shell, machine: Machine) -> str:
+    """A new key on the machine, not in use yet; the public one.
+
+    Raises:
+        BootstrapError: the machine cannot.
+        ConnectionError
+    """
+    ended = await _as_root(shell, _MAKE)
+    kind, *rest = ended.stdout.decode(errors="replace").split()[:2] or [""]
+    if ended.status != 0 or kind != "ssh-ed25519" or not rest:
+        raise _failed("a new host key could not be made", ended, machine)
+    return f"{kind} {rest[0]}"
+
+
+async def place(shell: Shell, machine: Machine) -> None:
+    """The new key answers from the next connection on.
+
+    Raises:
+        BootstrapError, ConnectionError
+    """
+    ended = await _as_root(shell, _PLACE)
+    if ended.status != 0:
+        raise _failed("the new host key could not be put in place", ended, machine)
+
+
+async def _as_root(shell: Shell, script: bytes) -> Exit:
+    return await shell.run(
+        ["sh", "-c", 'if [ "$(id -u)" = 0 ]; then exec sh -s; else exec sudo -n sh -s; fi'], stdin=script
+    )
+
+
+def _failed(reason: str, ended: Exit, machine: Machine) -> BootstrapError:
+    log = ended.stderr.decode(errors="replace").splitlines()[-20:]
+    story = "".join(f"\n  | {line}" for line in log)
+    hint = "use an image whose login user is root or may use sudo without a password, with OpenSSH's server"
+    return BootstrapError(
+        f"machine {machine.id}: {reason} ({ended.how}). Next: {hint}.{story}",
+        phase="probe",
+        command="ssh-keygen",
+        exit_status=ended.status,
+        log=log,
+        hint=hint,
+        machine=str(machine.id),
+    )

@@ -1,0 +1,101 @@
+"""Whose network is it: whether anybody answers this computer, asked while all nodes of a pool are silent."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import asyncssh
+
+from ...providers.base import Address, Login, Machine
+from . import login
+
+ANSWER_S = 2.5  # TCP asks again after 1 s: one lost packet is no silence
+AT_MOST = 32  # places that are asked at a time
+
+Place = tuple[str, int]
+
+
+async def anybody(machines: Sequence[Machine]) -> bool:
+    """Whether an SSH port of these machines, or of their witnesses, answers, be it with a refusal. Nobody logs in.
+
+    Where a machine is behind others, the first on the way is asked. This computer's own addresses, as of a tunnel's
+    end, say nothing of its network.
+    """
+    places = await _places(machines)
+    asking = [asyncio.ensure_future(answers(*place)) for place in places[:AT_MOST]]
+    try:
+        with suppress(TimeoutError):
+            for answer in asyncio.as_completed(asking, timeout=ANSWER_S):
+                if await answer:
+                    return True
+        return False
+    finally:
+        for each in asking:
+            each.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
+
+
+async def answers(host: str, port: int) -> bool:
+    """Whether there is a TCP answer from another computer. Cancel-safe."""
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        family, kind, protocol, _, address = found[0]
+        if _is_here(family, address):
+            return False
+        with socket.socket(family, kind, protocol) as sock:
+            sock.setblocking(False)
+            await loop.sock_connect(sock, address)
+    except (ConnectionRefusedError, ConnectionResetError):
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _is_here(family: int, address: Any) -> bool:
+    """
+    Raises:
+        OSError: there is no way to that address now.
+    """
+    if ipaddress.ip_address(address[0].partition("%")[0]).is_loopback:
+        return True
+    with socket.socket(family, socket.SOCK_DGRAM) as sock:
+        sock.connect(address)  # sends nothing: the kernel chooses the way
+        return bool(sock.getsockname()[0] == address[0])
+
+
+async def _places(machines: Sequence[Machine]) -> list[Place]:
+    """Those that are none of the nodes first."""
+    places: dict[Place, None] = {}
+    for address, way in _asked(machines):
+        if len(places) >= AT_MOST:
+            break
+        with suppress(OSError, ValueError, asyncssh.Error):  # a configuration that cannot be read any more
+            places[await _first_stop(address, way)] = None
+    return list(places)
+
+
+def _asked(machines: Sequence[Machine]) -> Iterable[tuple[Address, Login | None]]:
+    seen: set[Address] = set()
+    for machine in machines:
+        for address in machine.witnesses:
+            if address not in seen:
+                seen.add(address)
+                yield address, None if machine.login is None else replace(machine.login, jump=None)
+    for machine in machines:
+        if machine.address is not None and machine.address.path is None and machine.address not in seen:
+            yield machine.address, machine.login
+
+
+async def _first_stop(address: Address, way: Login | None) -> Place:
+    if way is None or not (way.config or way.jump):
+        return address.host, address.port or 22
+    first = (await login.stops(address, way, ""))[0]
+    return first.host, first.port

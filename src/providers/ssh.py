@@ -1,0 +1,289 @@
+"""`SSH`: the machines one already has. Nothing is created; a pool borrows hosts and gives them back as they were."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Never
+
+import anyio
+
+from .base import Address, Embedding, LaunchRequest, Login, Machine, MachineEvent, MachineId
+from .errors import BadRequest, NoCapacity, refuse_unknown_options
+
+CONNECT_TIMEOUT_S = 10.0
+CONFIG = "~/.ssh/config"
+WITNESSES_AT_MOST = 8
+
+StrPath = str | os.PathLike[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """One machine. What is None is the provider's, the SSH configuration's (``config=``), or ssh's own default.
+
+    ``key``: a private key file. ``host_key``: the machine's public key, ``"ssh-ed25519 AAAA..."``; pinned in place of
+    known_hosts. ``jump``: ``"user@bastion:22"``, several with commas, in the order in which they are passed.
+    ``address``: by which the pool's other hosts reach it; default the one that SSH arrived at.
+    """
+
+    name: str  # a host name, an address, or a Host of the SSH configuration
+    port: int | None = None
+    user: str | None = None
+    key: StrPath | None = None
+    host_key: str | None = None
+    jump: str | None = None
+    address: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Host:
+        """``host``, ``user@host``, ``host:port``, ``[2001:db8::1]:22``; with or without ``ssh://``.
+
+        Raises:
+            ValueError: it is none of these.
+        """
+        user, at, rest = text.strip().removeprefix("ssh://").rstrip("/").rpartition("@")
+        if rest.startswith("["):
+            name, bracket, port = rest[1:].partition("]")
+            if not bracket or (port and not port.startswith(":")):
+                raise ValueError(f"{text!r}: an address in brackets is followed by nothing, or by :port")
+            port = port[1:]
+        elif rest.count(":") == 1:
+            name, _, port = rest.partition(":")
+        else:  # none, or an IPv6 address without a port
+            name, port = rest, ""
+        if not name or any(c.isspace() for c in text.strip()) or (at and not user):
+            raise ValueError(f"{text!r} is not a host: write host, user@host, host:port or [address]:port")
+        if name.startswith("-") or user.startswith("-"):
+            raise ValueError(f"{text!r} is not a host: a name does not begin with a dash")
+        return cls(name, _port(port, text) if port else None, user or None)
+
+    def __str__(self) -> str:
+        name = f"[{self.name}]" if ":" in self.name else self.name
+        return f"{f'{self.user}@' if self.user else ''}{name}{f':{self.port}' if self.port else ''}"
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class SSH:
+    """Nodes on hosts that exist already, over your own SSH access.
+
+    ``hosts``: names, ``"user@host:port"`` or `Host`; a pool takes as many of them as it wants nodes, in this order,
+    and passes over those that are down. ``user``, ``key``, ``jump``: for hosts that do not say their own; without a
+    key, the agent's and ``~/.ssh``'s usual ones. ``known_hosts``: files to check host keys against; default yours and
+    the computer's. A host that is in none of them is refused. ``config``: True reads ``~/.ssh/config``; or its path.
+    ``connect_timeout``: seconds after which a host that does not answer counts as down for now. ``notices``: where
+    hosts learn that they will be taken, such as ``"aws"`` or ``"slurm,USR1=120"``; nobody else is asked.
+
+    On a host the pool keeps a cache (``$OUTRIDER_CACHE``, else ``~/.cache/outrider``) and leaves nothing else.
+
+    Raises:
+        ValueError: what can never work, such as a host that is given twice.
+        TypeError: an option that there is not.
+    """
+
+    hosts: tuple[Host, ...]
+    known_hosts: tuple[str, ...]
+    config: tuple[str, ...]
+    connect_timeout: float
+    notices: tuple[str, ...]
+
+    def __init__(
+        self,
+        hosts: Iterable[str | Host],
+        *,
+        user: str | None = None,
+        key: StrPath | None = None,
+        jump: str | None = None,
+        known_hosts: StrPath | Sequence[StrPath] | None = None,
+        config: bool | StrPath = False,
+        connect_timeout: float = CONNECT_TIMEOUT_S,
+        notices: Sequence[str] = (),
+        **unknown: Never,
+    ) -> None:
+        options = ("hosts", "user", "key", "jump", "known_hosts", "config", "connect_timeout", "notices")
+        refuse_unknown_options("SSH", unknown, options)
+        if isinstance(hosts, str | Host):
+            raise ValueError(f"SSH(hosts=...) takes a list: write SSH(hosts=[{hosts!r}])")
+        chosen = tuple(_host(each, user, key, jump) for each in hosts)
+        if not chosen:
+            raise ValueError("SSH(hosts=...) is empty: there is nothing to run on")
+        places = [(host.name, host.port) for host in chosen]
+        for host in chosen:
+            if places.count((host.name, host.port)) > 1:
+                raise ValueError(f"SSH(hosts=...): {host} is there twice; for several tasks on a host use Worker(...)")
+        if not connect_timeout > 0:
+            raise ValueError(f"SSH(connect_timeout=...) must be more than 0 seconds, not {connect_timeout!r}")
+        object.__setattr__(self, "hosts", chosen)
+        object.__setattr__(self, "known_hosts", _known_hosts(known_hosts))
+        object.__setattr__(self, "config", _config(config))
+        if isinstance(notices, str):
+            raise ValueError(f"SSH(notices=...) takes a list: write SSH(notices=[{notices!r}])")
+        object.__setattr__(self, "connect_timeout", float(connect_timeout))
+        object.__setattr__(self, "notices", tuple(notices))
+
+    @property
+    def name(self) -> str:
+        return "ssh"
+
+    @property
+    def local(self) -> bool:
+        return False
+
+    @asynccontextmanager
+    async def open(self, pool: str, embedding: Embedding) -> AsyncIterator[SSHFleet]:  # noqa: ARG002
+        fleet = SSHFleet(self, pool)
+        try:
+            yield fleet
+        finally:
+            fleet.close()
+
+
+@dataclass(slots=True)
+class SSHFleet:
+    """Implements `providers.base.Fleet`: lends hosts out. The one that was used longest ago comes first."""
+
+    provider: SSH
+    pool: str
+    _free: deque[Host] = field(init=False)
+    _lent: dict[MachineId, Host] = field(init=False, default_factory=dict)
+    _unusable: dict[Host, str] = field(init=False, default_factory=dict)
+    _down: dict[Host, str] = field(init=False, default_factory=dict)  # they did not answer when last tried
+    _was_of_use: bool = field(init=False, default=False)  # a host has been given back that had been a node
+    _ended: anyio.Event = field(init=False, default_factory=anyio.Event)
+
+    def __post_init__(self) -> None:
+        self._free = deque(self.provider.hosts)
+
+    async def launch(self, request: LaunchRequest, count: int) -> Sequence[Machine]:
+        """As many as are free; those that are down turn out to be when they are connected to.
+
+        Raises:
+            BadRequest: there never were as many as the pool needs.
+            NoCapacity: none is free; for good when there are not enough that can be used, or, as long as the pool
+                has had no use of any, that answer.
+        """
+        hosts = self.provider.hosts
+        if request.least > len(hosts):
+            raise BadRequest(f"the pool needs {request.least} nodes, and SSH(hosts=...) has {len(hosts)}")
+        if not self._free:
+            enough = request.least <= len(hosts) - len(self._unusable) and self._lent
+            raise NoCapacity(self._none_free(), retry_after_s=1.0 if enough else None)
+        if not self._was_of_use and request.least > len(hosts) - len(self._unusable) - len(self._down):
+            raise NoCapacity(self._none_answers())
+        chosen = [self._free.popleft() for _ in range(min(count, len(self._free)))]
+        machines = [self._machine(host) for host in chosen]
+        for machine, host in zip(machines, chosen, strict=True):
+            self._lent[machine.id] = host
+            self._down.pop(host, None)
+        return machines
+
+    async def terminate(self, ids: Sequence[MachineId]) -> None:
+        """Give these hosts back: their executors have been told to end, or end with their lease."""
+        for machine in ids:
+            host = self._lent.pop(machine, None)
+            if host is None or host in self._unusable:
+                continue
+            self._free.append(host)
+            self._was_of_use = self._was_of_use or host not in self._down
+
+    def unusable(self, machine: MachineId, cause: str, *, for_good: bool = True) -> None:
+        host = self._lent.get(machine)
+        if host is not None:
+            (self._unusable if for_good else self._down)[host] = cause
+
+    async def events(self) -> AsyncIterator[MachineEvent]:
+        """Nobody tells what becomes of these hosts: nothing, until the pool ends."""
+        await self._ended.wait()
+        nothing: tuple[MachineEvent, ...] = ()
+        for event in nothing:
+            yield event
+
+    def close(self) -> None:
+        self._lent.clear()
+        self._ended.set()
+
+    def _machine(self, host: Host) -> Machine:
+        provider = self.provider
+        return Machine(
+            id=MachineId(f"{self.pool}/{host}"),
+            address=Address(host.name, host.port, user=host.user),
+            host_key=host.host_key or "",
+            private_address=host.address or "",
+            login=Login(
+                keys=(_path(host.key),) if host.key is not None else (),
+                known_hosts=provider.known_hosts,
+                config=provider.config,
+                jump=host.jump,
+            ),
+            patience_s=provider.connect_timeout,
+            witnesses=tuple(_first_stop(other) for other in provider.hosts if other != host)[:WITNESSES_AT_MOST],
+            notices=provider.notices,
+        )
+
+    def _none_answers(self) -> str:
+        down, told = self._down, "; ".join(f"{host}: {cause}" for host, cause in self._down.items())
+        return (
+            f"{len(down)} of the {len(self.provider.hosts)} given hosts did not answer: {told}; "
+            "SSH(connect_timeout=...) waits longer"
+        )
+
+    def _none_free(self) -> str:
+        total = len(self.provider.hosts)
+        told = "".join(f"; {host}: {cause}" for host, cause in self._unusable.items())
+        return f"all of the {total} given host{'s' if total > 1 else ''} that can be used are in use{told}"
+
+
+def _first_stop(host: Host) -> Address:
+    """Who answers first on the way there."""
+    first = Host.parse(host.jump.split(",")[0]) if host.jump else host
+    return Address(first.name, first.port, user=first.user)
+
+
+def _host(given: str | Host, user: str | None, key: StrPath | None, jump: str | None) -> Host:
+    if not isinstance(given, str | Host):
+        raise ValueError(f"SSH(hosts=...) takes names and Host(...), not {given!r}")
+    try:
+        host = Host.parse(given) if isinstance(given, str) else given
+        for hop in (host.jump or jump or "").split(","):
+            if hop:
+                Host.parse(hop)
+    except ValueError as error:
+        raise ValueError(f"SSH(hosts=...): {error}") from None
+    if host.key is None:
+        host = replace(host, key=key)
+    if host.key is not None and not Path(_path(host.key)).is_file():
+        raise ValueError(f"SSH: the key {host.key} of {host} is not a file")
+    return replace(host, user=host.user or user, jump=host.jump or jump)
+
+
+def _known_hosts(given: StrPath | Sequence[StrPath] | None) -> tuple[str, ...]:
+    if given is None:
+        return ()
+    files = tuple(_path(each) for each in ([given] if isinstance(given, str | os.PathLike) else given))
+    for file in files:
+        if not Path(file).is_file():
+            raise ValueError(f"SSH(known_hosts=...): {file} is not a file")
+    return files
+
+
+def _config(given: bool | StrPath) -> tuple[str, ...]:
+    if given is False:
+        return ()
+    file = _path(CONFIG if given is True else given)
+    if not Path(file).is_file():
+        raise ValueError(f"SSH(config=...): {file} is not a file")
+    return (file,)
+
+
+def _path(given: StrPath) -> str:
+    return str(Path(given).expanduser())
+
+
+def _port(text: str, whole: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) < 65536:
+        raise ValueError(f"{whole!r}: {text} is not a port")
+    return int(text)

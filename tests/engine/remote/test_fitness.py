@@ -1,0 +1,67 @@
+"""What a host must have, and which differences in versions matter."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+
+import pytest
+
+from outrider.actors.ports import NodeFacts, NodeId
+from outrider.engine.remote import fitness
+from outrider.providers.base import AcceleratorRequest
+
+
+def facts(*devices: tuple[str, float]) -> NodeFacts:
+    return NodeFacts("gpu1", "10.0.0.1", (), devices)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "devices", "enough"),
+    [
+        (None, (), True),
+        (AcceleratorRequest("T4", memory_gb=16), (("Tesla T4", 15.0),), True),
+        (AcceleratorRequest("A100", 2, 80), (("A100-SXM4-80GB", 80.0),) * 2, True),
+        (AcceleratorRequest("A100", 2), (("A100-SXM4-80GB", 80.0),), False),
+        (AcceleratorRequest("A100", 1, 80), (("A100-SXM4-40GB", 40.0),), False),
+        (AcceleratorRequest("A100"), (("H100", 80.0),), False),
+        (AcceleratorRequest("A100"), (), False),
+    ],
+)
+def test_a_host_must_have_the_accelerators_that_were_asked_for(
+    wanted: AcceleratorRequest | None, devices: tuple[tuple[str, float], ...], enough: bool
+) -> None:
+    error = fitness.too_little(facts(*devices), wanted)
+    assert (error is None) == enough
+    if error is not None:
+        assert "gpu1" in str(error)
+        assert str(wanted) in str(error)
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fitness, "installed", lambda: {"numpy": "2.1.0", "torch": "2.13.0+cpu"})
+    monkeypatch.setitem(sys.modules, "numpy", ModuleType("numpy"))
+
+
+@pytest.mark.usefixtures("here")
+def test_what_this_program_uses_and_the_node_would_misread_is_an_error_with_the_table() -> None:
+    error = fitness.misfit(facts(), {"numpy": "1.26.4", "torch": "2.12.0"}, NodeId(3))
+    assert error is not None
+    assert error.node == 3
+    assert ("numpy", "2.1.0", "1.26.4") in error.versions
+    assert 'Image(pip=["numpy==2.1.0"])' in str(error)
+    assert "2.12.0" in str(error)
+
+
+@pytest.mark.usefixtures("here")
+def test_lesser_differences_are_told_and_no_error() -> None:
+    packages = {"numpy": "2.0.2", "torch": "2.13.0"}
+    assert fitness.misfit(facts(), packages, NodeId(0)) is None
+    assert [each.what for each in fitness.differences(packages)] == ["numpy"]
+
+
+def test_a_package_that_this_program_has_not_imported_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fitness, "installed", lambda: {"numpy": "2.1.0"})
+    monkeypatch.delitem(sys.modules, "numpy", raising=False)
+    assert fitness.misfit(facts(), {"numpy": "1.26.4"}, NodeId(0)) is None

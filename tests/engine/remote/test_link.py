@@ -1,0 +1,148 @@
+"""What a node's link does when a channel fails by itself, under a connection that stays."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from outrider.actors.ports import AttemptId, Finished, JobId, NodeId, Order, Report, Task, TaskId, Verdict
+from outrider.engine.payload import Blob, Part, Payload
+from outrider.engine.remote import link
+from outrider.engine.remote.link import NodeLink
+from outrider.engine.remote.views import Views
+from outrider.engine.streams import Values
+from outrider.engine.wire import messages as wire
+from outrider.engine.wire.codec import encode
+from outrider.engine.wire.session import Session
+
+pytestmark = pytest.mark.anyio
+PATIENCE_S = 10.0
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "CHANNEL_PAUSE_S", 0.0)
+
+
+class Bulk:
+    """Channels that fail as often as they are told to."""
+
+    def __init__(self) -> None:
+        self.fails: dict[str, list[Exception]] = {}
+        self.put_names: list[str] = []
+
+    async def put(self, blob: Blob) -> None:
+        self.put_names.append(blob.name)
+        self._come(blob.name)
+
+    async def get(self, name: str) -> Part:
+        self._come(name)
+        return name.encode()
+
+    def _come(self, name: str) -> None:
+        if self.fails.get(name):
+            raise self.fails[name].pop(0)
+
+
+class Node:
+    def __init__(self, *, same_host: bool = False) -> None:
+        self.bulk, self.batches = Bulk(), asyncio.Queue[Sequence[Report]]()
+        self.link = NodeLink(
+            NodeId(0), Session(), views=Views("pool", 1), same_host=same_host, bulk=self.bulk,
+            reports=self.batches.put_nowait, printed=lambda *_: None,
+        )  # fmt: skip
+        self.link.session.resume(0)
+        self.link.attach(lambda _: None)
+
+    def run(self, attempt: int, **payload: Any) -> None:
+        whole = Payload(f"task{attempt}", b"digest", b"code", wire.Value(b"", None), **payload)
+        task = Task(TaskId(attempt), JobId(attempt), b"digest", whole, None, 3, False, None)
+        self.link.run(Order(AttemptId(attempt), task, 1))
+
+    def says(self, *messages: wire.Message) -> None:
+        self.link.received(b"".join(map(encode, messages)))
+
+    async def finished(self) -> list[Finished]:
+        batch = await asyncio.wait_for(self.batches.get(), PATIENCE_S)
+        return [report for report in batch if isinstance(report, Finished)]
+
+
+def closed() -> Exception:
+    return ConnectionResetError("the channel was closed")
+
+
+def done(attempt: int, blob: str) -> wire.Done:
+    return wire.Done(attempt, wire.Value(b"", None, blob), 0)
+
+
+async def test_a_result_whose_channel_was_closed_is_fetched_on_another() -> None:
+    node = Node()
+    node.bulk.fails["result"] = [closed(), closed()]
+    node.run(1)
+    node.says(done(1, "result"))
+    (report,) = await node.finished()
+    assert (report.verdict, report.outcome.data) == (Verdict.RETURNED, b"result")
+
+
+@pytest.mark.parametrize("errors", [[closed() for _ in range(99)], [LookupError("Missing")]], ids=["closed", "missing"])
+async def test_a_result_that_cannot_be_fetched_is_its_tasks_failure(errors: list[Exception]) -> None:
+    node = Node()
+    node.bulk.fails["result"] = errors
+    node.run(1)
+    node.says(done(1, "result"))
+    (report,) = await node.finished()
+    failed, value = report.outcome
+    assert (report.verdict, failed.phase, value) == (Verdict.RAISED, "fetch", None)
+
+
+async def test_a_result_that_cannot_be_mapped_takes_no_other_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(path: str) -> Part:
+        raise OSError(errno.EMFILE, "Too many open files", path)
+
+    monkeypatch.setattr(link, "map_shared", refused)
+    node = Node(same_host=True)
+    node.run(1)
+    node.run(2)
+    node.says(wire.Done(1, wire.Value(b"first", None, None), 0), done(2, "/proc/1/fd/3"))
+    first, second = await node.finished()
+    assert (first.verdict, first.outcome.data) == (Verdict.RETURNED, b"first")
+    assert (second.verdict, second.outcome[0].phase) == (Verdict.RAISED, "fetch")
+
+
+async def test_a_result_that_went_with_its_executor_is_left_to_the_nodes_loss() -> None:
+    node = Node(same_host=True)
+    node.run(1)
+    node.run(2)
+    node.says(done(1, "/proc/0/fd/3"), wire.Done(2, wire.Value(b"second", None, None), 0))
+    (report,) = await node.finished()
+    assert report.outcome.data == b"second"
+
+
+async def test_an_argument_whose_channel_is_closed_again_and_again_is_its_tasks_failure() -> None:
+    node = Node()
+    node.bulk.fails["argument"] = [closed() for _ in range(99)]
+    node.run(1, blob=Blob("argument", [b"data"], 4))
+    (report,) = await node.finished()
+    assert (report.verdict, report.outcome[0].phase) == (Verdict.RAISED, "send")
+    assert len(node.bulk.put_names) == link.CHANNEL_TRIES
+
+
+async def test_a_stream_leaves_no_value_out() -> None:
+    node, output = Node(), Values()
+    node.bulk.fails["b"] = [closed()]
+    node.run(1, output=output)
+    node.says(*(wire.Yield(1, wire.Value(b"", None, name)) for name in "abc"))
+    assert [(await asyncio.wait_for(anext(output), PATIENCE_S)).data for _ in "abc"] == [b"a", b"b", b"c"]
+    node.bulk.fails["d"] = [closed() for _ in range(99)]
+    node.says(*(wire.Yield(1, wire.Value(b"", None, name)) for name in "de"))
+    with pytest.raises(Exception, match=r"task1.*node 0"):
+        await asyncio.wait_for(anext(output), PATIENCE_S)

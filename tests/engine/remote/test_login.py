@@ -1,0 +1,189 @@
+"""Into a host as its user would: what is checked, through what it goes, and what a refusal says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import asyncssh
+import pytest
+
+from outrider.actors.ports import ConnectFailed
+from outrider.engine.errors import AuthError, HostKeyError, SpecError
+from outrider.engine.remote import ssh
+from outrider.engine.remote.refusal import refusal
+from outrider.engine.remote.shell import RemoteShell
+from outrider.providers.base import Address, Login, Machine, MachineId
+
+pytestmark = pytest.mark.anyio
+Serve = Callable[..., AbstractAsyncContextManager[Any]]
+KEY = asyncssh.generate_private_key("ssh-ed25519")
+
+
+async def whoami(machine: Machine) -> bytes:
+    reached = await ssh.connect(machine, KEY)
+    try:
+        return (await RemoteShell(reached.connection).run(["echo", "it's", "here"])).stdout
+    finally:
+        reached.abort()
+
+
+async def refused(machine: Machine) -> ConnectFailed:
+    with pytest.raises((asyncssh.Error, OSError)) as error:
+        await ssh.connect(machine, KEY)
+    return await refusal(machine, error.value)
+
+
+async def test_a_known_host_lets_the_user_in(serve: Serve) -> None:
+    async with serve() as site:
+        assert await whoami(site.machine(known_hosts=(site.known_hosts(),))) == b"it's here\n"
+        assert site.logins == ["ml"]
+
+
+async def test_a_host_key_given_with_the_host_needs_no_file(serve: Serve) -> None:
+    async with serve() as site:
+        machine = site.machine()
+        given = Machine(machine.id, machine.address, site.public_key, login=machine.login)
+        assert await whoami(given) == b"it's here\n"
+
+
+async def test_an_unknown_host_is_not_trusted_and_the_error_says_how_it_could_be(serve: Serve, tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    async with serve() as site:
+        failed = await refused(site.machine(known_hosts=(str(tmp_path / "empty"),)))
+    assert isinstance(failed.__cause__, HostKeyError)
+    assert failed.fatal
+    assert not failed.alike
+    assert f"`ssh -p {site.port} 127.0.0.1`" in str(failed)
+
+
+async def test_a_changed_host_key_is_refused_with_what_it_means(serve: Serve) -> None:
+    async with serve() as site:
+        old = asyncssh.generate_private_key("ssh-ed25519").export_public_key().decode().strip()
+        failed = await refused(site.machine(known_hosts=(site.known_hosts(old),)))
+    assert isinstance(failed.__cause__, HostKeyError)
+    assert f"ssh-keygen -R '[127.0.0.1]:{site.port}'" in str(failed)
+    assert site.logins == []
+
+
+async def test_without_any_known_hosts_nothing_is_trusted(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outrider.engine.remote.login.KNOWN_HOSTS", ())
+    async with serve() as site:
+        assert isinstance((await refused(site.machine())).__cause__, HostKeyError)
+
+
+async def test_a_configuration_that_turns_the_check_off_is_not_followed(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("outrider.engine.remote.login.KNOWN_HOSTS", ())
+    config = tmp_path / "config"
+    async with serve() as site:
+        config.write_text(
+            "Host *\n  UserKnownHostsFile none\n  GlobalKnownHostsFile none\n  StrictHostKeyChecking no\n"
+        )
+        assert isinstance((await refused(site.machine(config=(str(config),)))).__cause__, HostKeyError)
+
+
+async def test_a_host_that_takes_only_passwords_says_so(serve: Serve) -> None:
+    async with serve(methods=("password",)) as site:
+        failed = await refused(site.machine(known_hosts=(site.known_hosts(),)))
+    assert isinstance(failed.__cause__, AuthError)
+    assert "does not take keys, only" in str(failed)
+    assert "password" in str(failed)
+
+
+async def test_a_key_that_is_not_accepted_names_the_key_and_what_to_do(serve: Serve, tmp_path: Path) -> None:
+    asyncssh.generate_private_key("ssh-ed25519").write_private_key(tmp_path / "other")
+    async with serve() as site:
+        failed = await refused(site.machine(keys=(str(tmp_path / "other"),), known_hosts=(site.known_hosts(),)))
+    assert isinstance(failed.__cause__, AuthError)
+    assert str(tmp_path / "other") in str(failed)
+    assert "ssh-copy-id" in str(failed)
+
+
+async def test_a_closed_port_may_open_later(serve: Serve) -> None:
+    async with serve() as site:
+        machine = site.machine(known_hosts=(site.known_hosts(),))
+    failed = await refused(machine)
+    assert not failed.fatal
+    assert f"127.0.0.1 port {site.port} cannot be reached" in str(failed)
+
+
+async def test_the_configuration_names_host_port_user_and_key(serve: Serve, tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    async with serve() as site:
+        config.write_text(
+            f"Host gpu\n  HostName 127.0.0.1\n  Port {site.port}\n  User kim\n  IdentityFile {tmp_path / 'key'}\n"
+            f"  UserKnownHostsFile {site.known_hosts()}\n"
+        )
+        machine = Machine(MachineId("pool/gpu"), Address("gpu"), "", login=Login(config=(str(config),)))
+        assert await whoami(machine) == b"it's here\n"
+        assert site.logins == ["kim"]
+
+
+@pytest.mark.parametrize("way", ["given", "configured"])
+async def test_a_host_is_reached_through_jump_hosts(serve: Serve, tmp_path: Path, way: str) -> None:
+    async with serve() as bastion, serve() as inner:
+        known = tmp_path / "both"
+        known.write_text("".join(f"[127.0.0.1]:{site.port} {site.public_key}\n" for site in (bastion, inner)))
+        config = tmp_path / "config"
+        config.write_text(f"Host 127.0.0.1\n  ProxyJump gate@bastion\nHost bastion\n  HostName 127.0.0.1\n"
+                          f"  Port {bastion.port}\n")  # fmt: skip
+        settings: dict[str, Any] = {"known_hosts": (str(known),)}
+        if way == "given":
+            settings["jump"] = f"gate@127.0.0.1:{bastion.port}"
+        else:
+            settings["config"] = (str(config),)
+        machine = inner.machine(**settings)
+        assert await whoami(machine) == b"it's here\n"
+        assert bastion.logins == ["gate"]
+        assert inner.logins == ["ml"]
+        assert bastion.forwarded == [("127.0.0.1", inner.port)]
+
+
+async def test_a_jump_host_is_checked_like_any_other(serve: Serve, tmp_path: Path) -> None:
+    async with serve() as bastion, serve() as inner:
+        known = tmp_path / "inner-alone"
+        known.write_text(f"[127.0.0.1]:{inner.port} {inner.public_key}\n")
+        with pytest.raises(ssh.JumpFailed) as error:
+            await ssh.connect(inner.machine(known_hosts=(str(known),), jump=f"gate@127.0.0.1:{bastion.port}"), KEY)
+        assert isinstance(error.value.__cause__, asyncssh.HostKeyNotVerifiable)
+        assert bastion.logins == [] == inner.logins
+
+
+async def test_what_a_jump_host_refuses_is_said_of_the_jump_host(serve: Serve, tmp_path: Path) -> None:
+    """Else the user would forget the key of a host that has nothing to do with it."""
+    asyncssh.generate_private_key("ssh-ed25519").write_private_key(tmp_path / "other")
+    old = asyncssh.generate_private_key("ssh-ed25519").export_public_key().decode().strip()
+    async with serve() as jump, serve() as site:
+        known, way = tmp_path / "known", f"kim@127.0.0.1:{jump.port}"
+        for key, story in (
+            (old, f"ssh-keygen -R '[127.0.0.1]:{jump.port}'"),
+            (None, f"`ssh -p {jump.port} 127.0.0.1`"),
+        ):
+            line = f"[127.0.0.1]:{jump.port} {key}\n" if key else ""
+            known.write_text(f"{line}[127.0.0.1]:{site.port} {site.public_key}\n")
+            failed = await refused(site.machine(known_hosts=(str(known),), jump=way))
+            assert isinstance(failed.__cause__, HostKeyError)
+            assert story in str(failed)
+        known.write_text("".join(f"[127.0.0.1]:{each.port} {each.public_key}\n" for each in (jump, site)))
+        failed = await refused(site.machine(known_hosts=(str(known),), jump=way, keys=(str(tmp_path / "other"),)))
+        assert isinstance(failed.__cause__, AuthError)
+        assert str(failed).startswith(
+            f"kim@127.0.0.1 port {jump.port}, on the way to 127.0.0.1 port {site.port}, accepts"
+        )
+        gone = jump.port
+    failed = await refused(site.machine(known_hosts=(str(known),), jump=way))
+    assert not failed.fatal
+    assert f"127.0.0.1 port {gone}, on the way to 127.0.0.1 port {site.port}, cannot be reached" in str(failed)
+
+
+async def test_a_host_key_that_is_none_is_said_to_be_that(serve: Serve) -> None:
+    async with serve() as site:
+        machine = site.machine()
+        given = Machine(machine.id, machine.address, "AAAA not a key", login=machine.login)
+        with pytest.raises(SpecError, match="host_key") as error:
+            await ssh.connect(given, KEY)
+    assert (await refusal(given, error.value)).fatal
