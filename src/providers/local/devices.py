@@ -101,11 +101,8 @@ def divide(devices: Sequence[Device], nodes: int, wanted: AcceleratorRequest | N
         each = len(devices) // nodes
         return [Share(tuple(devices[n * each : (n + 1) * each]), hide_others=bool(devices)) for n in range(nodes)]
     each = wanted.count
-    fitting = [d for d in devices if wanted.name.lower() in d.name.lower() and d.memory_gb >= wanted.memory_gb]
+    fitting = [device for device in devices if wanted.fits(device.name, device.memory_gb)]
     if len(fitting) < each * nodes:
         has = ", ".join(f"{d.name} ({d.memory_gb:g} GB)" for d in devices) or "no accelerator"
-        least = f" of {wanted.memory_gb:g} GB" if wanted.memory_gb else ""
-        raise NoCapacity(
-            f"{nodes} local nodes with {each} {wanted.name}{least} each need {each * nodes}; this computer has {has}"
-        )
+        raise NoCapacity(f"{nodes} local nodes with {wanted} each need {each * nodes}; this computer has {has}")
     return [Share(tuple(fitting[n * each : (n + 1) * each]), hide_others=True) for n in range(nodes)]

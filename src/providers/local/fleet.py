@@ -21,6 +21,7 @@ from ..errors import NoCapacity, ProviderError
 from .devices import Device, divide, find_devices
 from .state import PoolDirectory
 
+NOTICES = ("signal,USR1=30,USR2=withdrawn",)  # to the machine's process group; 30 s: the shortest that a cloud gives
 DOOR = "/outrider/executor"  # the server's name for its executor; no file
 LAUNCH_DEADLINE_S = 30.0
 CLOSE_DEADLINE_S = 10.0
@@ -40,10 +41,12 @@ class _Call:
 class LocalFleet:
     """Implements `providers.base.Fleet`. `listen` must run beside it, shielded, and ends with `close`."""
 
-    def __init__(self, directory: PoolDirectory, embedding: Embedding, *, shared_memory: bool) -> None:
+    def __init__(
+        self, directory: PoolDirectory, embedding: Embedding, *, shared_memory: bool, work_mib: int | None
+    ) -> None:
         self._directory, self._shared_memory = directory, shared_memory
         self._log = directory.path / "keeper.log"
-        self._control, self._pid = _spawn_keeper(directory.path, embedding)
+        self._control, self._pid = _spawn_keeper(directory.path, embedding, work_mib)
         self._ids, self._calls = itertools.count(), itertools.count(1)
         self._launching: dict[str, _Call] = {}
         self._seats: dict[str, int] = {}  # machine -> which share of the devices it has; a replacement takes a free one
@@ -101,6 +104,9 @@ class LocalFleet:
         for machine in ids:
             self._seats.pop(machine, None)
 
+    def unusable(self, machine: MachineId, cause: str, *, for_good: bool = True) -> None:
+        pass  # the next one is another
+
     async def events(self) -> AsyncIterator[MachineEvent]:
         async for event in self._events:
             yield event
@@ -146,14 +152,16 @@ class LocalFleet:
                     done.set()
 
     def _machine(self, said: dict[str, Any]) -> Machine:
+        directory = self._directory.path.parent / said["id"]
         return Machine(
             id=MachineId(said["id"]),
-            address=Address(path=str(self._directory.path.parent / said["id"] / "ssh.sock"), user="node"),
+            address=Address(path=str(directory / "ssh.sock"), user="node"),
             host_key=said["host_key"],
             door=DOOR,
+            notices=NOTICES,
             same_host=self._shared_memory,
             embedded=True,
-            facts={"pid": str(said["pid"]), "group": str(said["group"])},
+            facts={"pid": str(said["pid"]), "group": str(said["group"]), "directory": str(directory)},
         )
 
     def _launched(self, name: str, machine: Machine | None, cause: str) -> None:
@@ -219,12 +227,12 @@ def _collect(pid: int) -> str:
         return "died"
 
 
-def _spawn_keeper(directory: Path, embedding: Embedding) -> tuple[socket.socket, int]:
+def _spawn_keeper(directory: Path, embedding: Embedding, work_mib: int | None) -> tuple[socket.socket, int]:
     """Start the keeper in a session of its own: a Ctrl-C in the terminal is the client's, who then ends the pool."""
     control, theirs = socket.socketpair()
     control.setblocking(False)
     theirs.set_inheritable(True)
-    arguments = (theirs.fileno(), str(directory), embedding.fork_server, embedding.home)
+    arguments = (theirs.fileno(), str(directory), embedding.fork_server, embedding.home, work_mib)
     paths = [os.path.abspath(path) for path in sys.path]  # noqa: PTH100 - "" is our directory, not the node's
     code = f"import sys; sys.path[:] = {paths!r}; from {__package__}.keeper import main; main{arguments!r}"
     null = os.open(os.devnull, os.O_RDWR)

@@ -19,6 +19,7 @@ import select
 import shutil
 import signal
 import socket
+import sys
 import time
 import traceback
 from dataclasses import dataclass, field
@@ -61,23 +62,36 @@ class LocalMachine:
         return " and ".join(f"its {part} {how}" for part, how in by_force.items())
 
 
-def main(control_fd: int, directory: str, fork_server: str, home: str) -> NoReturn:
+def main(control_fd: int, directory: str, fork_server: str, home: str, work_mib: int | None = None) -> NoReturn:
     """Serve one pool until its client goes. ``fork_server`` and ``home`` are `providers.base.Embedding`'s names."""
     try:
         control = socket.socket(fileno=control_fd)
         processes.adopt_orphans()
-        Keeper(control, Path(directory), resolve(fork_server), home).serve()
+        if work_mib is not None:
+            _may_mount()
+        Keeper(control, Path(directory), resolve(fork_server), home, work_mib).serve()
     except BaseException:  # noqa: BLE001 - nobody above; the log is what the client reads
         traceback.print_exc()
         os._exit(1)
     os._exit(0)  # the interpreter's own tidying costs 15 ms
 
 
+def _may_mount() -> None:
+    try:
+        processes.mount_unseen()
+    except OSError as error:
+        print(f"Local(work_mib=...) needs the right to mount (root, or CAP_SYS_ADMIN): {error}", file=sys.stderr)
+        os._exit(1)
+
+
 class Keeper:
     """Machines by process group; answers one client."""
 
-    def __init__(self, control: socket.socket, directory: Path, fork_server: ForkServer, home: str) -> None:
+    def __init__(
+        self, control: socket.socket, directory: Path, fork_server: ForkServer, home: str, work_mib: int | None = None
+    ) -> None:
         self.control, self.directory, self.fork_server, self.home = control, directory, fork_server, home
+        self.work_mib = work_mib  # None: tasks may fill the disk
         self.machines: dict[int, LocalMachine] = {}  # by process group, which is the fork server's pid
         self.unread = b""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -188,6 +202,8 @@ class Keeper:
         directory = self.directory.parent / machine_id  # <pool>/n<number>
         directory.mkdir(mode=0o700)
         (directory / "work").mkdir(mode=0o700)
+        if self.work_mib is not None:
+            processes.mount_small(directory / "work", self.work_mib)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
         def start() -> None:
@@ -246,6 +262,8 @@ class Keeper:
             while self.anything_left(machine) and time.monotonic() < deadline:
                 time.sleep(0.0005)
             self.machines.pop(machine.group, None)
+            if self.work_mib is not None:
+                processes.unmount(machine.directory / "work")
             shutil.rmtree(machine.directory, ignore_errors=True)
         while self.kill_orphans() and time.monotonic() < deadline:
             time.sleep(0.0005)
@@ -255,13 +273,14 @@ class Keeper:
         return processes.group_lives(machine.group)
 
     def kill_orphans(self) -> bool:
-        """Whether there were any: living children of ours that are neither fork servers nor the foundry.
+        """Whether there were any: children of ours, dead or alive, that are neither fork servers nor the foundry.
 
-        Fork servers are subreapers themselves, so an orphan reaches us only when its machine is dead.
+        Fork servers are subreapers themselves, so an orphan reaches us only when its machine is dead. One that died
+        between the look and the kill counts: its own children became ours at that moment.
         """
         self.reap()
         mine = {*self.machines, self.foundry_pid}
-        orphans = [pid for pid in processes.living_children() if pid not in mine]
+        orphans = [pid for pid in processes.children() if pid not in mine]
         for pid in orphans:
             processes.kill(pid)
         return bool(orphans)

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # <linux/prctl.h>
+CLONE_NEWNS = 0x20000  # <linux/sched.h>
+MS_NOSUID, MS_NODEV, MS_REC, MS_PRIVATE, MNT_DETACH = 2, 4, 0x4000, 1 << 18, 2  # <linux/mount.h>
 
 
 def fork(run: Callable[[], object], *keep: socket.socket) -> int:
@@ -62,14 +64,14 @@ def ended_children() -> Iterator[tuple[int, int]]:
         yield pid, status
 
 
-def living_children() -> list[int]:
+def children() -> list[int]:
+    """Ours, the dead that nobody has collected among them: what those leave behind may have come after this look."""
     me = os.getpid()
     try:
-        pids = Path(f"/proc/{me}/task/{me}/children").read_text().split()
+        return [int(pid) for pid in Path(f"/proc/{me}/task/{me}/children").read_text().split()]
     except OSError:  # no CONFIG_PROC_CHILDREN
-        pids = [entry.name for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-    stats = ((int(pid), stat_of(int(pid))) for pid in pids)
-    return [pid for pid, stat in stats if stat and stat[0] != "Z" and stat[1] == str(me)]
+        pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+        return [pid for pid in pids if stat_of(pid)[1:2] == [str(me)]]
 
 
 def stat_of(pid: int) -> list[str]:
@@ -123,6 +125,31 @@ def close_all_but(kept: set[int]) -> None:
                 os.close(fd)
             except OSError:  # the listing's own descriptor
                 pass
+
+
+def mount_unseen() -> None:
+    """From here on, what we mount is seen by us and our children alone, and gone with the last of us.
+
+    Raises:
+        OSError: that takes CAP_SYS_ADMIN.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(CLONE_NEWNS) or libc.mount(None, b"/", None, MS_REC | MS_PRIVATE, None):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def mount_small(directory: Path, mib: int) -> None:
+    """A file system of ``mib`` MiB, in memory, on top of ``directory``."""
+    options = f"size={mib}m,mode=0700".encode()
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mount(b"tmpfs", os.fsencode(directory), b"tmpfs", MS_NOSUID | MS_NODEV, options):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def unmount(directory: Path) -> None:
+    """If anything is mounted there."""
+    ctypes.CDLL(None).umount2(os.fsencode(directory), MNT_DETACH)
 
 
 def prctl(option: int, value: int) -> None:

@@ -27,7 +27,8 @@ class Local:
 
     ``state``: where the pool's directory lives while the pool does; default ``$OUTRIDER_STATE``, else
     ``$XDG_STATE_HOME/outrider``, else ``~/.local/state/outrider``. ``shared_memory=False`` sends large data over SSH,
-    as to a remote machine, instead of by file descriptor.
+    as to a remote machine, instead of by file descriptor. ``work_mib``: what the tasks' directory of a node holds, in
+    memory; for tests of full disks, and for root alone, who may mount. Default: as much as the disk does.
 
     Raises:
         TypeError: an option that there is not.
@@ -35,17 +36,30 @@ class Local:
 
     state: Path | None
     shared_memory: bool
+    work_mib: int | None
 
     def __init__(
-        self, *, state: str | os.PathLike[str] | None = None, shared_memory: bool = True, **unknown: Never
+        self,
+        *,
+        state: str | os.PathLike[str] | None = None,
+        shared_memory: bool = True,
+        work_mib: int | None = None,
+        **unknown: Never,
     ) -> None:
-        refuse_unknown_options("Local", unknown, ("state", "shared_memory"))
+        refuse_unknown_options("Local", unknown, ("state", "shared_memory", "work_mib"))
+        if work_mib is not None and (isinstance(work_mib, bool) or not isinstance(work_mib, int) or work_mib < 1):
+            raise BadRequest(f"Local: work_mib takes a whole number of MiB, at least 1, not {work_mib!r}")
+        object.__setattr__(self, "work_mib", work_mib)
         object.__setattr__(self, "state", None if state is None else Path(state))
         object.__setattr__(self, "shared_memory", shared_memory)
 
     @property
     def name(self) -> str:
         return "local"
+
+    @property
+    def local(self) -> bool:
+        return True
 
     @asynccontextmanager
     async def open(self, pool: str, embedding: Embedding) -> AsyncIterator[LocalFleet]:
@@ -60,7 +74,7 @@ class Local:
         except OSError as error:
             where = state_root(self.state)
             raise BadRequest(f"{where} cannot be used, name another directory: Local(state=...); {error}") from error
-        fleet = LocalFleet(directory, embedding, shared_memory=self.shared_memory)
+        fleet = LocalFleet(directory, embedding, shared_memory=self.shared_memory, work_mib=self.work_mib)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_shielded, fleet.listen)
             tasks.start_soon(anyio.to_thread.run_sync, sweep, directory.path.parent)

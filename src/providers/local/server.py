@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import signal
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -18,13 +17,12 @@ from typing import Any, Protocol
 
 import asyncssh
 
-from ..coalesce import Acceptor, CoalescingTransport
+from ..quiet import quieten, unlogged
 
 DOOR = "/outrider/executor"
 CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "chacha20-poly1305@openssh.com")
 WINDOW_BYTES = 16 << 20  # what may be in flight: sshd's own 2 MiB would stall bulk transfers
 PACKET_BYTES = 64 << 10  # larger packets cross malloc's mmap threshold
-NOTICE_S = 30.0  # what SIGUSR1 announces: the shortest notice a cloud gives
 
 
 class Door(Protocol):
@@ -40,7 +38,6 @@ class Home(Protocol):
     async def start(self) -> None: ...
     async def close(self) -> None: ...
     def door(self, channel: Any) -> Door: ...
-    def notice(self, source: str, seconds: float | None) -> None: ...
 
 
 MakeHome = Callable[..., Home]  # (forks, *, directory, address, same_host, ended, accelerators)
@@ -86,12 +83,10 @@ async def _serve(
         accelerators=order["accelerators"],
     )
     await home.start()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, lambda: home.notice("signal", NOTICE_S))
     user = asyncssh.import_public_key(order["client_key"])
-    transports: dict[object, CoalescingTransport] = {}
     await asyncssh.listen(
-        tunnel=Acceptor(listener, transports.__setitem__),
-        server_factory=lambda: Server(home, user, transports),
+        sock=listener,
+        server_factory=lambda: Server(home, user),
         server_host_keys=[host_key],
         encryption_algs=CIPHERS,
         kex_algs=["curve25519-sha256"],
@@ -109,11 +104,12 @@ async def _serve(
 class Server(asyncssh.SSHServer):
     """One accepted key, one kind of channel, nothing else: no shell, no exec, no forwarding."""
 
-    def __init__(self, home: Home, user: asyncssh.SSHKey, transports: dict[object, CoalescingTransport]) -> None:
-        self.home, self.user, self.transports = home, user, transports
+    def __init__(self, home: Home, user: asyncssh.SSHKey) -> None:
+        self.home, self.user = home, user
 
     def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
-        self.conn, self.transport = conn, self.transports.pop(conn)
+        self.conn = conn
+        quieten(conn)
 
     def begin_auth(self, username: str) -> bool:  # noqa: ARG002
         return True
@@ -128,21 +124,22 @@ class Server(asyncssh.SSHServer):
         if dest_path != DOOR:
             return False
         channel = self.conn.create_unix_channel(encoding=None, window=WINDOW_BYTES, max_pktsize=PACKET_BYTES)
-        return channel, DoorSession(self.home, self.transport)
+        return channel, DoorSession(self.home)
 
 
 class DoorSession(asyncssh.SSHUNIXSession[bytes]):
     """Joins one SSH channel to one door."""
 
-    def __init__(self, home: Home, transport: CoalescingTransport) -> None:
-        self.home, self.transport = home, transport
+    def __init__(self, home: Home) -> None:
+        self.home = home
 
     def connection_made(self, chan: asyncssh.SSHUNIXChannel[bytes]) -> None:
+        unlogged(chan)
         self.chan = chan
         self.door = self.home.door(self)
 
     def write(self, data: bytes) -> None:
-        self.transport.together(self.chan.write, data)
+        self.chan.write(data)
 
     def close(self) -> None:
         self.chan.close()
