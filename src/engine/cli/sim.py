@@ -1,0 +1,226 @@
+"""`outrider sim`: pools on virtual time, one per seed, and what becomes of their promises."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from ..testing.campaign import Tally
+    from ..testing.scenario import Scenario
+    from ..testing.simulator import Played
+
+SHOWN = 3  # broken promises that are shown with a smallest scenario
+TAIL = 30  # lines of a trace
+Count = Annotated[int | None, Parameter(validator=Number(gte=1))]
+
+
+def sim(
+    *,
+    seeds: Count = None,
+    seed: int | None = None,
+    nodes: Count = None,
+    span: Annotated[float | None, Parameter(validator=Number(gt=0))] = None,
+    processes: Count = None,
+    shrink: bool = True,
+    trace: Path | None = None,
+    report: Path | None = None,
+) -> int:
+    """Play simulated pools and check after every step that what Outrider promises holds.
+
+    Each seed draws a pool, a cloud, its work and its faults. The same seed is the same run, byte by byte.
+
+    Parameters
+    ----------
+    seeds:
+        So many, from 0 or from --seed. Default: 100; 1 with --seed.
+    seed:
+        The first of them.
+    nodes:
+        Every pool has so many nodes; else it is drawn.
+    span:
+        For so many seconds jobs and faults begin; else it is drawn.
+    processes:
+        That play at a time. Default: one per core.
+    shrink:
+        Look for the smallest scenario that breaks a promise as well.
+    trace:
+        Write every line of what happened to this file. One seed only.
+    report:
+        Write the result to this file, as JSON.
+
+    Returns
+    -------
+    int
+        0: every promise held. 1: one was broken.
+    """
+    console = Console(highlight=False)
+    first, count = seed or 0, seeds or (1 if seed is not None else 100)
+    from ..testing.campaign import Tally, outcomes
+
+    if trace is not None:
+        if count != 1:
+            console.print("[red]--trace takes one seed: say which with --seed.[/]")
+            return 2
+        return _one(console, first, nodes, span, trace)
+    tally = Tally()
+    began = time.perf_counter()
+    with _progress(count) as done:
+        for outcome in outcomes(range(first, first + count), nodes=nodes, span_s=span, processes=processes):
+            tally.add(outcome)
+            done()
+    took_s = time.perf_counter() - began
+    _show(console, tally, took_s)
+    if report is not None:
+        report.write_text(json.dumps(_as_json(tally, took_s), indent=1))
+    if tally.broken:
+        _explain(console, tally, nodes, span, shrink=shrink)
+    return 1 if tally.broken else 0
+
+
+# --- one seed ---------------------------------------------------------------------------------------------------------
+
+
+def _one(console: Console, seed: int, nodes: int | None, span: float | None, trace: Path) -> int:
+    from ..testing.draw import draw
+    from ..testing.simulator import play
+
+    scenario = draw(seed, nodes=nodes, span_s=span)
+    played = play(scenario, keep=None)
+    trace.write_text("".join(f"{line}\n" for line in played.trace))
+    _scenario(console, scenario)
+    console.print(
+        f"{played.simulated_s:,.0f} s in {played.wall_s:.2f} s, {len(played.trace):,} lines in {trace}, "
+        f"digest {played.digest}"
+    )
+    if played.violation is not None:
+        _broken(console, played)
+        return 1
+    console.print("[green]every promise held[/]")
+    return 0
+
+
+def _scenario(console: Console, scenario: Scenario) -> None:
+    size = f"{scenario.nodes} nodes ({scenario.min} to {scenario.max}, {scenario.spare} spare)"
+    console.print(f"seed {scenario.seed}: {size}, {scenario.slots} slots each, {len(scenario.jobs)} jobs")
+    for fault in scenario.faults:
+        console.print(f"  {_written(fault)}", markup=False)
+
+
+def _written(value: Any) -> str:
+    """As code, without what is as it would be anyway."""
+    shown = [
+        f"{each.name}={getattr(value, each.name)!r}"
+        for each in fields(value)
+        if getattr(value, each.name) != each.default
+    ]
+    return f"{type(value).__name__}({', '.join(shown)})"
+
+
+# --- many -------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _progress(count: int) -> Iterator[Any]:
+    """What is called once per seed; a bar where somebody looks."""
+    bar = Progress(
+        TextColumn("seeds"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=Console(stderr=True)
+    )
+    if not bar.console.is_terminal:
+        yield lambda: None
+        return
+    with bar:
+        task = bar.add_task("", total=count)
+        yield lambda: bar.advance(task)
+
+
+def _show(console: Console, tally: Tally, took_s: float) -> None:
+    from ..testing.rules.promises import PROMISES
+
+    speed = tally.simulated_s / tally.played_s if tally.played_s else 0.0
+    hours = f"{tally.simulated_s / 3600:,.1f} hours of {tally.machines:,} machines in {took_s:,.1f} s"
+    console.print(f"{tally.seeds:,} seeds: {hours}, {speed:,.0f} times as fast as real time on each core")
+    console.print(f"{tally.steps:,} steps, and after each of them everything checked")
+    lost, noticed = tally.events["node_lost"], tally.events["node_noticed"]
+    console.print(
+        f"{sum(tally.faults.values()):,} faults; {lost:,} nodes lost, {noticed:,} noticed; "
+        f"{tally.generations:,} generations; {sum(tally.endings.values()):,} endings"
+    )
+    if tally.recoveries_s:
+        ordered = sorted(tally.recoveries_s)
+        p50, p99 = ordered[len(ordered) // 2], ordered[len(ordered) * 99 // 100]
+        console.print(f"from a node's loss to the next generation: p50 {p50:.1f} s, p99 {p99:.1f} s (boots included)")
+    console.print(f"digest {tally.digest}")
+    table = Table(box=None, pad_edge=False)
+    for column in ("promise", "", "broken by", "seeds"):
+        table.add_column(column)
+    for rule, promise in PROMISES.items():
+        seeds = [seed for seed, broken in sorted(tally.broken.items()) if broken.rule == rule]
+        style = "red" if seeds else "green"
+        some = " ".join(map(str, seeds[:8])) + (" ..." if len(seeds) > 8 else "")
+        table.add_row(f"[{style}]{rule}[/]", promise, f"[{style}]{len(seeds) or '-'}[/]", some)
+    console.print(table)
+
+
+def _explain(console: Console, tally: Tally, nodes: int | None, span: float | None, *, shrink: bool) -> None:
+    from ..testing.campaign import Overtime, breaks, play_in_time
+    from ..testing.draw import draw
+    from ..testing.shrink import shrink as smaller
+
+    shown: set[str] = set()
+    for seed, broken in sorted(tally.broken.items()):
+        if broken.rule in shown or len(shown) == SHOWN:
+            continue
+        shown.add(broken.rule)
+        scenario = draw(seed, nodes=nodes, span_s=span)
+        console.rule(f"seed {seed} breaks {broken.rule}", align="left")
+        if shrink:
+            least = smaller(scenario, breaks(broken.rule))
+            console.print(
+                f"{len(least.faults)} of its {len(scenario.faults)} faults and {len(least.jobs)} of its "
+                f"{len(scenario.jobs)} jobs are enough:"
+            )
+            scenario = least
+        _scenario(console, scenario)
+        for job in scenario.jobs[:5]:
+            console.print(f"  {_written(job)}", markup=False)
+        try:
+            _broken(console, play_in_time(scenario, keep=TAIL))
+        except Overtime as error:
+            console.print(str(error), markup=False)
+        size = "" if nodes is None else f" --nodes {nodes}"
+        lasts = "" if span is None else f" --span {span:g}"
+        console.print(f"all of it: outrider sim --seed {seed}{size}{lasts} --trace trace.txt")
+
+
+def _broken(console: Console, played: Played) -> None:
+    for line in list(played.trace)[-TAIL:]:
+        console.print(f"  {line}", markup=False, soft_wrap=True)
+    console.print(f"[red]{played.violation}[/]")
+
+
+def _as_json(tally: Tally, took_s: float) -> dict[str, object]:
+    return {
+        "seeds": tally.seeds,
+        "took_s": took_s,
+        "simulated_s": tally.simulated_s,
+        "steps": tally.steps,
+        "machines": tally.machines,
+        "generations": tally.generations,
+        "faults": dict(tally.faults),
+        "events": dict(tally.events),
+        "endings": dict(tally.endings),
+        "digest": tally.digest,
+        "broken": {seed: broken._asdict() for seed, broken in sorted(tally.broken.items())},
+    }

@@ -1,0 +1,187 @@
+"""Many seeds, on all cores: what happened in them, and which broke a promise."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from multiprocessing import get_context
+from types import FrameType
+from typing import NamedTuple
+
+from .draw import draw
+from .referee import Violation
+from .scenario import Scenario
+from .simulator import Played, play
+
+CHUNK = 20  # seeds that a process takes at a time
+ENOUGH_S = 300.0  # of one run's CPU: whatever it does then, it does not end
+
+
+class Broken(NamedTuple):
+    rule: str
+    story: str
+    at_s: float
+
+
+class Outcome(NamedTuple):
+    """What is kept of one seed."""
+
+    seed: int
+    broken: Broken | None
+    digest: str
+    simulated_s: float
+    wall_s: float
+    steps: int
+    events: Counter[str]
+    endings: Counter[str]
+    faults: Counter[str]
+    machines: int
+    generations: int
+    recoveries_s: tuple[float, ...]
+
+
+@dataclass(slots=True)
+class Tally:
+    """The sum over a campaign."""
+
+    seeds: int = 0
+    simulated_s: float = 0.0
+    played_s: float = 0.0  # on all cores together
+    steps: int = 0
+    machines: int = 0
+    generations: int = 0
+    events: Counter[str] = field(default_factory=Counter)
+    endings: Counter[str] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)
+    recoveries_s: list[float] = field(default_factory=list)
+    broken: dict[int, Broken] = field(default_factory=dict)  # by seed
+    digests: dict[int, str] = field(default_factory=dict)
+
+    def add(self, outcome: Outcome) -> None:
+        self.seeds += 1
+        self.simulated_s += outcome.simulated_s
+        self.played_s += outcome.wall_s
+        self.steps += outcome.steps
+        self.machines += outcome.machines
+        self.generations += outcome.generations
+        self.events += outcome.events
+        self.endings += outcome.endings
+        self.faults += outcome.faults
+        self.recoveries_s += outcome.recoveries_s
+        self.digests[outcome.seed] = outcome.digest
+        if outcome.broken is not None:
+            self.broken[outcome.seed] = outcome.broken
+
+    @property
+    def digest(self) -> str:
+        """Of all runs, in the order of their seeds: the same campaign has the same."""
+        whole = blake2b(digest_size=16)
+        for seed in sorted(self.digests):
+            whole.update(f"{seed} {self.digests[seed]}\n".encode())
+        return whole.hexdigest()
+
+
+class Overtime(Exception):
+    """A run does not end."""
+
+
+def play_in_time(scenario: Scenario, *, enough_s: float = ENOUGH_S, keep: int | None = 0) -> Played:
+    """`play`, but for so much CPU time at most: what spins without letting the loop turn is broken off as well.
+
+    In a process's main thread only.
+
+    Raises:
+        Overtime
+    """
+
+    def over(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        raise Overtime(f"seed {scenario.seed} has not ended after {enough_s:g} s of CPU time")
+
+    before = signal.signal(signal.SIGVTALRM, over)
+    signal.setitimer(signal.ITIMER_VIRTUAL, enough_s)
+    try:
+        return play(scenario, keep=keep)
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
+def outcomes(
+    seeds: Sequence[int],
+    *,
+    nodes: int | None = None,
+    span_s: float | None = None,
+    processes: int | None = None,
+) -> Iterator[Outcome]:
+    """Play every seed, as they come. ``nodes`` and ``span_s`` as for `draw`; ``processes``: one per core."""
+    count = min(processes or os.cpu_count() or 1, len(seeds))
+    if count <= 1:
+        for seed in seeds:
+            yield _outcome(seed, nodes, span_s)
+        return
+    chunks = [seeds[start : start + CHUNK] for start in range(0, len(seeds), CHUNK)]
+    with _workers(count) as workers:
+        for done in as_completed([workers.submit(_outcomes, chunk, nodes, span_s) for chunk in chunks]):
+            yield from done.result()
+
+
+@contextmanager
+def _workers(count: int) -> Iterator[ProcessPoolExecutor]:
+    """Left early, what has not begun never does."""
+    workers = ProcessPoolExecutor(count, mp_context=get_context("spawn"))
+    try:
+        yield workers
+    finally:
+        workers.shutdown(cancel_futures=True)
+
+
+def _outcomes(seeds: Sequence[int], nodes: int | None, span_s: float | None) -> list[Outcome]:
+    return [_outcome(seed, nodes, span_s) for seed in seeds]
+
+
+def _outcome(seed: int, nodes: int | None, span_s: float | None) -> Outcome:
+    scenario = draw(seed, nodes=nodes, span_s=span_s)
+    faults = Counter(type(fault).__name__ for fault in scenario.faults)
+    try:
+        played = play_in_time(scenario)
+    except Overtime as error:
+        broken = Broken("SIM-9", str(error), 0.0)
+        nothing: Counter[str] = Counter()
+        return Outcome(seed, broken, "", 0.0, ENOUGH_S, 0, nothing, nothing, faults, 0, 0, ())
+    return Outcome(
+        seed,
+        _broken(played.violation),
+        played.digest,
+        played.simulated_s,
+        played.wall_s,
+        played.steps,
+        played.events,
+        played.endings,
+        faults,
+        played.machines,
+        played.generations,
+        played.recoveries_s,
+    )
+
+
+def _broken(violation: Violation | None) -> Broken | None:
+    return None if violation is None else Broken(violation.rule, violation.story, violation.at_s)
+
+
+def breaks(rule: str) -> Callable[[Scenario], bool]:
+    """For `shrink`: does a scenario break this promise?"""
+
+    def does(scenario: Scenario) -> bool:
+        try:
+            played = play_in_time(scenario, enough_s=30.0)
+        except Overtime:
+            return rule == "SIM-9"
+        return played.violation is not None and played.violation.rule == rule
+
+    return does

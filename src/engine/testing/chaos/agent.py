@@ -1,0 +1,140 @@
+"""Chaos's end in a task's process: counts the task's steps, stands still where one is waited for, can hold the GIL.
+
+A step is a call of `outrider.testing.step`, of ``Checkpoint.save``, or of `should_stop`. A loop may call several of
+them each time round: the kind that was called most is what counts. An attempt begins at 0.
+
+It speaks lines of JSON with the client, over an abstract unix socket, so that no file is left of it:
+
+    -> {"rank": 0, "world": 4, "job": 1, "generation": 1, "attempt": 1}        its pid is the kernel's word
+    <- {"watch": [20]}          the steps at which it is to stand still
+    -> {"began": true}          it has made its first step
+    -> {"step": 20}             it stands still
+    <- {"go": 20}               no longer
+    <- {"gil": 70.0}            hold the interpreter lock for so long, or until the client hangs up
+    -> {"made": 143}            the task has ended, after so many steps
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import socket
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ...executor import context
+from ...plugins.base import Plugin
+
+if TYPE_CHECKING:
+    from ...runtime import InstanceInfo
+
+CONNECT_S = 10.0
+POLLRDHUP = 0x2000  # <poll.h>: the other end has closed
+
+
+@dataclass(frozen=True)
+class Agents(Plugin):
+    """Puts an agent beside every task that is submitted while there is chaos; afterwards it does nothing."""
+
+    address: str = ""
+
+    name: ClassVar[str] = "chaos"
+
+    @contextmanager
+    def session(self, info: InstanceInfo) -> Iterator[None]:
+        task = context.current()
+        agent = None if task is None else _reached(self.address, info)
+        if task is None or agent is None:
+            yield
+            return
+        context.on_step[task] = agent.step
+        try:
+            yield
+        finally:
+            del context.on_step[task]
+            agent.close()
+
+
+class Agent:
+    """For one attempt."""
+
+    def __init__(self, sock: socket.socket, info: InstanceInfo) -> None:
+        self._sock = sock
+        self._file = sock.makefile("rb")
+        self._pid = os.getpid()
+        self._counts: Counter[str] = Counter()
+        self._made = 0
+        self._lock = threading.Lock()
+        self._gone = threading.Event()
+        self._say(rank=info.rank, world=info.world_size, job=info.job, generation=info.generation, attempt=info.attempt)
+        self._watched = {step: threading.Event() for step in json.loads(self._file.readline())["watch"]}
+        sock.settimeout(None)
+        threading.Thread(target=self._listen, daemon=True, name="outrider-chaos").start()
+
+    def step(self, kind: str) -> None:
+        if os.getpid() != self._pid:  # a child that the task forked
+            return
+        with self._lock:
+            self._counts[kind] += 1
+            is_next = self._counts[kind] > self._made
+            self._made = max(self._made, self._counts[kind])
+            made = self._made
+        if not is_next or self._gone.is_set():
+            return
+        with suppress(OSError):
+            if made == 1:
+                self._say(began=True)
+            if made in self._watched:
+                self._say(step=made)
+                self._watched[made].wait()
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._say(made=self._made)
+            self._sock.shutdown(socket.SHUT_RDWR)
+
+    def _listen(self) -> None:
+        with suppress(OSError, ValueError):
+            for line in self._file:
+                match json.loads(line):
+                    case {"go": step}:
+                        self._watched[step].set()
+                    case {"gil": seconds}:
+                        hold_gil(seconds, self._sock.fileno())
+        self._gone.set()
+        for event in self._watched.values():
+            event.set()
+        self._file.close()
+        self._sock.close()
+
+    def _say(self, **message: object) -> None:
+        self._sock.sendall(json.dumps(message).encode() + b"\n")
+
+
+class _Poll(ctypes.Structure):
+    _fields_: ClassVar = [("fd", ctypes.c_int), ("events", ctypes.c_short), ("revents", ctypes.c_short)]
+
+
+def hold_gil(seconds: float, until_closed: int) -> None:
+    """`ctypes.PyDLL` calls with the lock held, where `ctypes.CDLL` would release it."""
+    polled = _Poll(until_closed, POLLRDHUP, 0)
+    poll: Any = ctypes.PyDLL(None).poll
+    poll(ctypes.byref(polled), 1, int(seconds * 1000))
+
+
+def _reached(address: str, info: InstanceInfo) -> Agent | None:
+    """None: the chaos is over."""
+    sock = socket.socket(socket.AF_UNIX)
+    sock.settimeout(CONNECT_S)
+    try:
+        sock.connect(f"\0{address}")
+        agent = Agent(sock, info)
+    except (OSError, ValueError, LookupError):  # closed before it answered, or while it did
+        sock.close()
+        return None
+    return agent

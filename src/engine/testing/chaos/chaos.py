@@ -1,0 +1,59 @@
+"""`chaos`: what befalls a pool that is open already."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from ...errors import SpecError
+from .plan import Chaos
+
+if TYPE_CHECKING:
+    from ...pool import Pool
+    from ...sync import SyncPool
+    from .report import Report
+    from .run import Turmoil
+
+
+class chaos:  # noqa: N801 - it is used as a verb
+    """``async with chaos(pool, mtbf=15, seed=7) as report``: faults for as long as the block runs; see `Chaos`.
+
+    Or ``chaos(pool, Chaos(...))``, and ``with`` for a pool without an event loop. What can be restored is restored when
+    the block is left. Tasks that were submitted before are hit like others, but only later ones count their steps.
+
+    Raises:
+        SpecError
+    """
+
+    def __init__(self, pool: Pool | SyncPool, plan: Chaos | None = None, /, **options: Any) -> None:
+        if plan is not None and options:
+            raise SpecError("chaos takes a Chaos or its options, not both.")
+        self._pool = pool
+        self._plan = Chaos(**options) if plan is None else plan
+        self._turmoil: Turmoil | None = None
+
+    async def __aenter__(self) -> Report:
+        from .run import Turmoil
+
+        pool: Any = self._pool
+        self._turmoil = turmoil = Turmoil(self._plan, pool._opened())
+        await turmoil.begin()
+        turmoil.unleash()
+        return turmoil.report
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        assert self._turmoil is not None
+        await self._turmoil.leave()
+
+    def __enter__(self) -> Report:
+        sync: Any = self._pool
+        self._pool = sync._pool
+        self._wait = sync._wait
+        return self._wait(self.__aenter__)  # type: ignore[no-any-return]
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._wait(self.__aexit__, None, None, None)

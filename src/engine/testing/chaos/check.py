@@ -1,0 +1,132 @@
+"""Does a function give the same answer when this happens? Runs it undisturbed, and once more with faults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from math import isclose, isnan
+from numbers import Real
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ...errors import SpecError
+from .plan import Chaos, Planned, stepped
+from .report import Report, missed
+
+if TYPE_CHECKING:
+    from ...calls import Call
+    from ...pool import Pool
+
+R = TypeVar("R")
+
+
+class Disturbance:
+    """What the ``chaos`` fixture gives. ``plan`` is what `preempt` marks say; None: each use says its own."""
+
+    def __init__(self, plan: Chaos | None, directory: Path) -> None:
+        self._plan, self._directory = plan, directory
+        self._pools: list[Pool] = []
+
+    def pool(self, plan: Chaos | None = None, /, **options: Any) -> Pool:
+        """A pool that suffers it: open it by ``with`` or ``async with``. ``options`` are `Pool`'s.
+
+        Raises:
+            SpecError
+        """
+        from ...pool import Pool
+
+        chosen = plan or self._plan
+        if chosen is None:
+            raise SpecError("The chaos fixture has no faults: mark the test, @pytest.mark.preempt(rank=0, at_step=20).")
+        defaults: dict[str, Any] = {
+            "console": "silent",
+            "checkpoints": self._directory / f"disturbed-{len(self._pools)}",
+        }
+        pool = Pool(chaos=chosen, **(defaults | options))
+        self._pools.append(pool)
+        return pool
+
+    def check(
+        self, call: Call[R], /, plan: Chaos | None = None, *, nodes: Any = 2, rtol: float = 0.0, **options: Any
+    ) -> list[R]:
+        """Broadcast ``call`` on an undisturbed pool and on one that suffers the faults; the answers, by rank.
+
+        ``rtol``: how far apart numbers may be. ``options`` are `Pool`'s; each of the two has its own ``checkpoints``.
+
+        Raises:
+            AssertionError: the answers differ, or a fault that waited for a step did not come to pass.
+        """
+        from ...pool import Pool
+
+        undisturbed: dict[str, Any] = {
+            "console": "silent",
+            "checkpoints": self._directory / f"undisturbed-{len(self._pools)}",
+        }
+        with Pool(nodes=nodes, **(undisturbed | options)) as calm:
+            expected = calm.broadcast(call)
+        pool = self.pool(plan, nodes=nodes, **options)
+        with pool as disturbed:
+            got = disturbed.broadcast(call)
+        report = pool.chaos
+        assert report.chaos is not None
+        if late := missed(stepped(report.chaos), report.strikes):
+            raise AssertionError(_never(late, report))
+        for rank, (one, other) in enumerate(zip(expected, got, strict=True)):
+            if (told := difference(one, other, rtol)) is not None:
+                raise AssertionError(f"rank {rank} gives another answer: {told} ({report.summary()})")
+        return got
+
+    @property
+    def reports(self) -> list[Report]:
+        """Of the pools that were opened, in order."""
+        return [pool.chaos for pool in self._pools if pool._turmoil is not None]
+
+
+def _never(late: Sequence[Planned], report: Report) -> str:
+    faults = ", ".join(str(planned.fault) for planned in late)
+    made = ", ".join(f"rank {each.rank} made {each.steps}" for each in report.made) or "no task counted any"
+    return (
+        f"{faults} did not happen: of its steps, {made}. A step is a call of should_stop(), of ckpt.save(), or of "
+        "outrider.testing.step()."
+    )
+
+
+def difference(expected: Any, got: Any, rtol: float = 0.0, where: str = "") -> str | None:
+    """Where two answers differ, in words; None: they do not."""
+    if isinstance(expected, Mapping) and isinstance(got, Mapping) and expected.keys() == got.keys():
+        return _first(difference(expected[key], got[key], rtol, f"{where}[{key!r}]") for key in expected)
+    if _is_sequence(expected) and _is_sequence(got) and len(expected) == len(got):
+        pairs = enumerate(zip(expected, got, strict=True))
+        return _first(difference(one, other, rtol, f"{where}[{place}]") for place, (one, other) in pairs)
+    if is_dataclass(expected) and type(expected) is type(got):
+        names = [each.name for each in fields(expected)]
+        return _first(difference(getattr(expected, n), getattr(got, n), rtol, f"{where}.{n}") for n in names)
+    if _same(expected, got, rtol):
+        return None
+    return f"{where + ': ' if where else ''}{_shown(got)}, undisturbed {_shown(expected)}"
+
+
+def _same(expected: Any, got: Any, rtol: float) -> bool:
+    if hasattr(expected, "shape") and hasattr(got, "shape"):  # numpy, torch, jax
+        if tuple(expected.shape) != tuple(got.shape):
+            return False
+        far = abs(expected - got) > rtol * abs(expected) if rtol else expected != got
+        undefined = (expected != expected) & (got != got)  # noqa: PLR0124 - both are nan
+        return not bool((far & ~undefined).any())
+    if isinstance(expected, Real) and isinstance(got, Real):
+        one, other = float(expected), float(got)
+        return expected == got or (isnan(one) and isnan(other)) or isclose(one, other, rel_tol=rtol)
+    return bool(expected == got)
+
+
+def _is_sequence(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
+def _first(found: Any) -> str | None:
+    return next((told for told in found if told is not None), None)
+
+
+def _shown(value: Any) -> str:
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,60 @@
+"""A node's work directory without a byte left, where that is a small file system of its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from ...errors import SpecError
+from .processes import Process
+
+BALLAST = ".chaos-ballast"
+MOST_BYTES = 4 << 30  # a larger one was not made for this
+
+
+def check(provider: Any) -> None:
+    """
+    Raises:
+        SpecError: its nodes' disk is this computer's.
+    """
+    if provider.work_mib is None:
+        raise SpecError(
+            "FullDisk would fill this computer's own disk: give each node a small one, provider=Local(work_mib=64)."
+        )
+
+
+@contextmanager
+def full(work: Path, member: Process) -> Iterator[None]:
+    """``work`` as the machine sees it, one of whose processes ``member`` is, until the block is left."""
+    seen = Path(f"/proc/{member.pid}/root{work}")
+    ballast = seen / BALLAST
+    try:
+        if _is_own(seen):
+            _fill(ballast)
+        yield
+    finally:
+        with suppress(OSError):  # the machine is gone, and its disk with it
+            ballast.unlink()
+
+
+def _is_own(directory: Path) -> bool:
+    try:
+        size = os.statvfs(directory)
+        own = os.stat(directory).st_dev != os.stat(directory.parent).st_dev  # noqa: PTH116 - follows /proc's link
+    except OSError:
+        return False
+    return own and size.f_blocks * size.f_frsize <= MOST_BYTES
+
+
+def _fill(ballast: Path) -> None:
+    """To the last byte: block by block, then less and less."""
+    with suppress(OSError), ballast.open("xb", buffering=0) as file:
+        size = 1 << 20
+        while size:
+            try:
+                file.write(bytes(size))
+            except OSError:
+                size //= 2

@@ -1,0 +1,112 @@
+"""`Chaos`, and what it will do: a pure function of the seed and the options, whatever the pool does meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import NamedTuple
+
+from ... import spec
+from ...errors import SpecError
+from .faults import LOSSES, Fault, checked
+
+LEAST, MOST = 0.25, 4.0  # times the mean: no two faults at once, and no wait that a test would not sit out
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Chaos:
+    """What befalls a pool of local nodes: ``Pool(..., chaos=Chaos(mtbf=15, seed=7))``, or `chaos` for an open one.
+
+    ``mtbf``: seconds from one fault to the next in the mean, for the pool as a whole; None: only what has an
+    ``at_step``. ``seed``: the same one gives the same faults, at the same times, to the same shares of the nodes.
+    ``faults``: as a pack of cards, each dealt once before any comes again; by default the ways in which a node can be
+    lost. ``rank``: the node that is always hit, 0 for the head; None: any. ``most``: no more than so many.
+
+    Raises:
+        SpecError
+    """
+
+    mtbf: float | None
+    seed: int
+    faults: tuple[Fault, ...]
+    rank: int | None
+    most: int
+
+    def __init__(
+        self,
+        mtbf: float | None = 15.0,
+        *,
+        seed: int = 0,
+        faults: Sequence[Fault | str] = LOSSES,
+        rank: int | None = None,
+        most: int = 1000,
+    ) -> None:
+        spec.count("Chaos(most=...)", most)
+        if isinstance(seed, bool) or not isinstance(seed, int):
+            raise SpecError(f"Chaos: seed takes a whole number, not {seed!r}.")
+        if rank is not None:
+            spec.count("Chaos(rank=...)", rank, least=0)
+        given = checked(faults)
+        untimed = [fault for fault in given if fault.at_step is None]
+        if mtbf is None and untimed:
+            raise SpecError(f"Chaos: without mtbf, when does {untimed[0]} happen? Give it at_step, or give mtbf.")
+        object.__setattr__(self, "mtbf", None if mtbf is None else spec.seconds("Chaos: mtbf", mtbf))
+        object.__setattr__(self, "seed", seed)
+        object.__setattr__(self, "faults", given)
+        object.__setattr__(self, "rank", rank)
+        object.__setattr__(self, "most", most)
+
+    @property
+    def at_steps(self) -> tuple[Fault, ...]:
+        return tuple(fault for fault in self.faults if fault.at_step is not None)
+
+
+def checked_chaos(given: object) -> None:
+    """
+    Raises:
+        SpecError
+    """
+    if not isinstance(given, Chaos):
+        raise SpecError(f"Pool: chaos takes a Chaos, as in Chaos(mtbf=15, seed=7), not {given!r}.")
+
+
+class Planned(NamedTuple):
+    """One fault that will come."""
+
+    number: int  # 1, 2, ...
+    at_s: float  # since the pool was ready; with an ``at_step``, then and not at a time: 0
+    fault: Fault
+    rank: int | None  # whose node; None: as ``share`` says
+    share: float  # of the ready nodes, by rank: 0 the first, just below 1 the last
+
+    def victim(self, ready: Sequence[int]) -> int | None:
+        """The rank that is hit, of those that are ready; None: not yet."""
+        if self.rank is not None:
+            return self.rank if self.rank in ready else None
+        return sorted(ready)[int(self.share * len(ready))] if ready else None
+
+
+def timed(chaos: Chaos) -> Iterator[Planned]:
+    """The faults that come at a time, in order."""
+    dice = Random(f"chaos {chaos.seed}")  # noqa: S311 - to be repeated, not to be secret
+    pack = [fault for fault in chaos.faults if fault.at_step is None]
+    if chaos.mtbf is None or not pack:
+        return
+    at_s, dealt = 0.0, list[Fault]()
+    for number in range(1, chaos.most + 1):
+        if not dealt:
+            dealt = dice.sample(pack, len(pack))
+        at_s += chaos.mtbf * min(max(dice.expovariate(1.0), LEAST), MOST)
+        yield _planned(number, at_s, dealt.pop(), chaos, dice)
+
+
+def stepped(chaos: Chaos) -> list[Planned]:
+    """The faults that come at a step; their numbers are below 1, so that none has that of a timed one."""
+    dice = Random(f"steps {chaos.seed}")  # noqa: S311 - to be repeated, not to be secret
+    faults = chaos.at_steps[: chaos.most]
+    return [_planned(1 - place, 0.0, fault, chaos, dice) for place, fault in enumerate(faults, 1)]
+
+
+def _planned(number: int, at_s: float, fault: Fault, chaos: Chaos, dice: Random) -> Planned:
+    return Planned(number, at_s, fault, chaos.rank if fault.rank is None else fault.rank, dice.random())

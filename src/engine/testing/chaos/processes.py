@@ -1,0 +1,111 @@
+"""A pool's own processes, and no others: known by pid and start time, signalled through a descriptor of the process.
+
+A pid may mean another process a moment later. What is signalled here has been seen to descend from this program (every
+local node does), and is still the process that was seen then.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+STAT_PARENT, STAT_STARTED = 1, 19  # of /proc/<pid>/stat, counted from its third field, the state
+PASSES = 5  # of looking for children that are born meanwhile
+
+
+class Process(NamedTuple):
+    pid: int
+    started: int  # clock ticks since boot
+
+
+def owned(pid: int) -> Process | None:
+    """The process ``pid``, if it is there and descends from this one."""
+    found = _seen(pid)
+    above, me = pid, os.getpid()
+    while found is not None and above != me:
+        above = _parent(above)
+        if above <= 1:
+            return None
+    return found
+
+
+def tree(roots: Iterable[Process]) -> list[Process]:
+    """These and all that descend from them, parents first."""
+    below = _below()
+    found = [root for root in roots if lives(root)]
+    for process in found:  # which grows
+        found += [child for child in below.get(process.pid, ()) if child not in found]
+    return found
+
+
+def children(process: Process) -> list[Process]:
+    return _below().get(process.pid, []) if lives(process) else []
+
+
+def lives(process: Process) -> bool:
+    return _seen(process.pid) == process
+
+
+def send(process: Process, number: int) -> bool:
+    """Whether it got the signal: it is the one that was seen, and was not dead."""
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except OSError:
+        return False
+    try:
+        if _seen(process.pid) != process:  # the descriptor's own, from here on: a pid is not used again while it lives
+            return False
+        signal.pidfd_send_signal(descriptor, number)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def stop(roots: Iterable[Process]) -> list[Process]:
+    """SIGSTOP for these and all that descend from them; those that it reached, for `resume`."""
+    stopped: dict[Process, None] = {}
+    roots = list(roots)
+    for _ in range(PASSES):
+        new = [process for process in tree(roots) if process not in stopped]
+        if not new:
+            break
+        for process in new:
+            if send(process, signal.SIGSTOP):
+                stopped[process] = None
+    return list(stopped)
+
+
+def resume(stopped: Iterable[Process]) -> None:
+    for process in reversed(list(stopped)):
+        send(process, signal.SIGCONT)
+
+
+def _seen(pid: int) -> Process | None:
+    stat = _stat(pid)
+    return Process(pid, int(stat[STAT_STARTED])) if stat and stat[0] not in "ZX" else None
+
+
+def _parent(pid: int) -> int:
+    stat = _stat(pid)
+    return int(stat[STAT_PARENT]) if stat else 0
+
+
+def _below() -> dict[int, list[Process]]:
+    """Every living process, by its parent's pid. Not every kernel has /proc/<pid>/task/<tid>/children."""
+    found: dict[int, list[Process]] = {}
+    for name in os.listdir("/proc"):  # noqa: PTH208 - names are all it takes
+        if name.isdigit() and (stat := _stat(int(name))) and stat[0] not in "ZX":
+            found.setdefault(int(stat[STAT_PARENT]), []).append(Process(int(name), int(stat[STAT_STARTED])))
+    return found
+
+
+def _stat(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []

@@ -1,0 +1,192 @@
+"""What befell a pool and what it made of that: every fault, node and generation, as numbers, JSON or a picture."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from ... import events as ev
+from ...errors import SpecError
+from .plan import Chaos
+
+LEFT_OUT = (ev.TaskOutput, ev.TaskSubmitted, ev.TaskStarted, ev.TaskFinished, ev.NodePreparing)
+
+
+@dataclass(slots=True)
+class Strike:
+    """A fault that happened. Times are seconds since the epoch."""
+
+    number: int  # as planned; below 1 for one that came at a step
+    kind: str
+    fault: str  # as it would be written
+    node: int
+    rank: int  # of the node among the ready ones; at a step, of the task
+    at: float
+    noticed_at: float | None = None  # when the node was told of it
+    over_at: float | None = None  # restored, or finally taken
+    step: int | None = None
+
+    @property
+    def taken_at(self) -> float:
+        """From when on the node can be lost by it."""
+        return self.over_at if self.kind == "preempt" and self.over_at is not None else self.at
+
+
+@dataclass(slots=True)
+class Made:
+    """How many steps an attempt made, of those that ended."""
+
+    job: int
+    generation: int
+    rank: int
+    steps: int
+
+
+@dataclass(slots=True)
+class Report:
+    """Grows while there is chaos; complete when its block is left."""
+
+    chaos: Chaos | None = None
+    strikes: list[Strike] = field(default_factory=list)
+    events: list[ev.Event] = field(default_factory=list)
+    made: list[Made] = field(default_factory=list)
+    began: dict[tuple[int, int], float] = field(default_factory=dict)  # (job, generation): when its first step was made
+
+    def add(self, event: ev.Event) -> None:
+        if not isinstance(event, LEFT_OUT):
+            self.events.append(event)
+
+    # --- what came of it --------------------------------------------------------------------------------------------
+
+    def of(self, *kinds: type[Any]) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kinds)]
+
+    @property
+    def losses(self) -> list[ev.NodeLost]:
+        return self.of(ev.NodeLost)
+
+    @property
+    def generations(self) -> int:
+        """Broadcasts' worlds, all counted."""
+        return len(self.of(ev.GenerationStarted))
+
+    @property
+    def seen_s(self) -> list[float]:
+        """From each fault that took a node to when the pool knew."""
+        found = []
+        for strike in self.strikes:
+            lost = [event.at for event in self.losses if event.node == strike.node and event.at >= strike.at]
+            if lost:
+                found.append(max(0.0, lost[0] - strike.taken_at))
+        return found
+
+    @property
+    def recoveries_s(self) -> list[float]:
+        """From each loss of a generation's nodes to when the same broadcast's next one was started."""
+        starts = self.of(ev.GenerationStarted)
+        found = []
+        for lost_at, job, generation in self._lost():
+            found.append(min(e.at for e in starts if e.job == job and e.generation > generation) - lost_at)
+        return found
+
+    @property
+    def working_s(self) -> list[float]:
+        """From each such loss to the first step that a later generation made: of functions that count their steps."""
+        found = []
+        for lost_at, job, generation in self._lost():
+            later = [at for (of, number), at in self.began.items() if of == job and number > generation]
+            if later:
+                found.append(min(later) - lost_at)
+        return found
+
+    def _lost(self) -> list[tuple[float, int, int]]:
+        """When, and of which job and generation: those that were followed by another."""
+        last = {event.job: event.generation for event in self.of(ev.GenerationStarted)}
+        found = []
+        for event in self.of(ev.GenerationLost):
+            at = [lost.at for lost in self.losses if lost.node in event.nodes]
+            if event.generation < last.get(event.job, 0):
+                found.append((min([event.at, *at]), event.job, event.generation))
+        return found
+
+    def summary(self) -> str:
+        """One line for people."""
+        faults = _counted(len(self.strikes), "fault")
+        found = f"{faults}, {_counted(len(self.losses), 'node')} lost, {_counted(self.generations, 'generation')}"
+        if self.recoveries_s:
+            found += f"; the next one was started {median(self.recoveries_s):.2f} s after a loss"
+        if self.working_s:
+            found += f" and made its first step after {median(self.working_s):.1f} s (medians)"
+        return found
+
+    # --- where it is kept -------------------------------------------------------------------------------------------
+
+    def properties(self) -> list[tuple[str, object]]:
+        """As a JUnit report has them, of a test."""
+        told: list[tuple[str, object]] = [
+            ("outrider.faults", "; ".join(f"{s.fault} on rank {s.rank}" for s in self.strikes)),
+            ("outrider.nodes_lost", len(self.losses)),
+            ("outrider.generations", self.generations),
+        ]
+        if self.recoveries_s:
+            told.append(("outrider.recovery_s", round(max(self.recoveries_s), 3)))
+        if self.working_s:
+            told.append(("outrider.working_s", round(max(self.working_s), 3)))
+        if self.chaos is not None:
+            told.append(("outrider.seed", self.chaos.seed))
+        return told
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        chaos = self.chaos
+        return {
+            "chaos": None
+            if chaos is None
+            else {"mtbf": chaos.mtbf, "seed": chaos.seed, "faults": [str(fault) for fault in chaos.faults]},
+            "faults": [asdict(strike) for strike in self.strikes],
+            "nodes_lost": len(self.losses),
+            "generations": self.generations,
+            "seen_s": self.seen_s,
+            "recoveries_s": self.recoveries_s,
+            "working_s": self.working_s,
+            "made": [asdict(each) for each in self.made],
+            "events": [{"event": event.name, **asdict(event)} for event in self.events],
+        }
+
+    def write(self, path: str | os.PathLike[str]) -> Path:
+        """To ``.json``, ``.html`` (which needs nothing), ``.png`` or ``.svg`` (matplotlib), as the name has it.
+
+        Raises:
+            SpecError: another name, or matplotlib is not installed.
+        """
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        match path.suffix:
+            case ".json":
+                path.write_text(json.dumps(self.as_dict(), indent=1))
+            case ".html":
+                from .html import page
+
+                path.write_text(page(self))
+            case ".png" | ".svg":
+                from .picture import draw
+
+                draw([self], path)
+            case other:
+                raise SpecError(f"A report is written to .json, .html, .png or .svg, not {other!r}.")
+        return path
+
+
+def missed(wanted: Iterable[Any], struck: Sequence[Strike]) -> list[Any]:
+    """Those of ``wanted`` (as planned) that did not happen."""
+    happened = {strike.number for strike in struck}
+    return [planned for planned in wanted if planned.number not in happened]
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"

@@ -1,0 +1,269 @@
+"""Carries a plan out on one pool's own processes and connections, and puts back whatever can be.
+
+What a fault needs lasts as long as its coroutine: cancelled, it restores at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import socket
+import struct
+import time
+from collections.abc import Callable
+from contextlib import aclosing, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ....actors.ports import NodeId
+from ... import events as ev
+from ...errors import SpecError
+from . import disk, processes
+from .agent import Agents
+from .faults import FullDisk, Partition, SlowLink
+from .hits import Blow, Place, hit
+from .plan import Chaos, Planned, stepped, timed
+from .processes import Process
+from .report import Made, Report, Strike
+from .wires import Wires
+
+if TYPE_CHECKING:
+    from ...core import Core
+    from ...observe.observer import NodeState
+
+HANG_UP_S = 2.0
+REJOIN_S = 10.0  # for a cut connection to come back, which takes some 20 ms
+
+
+class Task:
+    """A task's process, and its end of the line to us."""
+
+    def __init__(self, process: Process, writer: asyncio.StreamWriter, said: dict[str, Any]) -> None:
+        self.process, self._writer = process, writer
+        self.job: int = said["job"]
+        self.rank: int = said["rank"]
+        self.world: int = said["world"]
+        self.generation: int = said["generation"]
+
+    async def hang_up(self) -> None:
+        self._writer.close()
+        with suppress(OSError):
+            await self._writer.wait_closed()
+
+    def say(self, **message: object) -> None:
+        self._writer.write(json.dumps(message).encode() + b"\n")
+
+
+class Turmoil:
+    """Chaos in one pool: `begin` before its first machine or later, `unleash` when it is ready, `end`, `collect`."""
+
+    def __init__(self, chaos: Chaos, core: Core) -> None:
+        self.report = Report(chaos)
+        self._chaos, self._core = chaos, core
+        self._wires = Wires()
+        self._address = f"outrider-chaos-{secrets.token_hex(8)}"
+        self._tasks: dict[Task, None] = {}
+        self._waiting = [*stepped(chaos)]  # for a step
+        self._changed = asyncio.Event()
+        self._reading: asyncio.Task[None] | None = None
+        self._work: set[asyncio.Task[Any]] = set()
+        self._server: asyncio.Server | None = None
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    async def begin(self) -> None:
+        """
+        Raises:
+            SpecError: the pool is not of a kind that these faults are for.
+        """
+        provider = self._core.settings.provider
+        if provider.name != "local":
+            raise SpecError(f"Chaos is for pools of local nodes: give this one provider=Local(), not {provider!r}.")
+        if any(isinstance(fault, FullDisk) for fault in self._chaos.faults):
+            disk.check(provider)
+        events = self._core.observer.subscribe()
+        self._reading = asyncio.ensure_future(self._read(events))
+        self._server = await asyncio.start_unix_server(self._heard, path=f"\0{self._address}")
+        self._core.wiring = self._wires
+        self._core.surround((Agents(self._address),))
+        if any(isinstance(fault, Partition | SlowLink) for fault in self._chaos.faults):
+            await self._rewire()
+
+    def unleash(self) -> None:
+        self._start(self._carry_out())
+
+    async def end(self) -> None:
+        """Nothing more happens, and what can be restored is."""
+        self._core.surround(())
+        for work in self._work:
+            work.cancel()
+        if self._work:
+            await asyncio.wait(self._work)
+        self._wires.restore()
+        if self._server is not None:
+            self._server.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(HANG_UP_S):
+                await asyncio.gather(*(task.hang_up() for task in self._tasks))
+
+    async def _rewire(self) -> None:
+        """Connections from before the chaos do not pass our wires: each is cut, and comes back over one."""
+        direct = [node for node in self._core.observer.snapshot().nodes if node.state in {"ready", "standby"}]
+        for node in direct:
+            self._core.cut(NodeId(node.node), "rewired for chaos")
+        with suppress(TimeoutError):
+            async with asyncio.timeout(REJOIN_S):
+                for node in direct:
+                    await self._until(lambda node=node: self._is_back(node.node))  # type: ignore[misc]
+
+    def _is_back(self, node: int) -> bool | None:
+        events = self.report.of(ev.NodeResumed, ev.NodeLost)
+        return any(event.node == node for event in events) or None
+
+    async def collect(self) -> None:
+        """The pool has ended: hear its last events."""
+        if self._reading is not None:
+            await self._reading
+
+    async def leave(self) -> None:
+        """The pool goes on."""
+        await self.end()
+        self._core.wiring = None
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.wait([self._reading])
+
+    def _start(self, work: Any) -> asyncio.Task[Any]:
+        task: asyncio.Task[Any] = asyncio.ensure_future(work)
+        self._work.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._work.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            asyncio.get_running_loop().call_exception_handler({"message": "chaos failed", "exception": error})
+
+    async def _read(self, events: Any) -> None:
+        async with aclosing(events):
+            async for event in events:
+                self.report.add(event)
+                self._news()
+
+    def _news(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _until(self, found: Callable[[], Any]) -> Any:
+        """What ``found`` gives, when it gives something."""
+        while (it := found()) is None:
+            await self._changed.wait()
+        return it
+
+    # --- who --------------------------------------------------------------------------------------------------------
+
+    def _ready(self) -> dict[int, NodeState]:
+        nodes = self._core.observer.snapshot().nodes
+        return {node.rank: node for node in nodes if node.state == "ready" and node.rank is not None}
+
+    def _place(self, node: NodeState) -> Place | None:
+        """None: it is dying already."""
+        facts = node.facts
+        assert facts is not None, "a local machine says what it consists of"
+        group, daemon = processes.owned(int(facts["group"])), processes.owned(int(facts["pid"]))
+        if group is None or daemon is None or node.rank is None:
+            return None
+        return Place(node.node, node.rank, node.machine, group, daemon, Path(facts["directory"]))
+
+    def _victim(self, planned: Planned) -> tuple[Place, list[Task]] | None:
+        ready = self._ready()
+        rank = planned.victim(list(ready))
+        place = None if rank is None else self._place(ready[rank])
+        if place is None:
+            return None
+        tasks = self._tasks_on(place)
+        return None if planned.fault.takes == "task" and not tasks else (place, tasks)
+
+    def _tasks_on(self, place: Place) -> list[Task]:
+        here = set(processes.children(place.group))
+        return [task for task in self._tasks if task.process in here]
+
+    # --- when -------------------------------------------------------------------------------------------------------
+
+    async def _carry_out(self) -> None:
+        began = time.monotonic()
+        for planned in timed(self._chaos):
+            await asyncio.sleep(max(0.0, began + planned.at_s - time.monotonic()))
+            place, tasks = await self._until(lambda planned=planned: self._victim(planned))  # type: ignore[misc]
+            self._start(self._strike(planned, place, tasks, None))
+
+    async def _heard(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One task's line, from its first word to its last."""
+        task: Task | None = None
+        with suppress(OSError, ValueError, KeyError):
+            credentials = writer.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+            process = processes.owned(struct.unpack("3i", credentials)[0])
+            if process is not None:
+                task = Task(process, writer, json.loads(await reader.readline()))
+                self._tasks[task] = None
+                self._news()
+                task.say(watch=sorted({fault.at_step for fault in self._chaos.at_steps if fault.at_step}))
+                async for line in reader:
+                    self._said(task, json.loads(line))
+        if task is not None:
+            self._tasks.pop(task)
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
+
+    def _said(self, task: Task, said: dict[str, Any]) -> None:
+        match said:
+            case {"step": step}:
+                self._start(self._at_step(task, step))
+            case {"began": _}:
+                self.report.began.setdefault((task.job, task.generation), time.time())
+            case {"made": steps}:
+                self.report.made.append(Made(task.job, task.generation, task.rank, steps))
+
+    async def _at_step(self, task: Task, step: int) -> None:
+        """It stands still until what was to happen here has."""
+        for planned in list(self._waiting):
+            rank = int(planned.share * task.world) if planned.rank is None else planned.rank
+            if planned.fault.at_step == step and rank == task.rank:
+                place = self._place_of(task)
+                if place is not None:
+                    self._waiting.remove(planned)
+                    struck = asyncio.Event()
+                    self._start(self._strike(planned, place, [task], struck))
+                    await struck.wait()
+        task.say(go=step)
+
+    def _place_of(self, task: Task) -> Place | None:
+        for node in self._core.observer.snapshot().nodes:
+            if node.rank is not None and (place := self._place(node)) is not None and task in self._tasks_on(place):
+                return place
+        return None
+
+    # --- what -------------------------------------------------------------------------------------------------------
+
+    async def _strike(self, planned: Planned, place: Place, tasks: list[Task], struck: asyncio.Event | None) -> None:
+        fault = planned.fault
+        rank = tasks[0].rank if struck is not None else place.rank
+        strike = Strike(planned.number, fault.kind, str(fault), place.node, rank, time.time(), step=fault.at_step)
+        self.report.strikes.append(strike)
+
+        def heard() -> bool | None:
+            told = self.report.of(ev.NodeNoticed, ev.NodeLost, ev.NodeDismissed)
+            return any(event.node == place.node and event.at >= strike.at for event in told) or None
+
+        try:
+            blow = Blow(place, self._wires.of(place.machine), tasks, strike, lambda: self._until(heard))
+            async with hit(fault, blow):
+                if struck is not None:
+                    struck.set()
+                await asyncio.sleep(getattr(fault, "seconds", 0.0))
+        finally:
+            strike.over_at = time.time()
+            if struck is not None:
+                struck.set()

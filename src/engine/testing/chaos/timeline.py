@@ -1,0 +1,130 @@
+"""A report as rows of spans: what each node was at which time, which generation ran, and where faults struck. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ... import events as ev
+from .report import Report
+
+COLOURS = {  # distinguishable without colour vision too: they differ in lightness
+    "launching": "#d9d9d9",
+    "standby": "#b8cfe6",
+    "ready": "#4c8bbf",
+    "suspect": "#f2c14e",
+    "noticed": "#e08e2b",
+    "draining": "#a3b899",
+    "runs": "#3d7a57",
+    "ends": "#b7d3c0",
+}
+WORDS = {
+    "launching": "being launched",
+    "standby": "standing by",
+    "ready": "ready",
+    "suspect": "not answering",
+    "noticed": "will be taken",
+    "draining": "finishing",
+    "runs": "a generation",
+}
+
+
+@dataclass(slots=True)
+class Span:
+    kind: str
+    begin_s: float
+    end_s: float
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A moment: ``kind`` is a fault's, or "lost"."""
+
+    kind: str
+    at_s: float
+    text: str
+
+
+@dataclass(slots=True)
+class Row:
+    name: str
+    spans: list[Span] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Seconds count from the first event."""
+
+    rows: Sequence[Row]  # the generations of each broadcast first, then the nodes in the order of their births
+    seconds: float
+
+    @property
+    def kinds(self) -> list[str]:
+        used = {span.kind for row in self.rows for span in row.spans}
+        return [kind for kind in WORDS if kind in used]
+
+
+STATES: dict[type[Any], str] = {
+    ev.NodeLaunching: "launching",
+    ev.NodeStandby: "standby",
+    ev.NodeReady: "ready",
+    ev.NodeResumed: "ready",
+    ev.NodeNoticeWithdrawn: "ready",
+    ev.NodeSuspect: "suspect",
+    ev.NodeNoticed: "noticed",
+    ev.NodeDraining: "draining",
+}
+
+
+def timeline(report: Report) -> Timeline:
+    if not report.events:
+        return Timeline([], 0.0)
+    began, end = report.events[0].at, max(event.at for event in report.events)
+    nodes: dict[int, Row] = {}
+    jobs: dict[int, Row] = {}
+    for event in report.events:
+        _follow(event, event.at - began, nodes, jobs)
+    for strike in report.strikes:
+        row = nodes.setdefault(strike.node, Row(f"node {strike.node}"))
+        row.marks.append(Mark(strike.kind, strike.at - began, strike.fault))
+        if strike.kind == "preempt" and strike.over_at is not None:
+            row.marks.append(Mark("kill", strike.over_at - began, "its end"))
+    for number, row in jobs.items():
+        row.name = f"job {number}" if len(jobs) > 1 else row.name
+    rows = [*jobs.values(), *(nodes[node] for node in sorted(nodes))]
+    for row in rows:
+        _end(row, end - began)
+    return Timeline(rows, end - began)
+
+
+def _follow(event: Any, at_s: float, nodes: dict[int, Row], jobs: dict[int, Row]) -> None:
+    match event:
+        case ev.GenerationStarted(job=job, generation=generation):
+            _begin(jobs.setdefault(job, Row("generations")), "runs", at_s, f"g{generation}")
+        case ev.GenerationLost(job=job) | ev.BroadcastFinished(job=job):
+            _end(jobs.setdefault(job, Row("generations")), at_s)
+        case ev.NodeLost(node=node) | ev.NodeFailed(node=node) | ev.NodeDismissed(node=node):
+            row = nodes.setdefault(node, Row(f"node {node}"))
+            _end(row, at_s)
+            if isinstance(event, ev.NodeLost):
+                row.marks.append(Mark("lost", at_s, f"lost: {event.cause}"))
+        case _:
+            if (kind := STATES.get(type(event))) is not None:
+                row = nodes.setdefault(event.node, Row(f"node {event.node}"))
+                rank = f"rank {event.rank}" if isinstance(event, ev.NodeReady) else ""
+                if kind == "ready" and not rank:  # as it was before
+                    rank = next((span.text for span in reversed(row.spans) if span.text), "")
+                _begin(row, kind, at_s, rank)
+
+
+def _begin(row: Row, kind: str, at_s: float, text: str) -> None:
+    _end(row, at_s)
+    row.spans.append(Span(kind, at_s, -1.0, text))
+
+
+def _end(row: Row, at_s: float) -> None:
+    if row.spans and row.spans[-1].end_s < 0:
+        row.spans[-1].end_s = at_s

@@ -1,0 +1,166 @@
+"""What lies between a pool and its local machines, in this program: passes on what comes, holds it, or slows it down.
+
+A wire has no policy and no task: each connection is two sockets whose protocols hand bytes to each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import deque
+
+from ....providers.base import Machine
+
+FULL_BYTES = 1 << 20  # on its way in one direction; then its sender has to wait
+
+
+class Wires:
+    """One wire per machine. Implements `remote.ssh.Wiring`."""
+
+    def __init__(self) -> None:
+        self._wires: dict[str, Wire] = {}
+
+    def of(self, machine: str) -> Wire:
+        return self._wires.setdefault(machine, Wire())
+
+    async def __call__(self, machine: Machine, sock: socket.socket) -> socket.socket:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        theirs.setblocking(False)
+        try:
+            await self.of(machine.id).join(theirs, sock)
+        except BaseException:
+            for each in (ours, theirs, sock):
+                each.close()
+            raise
+        return ours
+
+    def restore(self) -> None:
+        for wire in self._wires.values():
+            wire.held = 0
+            wire.slow(None)
+
+
+class Wire:
+    """To one machine: all of its connections."""
+
+    def __init__(self) -> None:
+        self.held = 0  # by how many partitions
+        self.latency_s = self.s_per_byte = 0.0
+        self.flows: set[Flow] = set()
+
+    async def join(self, one: socket.socket, other: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        there, back = Flow(self), Flow(self)
+        there.to, back.to = back, there
+        await loop.create_connection(lambda: there, sock=one)
+        await loop.create_connection(lambda: back, sock=other)
+
+    @property
+    def used(self) -> bool:
+        """Whether the machine is reached by it: not where its connection is older than the chaos."""
+        return bool(self.flows)
+
+    @property
+    def plain(self) -> bool:
+        return not self.held and not self.latency_s and not self.s_per_byte
+
+    def hold(self) -> None:
+        """Nothing passes, not even that an end is closed."""
+        self.held += 1
+
+    def release(self) -> None:
+        self.held = max(0, self.held - 1)
+        self._pump()
+
+    def slow(self, latency_s: float | None, kib_per_s: float = 0.0) -> None:
+        """None: as fast as it was."""
+        self.latency_s = latency_s or 0.0
+        self.s_per_byte = 1 / (1024 * kib_per_s) if latency_s is not None and kib_per_s else 0.0
+        if latency_s is None:
+            for flow in self.flows:
+                flow.hurry()
+        self._pump()
+
+    def _pump(self) -> None:
+        for flow in list(self.flows):
+            flow.pump()
+
+
+class Flow(asyncio.Protocol):
+    """What comes in at one end and goes out at the other, ``to``."""
+
+    to: Flow
+    transport: asyncio.Transport
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self._queue: deque[tuple[float, bytes]] = deque()  # and when it is due
+        self._size = 0
+        self._free_at = 0.0  # nothing is on its way
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = self._paused = False
+        self._loop = asyncio.get_running_loop()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        self._wire.flows.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._wire.plain and not self._queue:
+            self.to.transport.write(data)
+            return
+        now = self._loop.time()
+        self._free_at = max(now, self._free_at) + len(data) * self._wire.s_per_byte
+        self._queue.append((self._free_at + self._wire.latency_s, data))
+        self._size += len(data)
+        self._flow()
+        self.pump()
+
+    def eof_received(self) -> bool:
+        return False  # the transport closes, and says so
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        self._closed = True
+        self.pump()
+
+    def pause_writing(self) -> None:
+        """The other end of ours is slow: whoever sends to it waits."""
+        self.to._paused = True
+        self.to._flow()
+
+    def resume_writing(self) -> None:
+        self.to._paused = False
+        self.to._flow()
+
+    def hurry(self) -> None:
+        self._queue = deque((0.0, data) for _, data in self._queue)
+        self._free_at = 0.0  # nothing is on its way
+
+    def pump(self) -> None:
+        """Hand on what is due."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._wire.held:
+            return
+        now = self._loop.time()
+        while self._queue and self._queue[0][0] <= now:
+            _, data = self._queue.popleft()
+            self._size -= len(data)
+            self.to.transport.write(data)
+        if self._queue:
+            self._timer = self._loop.call_at(self._queue[0][0], self.pump)
+        elif self._closed:
+            self._wire.flows.discard(self)
+            self.to.transport.close()
+        self._flow()
+
+    def _flow(self) -> None:
+        if self._closed or self.transport.is_closing():
+            return
+        if self._paused or self._size >= FULL_BYTES:
+            self.transport.pause_reading()
+        else:
+            self.transport.resume_reading()

@@ -1,0 +1,220 @@
+"""A provider whose machines exist in a simulation: its capacity, its errors and its word come from the scenario.
+
+It keeps the bill: ``alive`` are the machines that cost money. One that crashed costs money until it is terminated; one
+that was taken back does not.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+import anyio
+
+from ...providers.base import (
+    Address,
+    Embedding,
+    LaunchRequest,
+    Machine,
+    MachineDoomed,
+    MachineEvent,
+    MachineGone,
+    MachineId,
+    MachineReachable,
+)
+from ...providers.errors import NoCapacity, ProviderError
+from .host import Host
+
+if TYPE_CHECKING:
+    from .site import Site
+
+UNREACHABLE_S = 5.0  # a call to the provider while the client has no network
+TRY_AGAIN_S = 1.0
+
+
+class ScriptedCloud:
+    """Implements `providers.base.Provider`: the bill, and what the scenario does to all machines."""
+
+    name = "scripted"
+    local = False
+
+    def __init__(self, site: Site) -> None:
+        self.alive: dict[MachineId, Host] = {}
+        self.launched = 0  # machines ever
+        self.reachable = True
+        self.droughts = 0
+        self.launch_errors: deque[float | None] = deque()  # with their `retry_after_s`
+        self.bad: deque[Literal["dark", "refuses", "fatal"]] = deque()
+        self.terminate_errors = 0
+        self._site = site
+        self._fleets: list[ScriptedFleet] = []
+        self._fleet_of: dict[MachineId, ScriptedFleet] = {}
+
+    @asynccontextmanager
+    async def open(self, pool: str, embedding: Embedding) -> AsyncIterator[ScriptedFleet]:  # noqa: ARG002
+        fleet = ScriptedFleet(self, self._site)
+        self._fleets.append(fleet)
+        try:
+            yield fleet
+        finally:
+            with anyio.CancelScope(shield=True):
+                while left := [machine for machine in self.alive if self.is_of(fleet, machine)]:
+                    try:
+                        await fleet.terminate(left)
+                    except ProviderError:
+                        await anyio.sleep(TRY_AGAIN_S)
+
+    # --- what happens -------------------------------------------------------------------------------------------------
+
+    def fell(self, machine: MachineId, cause: str, *, silent: bool = True, told_s: float | None = 1.0) -> None:
+        """A machine ends by itself, or is taken: then (``told_s``) the provider says so, and bills it no more."""
+        host = self.alive.get(machine)
+        if host is None:
+            return
+        self._site.trace("machine_fell", machine=machine, cause=cause)
+        host.power_off(silent=silent)
+        if told_s is not None:
+            self._site.loop.call_later(told_s, self._say_gone, machine, cause)
+
+    def doom(self, machine: MachineId, seconds: float | None) -> None:
+        if machine in self.alive:
+            self._fleet_of[machine].say(MachineDoomed(machine, "cloud", seconds))
+
+    def break_events(self) -> None:
+        for fleet in self._fleets:
+            fleet.say(ProviderError("the stream of events broke"))
+
+    def reach(self, reachable: bool) -> None:
+        """It can be reached, or not any more."""
+        self.reachable = reachable
+        for fleet in self._fleets:
+            fleet.stir()
+
+    def make(self, fleet: ScriptedFleet) -> Machine:
+        """A machine that boots from now on, or (`bad`) never."""
+        self.launched += 1
+        number, site = self.launched, self._site
+        id_ = MachineId(f"m{number}")
+        self.alive[id_] = site.hosts[id_] = host = Host(site, number, id_)
+        self._fleet_of[id_] = fleet
+        machine = Machine(id_, None, f"ssh-ed25519 HOST{number}", "/run/executor", private_address=host.address)
+        how = self.bad.popleft() if self.bad else None
+        if how == "dark":
+            return machine
+        if how is not None:
+            host.refuses = how
+        boot_s = site.dice.within(site.scenario.cloud.boot_s, "boot", number)
+        if not boot_s:
+            return self._boot(machine)
+        site.loop.call_later(boot_s, self._booted, machine)
+        return machine
+
+    def is_of(self, fleet: ScriptedFleet, machine: MachineId) -> bool:
+        return self._fleet_of.get(machine) is fleet
+
+    def off_the_bill(self, machine: MachineId) -> None:
+        if self.alive.pop(machine, None) is not None:
+            self._site.trace("machine_ended", machine=machine)
+
+    def _boot(self, machine: Machine) -> Machine:
+        host = self.alive[machine.id]
+        host.boot()
+        return replace(machine, address=Address(host=host.address))
+
+    def _booted(self, machine: Machine) -> None:
+        host = self.alive.get(machine.id)
+        if host is not None and not host.dead:
+            self._fleet_of[machine.id].say(MachineReachable(self._boot(machine)))
+
+    def _say_gone(self, machine: MachineId, cause: str) -> None:
+        self.off_the_bill(machine)
+        self._fleet_of[machine].say(MachineGone(machine, cause))
+
+
+class ScriptedFleet:
+    """One pool's machines."""
+
+    def __init__(self, cloud: ScriptedCloud, site: Site) -> None:
+        self._cloud, self._site = cloud, site
+        self._events: deque[MachineEvent | ProviderError] = deque()
+        self._news = anyio.Event()
+
+    async def launch(self, request: LaunchRequest, count: int) -> Sequence[Machine]:  # noqa: ARG002
+        cloud, site = self._cloud, self._site
+        launch_s = site.dice.within(site.scenario.cloud.launch_s, "launch")
+        site.referee.launching(count)
+        site.trace("launch", count=count)
+        machines: list[Machine] = []
+        try:
+            await self._answers()
+            if cloud.launch_errors:
+                again = cloud.launch_errors.popleft()
+                await anyio.sleep(launch_s)
+                raise ProviderError("the launch call failed", retry_after_s=again)
+            room = 0 if cloud.droughts else site.scenario.cloud.capacity - len(cloud.alive)
+            if room <= 0:
+                await anyio.sleep(launch_s)
+                raise NoCapacity("there is no machine to be had", retry_after_s=0.0)
+            made = [cloud.make(self) for _ in range(min(room, count))]
+            await anyio.sleep(launch_s)
+            machines = [machine for machine in made if machine.id in cloud.alive]
+        finally:
+            site.referee.launch_ended(count, machines)
+        return machines
+
+    async def terminate(self, ids: Sequence[MachineId]) -> None:
+        cloud, site = self._cloud, self._site
+        site.trace("terminate", machines=tuple(ids))
+        await self._answers()
+        if cloud.terminate_errors:
+            await anyio.sleep(TRY_AGAIN_S)
+            raise ProviderError("the terminate call failed", retry_after_s=TRY_AGAIN_S)
+        terminate_s = site.dice.within(site.scenario.cloud.terminate_s, "terminate")
+        mine = [machine for machine in ids if cloud.is_of(self, machine)]
+        await anyio.sleep(terminate_s / 2)
+        for machine in mine:
+            host = cloud.alive.get(machine)
+            if host is not None:
+                host.power_off(silent=False)
+        await anyio.sleep(terminate_s / 2)
+        for machine in mine:
+            cloud.off_the_bill(machine)
+
+    def unusable(self, machine: MachineId, cause: str, *, for_good: bool = True) -> None:
+        pass  # the next one is another
+
+    def events(self) -> AsyncIterator[MachineEvent]:
+        return self
+
+    def __aiter__(self) -> AsyncIterator[MachineEvent]:
+        return self
+
+    async def __anext__(self) -> MachineEvent:
+        while not self._events or not self._cloud.reachable:
+            self._news = anyio.Event()
+            await self._news.wait()
+        event = self._events.popleft()
+        if isinstance(event, ProviderError):
+            raise event
+        if isinstance(event, MachineDoomed):
+            self._site.referee.told_doomed(event.id, "cloud", event.seconds)
+        return event
+
+    def say(self, event: MachineEvent | ProviderError) -> None:
+        self._events.append(event)
+        self._news.set()
+
+    def stir(self) -> None:
+        self._news.set()
+
+    async def _answers(self) -> None:
+        """
+        Raises:
+            ProviderError: the client has no network.
+        """
+        if not self._cloud.reachable:
+            await anyio.sleep(UNREACHABLE_S)
+            raise ProviderError("the provider cannot be reached", retry_after_s=TRY_AGAIN_S)

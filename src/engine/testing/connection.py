@@ -1,0 +1,298 @@
+"""The client's end of a node over a simulated line: the real link and session, on circuits instead of SSH.
+
+What `engine.remote.connection` does is done here with the same seconds, on virtual time. One thing is left out: where
+nothing is wrong no heartbeat is sent, because nothing would come of it; they begin to count when something is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from ...actors.ports import ConnectFailed, Lost, NodeFacts, NodeId, Noticed, Order, Report
+from ...providers.base import Machine
+from ..payload import Blob, Part
+from ..remote.link import NodeLink
+from ..wire import codec
+from ..wire import messages as wire
+from ..wire.session import Session
+from .network import IN, OUT, Circuit
+
+if TYPE_CHECKING:
+    from .daemon import Daemon
+    from .host import Host
+    from .site import Site
+
+HEARTBEAT_S = 2.0  # these four as in `engine.remote.connection`: a test compares them
+SILENCE_S = 6.0
+GREETING_S = 10.0
+FAREWELL_S = 4.0
+TRIES_S = (1.0, 3.0, 7.0)  # when TCP repeats what opens a connection
+ANSWERED_S, UNANSWERED_S = 0.1, 2.5  # when others are asked
+BULK_S = 0.05  # a blob, besides the line's own delay
+
+
+class Connector:
+    """Implements `actors.ports.Connect`."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self.links: dict[NodeId, PlayedLink] = {}
+        self._opening: dict[NodeId, PlayedConnection] = {}
+        self._sessions = 0
+
+    async def __call__(
+        self, node: NodeId, machine: Machine, reports: Callable[[Sequence[Report]], None]
+    ) -> PlayedConnection:
+        connection = self._opening.get(node)
+        if connection is None:
+            connection = self._opening[node] = PlayedConnection(self._site, node, machine, reports)
+        await connection.open()
+        del self._opening[node]
+        self.links[node] = connection.link
+        return connection
+
+    async def witness(self, machines: Sequence[Machine]) -> bool:
+        """Implements `actors.ports.Witness`: whether anybody answers this computer, while all nodes are silent."""
+        site = self._site
+        hosts = [site.hosts[machine.id] for machine in machines]
+        others = site.scenario.witness == "others" and not site.cut
+        if others or any(host.on and not host.frozen and host.line.open for host in hosts):
+            await asyncio.sleep(ANSWERED_S)
+            return True
+        await asyncio.sleep(UNANSWERED_S)
+        return False
+
+    def new_session(self) -> str:
+        self._sessions += 1
+        return f"session {self._sessions}"
+
+    def drop(self, blob: Blob) -> None:
+        for link in self.links.values():
+            link.drop(blob)
+
+
+class PlayedLink(NodeLink):
+    """The real one, with the referee looking on."""
+
+    site: Site
+    host: Host
+
+    def run(self, order: Order) -> None:
+        self.site.orders[order.attempt] = order
+        self.site.referee.ordered(self.node, self.host, order)
+        super().run(order)
+
+
+class PlayedConnection:
+    """Implements `actors.ports.Connection`, and the link's `Bulk`."""
+
+    def __init__(self, site: Site, node: NodeId, machine: Machine, reports: Callable[[Sequence[Report]], None]) -> None:
+        self._site, self._node, self._machine = site, node, machine
+        self._host = site.hosts[machine.id]
+        self._reports = reports
+        self._session = Session()
+        self._session_id = site.connector.new_session()
+        self.link = PlayedLink(
+            node,
+            self._session,
+            views=site.views,
+            same_host=False,
+            bulk=self,
+            reports=self._tell,
+            printed=lambda order, output: None,  # noqa: ARG005
+        )
+        self.link.site, self.link.host = site, self._host
+        self._phase_s = HEARTBEAT_S * site.dice.of("heartbeat", int(node)).random()
+        self._circuit: Circuit | None = None
+        self._attached = False
+        self._lost: asyncio.Future[Lost] = site.loop.create_future()
+        self._stirring = asyncio.Event()
+        self._heard_at = self._pinged_at = 0.0
+        self._silence: asyncio.TimerHandle | None = None
+        self._facts: NodeFacts | None = None
+
+    @property
+    def facts(self) -> NodeFacts:
+        assert self._facts is not None, "a connection is handed out only after the node's welcome"
+        return self._facts
+
+    async def open(self) -> None:
+        welcome = await self._greet()
+        said = welcome.facts
+        self._facts = NodeFacts(said["hostname"], said["addresses"][0], tuple(welcome.ports))
+
+    async def resume(self) -> bool:
+        return (await self._greet()).resumed
+
+    async def wait_lost(self) -> Lost:
+        return await asyncio.shield(self._lost)
+
+    async def close(self) -> None:
+        if self._circuit is not None and not self._lost.done():
+            self.link.send(wire.Bye())
+            self.link.flush()
+            await asyncio.wait([self._lost], timeout=FAREWELL_S)
+        self.link.close()
+        self._site.connector.links.pop(self._node, None)
+        self._drop("closed")
+
+    # --- the control channel --------------------------------------------------------------------------------------
+
+    async def _greet(self) -> wire.Welcome:
+        self._drop("reconnecting")
+        self._lost = self._site.loop.create_future()
+        self._host.watch = self._stir
+        try:
+            async with asyncio.timeout(GREETING_S):
+                circuit, welcome, rest = await self._dial()
+        except BaseException as error:
+            self._drop("not reached")
+            if isinstance(error, TimeoutError):
+                raise ConnectFailed(f"machine {self._machine.id} did not answer within {GREETING_S:g} s") from None
+            raise
+        if self._facts is not None and not welcome.resumed:
+            self._drop("its executor started anew")
+            return welcome
+        circuit.hear[IN] = self._received
+        circuit.ended[IN] = lambda: self._drop("connection closed") if self._circuit is circuit else None
+        self._session.resume(welcome.received)
+        self._heard_at = self._pinged_at = self._site.loop.now
+        self._attached = self._host.connected = True
+        self.link.attach(self._write)
+        if rest:
+            self._received(rest)
+        if circuit.closed:
+            self._site.loop.call_soon(circuit.ended[IN])
+        self._stir()
+        return welcome
+
+    async def _dial(self) -> tuple[Circuit, wire.Welcome, bytes]:
+        """
+        Raises:
+            ConnectFailed
+        """
+        host, loop = self._host, self._site.loop
+        began = loop.now
+        connect_s = self._site.dice.within(self._site.scenario.cloud.connect_s, "connect", host.number)
+        while True:
+            while not (host.on and host.line.open and not host.frozen):  # nobody answers, not even no
+                await self._stirring.wait()
+            waited_s = loop.now - began
+            if waited_s:  # until TCP tries again
+                await asyncio.sleep(next((at for at in TRIES_S if at >= waited_s), GREETING_S) - waited_s)
+            await asyncio.sleep(connect_s)
+            if host.on and host.line.open and not host.frozen:
+                break
+        if host.refuses is not None or host.daemon is None:
+            raise ConnectFailed(f"machine {self._machine.id} refuses", fatal=host.refuses == "fatal")
+        answer: asyncio.Future[bytes] = loop.create_future()
+        self._circuit = circuit = Circuit(host.line)
+        circuit.hear[IN] = lambda data: None if answer.done() else answer.set_result(data)
+        circuit.ended[IN] = lambda: None if answer.done() else answer.set_exception(ConnectFailed("closed again"))
+        host.daemon.accept(circuit)
+        setup = {"slots": self._site.scenario.slots, "kind": "process", "env": {}}
+        hello = wire.Hello(
+            wire.PROTOCOL_VERSION,
+            self._session_id,
+            self._session.received,
+            "3.11",
+            "3",
+            self._site.scenario.lease_s,
+            setup,
+        )
+        circuit.send(OUT, codec.encode(hello))
+        splitter = codec.Splitter()
+        body = splitter.first(await answer)
+        assert body is not None, "a greeting is one write, and arrives as one"
+        welcome = codec.decode(body)
+        if not isinstance(welcome, wire.Welcome):
+            raise ConnectFailed(f"machine {self._machine.id} refused this client", fatal=True)
+        return circuit, welcome, splitter.tail
+
+    def _write(self, data: bytes) -> None:
+        if self._circuit is not None:
+            self._circuit.send(OUT, data)
+            if self._site.loop.now - self._pinged_at >= HEARTBEAT_S:  # what it acknowledges is not kept any longer
+                self._pinged_at = self._site.loop.now
+                self.link.send(wire.Ping(0))
+
+    def _received(self, data: bytes) -> None:
+        self._heard_at = self._site.loop.now
+        self.link.received(data)
+
+    def _tell(self, reports: Sequence[Report]) -> None:
+        self._site.heard(self._reports, reports)
+        for report in reports:
+            if isinstance(report, Noticed):
+                self._site.referee.told_doomed(self._machine.id, report.source, report.seconds)
+        self._reports(reports)
+
+    # --- when something is wrong ------------------------------------------------------------------------------------
+
+    def _stir(self) -> None:
+        """Something about the machine, its line or its circuit has changed."""
+        self._stirring.set()
+        self._stirring = asyncio.Event()
+        if self._attached and self._silence is None and not self._alive:
+            self._heard_at = max(self._heard_at, self._site.loop.now - self._phase_s)
+            self._arm()
+
+    @property
+    def _alive(self) -> bool:
+        return self._circuit is not None and not self._circuit.closed and self._host.healthy
+
+    def _arm(self) -> None:
+        self._silence = self._site.loop.call_at(self._heard_at + SILENCE_S, self._check_silence)
+
+    def _check_silence(self) -> None:
+        self._silence = None
+        if self._alive:
+            return
+        if self._heard_at + SILENCE_S > self._site.loop.now:
+            self._arm()
+        else:
+            self._drop(f"silent for {SILENCE_S:g} s", silent=True)
+
+    def _drop(self, cause: str, *, silent: bool = False) -> None:
+        if self._silence is not None:
+            self._silence.cancel()
+            self._silence = None
+        if self._attached:
+            self._attached = self._host.connected = False
+            self.link.detach()
+        circuit, self._circuit = self._circuit, None
+        if circuit is not None:
+            circuit.close(by=IN)
+            self._stir()
+        if not self._lost.done():
+            self._lost.set_result(Lost(cause, silent))
+
+    # --- bulk channels ----------------------------------------------------------------------------------------------
+
+    async def put(self, blob: Blob) -> None:
+        daemon = await self._transfer()
+        daemon.blobs.add(blob.name)
+
+    async def get(self, name: str) -> Part:
+        daemon = await self._transfer()
+        if name not in daemon.blobs:
+            self._site.broken("SIM-2", f"node {self._node} has dropped {name} before it was fetched")
+        return name.encode()
+
+    async def _transfer(self) -> Daemon:
+        """
+        Raises:
+            ConnectionResetError
+        """
+        circuit = self._circuit
+        if circuit is None:
+            raise ConnectionResetError("the connection was lost")
+        await asyncio.sleep(BULK_S + 2 * self._host.line.delay_s())
+        while not self._alive and self._circuit is circuit:
+            await self._stirring.wait()
+        daemon = self._host.daemon
+        if self._circuit is not circuit or daemon is None:
+            raise ConnectionResetError("the connection was lost")
+        return daemon

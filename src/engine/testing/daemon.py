@@ -1,0 +1,278 @@
+"""The executor on a simulated machine: the real decisions and the real session, on processes that are only played.
+
+It does what `engine.executor.home` and `crew` do, on virtual time; whatever they decide is decided by the same
+`executor.core.Core`, and counted by the same `wire.session.Session`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, assert_never
+
+from ...actors.ports import AttemptId
+from ..executor.core import Core
+from ..executor.effects import Answer, Deliver, EndWorker, Fork, Interrupt, Relay, Steal
+from ..executor.lines import Backlog
+from ..wire import codec
+from ..wire.messages import (
+    PROTOCOL_VERSION,
+    Bye,
+    Cause,
+    Define,
+    Done,
+    Drop,
+    Failed,
+    Hello,
+    Kill,
+    Message,
+    Notice,
+    Ping,
+    Pong,
+    Ports,
+    Recall,
+    Refused,
+    Run,
+    RunFlag,
+    View,
+    Welcome,
+)
+from ..wire.session import FOR_NODES, Session
+from .network import IN, OUT, Circuit
+from .processes import Process
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from .host import Host
+
+PORTS_KEPT = 32
+PORTS_FEW = 16
+_LISTENS = int(RunFlag.LISTENS)
+
+
+class Daemon:
+    """The executor: one client's session over whatever circuits it opens, and the workers behind it."""
+
+    def __init__(self, host: Host) -> None:
+        self.host, self.site = host, host.site
+        self.core = Core()
+        self.workers: dict[int, Process] = {}
+        self.blobs: set[str] = set()
+        self.ports = [host.free_port() for _ in range(PORTS_KEPT)]
+        self.view = b""
+        self.views: dict[int, bytes] = {}  # of ranks' attempts: the view that their world goes with
+        self.noticed: float | None = None
+        self._session = Session(FOR_NODES)
+        self._session_name: str | None = None
+        self._control: Circuit | None = None
+        self._backlog = Backlog()
+        self._functions: dict[bytes, str | None] = {}
+        self._lease_s = 0.0
+        self._lease: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._ended = False
+
+    # --- the control channel --------------------------------------------------------------------------------------
+
+    def accept(self, circuit: Circuit) -> None:
+        """A new connection; its first frame is a `Hello`."""
+        circuit.hear[OUT] = lambda data: self.host.do(lambda: self._hear(circuit, data))
+        circuit.ended[OUT] = lambda: self.host.do(lambda: self._lost(circuit))
+
+    def _hear(self, circuit: Circuit, data: bytes) -> None:
+        if self._ended:
+            return
+        if circuit is not self._control:
+            self._greeted(circuit, data)
+            return
+        for message, body in self._session.feed_framed(data):
+            self._obey(message, body)
+        self.act()
+
+    def _greeted(self, circuit: Circuit, data: bytes) -> None:
+        splitter = codec.Splitter()
+        body = splitter.first(data)
+        hello = None if body is None else codec.decode(body)
+        if not isinstance(hello, Hello):
+            return  # what an older circuit had sent
+        if self._session_name not in (None, hello.session):
+            circuit.send(IN, codec.encode(Refused("another session is in charge of this executor", {})))
+            return
+        resumed = self._session_name is not None
+        if self._control is not None:
+            self._control.close(by=OUT)
+            self._session.lost()
+        self._session.resume(hello.received if resumed else 0)
+        self._control = circuit
+        self._session_name, self._lease_s = hello.session, hello.lease_s
+        for entry in self._backlog.take():
+            self._say(entry)
+        if not resumed:
+            self.core.open(hello.setup["slots"], threads=False)
+            self._carry_out()
+        facts = {"hostname": f"host{self.host.number}", "addresses": [self.host.address], "accelerators": []}
+        welcome = Welcome(
+            PROTOCOL_VERSION, resumed, self._session.received, facts, tuple(sorted(self.blobs)), tuple(self.ports)
+        )
+        circuit.send(IN, codec.encode(welcome) + self._session.flush())
+        self.check_hearing()
+        if splitter.tail:
+            self._hear(circuit, splitter.tail)
+
+    def _lost(self, circuit: Circuit) -> None:
+        if circuit is self._control:
+            self._control = None
+            self._session.lost()
+        self.check_hearing()
+
+    def _obey(self, message: Message, body: bytes) -> None:
+        match message:
+            case Run():
+                if message.world is not None:
+                    self.views[message.attempt] = self.view
+                self.core.submitted(message, body)
+            case Define(function, _, blob):
+                self._functions[function] = blob
+            case Kill(attempt):
+                self.core.killed(attempt, self.site.loop.now)
+            case Recall(attempts):
+                self.core.recalled(attempts)
+            case Drop(blobs):
+                self.blobs.difference_update(blobs)
+            case View(view):
+                self.view = view
+            case Ping(sent_ms):
+                self._session.send(Pong(sent_ms))
+                self._flush()
+            case Bye():
+                self.end()
+            case _:
+                pass
+
+    # --- saying -----------------------------------------------------------------------------------------------------
+
+    def notice(self, source: str, seconds: float | None) -> None:
+        """What its cloud tells this machine."""
+        self.noticed = seconds
+        self._say(Notice(source, seconds))
+        self._flush()
+
+    def _say(self, entry: Message | bytes) -> None:
+        if self._control is None:
+            self._backlog.add(entry)
+        elif isinstance(entry, bytes):
+            self._session.send_body(entry)
+        else:
+            self._session.send(entry)
+
+    def _flush(self) -> None:
+        if self._control is not None and (data := self._session.flush()):
+            self._control.send(IN, data)
+
+    # --- workers ----------------------------------------------------------------------------------------------------
+
+    def act(self) -> None:
+        """Do what the core wants, and say what it has to say."""
+        self._carry_out()
+        self._flush()
+
+    def _carry_out(self) -> None:
+        core, loop = self.core, self.site.loop
+        while not self._ended and (effects := core.decide(loop.now)):
+            for effect in effects:
+                match effect:
+                    case Deliver(worker, run, body):
+                        self._deliver(self.workers[worker], run, body)
+                    case Relay(body):
+                        self._say(body)
+                    case Answer(message):
+                        self._say(message)
+                    case Steal(worker):
+                        core.stolen(worker, self.workers[worker].take_back())
+                    case Fork(worker, _, fresh):
+                        self.workers[worker] = Process(self, worker, fresh=fresh)
+                    case EndWorker(worker):
+                        self._end_worker(self.workers[worker])
+                    case Interrupt():
+                        raise AssertionError("no threads are played")
+                    case _:
+                        assert_never(effect)
+        due = core.due()
+        if due is not None and (self._timer is None or due < self._timer.when()):
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = loop.call_at(max(due, loop.now), self.host.do, self._tick)
+
+    def finished(self, process: Process, message: Done | Failed) -> None:
+        self.core.finished(process.id, message.attempt, message.duration_us, codec.body(message), self.site.loop.now)
+        self.act()
+
+    def gone(self, process: Process, cause: Cause, code: int, detail: str) -> None:
+        """A worker's processes have ended, all of them."""
+        if self.workers.pop(process.id, None) is not None and not self._ended:
+            process.stop()
+            self.core.stolen(process.id, process.take_back())
+            self.core.gone(process.id, cause, code, detail, self.site.loop.now)
+            self.act()
+
+    def _deliver(self, process: Process, run: Run, body: bytes) -> None:
+        self.site.referee.delivered(self, run, known=self._functions)
+        order = self.site.orders[AttemptId(run.attempt)]
+        if order.world is not None and run.flags & _LISTENS:
+            self._let_go_of(order.world.ports[order.rank] if order.world.ports else order.world.head_port)
+        process.deliver(run, body)
+
+    def _let_go_of(self, port: int) -> None:
+        """It is its rank's now; more are found."""
+        if port in self.ports:
+            self.ports.remove(port)
+            if len(self.ports) <= PORTS_FEW:
+                more = tuple(self.host.free_port() for _ in range(PORTS_KEPT - len(self.ports)))
+                self.ports += more
+                self._say(Ports(more))
+
+    def _end_worker(self, process: Process) -> None:
+        kill_s = self.site.dice.within(self.site.scenario.cloud.kill_s, "kill", self.host.number)
+        self.host.later(kill_s, lambda: self.gone(process, Cause.SIGNAL, 9, "its process was killed by SIGKILL"))
+
+    def _tick(self) -> None:
+        self._timer = None
+        if not self._ended:
+            self.core.ticked(self.site.loop.now)
+            self.act()
+
+    # --- ending -----------------------------------------------------------------------------------------------------
+
+    def check_hearing(self) -> None:
+        """The lease runs while no heartbeat can arrive."""
+        control = self._control
+        hears = control is not None and not control.closed and not self.host.line.blocked(OUT)
+        if hears and self._lease is not None:
+            self._lease.cancel()
+            self._lease = None
+        elif not hears and self._lease is None and self._session_name is not None and not self._ended:
+            self._lease = self.host.later(self._lease_s, self._lease_over)
+
+    def _lease_over(self) -> None:
+        if not self._ended:
+            self.site.trace("lease_over", host=self.host.number)
+            self.end()
+            self.site.cloud.fell(self.host.machine, "its lease ran out")
+
+    def end(self) -> None:
+        """In order: every process is killed, and the executor ends."""
+        self.vanish()
+        if self.host.daemon is self:
+            self.host.daemon = None
+        if self._control is not None:
+            self._control.close(by=OUT)
+        self.host.changed()
+
+    def vanish(self) -> None:
+        """All of it stops, here and now."""
+        self._ended = True
+        for timer in (self._lease, self._timer):
+            if timer is not None:
+                timer.cancel()
+        for process in list(self.workers.values()):
+            process.stop()
+        self.workers.clear()

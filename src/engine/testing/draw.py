@@ -1,0 +1,188 @@
+"""A scenario for every number: pools, clouds, work and faults of all kinds, the awkward ones oftener than in life."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from ...actors.ports import OnLoss
+from . import faults as f
+from .scenario import CloudSpec, Job, Scenario
+
+LARGE = 64  # nodes: from here on faults come at a rate per node, and broadcasts one after the other
+EVENTS = (
+    *("generation_started", "generation_lost", "nodes_requested", "node_launching"),
+    *("node_suspect", "node_noticed", "node_lost"),
+)
+
+
+def draw(seed: int, *, nodes: int | None = None, span_s: float | None = None) -> Scenario:
+    """``nodes``: of that size; ``span_s``: for so long jobs and faults begin."""
+    dice = Random(f"scenario {seed}")  # noqa: S311
+    size = nodes or dice.choice((1, 2, 2, 3, 3, 4, 4, 4, 5, 6, 8, 12))
+    lasts_s = span_s or (600.0 if size >= LARGE else dice.choice((20.0, 60.0, 120.0, 300.0)))
+    least = dice.choice((size, size, size, max(1, size // 2), 1))
+    large = size >= LARGE
+    return Scenario(
+        seed=seed,
+        nodes=size,
+        min=least,
+        max=max(size, least) + dice.choice((0, 2)),
+        spare=dice.choice((0, 0, 0, 1, 1, 2)),
+        slots=dice.choice((1, 1, 2, 4)),
+        launch_retries=dice.choice((3, 5, 20)),
+        announce=not large and dice.random() < 0.5,
+        boot_timeout_s=dice.choice((120.0, 600.0)),
+        replace_timeout_s=dice.choice((30.0, 120.0, 600.0)),
+        lease_s=dice.choice((60.0, 120.0)),
+        witness=dice.choice(("none", "machines", "others", "others")),
+        cloud=_cloud(dice),
+        jobs=tuple(_broadcasts(dice, lasts_s) if large else _jobs(dice, lasts_s, size)),
+        faults=tuple(_faults(dice, lasts_s, size)),
+        close_at_s=dice.uniform(0.0, lasts_s) if dice.random() < 0.12 and not large else None,
+    )
+
+
+def _cloud(dice: Random) -> CloudSpec:
+    return CloudSpec(
+        launch_s=dice.choice(((0.0, 0.1), (0.2, 3.0), (5.0, 20.0))),
+        boot_s=dice.choice(((0.0, 0.0), (0.2, 2.0), (5.0, 40.0), (30.0, 90.0))),
+        connect_s=dice.choice(((0.01, 0.05), (0.05, 0.3), (0.2, 0.6))),
+        latency_s=dice.choice(((0.0001, 0.001), (0.0005, 0.05), (0.08, 0.15))),
+        terminate_s=dice.choice(((0.0, 0.1), (1.0, 10.0))),
+        kill_s=dice.choice(((0.001, 0.01), (0.01, 0.5))),
+    )
+
+
+# --- work -------------------------------------------------------------------------------------------------------------
+
+
+def _jobs(dice: Random, lasts_s: float, size: int) -> list[Job]:
+    jobs: list[Job] = []
+    for _ in range(dice.randint(2, 14)):
+        at_s = dice.uniform(0.0, lasts_s) if dice.random() < 0.8 else 0.0
+        shape = _broadcast(dice) if dice.random() < 0.35 else _task(dice, size)
+        alone = shape.get("ranks") or shape["ends"] == "poison"  # each costs four machines
+        for _ in range(1 if alone else dice.choice((1, 1, 3, 12, 40))):
+            jobs.append(Job(id=len(jobs) + 1, at_s=at_s, **shape))
+    return jobs
+
+
+def _broadcasts(dice: Random, lasts_s: float) -> list[Job]:
+    """For a large pool: one training after the other, and some tasks beside."""
+    jobs: list[Job] = []
+    at_s = 0.0
+    while at_s < lasts_s:
+        takes_s = dice.uniform(60.0, 240.0)
+        jobs.append(Job(id=len(jobs) + 1, at_s=at_s, takes_s=takes_s, ranks=1, retries=50))
+        jobs += [Job(id=len(jobs) + 1 + n, at_s=at_s, takes_s=dice.uniform(1.0, 20.0)) for n in range(50)]
+        at_s += takes_s
+    return jobs
+
+
+def _task(dice: Random, size: int) -> dict[str, Any]:
+    once = dice.random() < 0.15
+    ends = dice.choices(("returns", "raises", "dies", "hangs", "poison"), (80, 6, 6, 4, 4))[0]
+    shape: dict[str, Any] = {
+        "takes_s": dice.choice((0.0002, 0.004, 0.05, 1.0, 8.0, 30.0)),
+        "ends": ends,
+        "once": once,
+        "retries": 0 if once else dice.choice((0, 1, 3, 3, 10)),
+        "queue_timeout_s": dice.choice((1.0, 30.0)) if dice.random() < 0.1 else None,
+        "timeout_s": dice.choice((0.5, 20.0)) if ends == "hangs" or dice.random() < 0.1 else None,
+        "cancel_after_s": dice.choice((0.0, 0.05, 2.0, 20.0)) if dice.random() < 0.1 else None,
+        "large": dice.random() < 0.1,
+        "fresh": dice.random() < 0.1,
+    }
+    if dice.random() < 0.1:
+        shape["on"] = dice.randrange(min(size, 2))
+    return shape
+
+
+def _broadcast(dice: Random) -> dict[str, Any]:
+    on_loss = dice.choice((OnLoss.RESTART, OnLoss.RESTART, OnLoss.RESTART, OnLoss.RESEND, OnLoss.FAIL))
+    once = dice.random() < 0.08
+    ends = dice.choices(("returns", "raises", "dies", "hangs", "poison"), (85, 5, 5, 3, 2))[0]
+    return {
+        "takes_s": dice.choice((0.001, 0.5, 5.0, 30.0, 60.0)),
+        "ends": ends,
+        "ranks": dice.choice((1, 1, 1, 2)),
+        "on_loss": on_loss,
+        "collective": on_loss is not OnLoss.RESEND and dice.random() < 0.8,  # resent ranks find no peers: they hang
+        "listens": dice.random() < 0.3,
+        "once": once,
+        "retries": 0 if once else dice.choice((0, 3, 3, 10)),
+        "queue_timeout_s": dice.choice((5.0, 60.0)) if dice.random() < 0.05 else None,
+        "timeout_s": dice.choice((1.0, 20.0)) if ends == "hangs" else None,
+        "max_restarts": dice.choice((0, 0, 1, 3)) if on_loss is OnLoss.RESTART and not once else 0,
+        "cancel_after_s": dice.choice((0.0, 0.5, 10.0)) if dice.random() < 0.08 else None,
+        "peers_notice_s": dice.choice((None, None, 0.01, 1.0, 5.0)),
+        "large": dice.random() < 0.1,
+        "fresh": dice.random() < 0.3,
+    }
+
+
+# --- faults -----------------------------------------------------------------------------------------------------------
+
+
+def _faults(dice: Random, lasts_s: float, size: int) -> list[f.Fault]:
+    """In volleys: what comes alone, and what hits while the last blow is still being dealt with."""
+    if size >= LARGE:
+        return [_fault(dice, dice.uniform(0.0, lasts_s), None, size) for _ in range(round(size * lasts_s / 14_400))]
+    faults: list[f.Fault] = []
+    for _ in range(dice.choice((0, 1, 2, 3, 4, 6))):
+        after = (dice.choice(EVENTS), dice.randint(1, 4)) if dice.random() < 0.4 else None
+        at_s = dice.uniform(0.0, lasts_s) if after is None else 0.0
+        for _ in range(dice.choice((1, 1, 1, 2, 3))):
+            at_s += dice.choice((0.0, 0.001, 0.03, 0.3, 2.0, 9.0))
+            faults.append(_fault(dice, at_s, after, size))
+    return faults
+
+
+def _fault(dice: Random, at_s: float, after: tuple[str, int] | None, size: int) -> f.Fault:
+    kind, _, how = dice.choices(_FAULTS, [weight for _, weight, _ in _FAULTS])[0]
+    fields: dict[str, Any] = {"at_s": round(at_s, 4), "after": after} | how(dice, size)
+    if "who" in kind.__dataclass_fields__:
+        fields["who"] = dice.choice(("head", "newest", *[round(dice.random(), 3)] * 3))
+    return kind(**fields)
+
+
+def _notice(dice: Random, size: int) -> dict[str, Any]:  # noqa: ARG001
+    seconds = dice.choice((30.0, 120.0))
+    return {
+        "seconds": seconds,
+        "by": dice.choice(("node", "node", "cloud", "both")),
+        "then": dice.choice(("dies", "dies", "withdrawn", "nothing")),
+        "after_s": dice.choice((0.1, 3.0, 10.0, seconds)),
+    }
+
+
+def _resize(dice: Random, size: int) -> dict[str, Any]:
+    return {"wanted": max(min(2, size), dice.randint(size // 2, size + 2))}
+
+
+def _of(**choices: tuple[Any, ...]) -> _How:
+    return lambda dice, size: {name: dice.choice(values) for name, values in choices.items()}  # noqa: ARG005
+
+
+_How = Callable[[Random, int], dict[str, Any]]
+_FAULTS: tuple[tuple[type[f.Fault], int, _How], ...] = (  # and how often, and its fields
+    (f.Notice, 5, _notice),
+    (f.Death, 6, _of(silent=(True, False), told_s=(None, 0.2, 20.0))),
+    (f.Outage, 2, _of(share=(0.3, 0.6, 1.0), silent=(True, False))),
+    (f.Reset, 3, _of()),
+    (f.DaemonDeath, 2, _of(restarts=(True, False))),
+    (f.WorkerDeath, 2, _of()),
+    (f.Partition, 4, _of(for_s=(1.0, 3.0, 8.0, 20.0, 150.0), way=("both", "both", "out", "in"))),
+    (f.Freeze, 2, _of(for_s=(1.0, 3.0, 5.0, 15.0))),
+    (f.Slow, 2, _of(for_s=(5.0, 60.0), by_s=(0.2, 0.5, 2.0))),
+    (f.ClientCut, 2, _of(for_s=(2.0, 10.0, 45.0, 60.0, 200.0))),
+    (f.Drought, 2, _of(for_s=(5.0, 60.0, 700.0))),
+    (f.LaunchErrors, 2, _of(calls=(1, 2, 3), retry_after_s=(0.0, 1.0, 30.0))),
+    (f.BadMachines, 2, _of(machines=(1, 2), how=("dark", "refuses", "fatal"))),
+    (f.TerminateErrors, 1, _of(for_s=(5.0, 60.0))),
+    (f.WatchError, 1, _of()),
+    (f.Echo, 2, _of()),
+    (f.Resize, 2, _resize),
+)

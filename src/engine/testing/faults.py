@@ -1,0 +1,173 @@
+"""Everything that a simulated run may suffer, one frozen type each: a list of them can be written down and shortened.
+
+Each happens ``at_s``: of the run, or after the nth event of a name (``after=("generation_lost", 1)``), which hits the
+windows of milliseconds that times drawn at large would miss. ``who`` is a share of the machines that are there then,
+in the order of their births (0.0 the oldest), or "head", the rank 0 of the latest generation, or "newest".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Who = float | Literal["head", "newest"]
+Way = Literal["both", "out", "in"]  # to the node, to the client
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fault:
+    at_s: float
+    after: tuple[str, int] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice(_Fault):
+    """The cloud will take a machine in ``seconds``; the node learns it, or the provider says it, or both do."""
+
+    who: Who
+    seconds: float = 120.0
+    by: Literal["node", "cloud", "both"] = "node"
+    then: Literal["dies", "withdrawn", "nothing"] = "dies"
+    after_s: float = 120.0  # until then happens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Death(_Fault):
+    """A machine ends. ``silent``: nobody closes its connections. ``told_s``: when the provider says so; None: never."""
+
+    who: Who
+    silent: bool = False
+    told_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outage(_Fault):
+    """A share of all machines ends at once."""
+
+    share: float
+    silent: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reset(_Fault):
+    """A connection is closed; both ends live."""
+
+    who: Who
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaemonDeath(_Fault):
+    """The executor on a node dies with its workers, the machine does not; ``restarts``: another one takes its place."""
+
+    who: Who
+    restarts: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerDeath(_Fault):
+    """A process that runs a task is killed by somebody."""
+
+    who: Who
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition(_Fault):
+    """Nothing crosses between the client and one node, in one direction or both; what was sent arrives afterwards."""
+
+    who: Who
+    for_s: float
+    way: Way = "both"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Freeze(_Fault):
+    """A machine stops for a while, and goes on."""
+
+    who: Who
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slow(_Fault):
+    """Everything takes ``by_s`` longer between the client and one node."""
+
+    who: Who
+    for_s: float
+    by_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientCut(_Fault):
+    """The client's own network is gone: no node, and no provider, can be reached."""
+
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drought(_Fault):
+    """The cloud has no further machines."""
+
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchErrors(_Fault):
+    """The next launch calls fail; ``retry_after_s`` None: the provider says that trying again is of no use."""
+
+    calls: int
+    retry_after_s: float | None = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadMachines(_Fault):
+    """The next machines boot never, or boot and refuse every connection (for good if ``fatal``)."""
+
+    machines: int
+    how: Literal["dark", "refuses", "fatal"] = "refuses"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TerminateErrors(_Fault):
+    """The provider's terminate call fails for a while."""
+
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchError(_Fault):
+    """The provider's stream of events breaks once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Echo(_Fault):
+    """Reports of the past reach the pool a second time, as if they were new."""
+
+    reports: int = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resize(_Fault):
+    """The user wants another number of nodes."""
+
+    wanted: int
+
+
+Fault = (
+    Notice
+    | Death
+    | Outage
+    | Reset
+    | DaemonDeath
+    | WorkerDeath
+    | Partition
+    | Freeze
+    | Slow
+    | ClientCut
+    | Drought
+    | LaunchErrors
+    | BadMachines
+    | TerminateErrors
+    | WatchError
+    | Echo
+    | Resize
+)

@@ -1,0 +1,104 @@
+"""A machine of a simulation: its power, its line to the client, and what runs on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from typing import TYPE_CHECKING
+
+from .daemon import Daemon
+from .network import OUT, Line
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from ...providers.base import MachineId
+    from .site import Site
+
+
+class Host:
+    """One machine: its power, its line to the client, and what runs on it."""
+
+    def __init__(self, site: Site, number: int, machine: MachineId) -> None:
+        self.site, self.number, self.machine = site, number, machine
+        self.address = f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"
+        self.on = False
+        self.dead = False  # and never on again
+        self.frozen = 0
+        self.daemon: Daemon | None = None
+        self.connected = False  # the client's session is on a circuit
+        self.refuses: str | None = None  # every connection, and why; see `faults.BadMachines`
+        self.line = Line(
+            site.loop, site.dice.of("line", number), site.dice.within(site.scenario.cloud.latency_s, "lat", number)
+        )
+        self.line.changed = self.changed
+        self.watch: Callable[[], None] = lambda: None  # the client's connection: something may be wrong, or right again
+        self._deferred: list[Callable[[], None]] = []
+        self._ports = count(20_000)
+
+    def boot(self) -> None:
+        if not self.dead:
+            self.on = True
+            self.daemon = Daemon(self)
+
+    @property
+    def healthy(self) -> bool:
+        """A heartbeat would be answered."""
+        return self.on and not self.frozen and self.daemon is not None and self.line.open
+
+    def changed(self) -> None:
+        """Its power, its line, or its circuit."""
+        if self.daemon is not None:
+            self.daemon.check_hearing()
+        self.watch()
+
+    def do(self, work: Callable[[], None]) -> None:
+        """Now; when the machine goes on, if it is frozen; never, if it is off."""
+        if self.frozen:
+            self._deferred.append(work)
+        elif self.on:
+            work()
+
+    def later(self, delay_s: float, work: Callable[[], None]) -> asyncio.TimerHandle:
+        return self.site.loop.call_later(delay_s, self.do, work)
+
+    def freeze(self) -> None:
+        self.frozen += 1
+        self.changed()
+
+    def thaw(self) -> None:
+        self.frozen -= 1
+        if not self.frozen:
+            deferred, self._deferred = self._deferred, []
+            for work in deferred:
+                self.do(work)
+        self.changed()
+
+    def power_off(self, *, silent: bool) -> None:
+        """The machine ends with everything on it; ``silent``: its connections are not even closed."""
+        self.dead = True
+        if not self.on:
+            return
+        self.on = False
+        self.site.referee.fell(self)
+        self._deferred.clear()
+        daemon, self.daemon = self.daemon, None
+        if daemon is not None:
+            daemon.vanish()
+        circuit = self.line.circuit
+        if circuit is not None:
+            circuit.vanish() if silent else circuit.close(by=OUT)
+        self.changed()
+
+    def lose_daemon(self, *, restarts: bool) -> None:
+        daemon, self.daemon = self.daemon, None
+        if daemon is not None:
+            daemon.vanish()
+            if self.line.circuit is not None:
+                self.line.circuit.close(by=OUT)
+            if restarts:
+                self.daemon = Daemon(self)
+        self.changed()
+
+    def free_port(self) -> int:
+        return next(self._ports)

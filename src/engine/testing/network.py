@@ -1,0 +1,111 @@
+"""Bytes between the client and its nodes, as a network would carry them: late, in order per connection, or never.
+
+A line is what lies between the client and one machine; a circuit is one connection over it. What is sent into a line
+that is blocked waits and arrives after it, like TCP's repetitions; what is sent into a circuit that has ended is gone.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from random import Random
+
+from .clock import VirtualLoop
+
+OUT, IN = 0, 1  # to the node, to the client
+APART_S = 1e-6  # two arrivals of one circuit
+
+
+class Line:
+    """``changed`` is called when it is blocked or not any more."""
+
+    def __init__(self, loop: VirtualLoop, chance: Random, latency_s: float) -> None:
+        self.loop = loop
+        self.extra_s = 0.0
+        self.circuit: Circuit | None = None
+        self.changed: Callable[[], None] = lambda: None
+        self._chance = chance.random
+        self._latency_s = latency_s
+        self._blocks = [0, 0]
+        self._blocked_at = [0.0, 0.0]
+
+    def blocked(self, way: int) -> bool:
+        return self._blocks[way] > 0
+
+    @property
+    def open(self) -> bool:
+        return not any(self._blocks)
+
+    def delay_s(self) -> float:
+        return self._latency_s * (0.8 + 0.4 * self._chance()) + self.extra_s
+
+    def block(self, *ways: int) -> None:
+        for way in ways:
+            self._blocks[way] += 1
+            if self._blocks[way] == 1:
+                self._blocked_at[way] = self.loop.now
+        self.changed()
+
+    def unblock(self, *ways: int) -> None:
+        for way in ways:
+            self._blocks[way] -= 1
+            if not self._blocks[way] and self.circuit is not None:
+                self.circuit.release(way, self.repetition_s(way))
+        self.changed()
+
+    def repetition_s(self, way: int) -> float:
+        """How long after a block TCP tries again: its pauses double."""
+        return self.delay_s() + 0.5 * self._chance() * min(self.loop.now - self._blocked_at[way], 30.0)
+
+
+class Circuit:
+    """One connection. ``hear`` and ``ended`` are the two ends', by the way that leads to them."""
+
+    def __init__(self, line: Line) -> None:
+        self.line = line
+        self.hear: list[Callable[[bytes], None]] = [lambda data: None, lambda data: None]  # noqa: ARG005
+        self.ended: list[Callable[[], None]] = [lambda: None, lambda: None]
+        self.closed = False
+        self._due = [0.0, 0.0]
+        self._under_way: tuple[deque[bytes], deque[bytes]] = (deque(), deque())
+        self._held = [0, 0]  # that should have arrived
+        line.circuit = self
+
+    def send(self, way: int, data: bytes) -> None:
+        if not self.closed:
+            self._under_way[way].append(data)
+            self._later(way, self.line.delay_s())
+
+    def close(self, by: int | None = None) -> None:
+        """Nothing arrives any more. The other end learns it (``by``: the way to who closed; None: both learn it)."""
+        if self.closed:
+            return
+        self.closed = True
+        for way in (OUT, IN):
+            if way != by and not self.line.blocked(way):  # who is cut off hears nothing, until it asks
+                self.line.loop.call_later(self.line.delay_s(), self.ended[way])
+        self.line.changed()
+
+    def vanish(self) -> None:
+        """The node's end is gone, and nobody says so."""
+        self.closed = True
+
+    def release(self, way: int, after_s: float) -> None:
+        """The line is open again: what was held arrives."""
+        held, self._held[way] = self._held[way], 0
+        for _ in range(held):
+            self._later(way, after_s)
+
+    def _later(self, way: int, delay_s: float) -> None:
+        due = max(self._due[way] + APART_S, self.line.loop.now + delay_s)
+        self._due[way] = due
+        self.line.loop.call_at(due, self._arrive, way)
+
+    def _arrive(self, way: int) -> None:
+        """Whatever is first in line."""
+        if self.closed:
+            return
+        if self.line.blocked(way):
+            self._held[way] += 1
+        else:
+            self.hear[way](self._under_way[way].popleft())

@@ -1,0 +1,161 @@
+"""A worker process, as a simulation plays it: it reads runs in order and does what the scenario says of their job."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from ..wire.messages import Cause, Done, Failed, Run, Value
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from .daemon import Daemon
+    from .scenario import Job
+
+LEAVES_S = 0.005  # a fresh process, after its answer
+POISON_S = 0.02
+
+
+class Process:
+    def __init__(self, daemon: Daemon, worker: int, *, fresh: bool) -> None:
+        self.daemon, self.id, self.fresh = daemon, worker, fresh
+        self.runs: Run | None = None
+        self._unread: deque[Run] = deque()
+        self._ends: asyncio.TimerHandle | None = None
+        self._meeting: Meeting | None = None
+        self._stopped = False
+
+    def deliver(self, run: Run, body: bytes) -> None:  # noqa: ARG002 (the real one reads the body)
+        self._unread.append(run)
+        if self.runs is None:
+            self._next()
+
+    @property
+    def busy(self) -> bool:
+        return self.runs is not None
+
+    def take_back(self) -> list[int]:
+        """What it has not read, oldest first."""
+        unread = [run.attempt for run in self._unread]
+        self._unread.clear()
+        return unread
+
+    def stop(self) -> None:
+        """It is no more; nothing of it runs from now on."""
+        self._stopped = True
+        run = self._over("stopped")
+        if run is not None and self._meeting is not None:
+            self._meeting.leave(self)
+
+    def die(self, cause: Cause, code: int, detail: str) -> None:
+        self.daemon.gone(self, cause, code, detail)
+
+    def peers_are_here(self, takes_s: float) -> None:
+        self._ends = self.daemon.host.later(takes_s, self._finish)
+
+    def a_peer_is_gone(self, notice_s: float | None) -> None:
+        """It hangs, or (after ``notice_s``) raises what its framework says then."""
+        if self._ends is not None:
+            self._ends.cancel()
+            self._ends = None
+        if notice_s is not None:
+            self._ends = self.daemon.host.later(notice_s, lambda: self._finish(raises="Connection closed by peer"))
+
+    def _next(self) -> None:
+        self.runs = run = self._unread.popleft()
+        site, host = self.daemon.site, self.daemon.host
+        job = site.jobs[run.job]
+        site.referee.began(host, run.attempt)
+        if job.ends == "poison":
+            self._ends = host.later(POISON_S, lambda: self._poison(run.attempt))
+        elif job.ends == "hangs":
+            pass
+        elif job.ranks and job.collective:
+            self._meeting = site.meeting(run.attempt)
+            self._meeting.enter(self, job)
+        elif job.ends == "dies":
+            self._ends = host.later(job.takes_s, self._exit)
+        else:
+            self._ends = host.later(job.takes_s, self._finish)
+
+    def _finish(self, raises: str | None = None) -> None:
+        if self._stopped or self.runs is None:
+            return
+        job = self.daemon.site.jobs[self.runs.job]
+        if raises is None and job.ends == "raises":
+            raises = "its own"
+        if raises is None and job.ends == "dies":
+            self._exit()
+            return
+        run = self._over("returned" if raises is None else "raised")
+        if run is None:
+            return
+        if self._meeting is not None:
+            self._meeting.finished(self)
+            self._meeting = None
+        took_us = int(job.takes_s * 1e6)
+        if raises is None:
+            message: Done | Failed = Done(run.attempt, self._value(run, job), took_us)
+        else:
+            message = Failed(run.attempt, "call", "builtins.RuntimeError", raises, "", None, took_us)
+        self.daemon.finished(self, message)
+        if self.fresh:
+            self.daemon.host.later(LEAVES_S, lambda: self.die(Cause.EXIT, 0, "its process exited with status 0"))
+        elif self._unread and not self.busy:
+            self._next()
+
+    def _poison(self, attempt: int) -> None:
+        site, host = self.daemon.site, self.daemon.host
+        site.referee.jobs.poisoned(host, attempt)
+        site.cloud.fell(host.machine, "its kernel panicked", told_s=None)
+
+    def _exit(self) -> None:
+        self.die(Cause.EXIT, 3, "its process exited with status 3")
+
+    def _value(self, run: Run, job: Job) -> Value:
+        """Named after its attempt, so that another's cannot pass for it."""
+        name = f"result-{run.attempt}"
+        if job.large:
+            self.daemon.blobs.add(name)
+            return Value(b"", None, name)
+        return Value(name.encode())
+
+    def _over(self, how: str) -> Run | None:
+        run, self.runs = self.runs, None
+        if self._ends is not None:
+            self._ends.cancel()
+            self._ends = None
+        if run is not None:
+            self.daemon.site.referee.ended(self.daemon.host, run.attempt, how)
+        return run
+
+
+class Meeting:
+    """The ranks of one generation, which need each other: all begin before one ends, and none ends without the rest."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._ranks: dict[Process, Job] = {}
+        self._came = 0
+        self._broken = False
+
+    def enter(self, process: Process, job: Job) -> None:
+        self._ranks[process] = job
+        self._came += 1
+        if self._broken:
+            process.a_peer_is_gone(job.peers_notice_s)
+        elif self._came == self._size:
+            for each, theirs in list(self._ranks.items()):
+                each.peers_are_here(theirs.takes_s)
+
+    def finished(self, process: Process) -> None:
+        """It has its result: whoever goes now has not been waited for."""
+        self._ranks.pop(process, None)
+
+    def leave(self, process: Process) -> None:
+        """Before its end: the rest cannot end either."""
+        if self._ranks.pop(process, None) is not None and not self._broken:
+            self._broken = True
+            for each, job in list(self._ranks.items()):
+                each.a_peer_is_gone(job.peers_notice_s)

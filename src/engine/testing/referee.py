@@ -1,0 +1,152 @@
+"""Looks on while a pool is played, and says what promise was broken first. The rules are in `rules`.
+
+They look at the world as it is (which process runs where, which machine costs money) and at what the pool says and
+orders; never into its books. Beside the rules' own numbers:
+
+SIM-9: nothing waits for ever: the pool becomes ready or says why not, every job settles, closing is bounded.
+SIM-17: at rest every ready node has been told of exactly the ready nodes.
+SIM-18: when the pool is closed nothing of it runs: no process on a machine that is reached, no connection.
+SIM-20: no actor fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ...actors.ports import AttemptId, NodeId, Order
+from .rules.jobs import JobRules
+from .rules.nodes import NodeRules
+from .rules.worlds import WorldRules
+
+if TYPE_CHECKING:
+    from ...actors.ports import Ending
+    from ...providers.base import Machine, MachineId
+    from ..wire.messages import Run
+    from .daemon import Daemon
+    from .faults import Fault
+    from .host import Host
+    from .scenario import Job
+    from .site import Site
+
+
+class Violation(Exception):
+    """A promise was broken: ``rule`` says which, the message how."""
+
+    def __init__(self, rule: str, story: str, at_s: float) -> None:
+        super().__init__(f"{rule} at {at_s:.6f} s: {story}")
+        self.rule, self.story, self.at_s = rule, story, at_s
+
+
+class Referee:
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self.jobs = JobRules(site)
+        self.worlds = WorldRules(site)
+        self.nodes = NodeRules(site)
+        self.least_wanted = site.scenario.nodes
+
+    # --- of the pool ------------------------------------------------------------------------------------------------
+
+    def observed(self, event: str, facts: Mapping[str, object]) -> None:
+        """What it tells of itself."""
+        node = facts.get("node")
+        match event:
+            case "node_launching":
+                self.nodes.launched(NodeId(int(str(node))), facts["machine"].id)  # type: ignore[attr-defined]
+            case "node_standby" | "node_ready" | "node_draining":
+                self.nodes.becomes(node, event.removeprefix("node_"))  # type: ignore[arg-type]
+            case "node_lost" | "node_failed" | "node_dismissed":
+                self._over(node, event, str(facts.get("cause", "")))  # type: ignore[arg-type]
+            case "node_noticed":
+                self.jobs.excuse(node)  # type: ignore[arg-type]
+            case "launch_failed":
+                self.nodes.launch_failed(facts["retry_in_s"])  # type: ignore[arg-type]
+            case "network_silent":
+                self.nodes.network_silent()
+            case "generation_started":
+                self.worlds.started(facts["job"], facts["generation"], facts["ranks"])  # type: ignore[arg-type]
+            case "pool_closing":
+                self.nodes.closing = True
+            case "settle_failed":
+                self._site.broken("SIM-20", str(facts["error"]))
+            case _:
+                pass
+
+    def ordered(self, node: NodeId, host: Host, order: Order) -> None:
+        self.nodes.ordered(node)
+        self.jobs.ordered(node, order)
+        if order.world is not None:
+            self.worlds.ordered(node, host, order)
+
+    def settled(self, job: Job, ending: Ending) -> None:
+        self._site.trace("settled", job=job.id, ending=ending)
+        self.jobs.settle(job, ending)
+
+    def settled_all(self, job: Job, endings: Sequence[Ending], generation: int) -> None:
+        self._site.trace("settled_all", job=job.id, generation=generation, endings=endings)
+        self.jobs.settle_all(job, endings, generation)
+
+    def resized(self, wanted: int) -> None:
+        self.nodes.resized(wanted)
+        self.least_wanted = min(self.least_wanted, wanted)
+        self.worlds.resized(wanted)
+
+    def _over(self, node: NodeId, event: str, cause: str) -> None:
+        host = self._site.hosts[self.nodes.seats[node].machine]
+        self.nodes.over(node, event, cause)
+        self.jobs.excuse(node)
+        self.worlds.lost(node, host)
+
+    # --- of the world -----------------------------------------------------------------------------------------------
+
+    def delivered(self, daemon: Daemon, run: Run, *, known: Mapping[bytes, str | None]) -> None:
+        self.jobs.delivered(daemon, run, known)
+        if run.world is not None:
+            self.worlds.delivered(daemon, run, self._site.orders[AttemptId(run.attempt)])
+
+    def began(self, host: Host, attempt: int) -> None:
+        order = self._site.orders[AttemptId(attempt)]
+        self._site.trace("began", attempt=attempt, job=order.task.job, rank=order.rank, host=host.number)
+        self.jobs.began(host, order)
+        if order.world is not None:
+            self.worlds.began(order)
+
+    def ended(self, host: Host, attempt: int, how: str) -> None:
+        order = self._site.orders[AttemptId(attempt)]
+        self._site.trace("ended", attempt=attempt, how=how)
+        self.jobs.ended(host, order, how)
+        if order.world is not None:
+            self.worlds.ended(order)
+
+    def launching(self, count: int) -> None:
+        self.nodes.launching(count)
+
+    def launch_ended(self, count: int, machines: Sequence[Machine]) -> None:
+        self.nodes.launch_ended(count, machines)
+
+    def told_doomed(self, machine: MachineId, source: str, seconds: float | None) -> None:
+        self.nodes.told_doomed(machine, source, seconds)
+
+    def trouble(self, fault: Fault, hosts: Sequence[Host]) -> None:
+        self.nodes.trouble(fault, hosts)
+
+    def fell(self, host: Host) -> None:
+        self.nodes.fell(host)
+
+    # --- from time to time ------------------------------------------------------------------------------------------
+
+    def at_rest(self) -> None:
+        """Nothing more can happen at this instant."""
+        self.worlds.at_rest()
+        self.nodes.at_rest()
+
+    def closed(self) -> None:
+        self.nodes.closed()
+        alive = [attempt for attempt, host in self.jobs.running.items() if host.on and host.line.open]
+        if alive:
+            self._site.broken("SIM-18", f"the pool is closed, and attempts {alive} run on")
+        if self._site.connector.links:
+            self._site.broken(
+                "SIM-18", f"the pool is closed, and connected to nodes {list(self._site.connector.links)}"
+            )

@@ -1,0 +1,150 @@
+"""What is promised of tasks and broadcasts as such: SIM-1, 2, 3, 7 and 8.
+
+SIM-1: a job settles exactly once.
+SIM-2: with what an attempt of its own came to, on the node that it names; a broadcast's by rank, and (restarted) all of
+    its last generation. Nothing runs without the function and the data that it was sent with.
+SIM-3: what runs again had lost its node before, at most ``retries`` times; at-most-once work begins at most once.
+SIM-7: an attempt begins at most once, and beside no more tasks than its node has slots.
+SIM-8: a task that takes its machines down takes at most `QUARANTINE` in a row, whatever its retries.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ....actors.ports import AttemptId, Ending, GaveUp, NodeId, OnLoss, Order, Settled, Verdict
+from ...payload import Received
+from ...wire.messages import Run
+
+if TYPE_CHECKING:
+    from ..daemon import Daemon
+    from ..host import Host
+    from ..scenario import Job
+    from ..site import Site
+
+QUARANTINE = 4
+
+
+class JobRules:
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._broken = site.broken
+        self.settled: set[int] = set()
+        self.running: dict[int, Host] = {}  # attempts, in the world as it is
+        self._sent_to: dict[int, NodeId] = {}
+        self._begun: dict[tuple[int, int], list[int]] = {}  # (job, rank): attempts that began
+        self._how: dict[int, str] = {}  # they ended
+        self._poisoned: Counter[int] = Counter()  # machines that a job took down, unannounced, in a row
+        self._tasks_on: Counter[int] = Counter()
+        self._excused: set[NodeId] = set()  # lost, or noticed: what ran there may run again
+
+    # --- what is sent and what runs -------------------------------------------------------------------------------
+
+    def ordered(self, node: NodeId, order: Order) -> None:
+        self._sent_to[order.attempt] = node
+        job = self._site.jobs[order.task.job]
+        before = self._begun.get((job.id, order.rank), ())
+        for attempt in before:
+            where = self._sent_to[attempt]
+            if where not in self._excused and not self._fenced(job, attempt, order):
+                self._broken("SIM-3", f"job {job.id} runs again, but node {where}, where it began, was not lost")
+        if job.once and before:
+            self._broken("SIM-3", f"job {job.id} is at-most-once, has begun, and is sent again")
+
+    def delivered(self, daemon: Daemon, run: Run, known: Mapping[bytes, str | None]) -> None:
+        if run.function not in known:
+            self._broken("SIM-2", f"attempt {run.attempt} has no function on node {daemon.host.number}")
+        if run.args.blob is not None and run.args.blob not in daemon.blobs:
+            self._broken("SIM-2", f"attempt {run.attempt} has no arguments on node {daemon.host.number}")
+
+    def began(self, host: Host, order: Order) -> None:
+        attempt, job = order.attempt, self._site.jobs[order.task.job]
+        if attempt in self.running or attempt in self._how:
+            self._broken("SIM-7", f"attempt {attempt} of job {job.id} begins a second time")
+        self.running[attempt] = host
+        begun = self._begun.setdefault((job.id, order.rank), [])
+        begun.append(attempt)
+        if job.once and len(begun) > 1:
+            self._broken("SIM-3", f"job {job.id} is at-most-once, and begins a second time")
+        if not job.ranks:
+            if len(begun) > job.retries + 1:
+                self._broken("SIM-3", f"job {job.id} begins {len(begun)} times, with {job.retries} retries")
+            self._tasks_on[host.number] += 1
+            if self._tasks_on[host.number] > self._site.scenario.slots:
+                self._broken("SIM-7", f"node {host.number} runs {self._tasks_on[host.number]} tasks at a time")
+
+    def ended(self, host: Host, order: Order, how: str) -> None:
+        del self.running[order.attempt]
+        self._how[order.attempt] = how
+        if not self._site.jobs[order.task.job].ranks:
+            self._tasks_on[host.number] -= 1
+
+    def poisoned(self, host: Host, attempt: int) -> None:
+        """It has just taken its machine down."""
+        job = self._site.jobs[self._site.orders[AttemptId(attempt)].task.job]
+        if job.ranks:
+            return  # losses in a loop are another matter
+        announced = self._site.referee.nodes.is_noticed(host)
+        self._poisoned[job.id] = 0 if announced else self._poisoned[job.id] + 1
+        if self._poisoned[job.id] > QUARANTINE:
+            self._broken("SIM-8", f"job {job.id} takes down the machine number {self._poisoned[job.id]} in a row")
+
+    def excuse(self, node: NodeId) -> None:
+        self._excused.add(node)
+
+    def _fenced(self, job: Job, attempt: int, order: Order) -> bool:
+        """It ran in a generation that was given up as a whole; resent ranks too, where the pool shrinks under them."""
+        world, before = order.world, self._site.orders[AttemptId(attempt)].world
+        if world is None or before is None or job.on_loss is OnLoss.FAIL:
+            return False
+        if job.on_loss is OnLoss.RESEND and world.size == before.size:
+            return False
+        return before.generation < world.generation
+
+    # --- how it ends ------------------------------------------------------------------------------------------------
+
+    def settle(self, job: Job, ending: Ending) -> None:
+        self._once(job)
+        if isinstance(ending, Settled):
+            self._own(job, ending, 0)
+
+    def settle_all(self, job: Job, endings: Sequence[Ending], generation: int) -> None:
+        self._once(job)
+        for rank, ending in enumerate(endings):
+            if ending.rank != rank:
+                self._broken("SIM-2", f"job {job.id}: an ending of rank {ending.rank} where that of {rank} belongs")
+            if isinstance(ending, GaveUp):
+                continue
+            order = self._own(job, ending, rank)
+            if order is None or order.world is None or job.on_loss is not OnLoss.RESTART or job.once:
+                continue
+            if not ending.generation == order.world.generation == generation:
+                story = f"job {job.id}: rank {rank} ends with generation {order.world.generation} of {generation}"
+                self._broken("SIM-2", story)
+
+    def _once(self, job: Job) -> None:
+        if job.id in self.settled:
+            self._broken("SIM-1", f"job {job.id} settles a second time")
+        self.settled.add(job.id)
+
+    def _own(self, job: Job, ending: Settled, rank: int) -> Order | None:
+        attempt = _attempt_of(ending.outcome)
+        order = self._site.orders.get(AttemptId(attempt))
+        if order is None or order.task.job != job.id or order.rank != rank:
+            self._broken("SIM-2", f"job {job.id}, rank {rank}, settles with attempt {attempt} of another: {ending}")
+            return None
+        if self._sent_to[attempt] != ending.node or order.number != ending.number:
+            self._broken("SIM-2", f"job {job.id} says its result came from elsewhere: {ending}")
+        how = {Verdict.RETURNED: "returned", Verdict.RAISED: "raised"}.get(ending.verdict, "stopped")
+        if self._how.get(attempt, "stopped") != how:  # what was killed before it began has no entry
+            self._broken("SIM-2", f"job {job.id} settles as {ending.verdict}, but it {self._how.get(attempt)}")
+        return order
+
+
+def _attempt_of(outcome: object) -> int:
+    if isinstance(outcome, Received):
+        return int(bytes(outcome.data).removeprefix(b"result-"))
+    message = outcome[0] if type(outcome) is tuple else outcome
+    return int(getattr(message, "attempt", 0))

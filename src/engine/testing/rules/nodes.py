@@ -1,0 +1,322 @@
+"""What is promised of nodes and machines: SIM-6 and 11 to 16.
+
+SIM-6: nothing is sent to a node that is noticed, draining, standing by, or given up.
+SIM-11: with machines to be had, the pool comes back to the number of nodes that is wanted, and to its spares.
+SIM-12: a machine that costs money is a node, about to be one, or being ended; when the pool is closed there is none.
+SIM-13: nothing is replaced twice: no machine is asked for that would be one more than wanted.
+SIM-14: within 5 s of a notice the replacement has been asked for; and none that is reached stands by while fewer work
+    than are wanted.
+SIM-15: no node that lives is given up for a stall or a partition of 3 s, for a closed connection, or because the
+    client's own network is away for less than the lease; nor one that has just booted, within the time it may take.
+SIM-16: a machine that died is known to be lost within 10 s, without a word of the provider; within 13 s if no node
+    was left that could be heard, and others had to be asked.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ....actors.ports import NodeId
+from ....providers.base import Machine, MachineId
+from .. import faults as f
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..host import Host
+    from ..site import Site
+
+REPLACED_S = 5.0
+SEEN_S = 10.0
+ASKED_S = 3.0
+MILD_S = 3.0
+MEMORY_S = 30.0  # what happened to a machine so long ago has no part in its loss now
+ENDED_S = 60.0  # from the end of a node to that of its machine
+BACK_OFF_S = 61.0  # the longest pause before another launch
+PRESENT = {"booting", "ready", "standby"}
+
+
+@dataclass(slots=True, eq=False)
+class Seat:
+    """A node of the pool, as its events tell."""
+
+    node: NodeId
+    machine: MachineId
+    launched_at: float
+    state: str = "booting"  # ready, standby, draining, over
+    over_at: float | None = None
+    notices: dict[str, float] = field(default_factory=dict)  # by source, since when the pool has heard
+
+    @property
+    def present(self) -> bool:
+        return self.state in PRESENT and not self.notices
+
+
+class NodeRules:
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._broken = site.broken
+        self.wanted = site.scenario.nodes
+        self.gave_up_at = float("-inf")  # the pool said that it will not launch any more
+        self.closing = False
+        self._resized_at = -1.0
+        self._fewer_by = 0
+        self.seats: dict[NodeId, Seat] = {}
+        self._by_machine: dict[MachineId, Seat] = {}
+        self._present = 0  # seats that are
+        self._launching = 0
+        self._returned, self._returned_at = 0, -1.0  # seats whose notices were withdrawn at one instant
+        self._failed_at = float("-inf")
+        self._flapped_at = float("-inf")
+        self._silent_at = float("-inf")
+        self._orphans: deque[tuple[float, MachineId]] = deque()  # by when they must have ended
+        self._troubles: dict[MachineId, list[tuple[float, f.Fault]]] = {}
+        self._all_troubles: deque[tuple[float, f.Fault]] = deque(maxlen=256)
+        self._early: dict[MachineId, dict[str, float]] = {}  # notices of machines that are no nodes yet
+        self._changed = False  # a node's state has, since the last rest
+        self._falls: deque[float] = deque(maxlen=64)  # of machines
+        self._given_up: dict[MachineId, bool] = {}  # and whether it could be reached then
+
+    @property
+    def total(self) -> int:
+        """Machines that are wanted."""
+        return self.wanted + self._site.scenario.spare
+
+    @property
+    def _now(self) -> float:
+        return self._site.loop.now
+
+    def resized(self, wanted: int) -> None:
+        """What had been decided at this very instant may still be asked for."""
+        self._fewer_by = max(0, self.wanted - wanted) + (self._fewer_by if self._resized_at == self._now else 0)
+        self._resized_at = self._now
+        self.wanted = wanted
+
+    # --- launching --------------------------------------------------------------------------------------------------
+
+    def launching(self, count: int) -> None:
+        self._launching += count
+        present = self._present - (self._returned if self._returned_at == self._now else 0)
+        total = self.total + (self._fewer_by if self._resized_at == self._now else 0)
+        if present + self._launching > total and not self.closing:
+            counts = f"{present} present, {self._launching} coming, {total} wanted"
+            self._broken("SIM-13", f"{count} machines asked for: {counts}")
+
+    def launch_ended(self, count: int, machines: Sequence[Machine]) -> None:
+        self._launching -= count
+        for machine in machines:
+            self._orphans.append((self._now + 1.0, machine.id))
+
+    def launch_failed(self, retry_in_s: float | None) -> None:
+        self._failed_at = self._now
+        if retry_in_s is None:
+            self.gave_up_at = self._now
+
+    # --- a node's life ----------------------------------------------------------------------------------------------
+
+    def launched(self, node: NodeId, machine: MachineId) -> None:
+        self.seats[node] = self._by_machine[machine] = seat = Seat(node, machine, self._now)
+        seat.notices.update(self._early.pop(machine, {}))
+        self._present += seat.present
+
+    def becomes(self, node: NodeId, state: str) -> None:
+        seat = self.seats[node]
+        self._present -= seat.present
+        seat.state = state
+        self._present += seat.present
+        self._changed = True
+
+    def over(self, node: NodeId, event: str, cause: str) -> None:
+        """It was lost, failed or dismissed."""
+        seat = self.seats[node]
+        host = self._site.hosts[seat.machine]
+        if seat.state in {"ready", "standby"}:
+            self._flapped_at = self._now
+        early = self._now - seat.launched_at < self._site.scenario.boot_timeout_s
+        if event == "node_failed" and early and host.healthy and host.refuses is None and not seat.notices:
+            self._broken("SIM-15", f"node {node} has just booted, and is given up ({cause})")
+        if event == "node_lost":
+            self._given_up[seat.machine] = host.healthy and host.connected
+            if host.on and host.daemon is not None and not seat.notices:
+                self._judge_loss(seat, cause)
+        seat.over_at = self._now
+        self.becomes(node, "over")
+        self._orphans.append((self._now + ENDED_S, seat.machine))
+
+    def given_up_unreached(self, host: Host) -> bool:
+        """The pool gave it up while it could not be reached; what runs there may, until its lease has passed."""
+        return self._given_up.get(host.machine) is False
+
+    def ordered(self, node: NodeId) -> None:
+        seat = self.seats[node]
+        if seat.state != "ready":
+            self._broken("SIM-6", f"work is sent to node {node}, which is {seat.state}")
+        if any(at < self._now for at in seat.notices.values()):
+            self._broken("SIM-6", f"work is sent to node {node}, of which there is a notice")
+
+    def network_silent(self) -> None:
+        self._silent_at = self._now
+
+    def _judge_loss(self, seat: Seat, cause: str) -> None:
+        """It lives, and nothing announced its end: had it been out of reach for long enough?"""
+        since = self._now - MEMORY_S
+        troubles = [fault for at, fault in self._troubles.get(seat.machine, ()) if _over_at(at, fault) > since]
+        cuts = [
+            fault for at, fault in self._all_troubles if isinstance(fault, f.ClientCut) and at + fault.for_s > since
+        ]
+        if len(troubles) > 1 or (troubles and cuts) or len(cuts) > 1:
+            return
+        if troubles and not _is_mild(troubles[0]):
+            return
+        if cuts and cuts[0].for_s > self._site.scenario.lease_s - SEEN_S:
+            return
+        self._broken(
+            "SIM-15", f"node {seat.node} lives and is given up ({cause}) after {troubles or cuts or 'nothing'}"
+        )
+
+    # --- notices ----------------------------------------------------------------------------------------------------
+
+    def told_doomed(self, machine: MachineId, source: str, seconds: float | None) -> None:
+        """The pool is being told so."""
+        seat = self._by_machine.get(machine)
+        if seat is None:
+            self._early.setdefault(machine, {})[source] = self._now
+            return
+        if seat.state not in PRESENT:
+            return
+        self._changed = True
+        self._present -= seat.present
+        if seconds is None:
+            seat.notices.pop(source, None)
+            self._returned = 1 + (self._returned if self._returned_at == self._now else 0)
+            self._returned_at = self._now
+        else:
+            seat.notices.setdefault(source, self._now)
+            self._site.loop.call_later(REPLACED_S, self._replaced, seat)
+        self._present += seat.present
+
+    def is_noticed(self, host: Host) -> bool:
+        seat = self._by_machine.get(host.machine)
+        return seat is not None and bool(seat.notices)
+
+    def _replaced(self, seat: Seat) -> None:
+        if not seat.notices or self.closing:
+            return
+        coming = self._present + self._launching
+        waits = self._now - max(self._failed_at, self._flapped_at) < BACK_OFF_S or self.gave_up_at > 0
+        if coming < self.total and not waits:
+            self._broken(
+                "SIM-14", f"node {seat.node} was noticed 5 s ago: {coming} of {self.total} are there or coming"
+            )
+
+    # --- troubles ---------------------------------------------------------------------------------------------------
+
+    def troubled(self, since: float) -> bool:
+        """There was more than the one trouble, from a while before ``since`` on."""
+        recent = [fault for at, fault in self._all_troubles if _over_at(at, fault) > since - MEMORY_S]
+        falls = sum(at > since - MEMORY_S for at in self._falls)
+        return len(recent) > 1 or falls > 1 or any(not isinstance(fault, f.Death | f.Notice) for fault in recent)
+
+    def stands_by(self) -> bool:
+        """A node does, and can be reached."""
+        return self._site.scenario.spare > 0 and any(
+            seat.state == "standby" and not seat.notices and self._site.hosts[seat.machine].connected
+            for seat in self.seats.values()
+        )
+
+    def trouble(self, fault: f.Fault, hosts: Sequence[Host]) -> None:
+        self._all_troubles.append((self._now, fault))
+        for host in hosts:
+            self._troubles.setdefault(host.machine, []).append((self._now, fault))
+
+    def fell(self, host: Host) -> None:
+        """A machine is gone, and what was connected to it with it."""
+        self._falls.append(self._now)
+        seat = self._by_machine.get(host.machine)
+        if seat is not None and seat.state in {"ready", "standby", "draining"}:
+            self._site.loop.call_later(SEEN_S, self._seen, seat, self._now, SEEN_S)
+
+    def _seen(self, seat: Seat, fell_at: float, within_s: float) -> None:
+        if seat.state == "over" or self.closing or self._site.cut:
+            return
+        for at, fault in self._all_troubles:
+            if isinstance(fault, f.ClientCut | f.Slow) and at + fault.for_s > fell_at - SEEN_S:
+                return
+        blind = self._site.scenario.witness != "others"
+        if blind and self._silent_at > fell_at - self._site.scenario.lease_s:
+            return  # every connection is silent, and nobody else can be asked: it may be the client's own network
+        if self._silent_at > fell_at and within_s == SEEN_S:
+            self._site.loop.call_later(ASKED_S, self._seen, seat, fell_at, SEEN_S + ASKED_S)
+            return
+        self._broken(
+            "SIM-16", f"the machine of node {seat.node} fell {within_s:g} s ago, and it counts as {seat.state}"
+        )
+
+    # --- the books --------------------------------------------------------------------------------------------------
+
+    def at_rest(self) -> None:
+        if self._changed:
+            self._changed = False
+            self._check_spares()
+        while self._orphans and self._orphans[0][0] <= self._now:
+            _, machine = self._orphans.popleft()
+            seat = self._by_machine.get(machine)
+            wanted = seat is not None and (seat.over_at is None or seat.over_at > self._now - ENDED_S)
+            if machine not in self._site.cloud.alive or self.closing or wanted:
+                continue
+            if self._site.cloud.terminate_errors or self._site.cut or self._recently_unreachable():
+                self._orphans.append((self._now + ENDED_S, machine))
+                return
+            self._broken("SIM-12", f"machine {machine} costs money, and nobody wants it")
+
+    def _check_spares(self) -> None:
+        spares = [seat for seat in self.seats.values() if seat.state == "standby"] if self._site.scenario.spare else ()
+        if not spares or self.closing:
+            return
+        working = sum(seat.state == "ready" and not seat.notices for seat in self.seats.values())
+        idle = [seat.node for seat in spares if not seat.notices and self._site.hosts[seat.machine].connected]
+        if working < self.wanted and idle:
+            self._broken("SIM-14", f"{working} of {self.wanted} nodes work, and {idle} stand by")
+
+    def rested(self) -> None:
+        """All faults have passed, and time enough."""
+        ready = sum(seat.state == "ready" for seat in self.seats.values())
+        if ready != self.wanted:
+            self._broken("SIM-11", f"{ready} nodes are ready, {self.wanted} are wanted")
+        extra = [machine for machine in self._site.cloud.alive if not self._serves(machine)]
+        if extra:
+            self._broken("SIM-12", f"machines {extra} cost money, and are no nodes")
+
+    def closed(self) -> None:
+        if self._site.cloud.alive:
+            self._broken("SIM-12", f"the pool is closed, and {len(self._site.cloud.alive)} machines cost money")
+
+    def _serves(self, machine: MachineId) -> bool:
+        seat = self._by_machine.get(machine)
+        return seat is not None and seat.state in {"ready", "standby"}
+
+    def _recently_unreachable(self) -> bool:
+        return any(
+            isinstance(fault, f.ClientCut | f.TerminateErrors) and at + fault.for_s > self._now - 2 * ENDED_S
+            for at, fault in self._all_troubles
+        )
+
+
+def _is_mild(fault: f.Fault) -> bool:
+    """Alone, it is no reason to give a node up."""
+    match fault:
+        case f.Reset() | f.WorkerDeath():
+            return True
+        case f.Partition(for_s=for_s) | f.Freeze(for_s=for_s):
+            return for_s <= MILD_S
+        case f.Slow(by_s=by_s):
+            return by_s <= 0.5
+        case _:
+            return False
+
+
+def _over_at(at: float, fault: f.Fault) -> float:
+    return math.inf if isinstance(fault, f.DaemonDeath) else at + float(getattr(fault, "for_s", 0.0))

@@ -1,0 +1,227 @@
+"""What is promised of a broadcast's world: SIM-4, 5, 10 and 19.
+
+SIM-4: the ranks of a generation are 0..N-1, on nodes that are all different, and every rank is told the same world: one
+    head, rank 0's node, and a port that was free there and serves no other generation.
+SIM-5: no rank begins while one of an older generation runs, but on a node that was given up because it could not be
+    reached; and there too it ends, at the latest when the lease does.
+SIM-10: a generation has fewer nodes than the one before only where the user allowed it, and has waited for it.
+SIM-19: with a spare node at hand, and no other trouble, the next generation begins within 5 s of a loss being known.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+
+from ....actors.ports import NodeId, OnLoss, Order, World
+
+if TYPE_CHECKING:
+    from ...wire.messages import Run
+    from ..daemon import Daemon
+    from ..host import Host
+    from ..site import Site
+
+ALL_UP_TO = 64  # ranks of a world that are all looked at; of larger ones a sample
+SLACK_S = 5.0
+RECOVERED_S = 5.0
+
+
+class WorldRules:
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._broken = site.broken
+        self.head: Host | None = None  # of the latest generation
+        self.generations = 0
+        self.recoveries_s: list[float] = []  # from a node's loss to its broadcast's next generation
+        self._worlds: dict[tuple[int, int], World] = {}  # by job and generation
+        self._ranks: dict[tuple[int, int], set[int]] = {}  # that were sent
+        self._fresh: list[tuple[int, int, tuple[int, ...]]] = []  # generations since the last rest, with their ranks
+        self._running: dict[int, dict[int, dict[int, Order]]] = {}  # by job, generation and attempt
+        self._ports: set[tuple[str, int]] = set()
+        self._lost_at: dict[int, float] = {}  # by job: the first loss since its last generation
+        self._warm_at: dict[int, float] = {}  # the same, if a node stood by and one was lost
+        self._smallest: dict[int, int] = {}  # by job: what a resize since its last generation allows
+        self._stale: deque[tuple[float, Host, NodeId]] = deque()  # given up with work on it; by when that has ended
+
+    # --- a generation -----------------------------------------------------------------------------------------------
+
+    def started(self, job: int, generation: int, ranks: tuple[int, ...]) -> None:
+        self.generations += 1
+        self._fresh.append((job, generation, ranks))  # its orders follow
+
+    def ordered(self, node: NodeId, host: Host, order: Order) -> None:
+        world = order.world
+        assert world is not None
+        key = (order.task.job, world.generation)
+        known = self._worlds.setdefault(key, world)
+        ranks = self._ranks.setdefault(key, set())
+        if world is not known and world != known:
+            self._broken("SIM-4", f"job {key[0]}, generation {key[1]}: rank {order.rank} gets another world")
+        if not ranks:
+            self._begin(key[0], world)
+        if order.rank in ranks or not 0 <= order.rank < world.size:
+            self._broken(
+                "SIM-4", f"job {key[0]}, generation {key[1]}: rank {order.rank} of {world.size} twice, or none"
+            )
+        ranks.add(order.rank)
+        if world.nodes[order.rank // world.ranks_per_node] != node:
+            self._broken("SIM-4", f"job {key[0]}, generation {key[1]}: rank {order.rank} runs on node {node}")
+        if order.rank == 0:
+            self.head = host
+            if host.address != world.head_address:
+                self._broken("SIM-4", f"job {key[0]}, generation {key[1]}: the head is not at {world.head_address}")
+        if (port := _port_of(order)) is not None:
+            if (host.address, port) in self._ports:
+                self._broken("SIM-4", f"port {port} of {host.address} serves a second generation")
+            self._ports.add((host.address, port))
+
+    def delivered(self, daemon: Daemon, run: Run, order: Order) -> None:
+        """What the rank itself is told."""
+        world = order.world
+        assert world is not None
+        if run.world is None or (world.size > ALL_UP_TO and order.rank % (world.size // 4)):
+            return
+        told: dict[str, Any] = msgpack.unpackb(run.world)
+        here = (told["generation"], told["world_size"], told["rank"], told["head_addr"], told["head_port"])
+        if here != (world.generation, world.size, order.rank, world.head_address, world.head_port):
+            self._broken("SIM-4", f"rank {order.rank} of job {order.task.job} is told {here}")
+        self._check_peers(daemon, order, told.get("peers"))
+        port = _port_of(order)
+        if port is not None and port not in daemon.ports:
+            self._broken("SIM-4", f"port {port} was not free on node {daemon.host.number}")
+
+    def _check_peers(self, daemon: Daemon, order: Order, named: list[dict[str, Any]] | None) -> None:
+        """``named`` by the world; None: they are those of the node's view."""
+        world = order.world
+        assert world is not None
+        peers: list[dict[str, Any]] = msgpack.unpackb(daemon.views[order.attempt])["peers"] if named is None else named
+        seats, hosts = self._site.referee.nodes.seats, self._site.hosts
+        nodes = [node for node in world.nodes for _ in range(world.ranks_per_node)]
+        right = [(rank, hosts[seats[node].machine].address) for rank, node in enumerate(nodes)]
+        if [
+            (peer["rank"], peer["address"] or address) for peer, (_, address) in zip(peers, right, strict=False)
+        ] != right:
+            self._broken("SIM-4", f"rank {order.rank} of job {order.task.job} is told of other peers than {right}")
+        ports = [peer["port"] for peer in peers] if named is not None else []
+        if len(peers) != world.size or (ports and ports[order.rank] != (_port_of(order) or 0)):
+            self._broken("SIM-4", f"rank {order.rank} of job {order.task.job} is told of {len(peers)} peers, {ports}")
+
+    def _begin(self, job: int, world: World) -> None:
+        if len(set(world.nodes)) != len(world.nodes):
+            self._broken("SIM-4", f"job {job}, generation {world.generation}: a node twice in {world.nodes}")
+        scenario, before = self._site.scenario, self._worlds.get((job, world.generation - 1))
+        if before is None:
+            if len(world.nodes) < min(scenario.min, self._site.referee.least_wanted):
+                self._broken("SIM-10", f"job {job} begins on {len(world.nodes)} nodes, of at least {scenario.min}")
+        elif len(world.nodes) < min(len(before.nodes), self._smallest.get(job, len(before.nodes))):
+            since = self._lost_at.get(job, self._site.loop.now)
+            waited_s = self._site.loop.now - since
+            patient = waited_s >= scenario.replace_timeout_s - 1e-6 or self._site.referee.nodes.gave_up_at >= since
+            if scenario.min >= scenario.nodes or not patient or len(world.nodes) < scenario.min:
+                self._broken(
+                    "SIM-10",
+                    f"job {job}, generation {world.generation}: {len(world.nodes)} nodes after {len(before.nodes)}, "
+                    f"{waited_s:.1f} s after the loss",
+                )
+        seats = self._site.referee.nodes.seats
+        lost_at = self._lost_at.get(job)
+        if all(seats[node].state != "over" for node in world.nodes):  # else ranks that were lost are still to be resent
+            self._lost_at.pop(job, None)
+        self._smallest.pop(job, None)
+        warm_at = self._warm_at.pop(job, None)
+        if lost_at is not None and before is not None:
+            self.recoveries_s.append(self._site.loop.now - lost_at)
+            late = warm_at is not None and self._site.loop.now - warm_at > RECOVERED_S
+            if late and not self._site.referee.nodes.troubled(lost_at) and self._alone(job):
+                waited = f"{self._site.loop.now - lost_at:.1f} s after a loss, with a spare node at hand"
+                self._broken("SIM-19", f"job {job}, generation {world.generation} begins {waited}")
+
+    # --- the fence --------------------------------------------------------------------------------------------------
+
+    def began(self, order: Order) -> None:
+        world, job = order.world, order.task.job
+        assert world is not None
+        generations = self._running.setdefault(job, {})
+        if self._site.jobs[job].on_loss is OnLoss.RESTART:
+            older = [
+                each
+                for generation in generations
+                if generation < world.generation
+                for each in generations[generation].values()
+            ]
+            for other in older:
+                self._check_fence(order, other)
+        generations.setdefault(world.generation, {})[order.attempt] = order
+
+    def _check_fence(self, order: Order, other: Order) -> None:
+        host = self._site.referee.jobs.running[other.attempt]
+        if not self._site.referee.nodes.given_up_unreached(host):
+            self._broken(
+                "SIM-5",
+                f"job {order.task.job}: rank {order.rank} of {_generation(order)} begins while rank {other.rank} of "
+                f"{_generation(other)} runs on node {host.number}",
+            )
+
+    def ended(self, order: Order) -> None:
+        generations = self._running[order.task.job]
+        running = generations[_generation(order)]
+        del running[order.attempt]
+        if not running:
+            del generations[_generation(order)]
+
+    def _alone(self, job: int) -> bool:
+        """No other broadcast wants seats."""
+        referee = self._site.referee
+        return not any(of != job and of not in referee.jobs.settled for of, _ in self._worlds)
+
+    def lost(self, node: NodeId, host: Host) -> None:
+        """The pool has given a node up."""
+        now, spare = self._site.loop.now, self._site.referee.nodes.stands_by()
+        for job, world in self._latest():
+            if node in world.nodes:
+                if spare and job not in self._lost_at:
+                    self._warm_at[job] = now
+                else:
+                    self._warm_at.pop(job, None)
+                self._lost_at.setdefault(job, now)
+        if host.on:
+            self._stale.append((now + self._site.scenario.lease_s + SLACK_S, host, node))
+
+    def resized(self, wanted: int) -> None:
+        for job, world in self._latest():
+            self._smallest[job] = min(wanted, self._smallest.get(job, len(world.nodes)))
+
+    def at_rest(self) -> None:
+        for job, generation, ranks in self._fresh:
+            sent = self._ranks.get((job, generation), set())
+            whole = generation == 1 or self._site.jobs[job].on_loss is OnLoss.RESTART
+            if sent != (set(range(self._worlds[job, generation].size)) if whole and sent else set(ranks)):
+                self._broken("SIM-4", f"job {job}, generation {generation}: of ranks {ranks} were sent {sorted(sent)}")
+        self._fresh.clear()
+        now = self._site.loop.now
+        while self._stale and self._stale[0][0] <= now:
+            _, host, node = self._stale.popleft()
+            if any(running is host for running in self._site.referee.jobs.running.values()):
+                self._broken("SIM-5", f"node {node} was given up, and what ran there runs on after its lease")
+
+    def _latest(self) -> list[tuple[int, World]]:
+        latest: dict[int, World] = {}
+        for (job, _), world in self._worlds.items():
+            if job not in self._site.referee.jobs.settled:
+                latest[job] = world
+        return list(latest.items())
+
+
+def _port_of(order: Order) -> int | None:
+    """On which its rank listens."""
+    world = order.world
+    assert world is not None
+    if world.ports:
+        return world.ports[order.rank]
+    return world.head_port if order.rank == 0 else None
+
+
+def _generation(order: Order) -> int:
+    return 0 if order.world is None else order.world.generation

@@ -1,0 +1,92 @@
+"""What a simulated run consists of: the pool, its cloud, its work and its faults; all of it drawn from one number.
+
+A scenario is a value: it can be printed, written by hand, and have faults taken away, and it plays the same every time.
+Chance during the run comes from streams named after what they decide (`Dice`), so that a fault less changes no boot
+time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+from typing import Literal
+
+from ...actors.ports import OnLoss
+from .faults import Fault
+
+Ends = Literal["returns", "raises", "dies", "hangs", "poison"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One task, or a broadcast (``ranks`` per node), and what its function does."""
+
+    id: int
+    at_s: float
+    takes_s: float
+    ends: Ends = "returns"  # poison: takes its machine down as soon as it runs
+    once: bool = False
+    retries: int = 3
+    max_restarts: int = 0  # of a broadcast, whose ranks then fail in so many generations
+    on: int | None = None
+    queue_timeout_s: float | None = None
+    timeout_s: float | None = None
+    cancel_after_s: float | None = None
+    large: bool = False  # its arguments and its result travel as blobs
+    fresh: bool = False  # in a process of its own
+    ranks: int = 0  # per node; 0: not a broadcast
+    on_loss: OnLoss = OnLoss.RESTART
+    collective: bool = True
+    listens: bool = False  # every rank has a port of its own
+    peers_notice_s: float | None = None  # a rank whose peer is gone raises after so long; None: it hangs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloudSpec:
+    """Seconds are ranges that each launch, machine or line draws from."""
+
+    launch_s: tuple[float, float] = (0.2, 3.0)
+    boot_s: tuple[float, float] = (5.0, 40.0)
+    connect_s: tuple[float, float] = (0.05, 0.3)
+    latency_s: tuple[float, float] = (0.0005, 0.05)
+    terminate_s: tuple[float, float] = (0.1, 5.0)
+    kill_s: tuple[float, float] = (0.002, 0.05)  # a process tree, until that is proved
+    capacity: int = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    seed: int
+    nodes: int
+    min: int
+    max: int
+    spare: int = 0
+    slots: int = 1
+    launch_retries: int = 5
+    announce: bool = True  # somebody watches single tasks
+    boot_timeout_s: float = 600.0
+    replace_timeout_s: float = 600.0
+    lease_s: float = 120.0
+    cloud: CloudSpec = field(default_factory=CloudSpec)
+    jobs: tuple[Job, ...] = ()
+    faults: tuple[Fault, ...] = ()
+    witness: Literal["none", "machines", "others"] = "others"  # who is asked whether anybody answers
+    close_at_s: float | None = None  # the user leaves then, whatever still runs; None: when all is done
+
+
+class Dice:
+    """Streams of chance, each its own: what one draws does not shift another."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._streams: dict[tuple[str | int, ...], Random] = {}
+
+    def of(self, *names: str | int) -> Random:
+        stream = self._streams.get(names)
+        if stream is None:
+            stream = self._streams[names] = Random(f"{self._seed}/{'/'.join(map(str, names))}")  # noqa: S311
+        return stream
+
+    def within(self, range_: tuple[float, float], *names: str | int) -> float:
+        least, most = range_
+        return least + (most - least) * self.of(*names).random()

@@ -1,0 +1,59 @@
+"""The smallest scenario that still breaks a promise: fewer faults, fewer jobs, shorter lists to read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from .scenario import Scenario
+
+T = TypeVar("T")
+
+TRIES = 400  # runs at most; of 20 ms
+
+
+def shrink(scenario: Scenario, breaks: Callable[[Scenario], bool], *, tries: int = TRIES) -> Scenario:
+    """``scenario`` with as few faults, then as few jobs, as still make it ``breaks``.
+
+    What is left is minimal if the tries sufficed: without any one of its faults or jobs, ``breaks`` says no.
+    """
+    left = _Tries(breaks, tries)
+    faults = smallest(scenario.faults, lambda some: left.spend(replace(scenario, faults=tuple(some))))
+    scenario = replace(scenario, faults=tuple(faults))
+    jobs = smallest(scenario.jobs, lambda some: left.spend(replace(scenario, jobs=tuple(some))))
+    scenario = replace(scenario, jobs=tuple(jobs))
+    again = smallest(scenario.faults, lambda some: left.spend(replace(scenario, faults=tuple(some))))
+    return replace(scenario, faults=tuple(again))
+
+
+def smallest(items: Sequence[T], breaks: Callable[[Sequence[T]], bool]) -> list[T]:
+    """Some of ``items``, in their order, that ``breaks`` holds for, and for none with one item less (ddmin)."""
+    kept = list(items)
+    if kept and breaks([]):
+        return []
+    pieces = 2
+    while len(kept) > 1:
+        size = -(-len(kept) // pieces)
+        for start in range(0, len(kept), size):
+            rest = kept[:start] + kept[start + size :]
+            if breaks(rest):
+                kept, pieces = rest, max(2, pieces - 1)
+                break
+        else:
+            if pieces >= len(kept):
+                break
+            pieces = min(len(kept), 2 * pieces)
+    return kept
+
+
+class _Tries:
+    """Says no when they are used up."""
+
+    def __init__(self, breaks: Callable[[Scenario], bool], tries: int) -> None:
+        self._breaks = breaks
+        self._left = tries
+
+    def spend(self, scenario: Scenario) -> bool:
+        self._left -= 1
+        return self._left >= 0 and self._breaks(scenario)

@@ -1,0 +1,83 @@
+"""What the parts of one simulated run share: its clock, its chance, its machines, and who watches."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from ...actors.ports import AttemptId, Finished, JobId, Order, Report, Returned, Started
+from ..remote.views import Views
+from .cloud import ScriptedCloud
+from .connection import Connector
+from .network import IN, OUT
+from .processes import Meeting
+from .referee import Referee, Violation
+from .scenario import Dice, Job, Scenario
+from .trace import Trace
+
+if TYPE_CHECKING:
+    from ...providers.base import MachineId
+    from .clock import VirtualLoop
+    from .host import Host
+
+ECHOES_KEPT = 64
+
+
+class Site:
+    def __init__(self, loop: VirtualLoop, scenario: Scenario, trace: Trace) -> None:
+        self.loop, self.scenario, self.trace = loop, scenario, trace
+        self.dice = Dice(scenario.seed)
+        self.jobs: dict[int, Job] = {job.id: job for job in scenario.jobs}
+        self.hosts: dict[MachineId, Host] = {}
+        self.orders: dict[int, Order] = {}  # every attempt that was ever sent
+        self.views = Views("simulated", scenario.slots)
+        self.violation: Violation | None = None  # the first
+        self.referee = Referee(self)
+        self.cloud = ScriptedCloud(self)
+        self.connector = Connector(self)
+        self.past: deque[tuple[Callable[[Sequence[Report]], None], Sequence[Report]]] = deque(maxlen=ECHOES_KEPT)
+        self._cuts = 0
+        self._meetings: dict[tuple[JobId, int], Meeting] = {}
+
+    def broken(self, rule: str, story: str) -> None:
+        """A promise was. The run ends at the loop's next turn: the caller is in the middle of something."""
+        if self.violation is None:
+            self.loop.halt = self.violation = Violation(rule, story, self.loop.now)
+            self.trace("broken", rule=rule, story=story)
+            self.trace.ended = True
+
+    def meeting(self, attempt: int) -> Meeting:
+        """Where the ranks of this attempt's generation wait for each other."""
+        order = self.orders[AttemptId(attempt)]
+        assert order.world is not None
+        which = (order.task.job, order.world.generation)
+        found = self._meetings.get(which)
+        if found is None:
+            found = self._meetings[which] = Meeting(order.world.size)
+        return found
+
+    def heard(self, tell: Callable[[Sequence[Report]], None], reports: Sequence[Report]) -> None:
+        """What nodes say of attempts is kept, to be said again."""
+        of_attempts = [report for report in reports if isinstance(report, Started | Finished | Returned)]
+        if of_attempts:
+            self.past.append((tell, of_attempts))
+
+    @property
+    def cut(self) -> bool:
+        """The client has no network."""
+        return self._cuts > 0
+
+    def cut_client(self) -> None:
+        self._cuts += 1
+        if self._cuts == 1:
+            self.cloud.reach(False)
+            for host in self.hosts.values():
+                host.line.block(OUT, IN)
+
+    def mend_client(self) -> None:
+        self._cuts -= 1
+        if not self._cuts:
+            for host in self.hosts.values():
+                host.line.unblock(OUT, IN)
+            self.cloud.reach(True)

@@ -1,0 +1,48 @@
+"""What happened, line by line, and a digest over all of it: two runs are the same run if their digests are."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from enum import Enum
+from hashlib import blake2b
+
+KEPT = 400  # lines of the end, for the report of a failure
+
+
+class Trace:
+    def __init__(self, clock: Callable[[], float], *, keep: int | None = KEPT) -> None:
+        """``keep``: so many lines of the end; None: all of them."""
+        self.lines: deque[str] = deque(maxlen=keep)
+        self.count = 0
+        self.ended = False  # what follows is not recorded: the way out of a run that was broken off
+        self._clock = clock
+        self._hash = blake2b(digest_size=16)
+
+    def __call__(self, event: str, /, **facts: object) -> None:
+        if self.ended:
+            return
+        told = " ".join([f"{name}={_shown(fact)}" for name, fact in facts.items()])
+        line = f"{self._clock():12.6f} {event} {told}".rstrip()
+        self.lines.append(line)
+        self.count += 1
+        self._hash.update(line.encode())
+
+    @property
+    def digest(self) -> str:
+        return self._hash.hexdigest()
+
+
+def _shown(fact: object) -> str:
+    kind = type(fact)
+    if kind is int or kind is str:
+        return str(fact)
+    if kind is float:
+        return f"{fact:.6g}"
+    if isinstance(fact, Enum):
+        return fact.name.lower()
+    if isinstance(fact, tuple | list):
+        if len(fact) > 16:
+            return f"({','.join(map(_shown, fact[:8]))},...{len(fact)})"
+        return f"({','.join(map(_shown, fact))})"
+    return str(fact)

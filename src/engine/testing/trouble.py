@@ -1,0 +1,168 @@
+"""Carries out a scenario's faults: picks the victims that are there at the time, and takes back what passes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, assert_never
+
+from ...actors.messages import Resize as ResizePool
+from ..wire.messages import Cause
+from . import faults as f
+from .network import IN, OUT
+
+if TYPE_CHECKING:
+    from ...actors.messages import PoolMessage
+    from .host import Host
+    from .site import Site
+
+WAYS = {"both": (OUT, IN), "out": (OUT,), "in": (IN,)}
+
+
+class Trouble:
+    """``over``: every fault that has a time has happened, and has passed."""
+
+    def __init__(self, site: Site, tell: Callable[[PoolMessage], None]) -> None:
+        self._site, self._tell = site, tell
+        self._seen: Counter[str] = Counter()
+        self._waiting: dict[tuple[str, int], list[f.Fault]] = {}
+        self.over = asyncio.Event()  # they all have
+        self._pending = 0
+        for fault in site.scenario.faults:
+            if fault.after is None:
+                self._in(fault.at_s, fault)
+            else:
+                self._waiting.setdefault(fault.after, []).append(fault)
+        if not self._pending:
+            self.over.set()
+
+    def observed(self, event: str) -> None:
+        """Faults may follow upon it."""
+        if self._waiting:
+            self._seen[event] += 1
+            for fault in self._waiting.pop((event, self._seen[event]), ()):
+                self._in(fault.at_s, fault)
+
+    def _in(self, delay_s: float, fault: f.Fault) -> None:
+        self._later(delay_s, lambda: self._happens(fault))
+
+    def _later(self, delay_s: float, work: Callable[[], None]) -> None:
+        self._pending += 1
+        self.over.clear()
+        self._site.loop.call_later(delay_s, self._do, work)
+
+    def _do(self, work: Callable[[], None]) -> None:
+        work()
+        self._pending -= 1
+        if not self._pending:
+            self.over.set()
+
+    def _happens(self, fault: f.Fault) -> None:  # noqa: PLR0912 (a table)
+        site, cloud = self._site, self._site.cloud
+        who = getattr(fault, "who", None)
+        hosts = () if who is None else self._victim(who)
+        site.trace("fault", kind=type(fault).__name__, hosts=tuple(host.number for host in hosts))
+        site.referee.trouble(fault, hosts)
+        match fault:
+            case f.ClientCut(for_s=for_s):
+                site.cut_client()
+                self._later(for_s, site.mend_client)
+            case f.Drought(for_s=for_s):
+                cloud.droughts += 1
+                self._later(for_s, self._rain)
+            case f.LaunchErrors(calls=calls, retry_after_s=again):
+                cloud.launch_errors.extend([again] * calls)
+            case f.BadMachines(machines=machines, how=how):
+                for _ in range(machines):
+                    cloud.bad.append(how)
+            case f.TerminateErrors(for_s=for_s):
+                cloud.terminate_errors += 1
+                self._later(for_s, self._terminate_again)
+            case f.WatchError():
+                cloud.break_events()
+            case f.Echo(reports=reports):
+                for tell, batch in list(site.past)[-reports:]:
+                    tell(batch)
+            case f.Resize(wanted=wanted):
+                site.referee.resized(wanted)
+                self._tell(ResizePool(wanted))
+            case f.Outage(share=share, silent=silent):
+                for host in self._all()[: max(1, round(share * len(self._all())))]:
+                    cloud.fell(host.machine, "its zone is out", silent=silent, told_s=5.0)
+            case _:
+                for host in hosts:
+                    self._to_host(fault, host)
+
+    def _to_host(self, fault: f.Fault, host: Host) -> None:
+        site = self._site
+        match fault:
+            case f.Notice():
+                self._notice(fault, host)
+            case f.Death(silent=silent, told_s=told_s):
+                site.cloud.fell(host.machine, "it died", silent=silent, told_s=told_s)
+            case f.Reset():
+                if host.line.circuit is not None:
+                    host.line.circuit.close()
+            case f.DaemonDeath(restarts=restarts):
+                host.lose_daemon(restarts=restarts)
+            case f.WorkerDeath():
+                self._kill_worker(host)
+            case f.Partition(for_s=for_s, way=way):
+                host.line.block(*WAYS[way])
+                self._later(for_s, lambda: host.line.unblock(*WAYS[way]))
+            case f.Freeze(for_s=for_s):
+                host.freeze()
+                self._later(for_s, host.thaw)
+            case f.Slow(for_s=for_s, by_s=by_s):
+                host.line.extra_s += by_s
+                self._later(for_s, lambda: _quicken(host, by_s))
+            case _:
+                raise AssertionError(fault)
+
+    def _notice(self, fault: f.Notice, host: Host) -> None:
+        self._tell_notice(fault, host, fault.seconds)
+        match fault.then:
+            case "dies":
+                end = lambda: self._site.cloud.fell(host.machine, "interrupted", told_s=0.5)  # noqa: E731
+                self._later(fault.after_s, end)
+            case "withdrawn":
+                self._later(fault.after_s, lambda: self._tell_notice(fault, host, None))
+            case "nothing":
+                pass
+            case _:
+                assert_never(fault.then)
+
+    def _tell_notice(self, fault: f.Notice, host: Host, seconds: float | None) -> None:
+        if fault.by != "node":
+            self._site.cloud.doom(host.machine, seconds)
+        if fault.by != "cloud":
+            host.do(lambda: host.daemon.notice("node", seconds) if host.daemon is not None else None)
+
+    def _kill_worker(self, host: Host) -> None:
+        if host.daemon is not None:
+            for process in host.daemon.workers.values():
+                if process.runs is not None:
+                    process.die(Cause.SIGNAL, 11, "its process was killed by SIGSEGV")
+                    return
+
+    def _all(self) -> list[Host]:
+        return [host for host in self._site.cloud.alive.values() if host.on]
+
+    def _victim(self, who: f.Who) -> tuple[Host, ...]:
+        if who == "newest":  # it may still boot
+            return tuple(self._site.cloud.alive.values())[-1:]
+        hosts = self._all()
+        if who == "head":
+            return tuple(host for host in hosts if host is self._site.referee.worlds.head)
+        return (hosts[min(int(who * len(hosts)), len(hosts) - 1)],) if hosts else ()
+
+    def _rain(self) -> None:
+        self._site.cloud.droughts -= 1
+
+    def _terminate_again(self) -> None:
+        self._site.cloud.terminate_errors -= 1
+
+
+def _quicken(host: Host, by_s: float) -> None:
+    host.line.extra_s -= by_s

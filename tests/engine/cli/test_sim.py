@@ -1,0 +1,66 @@
+"""`outrider sim` from the outside: what it says, what it writes, how it exits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from outrider.actors.gang import Gang
+from outrider.engine.cli.main import app
+
+
+def run(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as exited:
+        app(["sim", *arguments])
+    assert isinstance(exited.value.code, int)
+    return exited.value.code
+
+
+def test_seeds_that_hold_exit_with_0(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    assert run("--seeds", "5", "--seed", "10", "--processes", "1", "--report", str(report)) == 0
+    said = capsys.readouterr().out
+    assert "5 seeds" in said
+    assert "SIM-20" in said
+    told = json.loads(report.read_text())
+    assert (told["seeds"], told["broken"]) == (5, {})
+
+
+def test_processes_change_nothing(tmp_path: Path) -> None:
+    reports = [tmp_path / "one.json", tmp_path / "two.json"]
+    for processes, report in zip(("1", "2"), reports, strict=True):
+        assert run("--seeds", "24", "--processes", processes, "--report", str(report)) == 0
+    one, two = (json.loads(report.read_text()) for report in reports)
+    assert one["digest"] == two["digest"]
+
+
+def test_a_broken_promise_exits_with_1_and_is_made_small(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Gang, "_size", lambda self: 1)
+    assert run("--seeds", "60", "--processes", "1") == 1
+    said = capsys.readouterr().out
+    assert "breaks SIM-10" in said
+    assert "are enough:" in said
+    assert "outrider sim --seed" in said
+
+
+def test_one_seed_can_be_read_line_by_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    trace = tmp_path / "trace.txt"
+    assert run("--seed", "7", "--trace", str(trace)) == 0
+    lines = trace.read_text().splitlines()
+    assert any("nodes_requested" in line for line in lines)
+    assert "every promise held" in capsys.readouterr().out
+    assert run("--seeds", "7", "--trace", str(trace)) == 2
+
+
+def test_a_size_can_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--seed", "3", "--nodes", "100", "--span", "20") == 0
+    assert "1 seeds" in capsys.readouterr().out
+
+
+def test_nonsense_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--seeds", "0") != 0
+    assert run("--sead", "1") != 0

@@ -1,0 +1,69 @@
+"""Only processes that descend from this program are signalled, and only while they are the ones that were seen."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from outrider.engine.testing.chaos import processes
+from outrider.engine.testing.chaos.processes import Process
+
+
+@pytest.fixture
+def child() -> Iterator[Process]:
+    """A process with a child of its own, in another session."""
+    code = (
+        "import subprocess, sys;"
+        "p = subprocess.Popen(['sleep', '60'], start_new_session=True);"
+        "print(p.pid, flush=True); sys.stdin.read(); p.kill()"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as started:
+        assert started.stdout is not None
+        started.stdout.readline()
+        found = processes.owned(started.pid)
+        assert found is not None
+        yield found
+        started.communicate()
+
+
+def state(process: Process) -> str:
+    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_what_does_not_descend_from_us_is_nobodys_to_touch(child: Process) -> None:
+    assert processes.owned(child.pid) == child
+    assert processes.owned(1) is None
+    assert processes.owned(os.getppid()) is None
+
+
+def test_a_pid_that_means_another_process_now_is_left_alone(child: Process) -> None:
+    before = child._replace(started=child.started - 1)
+    assert not processes.lives(before)
+    assert not processes.send(before, signal.SIGKILL)
+    assert processes.stop([before]) == []
+    assert processes.children(before) == []
+    assert processes.lives(child)
+
+
+def test_a_whole_tree_stands_still_and_goes_on(child: Process) -> None:
+    (below,) = processes.children(child)
+    stopped = processes.stop([child])
+    assert set(stopped) == {child, below}
+    assert [state(process) for process in stopped] == ["T", "T"]
+    processes.resume(stopped)
+    assert "T" not in [state(process) for process in stopped]
+
+
+def test_the_dead_get_no_signal() -> None:
+    with subprocess.Popen(["sleep", "60"]) as started:
+        found = processes.owned(started.pid)
+        assert found is not None
+        started.kill()
+    assert not processes.send(found, signal.SIGKILL)
+    assert processes.owned(started.pid) is None

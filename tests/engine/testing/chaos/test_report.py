@@ -1,0 +1,137 @@
+"""What a report makes of a pool's events: numbers, rows, and files that anybody can open."""
+
+from __future__ import annotations
+
+import json
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from outrider import SpecError, events
+from outrider.engine.testing.chaos.html import page
+from outrider.engine.testing.chaos.plan import Chaos
+from outrider.engine.testing.chaos.report import Made, Report, Strike
+from outrider.engine.testing.chaos.timeline import timeline
+
+
+@pytest.fixture
+def report() -> Report:
+    """Two nodes; rank 1 is killed at 5 s, and its broadcast goes on at 6 s on the spare; node 0 has a scare."""
+    return Report(
+        Chaos(15, seed=7),
+        strikes=[
+            Strike(1, "kill", "Kill()", node=1, rank=1, at=105.0, over_at=105.0),
+            Strike(2, "preempt", "Preempt(notice=2)", node=0, rank=0, at=110.0, noticed_at=110.5, over_at=112.5),
+        ],
+        events=[
+            events.NodeLaunching(100.0, 0),
+            events.NodeLaunching(100.0, 1),
+            events.NodeReady(101.0, 0, 0, 1, 2),
+            events.NodeReady(101.0, 1, 1, 2, 2),
+            events.NodeStandby(102.0, 2),
+            events.GenerationStarted(103.0, 1, 1, (0, 1), (0, 1)),
+            events.NodeSuspect(104.0, 0),
+            events.NodeResumed(104.5, 0),
+            events.NodeLost(105.5, 1, "killed"),
+            events.NodeReady(105.6, 2, 1, 2, 2),
+            events.GenerationLost(105.8, 1, 1, (1,)),
+            events.GenerationStarted(106.0, 1, 2, (0, 2), (0, 1)),
+            events.BroadcastFinished(109.0, 1, 2, ("returned", "returned")),
+            events.NodeNoticed(110.5, 0, "file", 2.0),
+            events.NodeLost(112.6, 0, "killed", noticed=True),
+        ],
+        made=[Made(1, 2, 0, 40)],
+        began={(1, 1): 103.5, (1, 2): 107.0},
+    )
+
+
+def test_losses_are_counted_from_when_the_machine_was_gone(report: Report) -> None:
+    assert report.seen_s == pytest.approx([0.5, 0.1])
+    assert report.recoveries_s == pytest.approx([0.5])
+    assert report.working_s == pytest.approx([1.5])
+    assert report.generations == 2
+    assert report.summary() == (
+        "2 faults, 2 nodes lost, 2 generations; the next one was started 0.50 s after a loss and made its first step "
+        "after 1.5 s (medians)"
+    )
+
+
+def test_a_node_has_a_row_of_what_it_was(report: Report) -> None:
+    line = timeline(report)
+    assert [row.name for row in line.rows] == ["generations", "node 0", "node 1", "node 2"]
+    spans = {
+        row.name: [(s.kind, round(s.begin_s, 3), round(s.end_s, 3), s.text) for s in row.spans] for row in line.rows
+    }
+    assert spans["generations"] == [("runs", 3.0, 5.8, "g1"), ("runs", 6.0, 9.0, "g2")]
+    assert spans["node 0"] == [
+        ("launching", 0.0, 1.0, ""),
+        ("ready", 1.0, 4.0, "rank 0"),
+        ("suspect", 4.0, 4.5, ""),
+        ("ready", 4.5, 10.5, "rank 0"),
+        ("noticed", 10.5, 12.6, ""),
+    ]
+    assert spans["node 2"] == [("standby", 2.0, 5.6, ""), ("ready", 5.6, 12.6, "rank 1")]
+    marks = {row.name: [(mark.kind, round(mark.at_s, 3)) for mark in row.marks] for row in line.rows}
+    assert marks["node 1"] == [("lost", 5.5), ("kill", 5.0)]
+    assert marks["node 0"] == [("lost", 12.6), ("preempt", 10.0), ("kill", 12.5)]
+
+
+def test_two_broadcasts_have_a_row_each(report: Report) -> None:
+    report.add(events.GenerationStarted(109.5, 2, 1, (0, 2), (0, 1)))
+    assert [row.name for row in timeline(report).rows][:2] == ["job 1", "job 2"]
+
+
+def test_what_tasks_print_and_each_task_is_left_out() -> None:
+    report = Report()
+    report.add(events.TaskOutput(1.0, 1, 0, 0, "stdout", "text"))
+    report.add(events.TaskFinished(1.0, 1, 1, 0, 1, "returned", 0.1))
+    report.add(events.TaskRetried(1.0, 1, 1, 0, 1))
+    assert [event.name for event in report.events] == ["task_retried"]
+
+
+def test_nothing_happened_is_a_report_as_well(tmp_path: Path) -> None:
+    assert timeline(Report()).rows == []
+    assert Report().summary() == "0 faults, 0 nodes lost, 0 generations"
+    for suffix in ("html", "json", "png"):
+        assert Report().write(tmp_path / f"a.{suffix}").stat().st_size > 0
+
+
+def test_a_page_shows_every_row_fault_and_only_text_from_outside(report: Report) -> None:
+    report.strikes[0].fault = "<script>"
+    text = page(report)
+    assert "<script>" not in text
+    image = ET.fromstring(text[text.index("<svg") : text.index("</svg>") + 6])
+    words = [element.text for element in image.iter("text")]
+    assert {"generations", "node 0", "node 1", "node 2", "g1", "rank 1"} <= {*words}
+    assert text.count("<tr>") == 1 + len(report.strikes)
+
+
+def test_files_by_their_name(report: Report, tmp_path: Path) -> None:
+    assert report.write(tmp_path / "deep" / "a.png").read_bytes().startswith(b"\x89PNG")
+    told = json.loads(report.write(tmp_path / "a.json").read_text())
+    assert told["chaos"] == {"mtbf": 15.0, "seed": 7, "faults": [str(fault) for fault in Chaos().faults]}
+    assert [event["event"] for event in told["events"]][:2] == ["node_launching", "node_launching"]
+    with pytest.raises(SpecError, match=r"not '\.pdf'"):
+        report.write(tmp_path / "a.pdf")
+
+
+def test_a_picture_without_matplotlib_says_what_needs_nothing(
+    report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(SpecError, match=r"write \.html, which needs nothing"):
+        report.write(tmp_path / "a.png")
+    assert report.write(tmp_path / "a.html").exists()
+
+
+def test_properties_are_what_a_junit_report_shows(report: Report) -> None:
+    assert report.properties() == [
+        ("outrider.faults", "Kill() on rank 1; Preempt(notice=2) on rank 0"),
+        ("outrider.nodes_lost", 2),
+        ("outrider.generations", 2),
+        ("outrider.recovery_s", 0.5),
+        ("outrider.working_s", 1.5),
+        ("outrider.seed", 7),
+    ]

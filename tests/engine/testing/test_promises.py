@@ -1,0 +1,245 @@
+"""Each promise of the simulator falls when its guard is taken out of the engine, and by that number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from outrider.actors import node
+from outrider.actors.fleet import Fleet, Standing
+from outrider.actors.gang import Gang
+from outrider.actors.gang import Phase as GangPhase
+from outrider.actors.ledger import Ledger
+from outrider.actors.lifecycle import TABLE, Fact, State
+from outrider.actors.machines import Machines
+from outrider.actors.membership import Membership
+from outrider.actors.ports import Settled
+from outrider.actors.silence import Silence
+from outrider.engine.executor.core import Core
+from outrider.engine.testing import faults as f
+from outrider.engine.testing.draw import draw
+from outrider.engine.testing.rules.promises import PROMISES
+from outrider.engine.testing.scenario import CloudSpec, Job, Scenario
+from outrider.engine.testing.simulator import play
+
+SEEDS = 400  # at most; most promises fall within twenty
+
+Patch = pytest.MonkeyPatch
+
+
+def settles_twice(patch: Patch) -> None:
+    finished = Ledger._finished
+
+    def twice(self, host, report, now):
+        known = finished(self, host, report, now)
+        if self.decisions.endings:
+            self.decisions.endings.append(self.decisions.endings[-1])
+        return known
+
+    patch.setattr(Ledger, "_finished", twice)
+
+
+def keeps_results_of_lost_generations(patch: Patch) -> None:
+    begin, fence, finished = Gang._begin, Gang._fence, Gang.finished
+
+    def begins(self, given, now):
+        kept = {rank: each for rank, each in getattr(self, "kept", {}).items() if isinstance(each, Settled)}
+        begin(self, given, now)
+        self._endings = kept
+
+    def fences(self, node_, now):
+        self.kept = dict(self._endings)
+        fence(self, node_, now)
+
+    def ends(self, attempt, verdict, outcome, now):
+        before = dict(self._endings)
+        known = finished(self, attempt, verdict, outcome, now)
+        self._endings |= before
+        return known
+
+    patch.setattr(Gang, "_begin", begins)
+    patch.setattr(Gang, "_fence", fences)
+    patch.setattr(Gang, "finished", ends)
+
+
+def runs_at_most_once_again(patch: Patch) -> None:
+    survives = Ledger._survives
+
+    def does(self, entry, *args, **options):
+        entry.task = entry.task._replace(at_most_once=False, retries=entry.task.retries + 1)
+        return survives(self, entry, *args, **options)
+
+    patch.setattr(Ledger, "_survives", does)
+
+
+def takes_any_port(patch: Patch) -> None:
+    begin = Gang._begin
+    patch.setattr(
+        Gang, "_begin", lambda self, given, now: begin(self, [tuple(range(9, 9 + len(p))) for p in given], now)
+    )
+
+
+def does_not_fence(patch: Patch) -> None:
+    fence = Gang._fence
+
+    def fences(self, node_, now):
+        fence(self, node_, now)
+        if self.phase is GangPhase.FENCING:
+            self._fenced(now)
+
+    patch.setattr(Gang, "_fence", fences)
+
+
+def sends_to_closed_nodes(patch: Patch) -> None:
+    closed = Ledger.node_closed
+
+    def closes(self, of, now, **options):
+        closed(self, of, now, **options)
+        if of in self.places.hosts:
+            self.places.hosts[of].open = True
+            self.places.place(self.places.hosts[of])
+
+    patch.setattr(Ledger, "node_closed", closes)
+
+
+def runs_beside_the_slots(patch: Patch) -> None:
+    patch.setattr(Core, "_queue_of", lambda self, attempt: self._ranks)
+
+
+def blames_nobody(patch: Patch) -> None:
+    survives = Ledger._survives
+    patch.setattr(
+        Ledger, "_survives", lambda self, *args, **options: survives(self, *args, **options | {"announced": True})
+    )
+
+
+def forgets_what_comes_back(patch: Patch) -> None:
+    requeue = Ledger._requeue
+    patch.setattr(Ledger, "_requeue", lambda self, entries, now: requeue(self, entries[1:], now))
+
+
+def goes_on_with_fewer(patch: Patch) -> None:
+    patch.setattr(Gang, "_size", lambda self: 1)
+
+
+def replaces_nothing(patch: Patch) -> None:
+    patch.setattr(Fleet, "_try_anew", lambda self, now: None)
+    patch.setattr(Fleet, "wake_at", lambda self: None)
+
+
+def terminates_nothing(patch: Patch) -> None:
+    patch.setattr(Machines, "_terminate", lambda self, member: None)
+
+
+def forgets_what_it_asked_for(patch: Patch) -> None:
+    patch.setattr(Fleet, "_missing", lambda self: self.wanted + self.spare - self._present)
+
+
+def waits_for_the_death(patch: Patch) -> None:
+    def noticed(self, of, now):
+        if self.nodes.get(of) is Standing.READY:
+            self._leaves(of, Standing.DOOMED)
+        return True
+
+    patch.setattr(Fleet, "noticed", noticed)
+
+
+def promotes_nobody(patch: Patch) -> None:
+    patch.setattr(Fleet, "_promote", lambda self, places: None)
+
+
+def never_blames_the_network(patch: Patch) -> None:
+    patch.setattr(Silence, "network_wide", property(lambda self: False))
+
+
+def waits_out_every_lease(patch: Patch) -> None:
+    patch.setattr(Silence, "_due", lambda self: {of: since + self._lease_s for of, (since, _) in self._away.items()})
+
+
+def tells_nobody_who_left(patch: Patch) -> None:
+    left = Membership.left
+
+    def leaves(self, member):
+        before = self.outdated
+        left(self, member)
+        self.outdated = before
+
+    patch.setattr(Membership, "left", leaves)
+
+
+def leaves_connections_open(patch: Patch) -> None:
+    patch.setattr(node, "CLOSE_S", 0.0)
+
+
+def leaves_seats_to_tasks(patch: Patch) -> None:
+    patch.setattr(Gang, "_reserve", lambda self: None)
+
+
+def busy_with_a_spare(seed: int) -> Scenario:
+    """What is seldom drawn: a broadcast that loses a node, one that stands by, and tasks that wait for a slot."""
+    broadcast = Job(id=1, at_s=30.0, takes_s=60.0, ranks=1)
+    tasks = tuple(Job(id=number, at_s=40.0, takes_s=30.0) for number in range(2, 9))
+    death = f.Death(at_s=50.0, who=0.0, told_s=0.2)
+    cloud = CloudSpec(boot_s=(5.0, 10.0))
+    return Scenario(seed=seed, nodes=2, min=2, max=2, spare=1, cloud=cloud, jobs=(broadcast, *tasks), faults=(death,))
+
+
+def has_a_hole_in_its_table(patch: Patch) -> None:
+    patch.delitem(TABLE, (State.DOOMED, Fact.FINISHED))
+
+
+@pytest.mark.parametrize(
+    ("promise", "without"),
+    [
+        ("SIM-1", settles_twice),
+        ("SIM-2", keeps_results_of_lost_generations),
+        ("SIM-3", runs_at_most_once_again),
+        ("SIM-4", takes_any_port),
+        ("SIM-5", does_not_fence),
+        ("SIM-6", sends_to_closed_nodes),
+        ("SIM-7", runs_beside_the_slots),
+        ("SIM-8", blames_nobody),
+        ("SIM-9", forgets_what_comes_back),
+        ("SIM-10", goes_on_with_fewer),
+        ("SIM-11", replaces_nothing),
+        ("SIM-12", terminates_nothing),
+        ("SIM-13", forgets_what_it_asked_for),
+        ("SIM-14", waits_for_the_death),
+        ("SIM-14", promotes_nobody),
+        ("SIM-15", never_blames_the_network),
+        ("SIM-16", waits_out_every_lease),
+        ("SIM-17", tells_nobody_who_left),
+        ("SIM-18", leaves_connections_open),
+        ("SIM-19", leaves_seats_to_tasks),
+        ("SIM-20", has_a_hole_in_its_table),
+    ],
+)
+def test_a_promise_falls_without_its_guard(promise: str, without: Callable[[Patch], None], monkeypatch: Patch) -> None:
+    without(monkeypatch)
+    fell: dict[str, int] = {}
+    scenario = busy_with_a_spare if promise == "SIM-19" else draw
+    for seed in count():
+        violation = play(scenario(seed), keep=0).violation
+        if violation is not None:
+            fell.setdefault(violation.rule, seed)
+        if promise in fell:
+            break
+        assert seed < SEEDS, f"only {fell} fell"
+
+
+def test_the_busy_pool_keeps_its_promises() -> None:
+    assert [play(busy_with_a_spare(seed)).violation for seed in range(20)] == [None] * 20
+
+
+def test_every_promise_is_tested_so() -> None:
+    (mark,) = test_a_promise_falls_without_its_guard.pytestmark  # type: ignore[attr-defined]
+    assert {promise for promise, _ in mark.args[1]} == set(PROMISES)
+
+
+def test_the_guide_lists_every_promise() -> None:
+    guide = (Path(__file__).parents[3] / "docs/guides/testing-resilience.md").read_text()
+    for promise, words in PROMISES.items():
+        assert f"| {promise} | {words} |" in guide

@@ -1,0 +1,152 @@
+"""A simulated pool keeps its promises, does the same every time, and does what its scenario says."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+from outrider.actors.ports import OnLoss
+from outrider.engine.testing import faults as f
+from outrider.engine.testing.draw import LARGE, draw
+from outrider.engine.testing.scenario import CloudSpec, Job, Scenario
+from outrider.engine.testing.simulator import play
+
+DIGESTS = "from outrider.testing import draw, play; print([play(draw(seed)).digest for seed in range(40)])"
+QUICK = CloudSpec(boot_s=(20.0, 20.0), launch_s=(1.0, 1.0), latency_s=(0.001, 0.001))
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_every_promise_holds(seed):
+    played = play(draw(seed))
+    assert played.violation is None, "\n".join(played.trace)
+
+
+def test_the_same_seed_is_the_same_run_in_every_process():
+    """Whatever the hashes of texts and the addresses of objects are."""
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", DIGESTS],
+            env={**os.environ, "PYTHONHASHSEED": hashes},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for hashes in ("1", "2")
+    ]
+    assert runs[0] == runs[1] == f"{[play(draw(seed)).digest for seed in range(40)]}\n"
+
+
+def test_other_seeds_are_other_runs():
+    assert len({play(draw(seed)).digest for seed in range(40)}) == 40
+
+
+def test_a_thousand_nodes_are_played():
+    played = play(draw(5, nodes=1000, span_s=60.0))
+    assert played.violation is None, "\n".join(played.trace)
+    assert played.machines >= 1000
+    assert played.scenario.nodes >= LARGE
+
+
+def scenario(*faults, jobs=(), **options):
+    options = {"seed": 1, "nodes": 4, "min": 4, "max": 4, "cloud": QUICK} | options
+    return Scenario(faults=faults, jobs=tuple(Job(id=number, **job) for number, job in enumerate(jobs, 1)), **options)
+
+
+TRAINING = {"at_s": 30.0, "takes_s": 100.0, "ranks": 1}
+
+
+def test_an_undisturbed_broadcast_is_one_generation():
+    played = play(scenario(jobs=[TRAINING]))
+    assert played.violation is None
+    assert (played.generations, played.machines, dict(played.endings)) == (1, 4, {"returned": 4})
+
+
+@pytest.mark.parametrize("who", ["head", 0.99])
+def test_a_lost_rank_brings_a_new_generation_after_the_boot(who):
+    played = play(scenario(f.Death(at_s=60.0, who=who, told_s=0.1), jobs=[TRAINING]))
+    assert played.violation is None
+    assert (played.generations, played.machines) == (2, 5)
+    (took_s,) = played.recoveries_s
+    assert 20.0 <= took_s <= 20.0 + 3.0
+
+
+def test_with_a_spare_node_it_takes_no_boot():
+    played = play(scenario(f.Death(at_s=60.0, who="head", told_s=0.1), jobs=[TRAINING], spare=1))
+    assert played.violation is None
+    assert played.events["node_standby"] == 2, "and the next one stands by"
+    (took_s,) = played.recoveries_s
+    assert took_s <= 1.0
+
+
+def test_two_losses_at_once_are_one_new_generation():
+    deaths = [f.Death(at_s=60.0, who=who, told_s=0.1) for who in (0.0, 0.5)]
+    played = play(scenario(*deaths, jobs=[TRAINING], spare=2))
+    assert played.violation is None
+    assert (played.generations, played.events["node_lost"]) == (2, 2)
+
+
+def test_an_elastic_pool_goes_on_with_fewer_when_its_time_is_up():
+    faults = [f.Drought(at_s=50.0, for_s=1000.0), f.Death(at_s=60.0, who="head", told_s=0.1)]
+    played = play(scenario(*faults, jobs=[TRAINING], min=2, replace_timeout_s=100.0, launch_retries=1000))
+    assert played.violation is None
+    assert (played.generations, dict(played.endings)) == (2, {"returned": 3})
+    assert played.recoveries_s == (pytest.approx(100.0, abs=1.0),)
+
+
+def test_a_fixed_one_says_so():
+    faults = [f.Drought(at_s=50.0, for_s=1000.0), f.Death(at_s=60.0, who="head", told_s=0.1)]
+    played = play(scenario(*faults, jobs=[TRAINING], replace_timeout_s=100.0, launch_retries=1000))
+    assert played.violation is None
+    assert dict(played.endings) == {"no_replacement": 4}
+
+
+def test_a_client_that_is_cut_off_for_a_minute_loses_nothing_and_runs_nothing_twice():
+    tasks = [{"at_s": 30.0, "takes_s": 40.0, "once": True, "retries": 0} for _ in range(4)]
+    played = play(scenario(f.ClientCut(at_s=40.0, for_s=60.0), jobs=tasks))
+    assert played.violation is None
+    assert dict(played.endings) == {"returned": 4}
+    assert (played.events["node_lost"], played.machines) == (0, 4)
+
+
+def test_longer_than_the_lease_and_the_nodes_end_themselves():
+    tasks = [{"at_s": 30.0, "takes_s": 400.0, "once": True, "retries": 0}]
+    played = play(scenario(f.ClientCut(at_s=40.0, for_s=300.0), jobs=tasks), keep=None)
+    assert played.violation is None
+    assert sum("lease_over" in line for line in played.trace) == 4
+    assert dict(played.endings) == {"lost": 1}
+
+
+def test_a_notice_that_is_withdrawn_replaces_nothing_twice():
+    notice = f.Notice(at_s=60.0, who=0.0, then="withdrawn", after_s=5.0)
+    played = play(scenario(notice, jobs=[TRAINING]))
+    assert played.violation is None
+    assert (played.events["node_notice_withdrawn"], played.machines, played.generations) == (1, 5, 1)
+
+
+def test_failures_of_its_own_are_run_again_as_often_as_allowed():
+    played = play(
+        scenario(jobs=[TRAINING | {"ends": "raises", "max_restarts": 2, "takes_s": 5.0, "collective": False}])
+    )
+    assert played.violation is None
+    assert (played.generations, played.events["node_lost"]) == (3, 0)
+
+
+def test_losses_in_a_loop_end():
+    poison = {"at_s": 30.0, "takes_s": 5.0, "ranks": 1, "ends": "poison", "retries": 3}
+    played = play(scenario(jobs=[poison]))
+    assert played.violation is None
+    assert (played.generations, set(played.endings)) == (4, {"losing"})
+
+
+@pytest.mark.parametrize("on_loss", list(OnLoss))
+def test_what_users_choose_is_what_happens(on_loss):
+    broadcast = TRAINING | {"on_loss": on_loss, "collective": False}
+    played = play(scenario(f.Death(at_s=60.0, who=0.0, told_s=0.1), jobs=[broadcast]), keep=None)
+    assert played.violation is None
+    began = Counter(line.split("rank=")[1].split()[0] for line in played.trace if " began " in line)
+    assert sum(began.values()) == {OnLoss.RESTART: 8, OnLoss.RESEND: 5, OnLoss.FAIL: 4}[on_loss]
+    assert played.endings["lost"] == (on_loss is OnLoss.FAIL)
