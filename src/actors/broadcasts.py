@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import assert_never
 
+from .dooms import Dooms
 from .gang import (
     EndAll,
     Gang,
     GenerationLost,
     GenerationStarted,
     KillRank,
-    NeedPort,
+    NeedPorts,
     Patience,
     Phase,
     RunRank,
@@ -21,7 +23,7 @@ from .gang import (
 )
 from .ledger import Ledger
 from .membership import Membership
-from .ports import AttemptId, BroadcastSpec, Finished, JobId, NodeId, Observe, SettleAll, Settled, Verdict
+from .ports import Asked, AttemptId, BroadcastSpec, Finished, JobId, NodeId, Observe, SettleAll, Settled, Verdict
 
 
 class Broadcasts:
@@ -36,7 +38,8 @@ class Broadcasts:
         self._gangs: dict[JobId, Gang] = {}
         self._settles: dict[JobId, SettleAll] = {}
         self._attempts: dict[AttemptId, Gang] = {}
-        self._want_port: dict[NodeId, list[Gang]] = {}
+        self._want_ports: dict[NodeId, list[tuple[Gang, NeedPorts]]] = {}
+        self._dooms = Dooms()
 
     def __len__(self) -> int:
         return len(self._gangs)
@@ -65,17 +68,19 @@ class Broadcasts:
             return False
         gang.finished(report.attempt, report.verdict, report.outcome, now)
         self._carry_out(gang, now)
-        return report.verdict is not Verdict.RETURNED or gang.phase is not Phase.RUNNING
+        return report.verdict is not Verdict.RETURNED or not (gang.phase is Phase.RUNNING or gang.phase is Phase.OVER)
 
     def ports_free(self, node: NodeId, now: float) -> None:
-        for gang in self._want_port.pop(node, ()):
-            self._give_port(gang, node, now)
+        for gang, asked in self._want_ports.pop(node, ()):
+            self._give_ports(gang, asked, now)
             self._carry_out(gang, now)
 
-    def lost(self, node: NodeId, cause: str, now: float) -> None:
-        self._want_port.pop(node, None)
+    def lost(self, node: NodeId, cause: str, now: float, *, since: float | None = None) -> None:
+        self._want_ports.pop(node, None)
+        self._dooms.lost(node, now)
+        self._tell()
         for gang in list(self._gangs.values()):
-            gang.lost(node, cause, now)
+            gang.lost(node, cause, now, since=since)
             self._carry_out(gang, now)
 
     def leaving(self, node: NodeId, now: float, *, noticed: bool) -> None:
@@ -83,9 +88,19 @@ class Broadcasts:
             gang.leaving(node, noticed=noticed)
             self._carry_out(gang, now)
 
-    def staying(self, node: NodeId) -> None:
-        for gang in self._gangs.values():
+    def noticed(self, node: NodeId, source: str, seconds: float | None, now: float) -> None:
+        """For the ranks that work with those on ``node``."""
+        self._dooms.noticed(node, source, seconds, now)
+        self._tell()
+
+    def asked(self, node: NodeId, report: Asked) -> None:
+        self._dooms.asked(node, report)
+        self._tell()
+
+    def staying(self, node: NodeId, now: float) -> None:
+        for gang in list(self._gangs.values()):
             gang.staying(node)
+            self._carry_out(gang, now)
 
     def resized(self, now: float, *, minimum: int, wanted: int) -> None:
         for gang in list(self._gangs.values()):
@@ -127,23 +142,26 @@ class Broadcasts:
                     case RunRank(node, order):
                         self._attempts[order.attempt] = gang
                         links[node].run(order)
+                    case Unseat(node):
+                        ledger.unseat(node, now)
                     case Want(claim):
                         ledger.withdraw(job, now)
                         ledger.claim(claim, now)
                     case Unwant():
                         ledger.withdraw(job, now)
-                    case NeedPort(node):
-                        self._give_port(gang, node, now)
+                    case NeedPorts():
+                        self._give_ports(gang, effect, now)
                     case KillRank(node, attempt):
                         links[node].kill(attempt)
-                    case Unseat(node):
-                        ledger.unseat(node, now)
                     case EndAll(endings, generation):
                         verdicts = tuple(e.verdict if isinstance(e, Settled) else e.reason for e in endings)
                         self._observe("broadcast_finished", job=job, generation=generation, verdicts=verdicts)
+                        self._dooms.ended(job)
                         self._settles.pop(job)(endings, generation)
                     case GenerationStarted(world, ranks):
                         self._nodes.tell_views()
+                        self._dooms.started(job, world, now)
+                        self._tell()
                         self._observe(
                             "generation_started",
                             job=job,
@@ -160,12 +178,24 @@ class Broadcasts:
         if gang.phase is Phase.OVER and self._gangs.pop(job, None) is not None:
             self._attempts = {attempt: of for attempt, of in self._attempts.items() if of is not gang}
 
-    def _give_port(self, gang: Gang, node: NodeId, now: float) -> None:
-        """One of the node's free ports, now or when it says that it has one."""
-        member = self._nodes.members.get(node)
-        if member is None:
-            return
-        if not member.ports:
-            self._want_port.setdefault(node, []).append(gang)
-        elif gang.port(node, member.ports[0], now):
-            member.ports.popleft()
+    def _tell(self) -> None:
+        words, self._dooms.words = self._dooms.words, []
+        for node, word in words:
+            if (link := self._nodes.links.get(node)) is not None:
+                link.tell(word)
+
+    def _give_ports(self, gang: Gang, asked: NeedPorts, now: float) -> None:
+        """Of the nodes' free ports: all that was asked for, now or when the node that lacks some has more."""
+        given: list[tuple[int, ...]] = []
+        for node, count in asked.of:
+            member = self._nodes.members.get(node)
+            if member is None:  # lost, as the gang knows
+                return
+            if len(member.ports) < count:
+                self._want_ports.setdefault(node, []).append((gang, asked))
+                return
+            given.append(tuple(islice(member.ports, count)))
+        if gang.ports(asked, given, now):
+            for node, count in asked.of:
+                for _ in range(count):
+                    self._nodes.members[node].ports.popleft()

@@ -4,13 +4,19 @@ A node counts as present from the moment its machine is asked for until it is no
 is missing is launched, whatever is too much is dismissed, the newest first. So a notice already brings the replacement,
 and one that is withdrawn makes the newest machine the one too many: nothing is replaced twice.
 
-FLEET-1: machines asked for and present never exceed those wanted, except by what a withdrawn notice or a resize leaves.
+Beside those that work there are ``spare`` nodes, ready and standing by. One of them takes the place of a node that is
+noticed or lost in that very step, and the machine that is launched then becomes the next spare.
+
+FLEET-1: machines asked for and present never exceed those wanted and the spares, except by what a withdrawn notice or a
+    resize leaves.
 FLEET-2: what is missing has been asked for, or waits for its back-off, or the fleet has given up.
 FLEET-3: a node that is lost, failed or dismissed is terminated exactly once.
 FLEET-4: giving up takes ``retries + 1`` failures in a row, or one that cannot go better, and names the last; those of
-what was asked for together are one.
+    what was asked for together are one.
 FLEET-5: nothing is asked for before the back-off is over.
 FLEET-6: a node that does work is drained, not cut off.
+FLEET-7: no node stands by while fewer work than are wanted, but one whose connection is away; no more work than wanted.
+FLEET-8: a noticed node that holds nothing is dismissed as soon as as many work as are wanted, and never before.
 """
 
 from __future__ import annotations
@@ -27,7 +33,8 @@ FLAPS_FREE = 8  # in a row, before the next launch waits
 
 class Standing(Enum):
     BOOTING = auto()
-    READY = auto()
+    READY = auto()  # it works
+    SPARE = auto()  # it stands by
     DOOMED = auto()  # noticed
     DRAINING = auto()  # not wanted any more
 
@@ -35,24 +42,29 @@ class Standing(Enum):
 class Orders:
     """What must now happen. The shell empties these lists."""
 
-    __slots__ = ("drains", "launches", "terminations")
+    __slots__ = ("demotions", "drains", "launches", "promotions", "terminations")
 
     def __init__(self) -> None:
         self.launches: list[int] = []  # machines to ask for, in one call each
         self.drains: list[NodeId] = []  # let it finish, then call `drained`
         self.terminations: list[NodeId] = []  # close and end it now
+        self.promotions: list[NodeId] = []  # it works from now on
+        self.demotions: list[NodeId] = []  # it finishes what it has, and stands by
 
 
 class Fleet:
-    def __init__(self, wanted: int, *, retries: int) -> None:
+    def __init__(self, wanted: int, *, retries: int, spare: int = 0) -> None:
         self.orders = Orders()
-        self.wanted = wanted
+        self.wanted = wanted  # nodes that work
+        self.spare = spare
         self.launching = 0
         self.nodes: dict[NodeId, Standing] = {}
         self.given_up: Exception | None = None
         self.failures = 0  # in a row
         self._retries = retries
-        self._present = 0  # booting and ready
+        self._present = 0  # booting, ready and spare
+        self._working = 0  # ready
+        self._away: set[NodeId] = set()  # spares whose connection is being tried again
         self._not_before = 0.0
         self._ready_at: dict[NodeId, float] = {}
         self._flaps = 0
@@ -82,11 +94,18 @@ class Fleet:
         self.launching -= asked
         return self._failed(error, now, chance, retry_after_s)
 
-    def node_ready(self, node: NodeId, now: float) -> None:
-        if self.nodes.get(node) is Standing.BOOTING:
+    def node_ready(self, node: NodeId, now: float) -> bool:
+        """True: it works; False: it stands by."""
+        if self.nodes.get(node) is not Standing.BOOTING:
+            return False
+        self.failures = 0
+        self._ready_at[node] = now
+        if self._working < self.wanted:
             self.nodes[node] = Standing.READY
-            self.failures = 0
-            self._ready_at[node] = now
+            self._working += 1
+            return True
+        self.nodes[node] = Standing.SPARE
+        return False
 
     def node_failed(self, node: NodeId, error: Exception, now: float, chance: float, *, fatal: bool) -> float | None:
         """It never became ready. Returns as ``launch_failed``."""
@@ -103,7 +122,7 @@ class Fleet:
         self.orders.terminations.append(node)
         if standing is Standing.DRAINING:
             return
-        if standing is Standing.READY and ready_at is not None and now - ready_at < FLAP_S:
+        if standing in {Standing.READY, Standing.SPARE} and ready_at is not None and now - ready_at < FLAP_S:
             self._flaps += 1
             if self._flaps > FLAPS_FREE:
                 self._wait(now, chance, self._flaps - FLAPS_FREE)
@@ -114,9 +133,8 @@ class Fleet:
     def noticed(self, node: NodeId, now: float) -> bool:
         """The node will be taken: its replacement is asked for now. False: nothing changed."""
         standing = self.nodes.get(node)
-        if standing is Standing.READY:
-            self.nodes[node] = Standing.DOOMED
-            self._present -= 1
+        if standing in {Standing.READY, Standing.SPARE}:
+            self._leaves(node, Standing.DOOMED)
         elif standing is Standing.BOOTING:
             self._dismiss(node)
         else:
@@ -125,13 +143,27 @@ class Fleet:
         return True
 
     def withdrawn(self, node: NodeId, now: float) -> bool:
-        """It stays after all. False: nothing changed."""
+        """It stays after all, and works. False: nothing changed."""
         if self.nodes.get(node) is not Standing.DOOMED:
             return False
         self.nodes[node] = Standing.READY
         self._present += 1
+        self._working += 1
         self._balance(now)
         return True
+
+    def idle(self, node: NodeId) -> None:
+        """It is noticed and holds nothing: of no use any more, if it is replaced; else its notice may be withdrawn."""
+        if self.nodes.get(node) is Standing.DOOMED and self._working >= self.wanted:
+            self._dismiss(node)
+
+    def away(self, node: NodeId) -> None:
+        """The connection of a node that stands by is lost, and being tried again."""
+        self._away.add(node)
+
+    def back(self, node: NodeId, now: float) -> None:
+        self._away.discard(node)
+        self._balance(now)
 
     def drained(self, node: NodeId) -> None:
         """A draining node holds nothing any more."""
@@ -160,28 +192,70 @@ class Fleet:
     # --- decisions ------------------------------------------------------------------------------------------------
 
     def _missing(self) -> int:
-        return self.wanted - self._present - self.launching
+        return self.wanted + self.spare - self._present - self.launching
 
     def _balance(self, now: float) -> None:
         missing = self._missing()
         if missing > 0 and self.given_up is None and now >= self._not_before:
             self.launching += missing
             self.orders.launches.append(missing)
-        surplus = self._present - self.wanted
-        if surplus > 0:
-            self._shrink(surplus)
+        elif missing < 0:
+            self._take_back(-missing)
+        if self._working < self.wanted:
+            self._promote(self.wanted - self._working)
+        surplus = self._present - self.wanted - self.spare
+        if surplus > 0 or self._working > self.wanted:
+            self._shrink(max(0, surplus))
+
+    def _promote(self, places: int) -> None:
+        """The oldest first."""
+        spares = [node for node, standing in self.nodes.items() if standing is Standing.SPARE]
+        for node in [node for node in spares if node not in self._away][:places]:
+            self.nodes[node] = Standing.READY
+            self._working += 1
+            self.orders.promotions.append(node)
+
+    def _take_back(self, machines: int) -> None:
+        """So many that have been decided on, and not asked for yet, are not wanted any more."""
+        orders = self.orders
+        while machines > 0 and orders.launches:
+            count = orders.launches.pop()
+            fewer = min(count, machines)
+            machines -= fewer
+            self.launching -= fewer
+            if count > fewer:
+                orders.launches.append(count - fewer)
 
     def _shrink(self, surplus: int) -> None:
         """The newest first, and those that do nothing yet before all others."""
-        booting = [node for node, standing in self.nodes.items() if standing is Standing.BOOTING]
-        ready = [node for node, standing in self.nodes.items() if standing is Standing.READY]
-        for node in [*sorted(booting, reverse=True), *sorted(ready, reverse=True)][:surplus]:
-            if self.nodes[node] is Standing.BOOTING:
-                self._dismiss(node)
+        for node in self._newest(Standing.BOOTING)[:surplus]:
+            self._dismiss(node)
+            surplus -= 1
+        for node in self._newest(Standing.SPARE)[:surplus]:
+            self._drain(node)
+            surplus -= 1
+        for node in self._newest(Standing.READY)[: max(0, self._working - self.wanted)]:
+            if surplus > 0:
+                self._drain(node)
+                surplus -= 1
             else:
-                self.nodes[node] = Standing.DRAINING
-                self._present -= 1
-                self.orders.drains.append(node)
+                self.nodes[node] = Standing.SPARE
+                self._working -= 1
+                self.orders.demotions.append(node)
+
+    def _newest(self, standing: Standing) -> list[NodeId]:
+        return sorted((node for node, its in self.nodes.items() if its is standing), reverse=True)
+
+    def _drain(self, node: NodeId) -> None:
+        self._leaves(node, Standing.DRAINING)
+        self.orders.drains.append(node)
+
+    def _leaves(self, node: NodeId, standing: Standing) -> None:
+        """It is there still, and does not count any more."""
+        self._present -= 1
+        self._working -= self.nodes[node] is Standing.READY
+        self._away.discard(node)
+        self.nodes[node] = standing
 
     def _dismiss(self, node: NodeId) -> None:
         self._forget(node)
@@ -190,8 +264,10 @@ class Fleet:
     def _forget(self, node: NodeId) -> bool:
         standing = self.nodes.pop(node, None)
         self._ready_at.pop(node, None)
-        if standing in {Standing.BOOTING, Standing.READY}:
+        self._away.discard(node)
+        if standing in {Standing.BOOTING, Standing.READY, Standing.SPARE}:
             self._present -= 1
+        self._working -= standing is Standing.READY
         return standing is not None
 
     def _failed(self, error: Exception, now: float, chance: float, retry_after_s: float | None) -> float | None:

@@ -3,15 +3,17 @@
 A generation runs the function once per rank under one immutable `World`. When a rank's node is lost, `OnLoss` says what
 follows. RESTART fences first: every surviving attempt is killed and has said so (or its node is lost too) before the
 next generation begins, so no two generations ever run at the same time, and however many nodes go meanwhile it is one
-new generation. Seats are kept from one generation to the next; `places` grants the missing ones.
+new generation. Seats are kept from one generation to the next; `places` grants the missing ones. They are wanted from
+the moment that a node is noticed or lost: a task that took them meanwhile would keep the next generation waiting.
 
 GANG-1: a broadcast ends exactly once, with one ending per rank.
 GANG-2: (RESTART) no generation begins while an attempt of an older one may still run.
 GANG-3: a generation's ranks are 0..n-1 on distinct nodes, and all see the same world.
 GANG-4: (RESTART) the results that end a broadcast are all of its last generation.
-GANG-5: at most ``restarts`` generations in a row follow lost ones; (RESEND) no rank runs again more often than that.
+GANG-5: at most ``restarts`` generations in a row follow lost ones; (RESEND) no rank runs again more often than that; at
+    most ``max_restarts`` follow such of which a rank failed by itself.
 GANG-6: when a broadcast is over it holds no seat and nothing of it runs.
-GANG-7: the head's port was free on the head, and serves one generation.
+GANG-7: a generation's ports were free where they are named, and serve no other generation.
 GANG-8: an at-most-once broadcast never runs a rank twice.
 """
 
@@ -21,6 +23,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import Any, NamedTuple
 
 from .places import Claim
 from .ports import (
@@ -45,72 +48,72 @@ GRACE_S = 2.0  # for the other ranks of a collective to fail by themselves, with
 
 class Phase(Enum):
     WAITING = auto()  # for seats
-    PORT = auto()  # for a free port on the head
+    PORT = auto()  # for free ports: the head's, or one for each rank
     RUNNING = auto()
     FENCING = auto()  # for the last attempts of a lost generation to end
     ENDING = auto()  # for killed attempts to end; the caller has its answer
     OVER = auto()
 
 
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Ranks of a lost node that run again alone (RESEND)."""
+
+    lost: NodeId
+    ranks: tuple[int, ...]
+
+
 # What must now happen.
 
 
-@dataclass(frozen=True, slots=True)
-class Want:
+class Want(NamedTuple):
     """Put in this claim; it replaces the one before."""
 
     claim: Claim
 
 
-@dataclass(frozen=True, slots=True)
-class Unwant:
+class Unwant(NamedTuple):
     """Take the claim back."""
 
 
-@dataclass(frozen=True, slots=True)
-class NeedPort:
-    """Call ``port`` with a free port of ``node``, now or when there is one."""
+class NeedPorts(NamedTuple):
+    """Call ``ports`` with so many free ports of each node, now or when they all have them."""
 
-    node: NodeId
+    of: tuple[tuple[NodeId, int], ...]
+    gap: Gap | None = None  # for ranks that run again alone; None: for a generation of all
 
 
-@dataclass(frozen=True, slots=True)
-class RunRank:
+class RunRank(NamedTuple):
     node: NodeId
     order: Order
 
 
-@dataclass(frozen=True, slots=True)
-class KillRank:
+class KillRank(NamedTuple):
     node: NodeId
     attempt: AttemptId
 
 
-@dataclass(frozen=True, slots=True)
-class Unseat:
+class Unseat(NamedTuple):
     node: NodeId
 
 
-@dataclass(frozen=True, slots=True)
-class EndAll:
+class EndAll(NamedTuple):
     endings: tuple[Ending, ...]
     generation: int
 
 
-@dataclass(frozen=True, slots=True)
-class GenerationStarted:
+class GenerationStarted(NamedTuple):
     world: World
     ranks: tuple[int, ...]  # all of them, or those that run again
 
 
-@dataclass(frozen=True, slots=True)
-class GenerationLost:
+class GenerationLost(NamedTuple):
     generation: int
     nodes: tuple[NodeId, ...]
     cause: str
 
 
-Effect = Want | Unwant | NeedPort | RunRank | KillRank | Unseat | EndAll | GenerationStarted | GenerationLost
+Effect = Want | Unwant | NeedPorts | RunRank | KillRank | Unseat | EndAll | GenerationStarted | GenerationLost
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,14 +122,6 @@ class Patience:
 
     replace_timeout_s: float
     elastic: bool  # go on with fewer nodes when there is no replacement
-
-
-@dataclass(frozen=True, slots=True)
-class Gap:
-    """Ranks of a lost node that run again alone (RESEND), and the replacement once there is one."""
-
-    lost: NodeId
-    ranks: tuple[int, ...]
 
 
 class Gang:
@@ -140,6 +135,7 @@ class Gang:
         self.phase = Phase.WAITING
         self.generation = 0
         self.seats: set[NodeId] = set()
+        self._claimed = False  # seats, and not granted yet
         self.effects: list[Effect] = []
         self._ids = attempts
         self._task = Task(TaskId(int(spec.job)), spec.job, spec.function, spec.content)
@@ -147,7 +143,9 @@ class Gang:
         self._facts: dict[NodeId, NodeFacts] = {}  # of the nodes that were ready at the last grant, by rank
         self._leaving: dict[NodeId, bool] = {}  # True: noticed; False: being drained
         self._needed = max(1, minimum)  # nodes for the next generation
-        self._chosen: tuple[NodeId, ...] = ()  # for the generation that waits for its port
+        self._chosen: tuple[NodeId, ...] = ()  # for the generation that waits for its ports
+        self._each = 1  # ranks on each of them
+        self._asked: list[NeedPorts] = []  # and not given yet
         self._world = World(0, (), 1, "", 0)
         self._running: dict[AttemptId, tuple[int, NodeId]] = {}
         self._on: Counter[NodeId] = Counter()  # how many of them, by node
@@ -155,11 +153,14 @@ class Gang:
         self._runs: dict[int, int] = {}  # attempts so far, by rank
         self._run_in: dict[int, int] = {}  # the generation of the latest, by rank
         self._gaps: list[Gap] = []  # waiting for a node
-        self._head_gap: tuple[NodeId, Gap] | None = None  # has its node, waits for a port there
+        self._half_lost: dict[NodeId, tuple[int, ...]] = {}  # ranks that died of their machine, where others run on
         self._losses: tuple[tuple[NodeId, str], ...] = ()
         self._lost_now: tuple[NodeId, ...] = ()  # under this generation
         self._lost_in_row = 0
+        self._failures = 0  # generations of which a rank failed, and that were followed by another
+        self._failed_by: str | None = None  # why this one is being fenced, if nobody was lost
         self._began_at = 0.0
+        self._lost_at = 0.0  # when the first node under this generation was, as far as can be known
         self._killed = False  # the rest of this generation, after its grace
         self._overdue = False  # the replacement, when the fence is done
         self._expires_at: float | None = None
@@ -178,22 +179,25 @@ class Gang:
     def seated(self, granted: Iterable[NodeId], ranked: Sequence[tuple[NodeId, NodeFacts]], now: float) -> None:
         """The claim was granted. ``ranked``: every ready node by rank; whatever is not among them has just gone."""
         self._facts = dict(ranked)
+        self._claimed = False
         self.seats.update(granted)
         if self.phase is Phase.WAITING:
             self._choose()
+        elif self.phase is Phase.FENCING or (self.phase is Phase.RUNNING and self._on_loss is OnLoss.RESTART):
+            self._reserve()
         else:
             self._fill(granted, now)
 
-    def port(self, node: NodeId, port: int, now: float) -> bool:
-        """A port that is free on ``node``; False: it is not needed any more and stays free."""
-        if self.phase is Phase.PORT and self._chosen[0] == node:
-            self._begin(port, now)
-            return True
-        if self._head_gap is not None and self._head_gap[0] == node:
-            gap, self._head_gap = self._head_gap[1], None
-            self._run_again(gap, node, now, head_port=port)
-            return True
-        return False
+    def ports(self, asked: NeedPorts, given: Sequence[tuple[int, ...]], now: float) -> bool:
+        """What was asked for, node by node; False: it is not needed any more and stays free."""
+        if asked not in self._asked:
+            return False
+        self._asked.remove(asked)
+        if asked.gap is None:
+            self._begin(given, now)
+        else:
+            self._run_again(asked.gap, asked.of[0][0], now, ports=given[0])
+        return True
 
     def finished(self, attempt: AttemptId, verdict: Verdict, outcome: object, now: float) -> bool:
         """False: it is none of this broadcast's attempts."""
@@ -209,11 +213,21 @@ class Gang:
         else:
             self._endings[rank] = Settled(verdict, outcome, node, rank, self._runs[rank], self._run_in[rank])
             if verdict is not Verdict.RETURNED:
+                if verdict is not Verdict.KILLED and self._may_restart():
+                    self._failed_by = f"rank {rank} {verdict.name.lower()}"
+                    self._fence(node, now)
+                    return True
                 self._failed(now)
+            elif node in self._half_lost:
+                self._leave_gap(node, (), now)
             self._ended_on(node, now)
         return True
 
-    def lost(self, node: NodeId, cause: str, now: float) -> None:
+    def _may_restart(self) -> bool:
+        return self._on_loss is OnLoss.RESTART and self._failures < self.spec.max_restarts
+
+    def lost(self, node: NodeId, cause: str, now: float, *, since: float | None = None) -> None:
+        """``since``: its connection was lost then."""
         gone = (
             [(attempt, rank) for attempt, (rank, on) in self._running.items() if on == node] if self._on[node] else []
         )
@@ -226,13 +240,16 @@ class Gang:
         if self.phase is Phase.RUNNING:
             self._regap(node)
             if gone:
-                self._lost_ranks(node, tuple(rank for _, rank in gone), cause, now)
+                self._lost_ranks(node, tuple(rank for _, rank in gone), cause, now, since=since)
         elif self.phase in {Phase.WAITING, Phase.PORT}:
             if held:
                 self._want()
         elif gone:
-            self._losses += ((node, cause),)
-            self._lost_now += (node,)
+            if self._failed_by is not None and not self._lost_now:  # it was fenced for less than this
+                self._replace_by = now + self.patience.replace_timeout_s
+                self._overdue = False
+            self._note_loss(node, cause, now if since is None else since)
+            self._reserve()
             self._ended_on(node, now)
 
     def leaving(self, node: NodeId, *, noticed: bool) -> None:
@@ -243,9 +260,16 @@ class Gang:
             self._want()
         elif self._regap(node):
             self._unseat(node)
+        elif self._on_loss is OnLoss.RESTART and self.phase in {Phase.RUNNING, Phase.FENCING}:
+            self._reserve()
 
     def staying(self, node: NodeId) -> None:
         self._leaving.pop(node, None)
+        if self._on_loss is OnLoss.RESTART and self.phase is Phase.RUNNING:
+            self._unclaim()
+            for spare in sorted(self.seats.difference(self._world.nodes)):
+                self._unseat(spare)
+            self._reserve()
 
     def resized(self, *, minimum: int, wanted: int) -> None:
         self.minimum, self.wanted = minimum, wanted
@@ -289,33 +313,57 @@ class Gang:
     def _want(self, *, fewer: bool = False) -> None:
         """Claim the seats that are missing for the next generation."""
         self.phase = Phase.WAITING
+        self._asked = []
         self._needed = max(1, self.minimum) if fewer else self._size()
         self._claim()
 
     def _claim(self) -> None:
         least, again = max(0, self._needed - len(self.seats)), self.generation > 0
-        claim = Claim(self.spec.job, least=least, every=not again, again=again, besides=self.seats)
+        self._put_in(Claim(self.spec.job, least=least, every=not again, again=again, besides=self.seats))
+
+    def _reserve(self) -> None:
+        """What the next generation will lack, while this one runs on or is being ended."""
+        missing = self._size() - len(self.seats.difference(self._leaving))
+        if missing > 0:
+            self._put_in(Claim(self.spec.job, least=1, most=missing, again=True, besides=self.seats))
+
+    def _put_in(self, claim: Claim) -> None:
+        self._claimed = True
         self.effects.append(Want(claim))
 
-    def _choose(self) -> None:
-        for node in sorted(self.seats - self._facts.keys()):
-            self._unseat(node)
-        self._chosen = tuple(node for node in self._facts if node in self.seats)  # by rank
-        if len(self._chosen) >= self._needed:
-            self.phase = Phase.PORT
-            self.effects.append(NeedPort(self._chosen[0]))
-        else:
-            self._claim()
+    def _unclaim(self) -> None:
+        if self._claimed:
+            self._claimed = False
+            self.effects.append(Unwant())
 
-    def _begin(self, port: int, now: float) -> None:
-        facts = [self._facts[node] for node in self._chosen]
-        each = max(1, min(self.spec.ranks_per_node(of) for of in facts))
+    def _choose(self) -> None:
+        if gone := self.seats - self._facts.keys():
+            for node in sorted(gone):
+                self._unseat(node)
+        self._chosen = tuple([node for node in self._facts if node in self.seats])  # by rank
+        if len(self._chosen) < self._needed:
+            self._claim()
+            return
+        self.phase = Phase.PORT
+        self._each = max(1, min(self.spec.ranks_per_node(self._facts[node]) for node in self._chosen))
+        every = self.spec.every_rank_listens
+        self._ask(tuple((node, self._each) for node in self._chosen) if every else ((self._chosen[0], 1),))
+
+    def _ask(self, of: tuple[tuple[NodeId, int], ...], gap: Gap | None = None) -> None:
+        asked = NeedPorts(of, gap)
+        self._asked.append(asked)
+        self.effects.append(asked)
+
+    def _begin(self, given: Sequence[tuple[int, ...]], now: float) -> None:
         self.phase = Phase.RUNNING
         self.generation += 1
-        self._world = World(self.generation, self._chosen, each, facts[0].address, port)
+        ports = tuple(port for of_node in given for port in of_node) if self.spec.every_rank_listens else ()
+        address = self._facts[self._chosen[0]].address
+        self._world = World(self.generation, self._chosen, self._each, address, given[0][0], ports)
         self._began_at = now
         self._expires_at = self._replace_by = self._kill_at = None
         self._killed = self._overdue = False
+        self._failed_by = None
         self._endings = {}
         self._lost_now = ()
         self._run(tuple(range(self._world.size)))
@@ -339,7 +387,7 @@ class Gang:
         if self.spec.collective:
             if self._kill_at is None and not self._killed:
                 self._kill_at = now + GRACE_S
-        elif self._gaps:
+        elif self._gaps or self._half_lost:
             self._give_up_gaps(Reason.LOST)
 
     def _ended_on(self, node: NodeId, now: float) -> None:
@@ -353,8 +401,9 @@ class Gang:
             self._fenced(now)
         elif self.phase is Phase.ENDING:
             self._over()
-        elif self.phase is Phase.RUNNING and not self._gaps and self._head_gap is None:
-            self.effects.append(EndAll(tuple(self._endings[rank] for rank in range(self._world.size)), self.generation))
+        elif self.phase is Phase.RUNNING and not self._gaps and not self._asked:
+            endings = tuple([self._endings[rank] for rank in range(self._world.size)])
+            self.effects.append(EndAll(endings, self.generation))
             self._over()
 
     def _end_with(self, reason: Reason) -> None:
@@ -364,8 +413,10 @@ class Gang:
         keep = self._endings if self.phase is Phase.RUNNING else {}
         ranks = range(max(1, self._world.size))
         endings = tuple(keep.get(rank) or GaveUp(reason, self._losses, rank) for rank in ranks)
-        self.effects += [Unwant(), EndAll(endings, self.generation)]
-        self._gaps, self._head_gap = [], None
+        self._unclaim()
+        self.effects.append(EndAll(endings, self.generation))
+        self._gaps, self._asked = [], []
+        self._half_lost.clear()
         self._expires_at = self._replace_by = self._kill_at = None
         if not self._running:
             self._over()
@@ -378,6 +429,7 @@ class Gang:
 
     def _over(self) -> None:
         self.phase = Phase.OVER
+        self._unclaim()
         self._running.clear()
         self._on.clear()
         self._expires_at = self._replace_by = self._kill_at = None
@@ -394,42 +446,61 @@ class Gang:
 
     # --- losses ---------------------------------------------------------------------------------------------------
 
-    def _lost_ranks(self, node: NodeId, ranks: tuple[int, ...], cause: str, now: float) -> None:
+    def _lost_ranks(
+        self, node: NodeId, ranks: tuple[int, ...], cause: str, now: float, *, since: float | None = None
+    ) -> None:
         """A running generation lost these."""
-        self._losses += ((node, cause),)
-        self._lost_now += (node,)
+        self._note_loss(node, cause, now if since is None else since)
         if self._on_loss is OnLoss.RESTART and (self.spec.collective or not self._has_failed()):
             self._fence(node, now)
             return
         self._tell_loss()
         losing = any(self._runs[rank] > self.spec.restarts for rank in ranks)
         if self._on_loss is OnLoss.RESEND and not losing and not self._has_failed():
-            self._gaps.append(Gap(node, ranks))
-            self._replace_by = self._replace_by or now + self.patience.replace_timeout_s
-            self._want_for_gaps()
+            self._leave_gap(node, ranks, now)
         else:
             reason = Reason.LOSING if losing and self._on_loss is OnLoss.RESEND else Reason.LOST
             self._endings.update({rank: GaveUp(reason, self._losses, rank) for rank in ranks})
             self._failed(now)
         self._ended_on(node, now)
 
+    def _leave_gap(self, node: NodeId, ranks: tuple[int, ...], now: float) -> None:
+        """These run again elsewhere, with all others that ``node`` loses: a world has them in one place."""
+        ranks = (*self._half_lost.pop(node, ()), *ranks)
+        if self._on[node]:
+            self._half_lost[node] = ranks
+            return
+        self._gaps.append(Gap(node, tuple(sorted(ranks))))
+        self._replace_by = self._replace_by or now + self.patience.replace_timeout_s
+        self._want_for_gaps()
+
+    def _note_loss(self, node: NodeId, cause: str, at: float) -> None:
+        self._lost_at = min(self._lost_at, at) if self._lost_now else at
+        self._losses += ((node, cause),)
+        self._lost_now += (node,)
+
     def _has_failed(self) -> bool:
         return any(isinstance(e, GaveUp) or e.verdict is not Verdict.RETURNED for e in self._endings.values())
 
     def _tell_loss(self) -> None:
-        self.effects.append(GenerationLost(self.generation, self._lost_now, self._losses[-1][1]))
+        cause = self._losses[-1][1] if self._lost_now else self._failed_by or ""
+        self.effects.append(GenerationLost(self.generation, self._lost_now, cause))
 
     def _fence(self, node: NodeId, now: float) -> None:
         self.phase = Phase.FENCING
         self._kill_at = None
         self._replace_by = now + self.patience.replace_timeout_s
         self._kill_rest()
+        self._reserve()
         self._ended_on(node, now)
 
     def _fenced(self, now: float) -> None:
         """Nothing of the lost generation runs any more."""
         self._tell_loss()
-        self._count_loss(now)
+        if self._lost_now:  # then that is why a rank failed, if one did
+            self._count_loss()
+        else:
+            self._failures += 1
         self._endings = {}
         if self._lost_in_row > self.spec.restarts:
             self._end_with(Reason.LOSING)
@@ -440,8 +511,8 @@ class Gang:
         if self._overdue:
             self._replace_by = now
 
-    def _count_loss(self, now: float) -> None:
-        steady = now - self._began_at >= self.spec.steady_s
+    def _count_loss(self) -> None:
+        steady = self._lost_at - self._began_at >= self.spec.steady_s
         self._lost_in_row = 1 if steady else self._lost_in_row + 1
 
     def _without_replacement(self, now: float, *, ready: int) -> None:
@@ -451,8 +522,9 @@ class Gang:
             self._overdue = True
         elif self.phase is Phase.RUNNING and self._gaps:
             if may_shrink:
-                self._gaps, self._head_gap, self._overdue = [], None, True
-                self.effects.append(Unwant())
+                self._gaps, self._asked, self._overdue = [], [], True
+                self._half_lost.clear()
+                self._unclaim()
                 self._fence(self._losses[-1][0], now)
             else:
                 self._give_up_gaps(Reason.NO_REPLACEMENT)
@@ -472,47 +544,55 @@ class Gang:
 
     def _want_for_gaps(self) -> None:
         besides = {*self._world.nodes, *self.seats}
-        self.effects.append(Want(Claim(self.spec.job, least=1, most=len(self._gaps), again=True, besides=besides)))
+        self._put_in(Claim(self.spec.job, least=1, most=len(self._gaps), again=True, besides=besides))
 
     def _fill(self, granted: Iterable[NodeId], now: float) -> None:
-        """Give each granted node the ranks of a lost one; rank 0 needs a port first."""
+        """Give each granted node the ranks of a lost one; those that listen need ports first."""
         for node in granted:
             if not self._gaps or node not in self._facts:
                 self._unseat(node)
                 continue
             gap = self._gaps.pop(0)
-            if gap.lost == self._world.head:
-                self._head_gap = (node, gap)
-                self.effects.append(NeedPort(node))
+            if self.spec.every_rank_listens:
+                self._ask(((node, self._world.ranks_per_node),), gap)
+            elif gap.lost == self._world.head:
+                self._ask(((node, 1),), gap)
             else:
                 self._run_again(gap, node, now)
         if self._gaps:
             self._want_for_gaps()
-        elif self._head_gap is None:
+        elif not self._asked:
             self._replace_by = None
 
-    def _run_again(self, gap: Gap, node: NodeId, now: float, *, head_port: int | None = None) -> None:
+    def _run_again(self, gap: Gap, node: NodeId, now: float, *, ports: tuple[int, ...] = ()) -> None:
         old = self._world
         self.generation += 1
-        nodes = tuple(node if before == gap.lost else before for before in old.nodes)
-        address = old.head_address if head_port is None else self._facts[node].address
-        self._world = World(self.generation, nodes, old.ranks_per_node, address, head_port or old.head_port)
+        changes: dict[str, Any] = {"nodes": tuple(node if before == gap.lost else before for before in old.nodes)}
+        if gap.lost == old.head:
+            changes |= {"head_address": self._facts[node].address, "head_port": ports[0]}
+        if old.ports:
+            first = old.nodes.index(gap.lost) * old.ranks_per_node
+            changes["ports"] = (*old.ports[:first], *ports, *old.ports[first + len(ports) :])
+        self._world = old._replace(generation=self.generation, **changes)
         self._began_at = now
         if not self._gaps:
             self._replace_by = None
         self._run(gap.ranks)
 
     def _regap(self, node: NodeId) -> bool:
-        """The replacement that waits for its port is none any more."""
-        if self._head_gap is None or self._head_gap[0] != node:
-            return False
-        self._gaps.append(self._head_gap[1])
-        self._head_gap = None
-        self._want_for_gaps()
-        return True
+        """The replacement that waits for its ports is none any more."""
+        again = [asked for asked in self._asked if asked.gap is not None and asked.of[0][0] == node]
+        for asked in again:
+            self._asked.remove(asked)
+            self._gaps += [asked.gap] if asked.gap is not None else []
+        if again:
+            self._want_for_gaps()
+        return bool(again)
 
     def _give_up_gaps(self, reason: Reason) -> None:
-        gaps = [*self._gaps, *([self._head_gap[1]] if self._head_gap is not None else [])]
-        self._gaps, self._head_gap, self._replace_by = [], None, None
-        self.effects.append(Unwant())
-        self._endings.update({rank: GaveUp(reason, self._losses, rank) for gap in gaps for rank in gap.ranks})
+        gaps = [*self._gaps, *(asked.gap for asked in self._asked if asked.gap is not None)]
+        given_up = [*(gap.ranks for gap in gaps), *self._half_lost.values()]
+        self._gaps, self._asked, self._replace_by = [], [], None
+        self._half_lost.clear()
+        self._unclaim()
+        self._endings.update({rank: GaveUp(reason, self._losses, rank) for ranks in given_up for rank in ranks})

@@ -14,11 +14,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from contextvars import Context as Variables
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, cast
 
 import anyio
 from anyio.lowlevel import checkpoint
+
+try:
+    import sniffio
+except ImportError:  # then anyio asks the running loop itself
+    sniffio = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
@@ -113,7 +120,10 @@ class Restart:
 class Ref(Generic[M]):
     """The only way to reach an actor; stays valid across restarts. Not thread-safe: use it on the actor's loop."""
 
-    __slots__ = ("_actor", "_asked", "_capacity", "_failure", "_idle", "_queue", "_scope", "_stopped", "_wake", "name")
+    __slots__ = (
+        *("_actor", "_asked", "_capacity", "_failure", "_idle", "_queue", "_scope", "_stopped", "_variables", "_wake"),
+        "name",
+    )
 
     def __init__(self, name: str, capacity: int) -> None:
         self.name = name
@@ -126,6 +136,7 @@ class Ref(Generic[M]):
         self._failure: BaseException | None = None  # of a message that it was handed
         self._scope = anyio.CancelScope()
         self._asked: set[Reply[object]] = set()
+        self._variables = copy_context()  # what a message that is handed sees; `_serve` sets it
 
     def tell(self, message: M) -> None:
         """Queue ``message`` and return at once.
@@ -160,7 +171,7 @@ class Ref(Generic[M]):
             return
         self._idle = False
         try:
-            actor.receive(message)
+            self._variables.run(actor.receive, message)
         except BaseException as error:  # noqa: BLE001 (raised again, where the actor serves)
             _bounce(message, error if isinstance(error, Exception) else ActorStopped(self.name))
             self._failure = error
@@ -275,6 +286,7 @@ async def _incarnate(ref: Ref[M], make: Make[M]) -> None:
 
 async def _serve(ref: Ref[M], actor: Actor[M]) -> None:
     queue = ref._queue
+    ref._variables = _own_variables()
     while True:
         for _ in range(min(len(queue), BATCH)):
             message = queue.popleft()
@@ -292,6 +304,17 @@ async def _serve(ref: Ref[M], actor: Actor[M]) -> None:
         if ref._failure is not None:
             failure, ref._failure = ref._failure, None
             raise failure
+
+
+def _own_variables() -> Variables:
+    """The actor's context, in which anyio knows its loop also where it is handed a message by a callback of the loop.
+
+    There is no current task there, and sniffio, which anyio asks where it is installed, goes by that.
+    """
+    variables = copy_context()
+    if sniffio is not None:
+        variables.run(sniffio.current_async_library_cvar.set, sniffio.current_async_library())
+    return variables
 
 
 def sole(error: Exception) -> Exception:

@@ -7,7 +7,8 @@ LEDGER-1: a task ends exactly once.
 LEDGER-2: a task that has not ended is queued or leased to one node: none is forgotten.
 LEDGER-3: a node holds at most its slots, plus a stack where the function is known to be short; seats take slots.
 LEDGER-4: an at-most-once task is never sent again, except when its node says that it had not begun.
-LEDGER-5: a task that may run takes at most ``1 + retries`` nodes down with it.
+LEDGER-5: a task that may run takes at most ``1 + retries`` nodes down with it, and at most ``quarantine_after`` in a
+    row that nobody had announced.
 LEDGER-6: an attempt id is used once, and what is reported of an unknown one changes nothing.
 LEDGER-7: no slot is free while a task that may use it is queued, unless a broadcast collects seats.
 LEDGER-8: tasks start in the order they were submitted; those that come back go to the front in that order.
@@ -46,6 +47,7 @@ from .roster import Roster
 
 QUEUED, LEASED, OVER = 0, 1, 2
 FUNCTIONS_KEPT = 4096
+QUARANTINE_AFTER = 4
 
 
 class Entry:
@@ -53,7 +55,7 @@ class Entry:
 
     __slots__ = (
         *("attempt", "began", "blamed", "expires_at", "function", "host"),
-        *("losses", "number", "settle", "slow", "state", "task"),
+        *("losses", "number", "settle", "slow", "stacks", "state", "task"),
     )
 
     def __init__(self, task: Task, settle: Settle, function: Function) -> None:
@@ -63,10 +65,11 @@ class Entry:
         self.state = QUEUED
         self.number = 0  # attempts that count
         self.losses: tuple[tuple[NodeId, str], ...] = ()
-        self.blamed = 0  # losses that nobody had announced
+        self.blamed = 0  # losses that nobody had announced, in a row
         self.host: Host | None = None
         self.attempt: AttemptId | None = None
         self.slow = False
+        self.stacks = task.retries > 0  # behind others: nobody can tell whether it has begun when its node is lost
         self.began = False
         self.expires_at: float | None = None
 
@@ -74,7 +77,7 @@ class Entry:
 class Decisions:
     """What must now happen. The shell empties these lists."""
 
-    __slots__ = ("endings", "kills", "recalls", "retries", "runs", "seats")
+    __slots__ = ("emptied", "endings", "kills", "recalls", "retries", "runs", "seats")
 
     def __init__(self) -> None:
         self.runs: list[tuple[NodeId, Order]] = []
@@ -83,15 +86,25 @@ class Decisions:
         self.recalls: list[tuple[NodeId, tuple[AttemptId, ...]]] = []
         self.retries: list[tuple[Task, NodeId, int, str]] = []  # was lost there, as which attempt, why
         self.seats: list[tuple[JobId, tuple[NodeId, ...]]] = []  # a claim was granted
+        self.emptied: list[NodeId] = []  # closed nodes that hold nothing any more; maybe told more than once
 
 
 class Ledger:
-    def __init__(self, roster: Roster, *, slots: int, attempts: Iterator[int], announce: bool = False) -> None:
+    def __init__(
+        self,
+        roster: Roster,
+        *,
+        slots: int,
+        attempts: Iterator[int],
+        announce: bool = False,
+        quarantine_after: int = QUARANTINE_AFTER,
+    ) -> None:
         self.decisions = Decisions()
         self.places = Places(slots)
         self._roster = roster
         self._attempts = attempts
         self.announce = announce
+        self._quarantine_after = quarantine_after
         self._entries: dict[JobId, Entry] = {}
         self._queue: deque[Entry] = deque()  # entries that are over are passed over
         self._pinned: dict[int, deque[Entry]] = {}  # by rank
@@ -134,7 +147,8 @@ class Ledger:
                 self._returned(host, report.attempts, now)  # type: ignore[union-attr]
             else:
                 others.append(report)
-        self._changed(host, now)
+        if len(others) < len(reports):
+            self._changed(host, now)
         return others
 
     def cancel(self, job: JobId) -> bool:
@@ -177,6 +191,7 @@ class Ledger:
             return
         host.open = False
         host.noticed = noticed
+        self._requeue(self._take_back_unsent(host), now)
         unstarted = self.places.unstarted(host) if recall and not host.recalling else ()
         if unstarted:
             self.decisions.recalls.append((node, unstarted))
@@ -189,7 +204,7 @@ class Ledger:
         host = self.places.remove(node)
         if host is None:
             return
-        again: list[Entry] = []
+        again = self._take_back_unsent(host)
         for position, entry in enumerate(host.attempts.values()):
             self._leased -= 1
             if entry.state == OVER:
@@ -203,17 +218,38 @@ class Ledger:
         self._membership_changed(now)
         self._assign(now)
 
+    def _take_back_unsent(self, host: Host) -> list[Entry]:
+        """What was to go to ``host`` at the end of this very step has not begun, and goes elsewhere."""
+        node, runs = host.id, self.decisions.runs
+        again: list[Entry] = []
+        if any(to == node for to, _ in runs):
+            self.decisions.runs = [(to, order) for to, order in runs if to != node]
+            for to, order in runs:
+                entry = host.attempts.pop(order.attempt, None) if to == node else None
+                if entry is None:
+                    continue
+                self._leased -= 1
+                host.slow -= entry.slow
+                if entry.state == LEASED:
+                    entry.number -= 1
+                    again.append(entry)
+                else:
+                    self._ghosts -= 1
+        return again
+
     def _survives(self, entry: Entry, node: NodeId, cause: str, *, ran: bool, announced: bool) -> bool:
         """Its node was lost: may it be run again? Otherwise it ends. One that had not ``ran`` is not to blame."""
         entry.state = QUEUED
         entry.losses += ((node, cause),)
-        if not ran:
-            entry.number -= 1
+        entry.stacks = False
+        if not ran:  # as far as is known
+            self.decisions.retries.append((entry.task, node, entry.number, cause))
             return True
-        entry.blamed += not announced
-        if entry.task.at_most_once or entry.number > entry.task.retries:
-            quarantined = entry.blamed == entry.number > 1
-            self._end(entry, GaveUp(Reason.QUARANTINED if quarantined else Reason.LOST, entry.losses))
+        entry.blamed = 0 if announced else entry.blamed + 1
+        poison = entry.blamed >= self._quarantine_after or entry.blamed == entry.number > 1
+        exhausted = entry.task.at_most_once or entry.number > entry.task.retries
+        if exhausted or entry.blamed >= self._quarantine_after:
+            self._end(entry, GaveUp(Reason.QUARANTINED if poison else Reason.LOST, entry.losses))
             return False
         self.decisions.retries.append((entry.task, node, entry.number, cause))
         return True
@@ -221,25 +257,30 @@ class Ledger:
     # --- seats ----------------------------------------------------------------------------------------------------
 
     def claim(self, claim: Claim, now: float) -> None:
+        granted = self.places.at_once(claim)
+        if granted is not None:
+            self.decisions.seats.append(granted)
+            return
         self.places.claim(claim)
         self._assign(now)
 
     def withdraw(self, job: JobId, now: float) -> None:
         """Take its claim out of line, and back what was granted and not heard of yet."""
-        self.places.withdraw(job)
+        if not self.places.withdraw(job) and not self.decisions.seats:
+            return
         grants, self.decisions.seats = self.decisions.seats, []
         for of, nodes in grants:
             if of != job:
                 self.decisions.seats.append((of, nodes))
                 continue
             for node in nodes:
-                self.places.unseat(node)
+                if (host := self.places.unseat(node)) is not None:
+                    self._place(host)
         self._membership_changed(now)
         self._assign(now)
 
     def unseat(self, node: NodeId, now: float) -> None:
-        self.places.unseat(node)
-        host = self.places.hosts.get(node)
+        host = self.places.unseat(node)
         if host is not None:
             self._changed(host, now)
 
@@ -248,6 +289,8 @@ class Ledger:
     def wake_at(self) -> float | None:
         """When ``tick`` has something to do, if nothing else happens before."""
         expiries = self._expiries
+        if not expiries and not self.places.stacked:
+            return None
         while expiries and expiries[0][2].expires_at != expiries[0][0]:
             heappop(expiries)
         steal_at = None if self._queue else self.places.steal_at()
@@ -369,7 +412,7 @@ class Ledger:
             if entry.state != QUEUED:
                 queue.popleft()
                 continue
-            stack = entry.function.stack if not entry.losses and not entry.task.at_most_once else 0
+            stack = entry.function.stack if entry.stacks else 0
             host = places.pick(stack)
             if host is None:
                 return
@@ -388,7 +431,7 @@ class Ledger:
             if entry.state != QUEUED:
                 queue.popleft()
                 continue
-            stack = entry.function.stack if not entry.losses and not entry.task.at_most_once else 0
+            stack = entry.function.stack if entry.stacks else 0
             if host is None or not self.places.takes(host, stack):
                 return
             queue.popleft()
@@ -396,13 +439,18 @@ class Ledger:
         del self._pinned[rank]
 
     def _changed(self, host: Host, now: float) -> None:
-        """``host`` holds less than before, or takes work again."""
-        self.places.place(host)
+        """``host`` holds less than before, or takes other work than before."""
+        self._place(host)
         if self._pinned:
             rank = self._roster.rank(host.id)
             if rank is not None:
                 self._assign_pinned(rank, now)
         self._assign(now)
+
+    def _place(self, host: Host) -> None:
+        self.places.place(host)
+        if not host.open and not host.load:
+            self.decisions.emptied.append(host.id)
 
     def _membership_changed(self, now: float) -> None:
         """Other nodes may have these ranks now. Walks the ranks that are waited for, once per change of membership."""

@@ -9,11 +9,13 @@ class State(Enum):
     LAUNCHED = "launched"  # its machine exists, its address is not known yet
     REACHING = "reaching"  # being connected to
     READY = "ready"
+    STANDBY = "standby"  # ready, and works when another one is lost
     DOOMED = "doomed"  # noticed: it works on, and gets nothing new
     DRAINING = "draining"  # not wanted any more: it finishes what it has
     SUSPECT = "suspect"  # ready, but its connection is lost and being tried again
     DOOMED_SUSPECT = "doomed suspect"
     DRAINING_SUSPECT = "draining suspect"
+    STANDBY_SUSPECT = "standby suspect"
     DISMISSED = "dismissed"  # ended by us
     FAILED = "failed"  # never became ready
     LOST = "lost"
@@ -22,22 +24,36 @@ class State(Enum):
 class Fact(Enum):
     REACHABLE = auto()  # the provider says where it is
     GREETED = auto()  # connected, its executor has answered
+    SPARED = auto()  # as many as are wanted work without it
+    PROMOTED = auto()  # its turn has come
     NOTICED = auto()
     WITHDRAWN = auto()
     DROPPED = auto()  # the connection is lost
     RESUMED = auto()
     UNWANTED = auto()  # the pool has one too many
-    FINISHED = auto()  # draining, and empty
+    FINISHED = auto()  # empty, and draining or replaced
     UNREACHED = auto()  # given up waiting for an address, a connection, or its resumption
     GONE = auto()  # the provider's word: it does not exist any more
 
 
 _BOOTING = {State.LAUNCHED, State.REACHING}
-_CONNECTED = {State.READY: State.SUSPECT, State.DOOMED: State.DOOMED_SUSPECT, State.DRAINING: State.DRAINING_SUSPECT}
+_CONNECTED = {
+    State.READY: State.SUSPECT,
+    State.STANDBY: State.STANDBY_SUSPECT,
+    State.DOOMED: State.DOOMED_SUSPECT,
+    State.DRAINING: State.DRAINING_SUSPECT,
+}
 
 TABLE: dict[tuple[State, Fact], State] = {
     (State.LAUNCHED, Fact.REACHABLE): State.REACHING,
     (State.REACHING, Fact.GREETED): State.READY,
+    (State.READY, Fact.SPARED): State.STANDBY,
+    (State.SUSPECT, Fact.SPARED): State.STANDBY_SUSPECT,
+    (State.STANDBY, Fact.PROMOTED): State.READY,
+    (State.STANDBY, Fact.NOTICED): State.DOOMED,
+    (State.STANDBY_SUSPECT, Fact.NOTICED): State.DOOMED_SUSPECT,
+    (State.STANDBY, Fact.UNWANTED): State.DRAINING,
+    (State.STANDBY_SUSPECT, Fact.UNWANTED): State.DRAINING_SUSPECT,
     (State.READY, Fact.NOTICED): State.DOOMED,
     (State.DOOMED, Fact.WITHDRAWN): State.READY,
     (State.SUSPECT, Fact.NOTICED): State.DOOMED_SUSPECT,
@@ -46,6 +62,8 @@ TABLE: dict[tuple[State, Fact], State] = {
     (State.SUSPECT, Fact.UNWANTED): State.DRAINING_SUSPECT,
     (State.DRAINING, Fact.FINISHED): State.DISMISSED,
     (State.DRAINING_SUSPECT, Fact.FINISHED): State.DISMISSED,
+    (State.DOOMED, Fact.FINISHED): State.DISMISSED,
+    (State.DOOMED_SUSPECT, Fact.FINISHED): State.DISMISSED,
     **{(state, Fact.UNWANTED): State.DISMISSED for state in _BOOTING},
     **{(state, Fact.NOTICED): State.DISMISSED for state in _BOOTING},
     **{(state, fact): State.FAILED for state in _BOOTING for fact in (Fact.UNREACHED, Fact.GONE)},

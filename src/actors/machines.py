@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import count
 from random import Random
 from typing import TYPE_CHECKING, assert_never
 
@@ -22,21 +23,23 @@ from ..providers.base import (
 )
 from ..providers.errors import NoCapacity, ProviderError
 from .broadcasts import Broadcasts
-from .fleet import Fleet
+from .fleet import Fleet, Standing
 from .kernel import Context, Supervisor
 from .ledger import Ledger
 from .lifecycle import ENDS, Fact, State
 from .membership import Member, Membership
-from .messages import Launched, LaunchFailed, Leave, NodeMessage, PoolMessage, Reachable
+from .messages import Launched, LaunchFailed, Leave, NodeMessage, PoolMessage, Reachable, Signal
 from .node import TRIES_AT_ONCE, Door, NodeActor
-from .ports import Clock, Connect, ConnectFailed, Connection, Lost, NodeId, Observe, PoolSpec
+from .ports import Clock, Connect, ConnectFailed, Connection, Lost, NodeId, Noticed, Observe, PoolSpec, Witness
 from .silence import Silence
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-TERMINATE_TRIES = 4
+TERMINATE_TRIES = 4  # and somebody should know
 TERMINATE_AGAIN_S = 2.0
+TERMINATE_AGAIN_LIMIT_S = 60.0
+ASK_AGAIN_S = 2.0  # whether anybody answers, while all nodes are silent
 EARLY_KEPT = 1024  # words about machines whose launch call has not returned yet
 
 
@@ -51,6 +54,7 @@ class Given:
     observe: Observe
     chance: Random
     clock: Clock
+    witness: Witness | None = None
 
 
 class Machines:
@@ -65,7 +69,7 @@ class Machines:
         broadcasts: Broadcasts,
     ) -> None:
         spec = given.spec
-        self.fleet = Fleet(spec.desired, retries=spec.launch_retries)
+        self.fleet = Fleet(spec.desired, retries=spec.launch_retries, spare=spec.spare)
         self.silence = Silence(reconnect_s=spec.reconnect_s, lease_s=spec.lease_s)
         self._tell = context.ref.tell
         self._tasks: TaskGroup = context.tasks
@@ -73,15 +77,22 @@ class Machines:
         self._provider = given.fleet
         self._request = given.request
         self._spec = spec
-        self._door = Door(given.connect, spec.boot_timeout_s, anyio.Semaphore(TRIES_AT_ONCE), context.ref.hand)
+        tries, returns = anyio.Semaphore(TRIES_AT_ONCE), anyio.Semaphore(TRIES_AT_ONCE)
+        self._door = Door(given.connect, spec.boot_timeout_s, tries, returns, context.ref.hand)
         self._nodes = nodes
         self._ledger = ledger
         self._broadcasts = broadcasts
         self._observe = given.observe
+        self._witness = given.witness
+        self._asking = False
         self._chance = given.chance.random
         self._draining: set[NodeId] = set()
+        self._doomed: set[NodeId] = set()
+        self._idle: dict[NodeId, None] = {}  # of the doomed, those that hold nothing
+        self._away_since: dict[NodeId, float] = {}  # the connection of a node, which is being tried again
         self._early: OrderedDict[MachineId, list[MachineEvent]] = OrderedDict()
         self._launching: set[anyio.CancelScope] = set()
+        self._unusable: list[ConnectFailed] = []
         self._closing = False
 
     @property
@@ -93,7 +104,13 @@ class Machines:
     def hopeless(self) -> Exception | None:
         """Why no further node will come, if none will."""
         error = self.fleet.given_up
-        return error if error is not None and self.fleet.coming == 0 else None
+        if error is None or self.fleet.coming:
+            return None
+        if not isinstance(error, NoCapacity) or not self._unusable:
+            return error
+        first, *others = self._unusable  # there would be machines enough, were they of use
+        first.__notes__ = [f"Also: {other}" for other in others]
+        return first
 
     @property
     def none_left(self) -> bool:
@@ -110,7 +127,8 @@ class Machines:
     def tick(self, now: float) -> None:
         self.fleet.tick(now)
         for node in self.silence.overdue(now):
-            self.lost(node, f"silent for {self._spec.reconnect_s:g} s or more", now)
+            away_s = self.silence.silent_for(node, now)
+            self.lost(node, f"{self._nodes.members[node].dropped_by}, and not heard again for {away_s:.0f} s", now)
 
     def wake_at(self) -> float | None:
         times = [at for at in (self.fleet.wake_at(), self.silence.wake_at()) if at is not None]
@@ -162,6 +180,8 @@ class Machines:
                 else:
                     self.lost(member.id, cause, now)
             case MachineDoomed(_, source, seconds):
+                if member.link is not None:
+                    member.link.tell(Noticed(source, seconds))
                 self.noticed(member.id, source, seconds, now)
             case _:
                 assert_never(event)
@@ -182,12 +202,26 @@ class Machines:
         member.facts = connection.facts
         member.ports.extend(connection.facts.ports)
         member.link = self._nodes.links[node] = connection.link
-        self.fleet.node_ready(node, now)
         self.silence.connected(node, now)
+        if self.fleet.node_ready(node, now):
+            self._works(member, now)
+        else:
+            member.life.step(Fact.SPARED)
+            self._stands_by(member)
+
+    def _stands_by(self, member: Member) -> None:
+        self._observe("node_standby", node=member.id, machine=member.machine, facts=member.facts)
+
+    def _works(self, member: Member, now: float) -> None:
+        """From now on, or again: it has a rank, and takes tasks."""
+        self._joins(member)
+        self._ledger.node_ready(member.id, now)
+
+    def _joins(self, member: Member) -> None:
         self._nodes.joined(member)
-        facts = {"rank": self._nodes.roster.rank(node), "ready": len(self._nodes.roster), "wanted": self.fleet.wanted}
-        self._observe("node_ready", node=node, machine=member.machine, facts=connection.facts, **facts)
-        self._ledger.node_ready(node, now)
+        facts = {"rank": self._nodes.roster.rank(member.id), "ready": len(self._nodes.roster)}
+        known = {"machine": member.machine, "facts": member.facts}
+        self._observe("node_ready", node=member.id, **known, **facts, wanted=self.fleet.wanted)
 
     def unreached(self, node: NodeId, error: ConnectFailed, now: float) -> None:
         """It never became ready."""
@@ -196,44 +230,77 @@ class Machines:
             return
         member.life.step(Fact.UNREACHED)
         self._observe("node_failed", node=node, cause=str(error))
-        self._not_launched(error, self.fleet.node_failed(node, error, now, self._chance(), fatal=error.fatal))
+        self._provider.unusable(member.machine.id, str(error), for_good=error.fatal)
+        if error.fatal:
+            self._unusable.append(error)
+        self._not_launched(error, self.fleet.node_failed(node, error, now, self._chance(), fatal=error.alike))
 
     def dropped(self, node: NodeId, lost: Lost, now: float) -> None:
         member = self._nodes.members[node]
         if not member.life.can(Fact.DROPPED):
             return
         member.life.step(Fact.DROPPED)
+        self._away_since[node] = now
+        member.dropped_by = lost.cause
         self._observe("node_suspect", node=node, cause=lost.cause, silent=lost.silent)
         if self.silence.dropped(node, now, silent=lost.silent):
             self._observe("network_silent", nodes=len(self._nodes.links))
+            if self._witness is not None and not self._asking:
+                self._asking = True
+                self._tasks.start_soon(self._ask_others, self._witness)
         if member.life.state is State.SUSPECT:
             self._ledger.node_closed(node, now, recall=False)
+        elif member.life.state is State.STANDBY_SUSPECT:
+            self.fleet.away(node)
+
+    def answered(self, now: float) -> None:
+        """Somebody who is none of the nodes."""
+        self.silence.answered(now)
 
     def resumed(self, node: NodeId, now: float) -> None:
         member = self._nodes.members[node]
         if not member.life.can(Fact.RESUMED):
             return
+        self._away_since.pop(node, None)
         self._observe("node_resumed", node=node)
         self.silence.connected(node, now)
-        if member.life.step(Fact.RESUMED) is State.READY:
+        state = member.life.step(Fact.RESUMED)
+        if state is State.READY:
             self._ledger.node_ready(node, now)
+        elif state is State.STANDBY:
+            self._stands_by(member)
+            self.fleet.back(node, now)
 
     def noticed(self, node: NodeId, source: str, seconds: float | None, now: float) -> None:
         member = self._nodes.members.get(node)
-        if member is None or not member.life.can(Fact.WITHDRAWN if seconds is None else Fact.NOTICED):
+        if member is None:
             return
         if seconds is None:
+            member.notices.discard(source)
+        else:
+            member.notices.add(source)
+        self._broadcasts.noticed(node, source, seconds, now)
+        if not member.life.can(Fact.WITHDRAWN if seconds is None else Fact.NOTICED):
+            return
+        if seconds is None:
+            if member.notices:
+                return  # another source stands by its own
             self._observe("node_notice_withdrawn", node=node, source=source)
+            self._not_doomed(node)
             state = member.life.step(Fact.WITHDRAWN)
-            self._nodes.joined(member)
-            self._broadcasts.staying(node)
+            self._joins(member)
+            self._broadcasts.staying(node, now)
             if state is State.READY:
                 self._ledger.node_ready(node, now)
             self.fleet.withdrawn(node, now)
             return
         self._observe("node_noticed", node=node, source=source, seconds=seconds)
-        member.life.step(Fact.NOTICED)
+        if member.life.step(Fact.NOTICED) is State.DISMISSED:
+            self._observe("node_dismissed", node=node)
+        else:
+            self._doomed.add(node)
         self._no_new_work(member, now, noticed=True)
+        self._emptied(node)
         self.fleet.noticed(node, now)
 
     def lost(self, node: NodeId, cause: str, now: float) -> None:
@@ -246,16 +313,18 @@ class Machines:
         member.life.step(fact)
         self._observe("node_lost", node=node, cause=cause, noticed=announced)
         self._draining.discard(node)
+        self._not_doomed(node)
         self._nodes.left(member)
         self.silence.ended(node)
         self.fleet.node_lost(node, now, self._chance())
         self._ledger.node_lost(node, cause, now, announced=announced)
-        self._broadcasts.lost(node, cause, now)
+        self._broadcasts.lost(node, cause, now, since=self._away_since.pop(node, None))
 
     def closed(self, node: NodeId) -> None:
         """Its connection is closed and its actor has ended."""
         member = self._nodes.members[node]
         member.closed = True
+        self._away_since.pop(node, None)
         if member.life.state in ENDS:
             self._nodes.remove(node)
             self._terminate(member)
@@ -271,10 +340,11 @@ class Machines:
         orders = self.fleet.orders
         if self._closing:
             return  # the provider's context ends all machines
-        if self._draining:
-            for node in [node for node in self._draining if self._ledger.load(node) == 0]:
-                self._draining.discard(node)
-                self.fleet.drained(node)
+        emptied, self._ledger.decisions.emptied = self._ledger.decisions.emptied, []
+        for node in emptied:
+            self._emptied(node)
+        for node in list(self._idle):
+            self.fleet.idle(node)
         launches, orders.launches = orders.launches, []
         for machines in launches:
             self._observe("nodes_requested", count=machines)
@@ -284,17 +354,52 @@ class Machines:
             member = self._nodes.members[node]
             member.life.step(Fact.UNWANTED)
             self._observe("node_draining", node=node)
-            self._no_new_work(member, now, noticed=False)
             self._draining.add(node)
+            self._no_new_work(member, now, noticed=False)
+            self._emptied(node)
+        promotions, orders.promotions = orders.promotions, []
+        for node in promotions:
+            self._promote(self._nodes.members[node], now)
+        demotions, orders.demotions = orders.demotions, []
+        for node in demotions:
+            self._demote(self._nodes.members[node], now)
         terminations, orders.terminations = orders.terminations, []
         for node in terminations:
             self._end(self._nodes.members[node], now)
 
     @property
     def busy(self) -> bool:
-        """There are orders to carry out, or draining nodes to look after."""
+        """There are orders to carry out, or nodes that have become empty to look after."""
         orders = self.fleet.orders
-        return bool(orders.launches or orders.drains or orders.terminations or self._draining)
+        changes = orders.launches or orders.drains or orders.promotions or orders.demotions or orders.terminations
+        return bool(changes or self._ledger.decisions.emptied)
+
+    def _emptied(self, node: NodeId) -> None:
+        """It may hold nothing any more."""
+        if self._ledger.load(node):
+            return
+        if node in self._draining:
+            self._draining.discard(node)
+            self.fleet.drained(node)
+        elif node in self._doomed:
+            self._idle[node] = None
+
+    def _not_doomed(self, node: NodeId) -> None:
+        self._doomed.discard(node)
+        self._idle.pop(node, None)
+
+    def _promote(self, member: Member, now: float) -> None:
+        if self.fleet.nodes.get(member.id) is Standing.READY and member.life.can(Fact.PROMOTED):
+            member.life.step(Fact.PROMOTED)
+            self._broadcasts.staying(member.id, now)
+            self._works(member, now)
+
+    def _demote(self, member: Member, now: float) -> None:
+        if self.fleet.nodes.get(member.id) is Standing.SPARE and member.life.can(Fact.SPARED):
+            if member.life.step(Fact.SPARED) is State.STANDBY_SUSPECT:
+                self.fleet.away(member.id)
+            self._stands_by(member)
+            self._no_new_work(member, now, noticed=False)
 
     def close(self) -> None:
         """Leave all nodes; their machines stay for the provider's context to end."""
@@ -313,6 +418,7 @@ class Machines:
         if member.life.state not in ENDS:
             member.life.step(Fact.UNWANTED if member.booting else Fact.FINISHED)
             self._observe("node_dismissed", node=member.id)
+            self._not_doomed(member.id)
             self.silence.ended(member.id)
             self._ledger.node_lost(member.id, "dismissed", now)
         member.tell(Leave())
@@ -323,6 +429,17 @@ class Machines:
         if not member.terminated and not member.gone:
             member.terminated = True
             self._tasks.start_soon(self._terminate_machine, member.machine.id)
+
+    async def _ask_others(self, witness: Witness) -> None:
+        """Until one answers, or a node does."""
+        try:
+            while self.silence.cut_off and not self._closing:
+                if await witness([member.machine for member in self._nodes.members.values() if not member.closed]):
+                    self._tell(Signal.ANSWERED)
+                    return
+                await anyio.sleep(ASK_AGAIN_S)
+        finally:
+            self._asking = False
 
     async def _launch(self, machines: int) -> None:
         with anyio.CancelScope() as scope:
@@ -337,13 +454,15 @@ class Machines:
                 self._launching.discard(scope)
 
     async def _terminate_machine(self, machine: MachineId) -> None:
-        error: ProviderError | None = None
-        for attempt in range(TERMINATE_TRIES):
+        """As often as it takes, while the pool lives: a machine costs money until its provider confirms."""
+        pause_s = TERMINATE_AGAIN_S
+        for attempt in count(1):
             try:
                 await self._provider.terminate([machine])
-            except ProviderError as failure:
-                error = failure
-                await anyio.sleep(max(TERMINATE_AGAIN_S * 2.0**attempt, failure.retry_after_s or 0.0))
+            except ProviderError as error:
+                if attempt == TERMINATE_TRIES:
+                    self._observe("terminate_failed", machines=(machine,), error=str(error))
+                await anyio.sleep(max(pause_s, error.retry_after_s or 0.0))
+                pause_s = min(2 * pause_s, TERMINATE_AGAIN_LIMIT_S)
             else:
                 return
-        self._observe("terminate_failed", machines=(machine,), error=str(error))

@@ -22,7 +22,10 @@ VIEW_DELAY_LIMIT_S = 10.0
 class Member:
     """A node from the launch of its machine until its connection is closed."""
 
-    __slots__ = ("closed", "facts", "gone", "id", "life", "link", "machine", "ports", "ref", "terminated")
+    __slots__ = (
+        *("closed", "dropped_by", "facts", "gone", "id", "life"),
+        *("link", "machine", "notices", "ports", "ref", "terminated"),
+    )
 
     def __init__(self, node: NodeId, machine: Machine) -> None:
         self.id = node
@@ -32,6 +35,8 @@ class Member:
         self.link: Link | None = None
         self.facts: NodeFacts | None = None
         self.ports: deque[int] = deque()  # free there
+        self.notices: set[str] = set()  # by source, that stand
+        self.dropped_by = ""  # why its connection was last lost
         self.closed = False  # its connection, for good
         self.gone = False  # the provider's word
         self.terminated = False  # asked for
@@ -100,8 +105,8 @@ class Membership:
         """The ready nodes by rank; the same tuple until one joins or leaves."""
         ranked = self.roster.ranked
         if ranked is not self._ranked_from:
-            facts = ((node, self.members[node].facts) for node in ranked)
-            self._ranked = tuple((node, of) for node, of in facts if of is not None)
+            members = self.members
+            self._ranked = tuple([(node, of) for node in ranked if (of := members[node].facts) is not None])
             self._ranked_from = ranked
         return self._ranked
 

@@ -173,6 +173,7 @@ class Closed:
 class Signal(Enum):
     TICK = auto()  # the time that the pool's clock was set to has come
     VIEWS = auto()  # membership settled: tell the nodes
+    ANSWERED = auto()  # all nodes are silent, and somebody else answers
 
 
 FromUsers = Submit | Broadcast | Cancel | Resize | WhenReady | Snapshot | Close

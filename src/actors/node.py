@@ -6,6 +6,7 @@ fleet's back-off is what limits how often that may happen.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Never, assert_never
@@ -31,7 +32,7 @@ from .ports import Connect, ConnectFailed, Connection, NodeId, Report
 
 TRY_AGAIN_S = 0.1  # after the first refused try; then half as long again each time
 TRY_AGAIN_LIMIT_S = 2.0
-CLOSE_S = 5.0
+CLOSE_S = 9.0
 TRIES_AT_ONCE = 50  # over all nodes: 1,000 connections opened so take 2.2 s
 
 
@@ -41,7 +42,8 @@ class Door:
 
     connect: Connect
     boot_timeout_s: float
-    tries: anyio.Semaphore
+    tries: anyio.Semaphore  # held until a node is ready, its image brought there: minutes
+    returns: anyio.Semaphore  # of nodes that were, and are lost in seconds
     tell: Callable[[PoolMessage], None]
 
 
@@ -98,12 +100,13 @@ class NodeActor:
         pause_s = TRY_AGAIN_S
         with anyio.move_on_after(self._door.boot_timeout_s):
             await self._addressed.wait()
+            down_at = anyio.current_time() + (self._machine.patience_s or math.inf)
             while True:
                 try:
                     async with self._door.tries:
                         return await self._door.connect(self._node, self._machine, self._reports)
                 except ConnectFailed as error:
-                    if error.fatal:
+                    if error.fatal or anyio.current_time() >= down_at:
                         raise
                     last = str(error)
                 await anyio.sleep(pause_s)
@@ -126,7 +129,7 @@ class NodeActor:
         pause_s = TRY_AGAIN_S
         while True:
             try:
-                async with self._door.tries:
+                async with self._door.returns:
                     resumed = await connection.resume()
             except ConnectFailed as error:
                 if error.fatal:

@@ -103,7 +103,7 @@ class Places:
         self.claims: list[Claim] = []
         self._levels: list[OrderedDict[NodeId, Host]] = [OrderedDict() for _ in range(slots + STACK_OF_SHORT)]
         self._lowest = 0
-        self._stacked: OrderedDict[NodeId, Host] = OrderedDict()  # least recently looked at first
+        self.stacked: OrderedDict[NodeId, Host] = OrderedDict()  # least recently looked at first
         self._next_steal = 0.0
         self._candidates = 0
         self._free: OrderedDict[NodeId, Host] = OrderedDict()
@@ -118,7 +118,7 @@ class Places:
         if host is not None:
             host.open = False
             self.place(host)
-            self._stacked.pop(node, None)
+            self.stacked.pop(node, None)
         return host
 
     def place(self, host: Host) -> None:
@@ -146,9 +146,9 @@ class Places:
         if (held > slots) is not host.stacked:
             host.stacked = not host.stacked
             if host.stacked:
-                self._stacked[host.id] = host
+                self.stacked[host.id] = host
             else:
-                self._stacked.pop(host.id, None)
+                self.stacked.pop(host.id, None)
         if self.claims:
             self._count(host, candidate=claimed and host.open, free=load < slots)
 
@@ -171,9 +171,9 @@ class Places:
 
     def steal_at(self) -> float | None:
         """When to look for stalled stacks, given that nothing is queued; None: no stack, or no free slot to fill."""
-        if not self._stacked or not self._has_free_slot():
+        if not self.stacked or not self._has_free_slot():
             return None
-        first = next(iter(self._stacked.values()))
+        first = next(iter(self.stacked.values()))
         return max(first.progress_at + STALL_S, self._next_steal)
 
     def steal(self, now: float) -> list[tuple[NodeId, tuple[AttemptId, ...]]]:
@@ -183,9 +183,9 @@ class Places:
         if at is None or now < at:
             return recalls
         self._next_steal = now + STALL_S
-        for _ in range(min(STEALS, len(self._stacked))):
-            host = next(iter(self._stacked.values()))
-            self._stacked.move_to_end(host.id)
+        for _ in range(min(STEALS, len(self.stacked))):
+            host = next(iter(self.stacked.values()))
+            self.stacked.move_to_end(host.id)
             if not host.recalling and now - host.progress_at >= STALL_S:
                 waiting = self.unstarted(host)
                 recalls.append((host.id, waiting[len(waiting) // 2 :]))
@@ -201,20 +201,34 @@ class Places:
 
     # --- seats ----------------------------------------------------------------------------------------------------
 
+    def at_once(self, claim: Claim) -> tuple[JobId, tuple[NodeId, ...]] | None:
+        """Its seats, where nobody is in line and every node has a free slot: no other node's place depends on it."""
+        if self.claims or not claim.every or claim.most is not None:
+            return None
+        hosts = [host for host in self.hosts.values() if host.open and host.id not in claim.besides]
+        if len(hosts) < claim.least or any(host.load >= self.slots for host in hosts):
+            return None
+        for host in hosts:
+            host.seats += 1
+            self.place(host)
+        return claim.job, tuple([host.id for host in hosts])
+
     def claim(self, claim: Claim) -> None:
         """Put it in line: first those that already hold seats, and among equals in the order of their jobs."""
         insort(self.claims, claim, key=_place_in_line)
         if self.claims[0] is claim:
             self._new_first()
 
-    def withdraw(self, job: JobId) -> None:
+    def withdraw(self, job: JobId) -> bool:
+        """False: it had none in line."""
         for claim in self.claims:
             if claim.job == job:
                 was_first = self.claims[0] is claim
                 self.claims.remove(claim)
                 if was_first:
                     self._new_first()
-                return
+                return True
+        return False
 
     def grant(self) -> tuple[JobId, tuple[NodeId, ...]] | None:
         """Seats for the first claim once they are all free at the same moment; call until None."""
@@ -231,11 +245,13 @@ class Places:
         self._new_first()
         return claim.job, tuple(host.id for host in chosen)
 
-    def unseat(self, node: NodeId) -> None:
+    def unseat(self, node: NodeId) -> Host | None:
+        """The host that has a seat less now, to be placed."""
         host = self.hosts.get(node)
-        if host is not None and host.seats:
-            host.seats -= 1
-            self.place(host)
+        if host is None or not host.seats:
+            return None
+        host.seats -= 1
+        return host
 
     def _count(self, host: Host, *, candidate: bool, free: bool) -> None:
         free = free and candidate

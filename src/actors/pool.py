@@ -47,6 +47,7 @@ from .messages import (
     WhenReady,
 )
 from .ports import (
+    Asked,
     Clock,
     Connect,
     Ending,
@@ -62,6 +63,7 @@ from .ports import (
     Settled,
     Started,
     Task,
+    Witness,
 )
 from .watch import WatchActor
 
@@ -78,19 +80,21 @@ async def supervise(
     connect: Connect,
     observe: Observe,
     *,
+    witness: Witness | None = None,
     seed: int | None = None,
     clock: Clock = anyio.current_time,
 ) -> AsyncIterator[Ref[PoolMessage]]:
     """Run a pool on an opened provider; leaving settles what is left as CLOSED and closes all connections, bounded.
 
     Machines that are lost or not wanted any more are terminated meanwhile; all others by leaving the provider's
-    context, which must be entered before and left after this one. ``seed`` makes the back-offs repeatable;
+    context, which must be entered before and left after this one. ``witness`` is asked while all nodes are
+    silent; without one, that is taken for this computer's own network. ``seed`` makes the back-offs repeatable;
     ``clock`` is the loop's.
 
     Raises:
         RestartsExhausted: an actor failed for good, its own error is the cause; what is in the block was cancelled.
     """
-    given = Given(fleet, request, spec, connect, observe, Random(seed), clock)  # noqa: S311 (no secret: it spreads retries)
+    given = Given(fleet, request, spec, connect, observe, Random(seed), clock, witness)  # noqa: S311 (no secret: it spreads retries)
     failure: Exception | None = None
     try:
         async with supervisor() as actors:
@@ -120,7 +124,9 @@ class PoolActor:
         self._context = context
         self._observe = given.observe
         self._nodes = nodes = Membership()
-        self._ledger = ledger = Ledger(nodes.roster, slots=spec.slots, attempts=attempts)
+        self._ledger = ledger = Ledger(
+            nodes.roster, slots=spec.slots, attempts=attempts, quarantine_after=spec.quarantine_after
+        )
         patience = Patience(spec.replace_timeout_s, elastic=spec.min < spec.desired)
         self._broadcasts = broadcasts = Broadcasts(patience, ledger, nodes, given.observe, attempts)
         self._machines = Machines(context, actors, given, nodes=nodes, ledger=ledger, broadcasts=broadcasts)
@@ -169,6 +175,8 @@ class PoolActor:
                 self._ledger.tick(now)
                 self._broadcasts.tick(now)
                 machines.tick(now)
+            case Signal.ANSWERED:
+                machines.answered(now)
             case Signal.VIEWS:
                 self._views_due = False
                 self._nodes.tell_views()
@@ -229,7 +237,7 @@ class PoolActor:
     def _received(self, node: NodeId, reports: Sequence[Report], now: float) -> bool:
         if self._observe.tasks:
             self._observe_started(node, reports)
-        rare = self._machines.busy
+        rare = False
         for report in self._ledger.received(node, reports, now):
             match report:
                 case Finished():
@@ -241,9 +249,11 @@ class PoolActor:
                 case Noticed(source, seconds):
                     self._machines.noticed(node, source, seconds, now)
                     rare = True
+                case Asked():
+                    self._broadcasts.asked(node, report)
                 case _:
                     pass  # of an attempt that is over, or of a rank
-        return rare
+        return rare or self._machines.busy
 
     def _observe_started(self, node: NodeId, reports: Sequence[Report]) -> None:
         for report in reports:

@@ -10,7 +10,9 @@ What crosses once per task is a named tuple: three times as cheap to make as a f
     nodes_requested    count
     launch_failed      error, failures, retry_in_s (None: given up)
     node_launching     node, machine (`Machine`)
-    node_ready         node, machine, facts (`NodeFacts`), rank, ready, wanted
+    node_preparing     node, phase, text (a line of its log, or empty), took_s (None: it goes on)
+    node_standby       node, machine, facts (`NodeFacts`)          it is ready, and works when another one is lost
+    node_ready         node, machine, facts, rank, ready, wanted   first, promoted, or not to be taken after all
     node_suspect       node, cause, silent
     node_resumed       node
     node_noticed       node, source, seconds
@@ -19,8 +21,8 @@ What crosses once per task is a named tuple: three times as cheap to make as a f
     node_dismissed     node                              not wanted any more: drained, closed, about to be terminated
     node_failed        node, cause                       it never became ready
     node_lost          node, cause, noticed (whether a notice came first)
-    network_silent     nodes (their number)              every connection is silent: it is this computer's network
-    terminate_failed   machines (ids), error             left to the provider's context, which terminates all at its end
+    network_silent     nodes (their number)              every connection is silent: maybe it is this computer's network
+    terminate_failed   machines (ids), error             more than once; it is tried again until the pool ends
     pool_ready         ready, wanted
     pool_resized       wanted
     pool_closing
@@ -38,7 +40,7 @@ What crosses once per task is a named tuple: three times as cheap to make as a f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import NamedTuple, NewType, Protocol
@@ -59,10 +61,10 @@ class NodeFacts:
     address: str  # by which the other nodes reach it
     ports: tuple[int, ...]  # free there, kept for generations whose head it is
     accelerators: tuple[tuple[str, float], ...] = ()  # (type, memory in GB), one entry each
+    variables: tuple[tuple[str, str], ...] = ()  # of every task there: what plugins have set up on the node
 
 
-@dataclass(frozen=True, slots=True)
-class World:
+class World(NamedTuple):
     """One immutable membership view: what every rank of a generation sees.
 
     When one rank alone is run again (`OnLoss.RESEND`), ``nodes`` may name nodes that have since left the view.
@@ -73,6 +75,7 @@ class World:
     ranks_per_node: int
     head_address: str
     head_port: int
+    ports: tuple[int, ...] = ()  # by rank, each free on its node, the head's first; empty: only the head needed one
 
     @property
     def size(self) -> int:
@@ -146,7 +149,38 @@ class PortsFree:
     ports: tuple[int, ...]
 
 
-Report = Started | Finished | Returned | Noticed | PortsFree
+class Asked(NamedTuple):
+    """How often the ranks of a generation have asked on this node whether to stop: the most of any of them."""
+
+    job: JobId
+    generation: int
+    number: int  # of the `PeerDoomed` that this answers
+    asked: int
+
+
+Report = Started | Finished | Returned | Noticed | PortsFree | Asked
+
+
+class PeerDoomed(NamedTuple):
+    """A machine of this generation will be taken in ``seconds``; None: none of them."""
+
+    job: JobId
+    generation: int
+    number: int  # another notice has another
+    place: int  # which of the world's nodes
+    source: str
+    seconds: float | None
+
+
+class StopAt(NamedTuple):
+    """The ranks of this generation stop when they ask for the ``asked``-th time whether to."""
+
+    job: JobId
+    generation: int
+    asked: int
+
+
+Word = Noticed | PeerDoomed | StopAt
 
 
 class Link(Protocol):
@@ -163,6 +197,9 @@ class Link(Protocol):
 
     def view(self, members: Sequence[tuple[NodeId, NodeFacts]]) -> None:
         """The ready nodes by rank, for `instance_info`."""
+
+    def tell(self, word: Word) -> None:
+        """For its tasks: the provider's word on its machine, or what becomes of a generation with ranks there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,11 +237,15 @@ class Connection(Protocol):
 
 
 class ConnectFailed(Exception):
-    """The node cannot be reached now, or (``fatal``) ever: a wrong host key, another protocol version."""
+    """The node cannot be reached now, or (``fatal``) ever: a wrong host key, a full disk.
 
-    def __init__(self, message: str, *, fatal: bool = False) -> None:
+    ``alike``: nor could any other machine in its place, such as with a package that does not exist.
+    """
+
+    def __init__(self, message: str, *, fatal: bool = False, alike: bool = False) -> None:
         super().__init__(message)
-        self.fatal = fatal
+        self.fatal = fatal or alike
+        self.alike = alike
 
 
 class Connect(Protocol):
@@ -216,6 +257,9 @@ class Connect(Protocol):
         """
         ...
 
+
+Witness = Callable[[Sequence[Machine]], Awaitable[bool]]
+"""Asked while all nodes are silent, with their machines: whether anybody answers this computer. Bounded."""
 
 Clock = Callable[[], float]  # the running loop's: what `anyio.current_time` says, which takes 2 us to find it out
 
@@ -246,7 +290,7 @@ class Reason(Enum):
     """Why a task ends without an attempt's own word."""
 
     LOST = auto()  # its node was lost and it may not, or not any more, be run again
-    QUARANTINED = auto()  # every attempt took its node down
+    QUARANTINED = auto()  # every attempt took its node down, or so many in a row
     QUEUE_TIMEOUT = auto()
     CANCELLED = auto()
     CLOSED = auto()  # the pool ended first
@@ -272,8 +316,7 @@ class OnLoss(Enum):
     FAIL = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class BroadcastSpec:
+class BroadcastSpec(NamedTuple):
     """A function for every ready node. ``content`` as in `Task`, shared by all ranks."""
 
     job: JobId
@@ -282,8 +325,10 @@ class BroadcastSpec:
     on_loss: OnLoss
     collective: bool  # ranks wait for each other: a rank that raises dooms the rest
     ranks_per_node: Callable[[NodeFacts], int]  # the least over the nodes is used; must not raise
+    every_rank_listens: bool = False  # a free port for each rank, and not for the head alone
     at_most_once: bool = False
     queue_timeout_s: float | None = None
+    max_restarts: int = 0  # generations that follow one of which a rank failed by itself (RESTART)
     restarts: int = (
         3  # generations lost in a row that are followed by another, counted anew after `steady_s`; RESEND: per rank
     )
@@ -298,9 +343,11 @@ class PoolSpec:
     min: int  # ready when so many are
     max: int
     slots: int  # tasks at a time per node
+    spare: int = 0  # further nodes that stand by
+    quarantine_after: int = 4  # nodes in a row that were lost under a task, unannounced; however many retries it has
     boot_timeout_s: float = 600.0  # from launch to ready
     replace_timeout_s: float = 600.0
     reconnect_s: float = 10.0  # how long a lost connection is tried again before its node counts as lost
-    lease_s: float = 120.0  # as in Hello; tried again for so long when every connection is silent: it is our network
+    lease_s: float = 120.0  # as in Hello; tried again for so long when nobody answers: it may be our network
     launch_retries: int = 5
     labels: Mapping[str, str] | None = None

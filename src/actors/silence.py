@@ -1,65 +1,102 @@
-"""Whose network is it: pure. A silent node is lost after a while; when all are silent, this computer is cut off.
+"""Whose network is it: pure. A silent node is lost after a while; when nobody at all answers, this computer is cut off.
 
 SILENCE-1: a node whose connection was closed, or that is silent while others are heard, is lost after ``reconnect_s``.
-SILENCE-2: while every connection is silent since about the same time, none is lost before ``lease_s``.
-SILENCE-3: once one is heard again, the others have ``reconnect_s`` from then.
+SILENCE-2: while every connection is silent since about the same time, and nobody else answers either, none is lost
+    before ``lease_s``.
+SILENCE-3: once any node is heard, be it a new one, those that were silent with it have `RETURN_S` from then, and from
+    each return of another of them. So they have when somebody else answers.
+SILENCE-4: if somebody else answers as soon as all are silent, the network never was away: they are lost after
+    ``reconnect_s`` from then.
 """
 
 from __future__ import annotations
 
 from .ports import NodeId
 
+RETURN_S = 15.0  # a try to connect that began without a network may hang for 10 s: TCP's pauses double
+
 
 class Silence:
     def __init__(self, *, reconnect_s: float, lease_s: float) -> None:
         self._reconnect_s = reconnect_s
         self._lease_s = max(lease_s, reconnect_s)
+        self._return_s = max(RETURN_S, reconnect_s)
         self._connected: set[NodeId] = set()
         self._away: dict[NodeId, tuple[float, bool]] = {}  # since when, and whether it fell silent
-        self._back_at: float | None = None  # the network, after all had been silent
+        self._fell_at = 0.0  # when the network was last found silent
+        self._answered_at = 0.0  # when somebody then answered at once
         self._cut_off = False
+        self._stranded: set[NodeId] = set()  # silent with all others, and not heard since the network came back
+        self._back_at = 0.0  # the network, or the last of those
 
     def connected(self, node: NodeId, now: float) -> None:
         """For the first time, or again."""
         self._connected.add(node)
-        if self._away.pop(node, None) is not None and self._cut_off:
+        self._away.pop(node, None)
+        if self._cut_off:
             self._cut_off = False
+            self._stranded = set(self._away)
+            self._back_at = now
+        elif node in self._stranded:
+            self._stranded.discard(node)
             self._back_at = now
 
     def dropped(self, node: NodeId, now: float, *, silent: bool) -> bool:
         """True: by this the whole network has fallen silent."""
         self._away[node] = (now, silent)
         fell = not self._cut_off and self.network_wide
-        self._cut_off = self._cut_off or fell
+        if fell:
+            self._cut_off, self._fell_at = True, now
         return fell
+
+    def answered(self, now: float) -> None:
+        """Somebody else has: it is not this computer that is cut off, or not any more."""
+        if now - self._fell_at <= self._reconnect_s and (self._cut_off or self._stranded):
+            self._cut_off = False  # also if a node that has just booted was heard before: that shows nothing more
+            self._stranded.clear()
+            self._answered_at = now
+        elif self._cut_off:
+            self._cut_off = False
+            self._stranded = set(self._away)
+            self._back_at = now
 
     def ended(self, node: NodeId) -> None:
         self._connected.discard(node)
         self._away.pop(node, None)
+        self._stranded.discard(node)
+
+    @property
+    def cut_off(self) -> bool:
+        """Nobody answers: it is worth asking others."""
+        return self._cut_off and bool(self._away)
 
     @property
     def network_wide(self) -> bool:
-        """Every connection is silent, since about the same time."""
+        """Every connection is silent, since about the same time, but for those that never came back from the last."""
         if not self._away or len(self._away) < len(self._connected):
             return False
         if not all(silent for _, silent in self._away.values()):
             return False
-        since = [at for at, _ in self._away.values()]
-        return max(since) - min(since) <= self._reconnect_s
+        since = [at for node, (at, _) in self._away.items() if node not in self._stranded]
+        return not since or max(since) - min(since) <= self._reconnect_s
+
+    def silent_for(self, node: NodeId, now: float) -> float:
+        return now - self._away[node][0]
 
     def wake_at(self) -> float | None:
         """When ``overdue`` has something to say, if nothing else happens before."""
-        return min(self._due().values(), default=None)
+        return min(self._due().values()) if self._away else None
 
     def overdue(self, now: float) -> list[NodeId]:
         """The nodes to be given up now."""
         return [node for node, at in self._due().items() if now >= at]
 
     def _due(self) -> dict[NodeId, float]:
-        if self.network_wide:
+        if self._cut_off:
             return {node: since + self._lease_s for node, (since, _) in self._away.items()}
-        back_at = self._back_at
         return {
-            node: (since if back_at is None else max(since, back_at)) + self._reconnect_s
+            node: max(since, self._back_at) + self._return_s
+            if node in self._stranded
+            else max(since, self._answered_at) + self._reconnect_s
             for node, (since, _) in self._away.items()
         }

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import anyio
 import pytest
@@ -36,9 +37,11 @@ from outrider.actors.ports import (
     Task,
     TaskId,
     Verdict,
+    Witness,
+    Word,
 )
-from outrider.providers.base import Embedding, LaunchRequest, Machine
-from outrider.providers.fake import Fake, FakeFleet, Script
+from outrider.providers.base import Embedding, LaunchRequest, Machine, Provider
+from outrider.providers.fake import Fake, Script
 
 
 @pytest.fixture
@@ -70,6 +73,7 @@ class PlayedNode:
     orders: list[Order] = field(default_factory=list)
     killed: list[AttemptId] = field(default_factory=list)
     views: list[Sequence[tuple[NodeId, NodeFacts]]] = field(default_factory=list)
+    words: list[Word] = field(default_factory=list)
     closed: bool = False
     dead: bool = False
     cut: bool = False  # the network: nothing arrives, what is said is kept
@@ -113,8 +117,9 @@ class PlayedNode:
         if self.dead:
             return
         if order.world is not None:
-            if order.rank == 0 and order.world.head_port in self.site.ports[self.node]:
-                self.site.ports[self.node].remove(order.world.head_port)
+            port = order.world.ports[order.rank] if order.world.ports else order.rank == 0 and order.world.head_port
+            if port in self.site.ports[self.node]:
+                self.site.ports[self.node].remove(port)
                 self.more_ports()
             self.begin(order)
         else:
@@ -140,6 +145,9 @@ class PlayedNode:
 
     def view(self, members: Sequence[tuple[NodeId, NodeFacts]]) -> None:
         self.views.append(members)
+
+    def tell(self, word: Word) -> None:
+        self.words.append(word)
 
     # inside
 
@@ -247,8 +255,8 @@ class Rig:
     """A pool on a fake cloud with played nodes."""
 
     ref: Ref[m.PoolMessage]
-    provider: Fake
-    fleet: FakeFleet
+    provider: Any  # mostly `Fake`
+    fleet: Any
     site: Site
     seen: Seen
     endings: dict[JobId, Ending] = field(default_factory=dict)
@@ -309,17 +317,22 @@ def rig():
 
     @asynccontextmanager
     async def open_rig(
-        script: Script | None = None, *, prepare: Callable[[Site], None] = lambda site: None, **spec: object
+        script: Script | None = None,
+        *,
+        prepare: Callable[[Site], None] = lambda site: None,
+        provider: Provider | None = None,
+        witness: Witness | None = None,
+        **spec: object,
     ) -> AsyncIterator[Rig]:
         if "desired" in spec:
             spec = {"min": spec["desired"], "max": spec["desired"]} | spec
         wanted = replace(SPEC, **spec)
-        provider, seen = Fake(script), Seen()
-        request = LaunchRequest("ssh-ed25519 CLIENT", wanted.desired)
+        provider, seen = provider or Fake(script), Seen()
+        request = LaunchRequest("ssh-ed25519 CLIENT", wanted.desired, least=wanted.min)
         async with anyio.create_task_group() as tasks, provider.open("p", Embedding("", "")) as fleet:
             site = Site(wanted.slots, tasks.start_soon)
             prepare(site)
-            async with supervise(fleet, request, wanted, site, seen, seed=1) as ref:
+            async with supervise(fleet, request, wanted, site, seen, witness=witness, seed=1) as ref:
                 yield Rig(ref, provider, fleet, site, seen)
             tasks.cancel_scope.cancel()
 

@@ -1,4 +1,4 @@
-"""FLEET-1 to 6 hold whatever happens, and each of them falls when its guard is taken away."""
+"""FLEET-1 to 8 hold whatever happens, and each of them falls when its guard is taken away."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ QUICK = settings(
     suppress_health_check=list(HealthCheck),
     report_multiple_bugs=False,
 )
-WITHOUT_GUARD = settings(QUICK, max_examples=500, database=None, derandomize=True, phases=[Phase.generate])
+WITHOUT_GUARD = settings(QUICK, max_examples=5000, database=None, derandomize=True, phases=[Phase.generate])
 
 
 class FleetMachine(RuleBasedStateMachine):
@@ -36,24 +36,24 @@ class FleetMachine(RuleBasedStateMachine):
 
     make = Fleet
 
-    @initialize(wanted=st.integers(1, 4), retries=st.integers(0, 3))
-    def begin(self, wanted, retries):
+    @initialize(wanted=st.integers(1, 4), retries=st.integers(0, 3), spare=st.sampled_from([0, 0, 1, 2]))
+    def begin(self, wanted, retries, spare):
         self.now = 0.0
         self.ids = count(1)
-        self.wanted, self.retries = wanted, retries
+        self.wanted, self.retries, self.spare = wanted, retries, spare
         self.calls: list[int] = []  # launches under way
         self.booting: set[NodeId] = set()
-        self.ready: set[NodeId] = set()
+        self.ready: set[NodeId] = set()  # they work
+        self.spares: set[NodeId] = set()
+        self.away: set[NodeId] = set()  # of the spares
         self.doomed: set[NodeId] = set()
         self.draining: set[NodeId] = set()
-        self.worked: set[NodeId] = set()
         self.ended: set[NodeId] = set()
         self.terminated: Counter[NodeId] = Counter()
         self.failures = 0
         self.was_given_up = False
         self.not_before = 0.0
-        self.slack = 0  # machines above those wanted that a reprieve or a resize has left
-        self.fleet = self.make(wanted, retries=retries)
+        self.fleet = self.make(wanted, retries=retries, spare=spare)
         self.fleet.start(self.now)
         self.act()
 
@@ -81,10 +81,7 @@ class FleetMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.booting)
     def a_node_is_ready(self, data):
         node = data.draw(st.sampled_from(sorted(self.booting)))
-        self.booting.discard(node)
-        self.ready.add(node)
-        self.failures = 0
-        self.fleet.node_ready(node, self.now)
+        self.becomes_ready(node)
         self.act()
 
     @rule(data=st.data(), fatal=st.sampled_from([False, False, True]), chance=st.sampled_from([0.0, 0.5, 0.99]))
@@ -97,10 +94,10 @@ class FleetMachine(RuleBasedStateMachine):
         self.fail(error, self.fleet.node_failed(node, error, self.now, chance, fatal=fatal), never=fatal)
 
     @rule(data=st.data(), chance=st.sampled_from([0.0, 0.5, 0.99]))
-    @precondition(lambda self: self.ready | self.doomed | self.draining)
+    @precondition(lambda self: self.ready | self.spares | self.doomed | self.draining)
     def a_node_is_lost(self, data, chance):
-        node = data.draw(st.sampled_from(sorted(self.ready | self.doomed | self.draining)))
-        for group in (self.ready, self.doomed, self.draining):
+        node = data.draw(st.sampled_from(sorted(self.ready | self.spares | self.doomed | self.draining)))
+        for group in (self.ready, self.spares, self.away, self.doomed, self.draining):
             group.discard(node)
         self.ended.add(node)
         self.fleet.node_lost(node, self.now, chance)
@@ -108,11 +105,12 @@ class FleetMachine(RuleBasedStateMachine):
         self.act()
 
     @rule(data=st.data())
-    @precondition(lambda self: self.ready | self.booting)
+    @precondition(lambda self: self.ready | self.spares | self.booting)
     def a_notice_comes(self, data):
-        node = data.draw(st.sampled_from(sorted(self.ready | self.booting)))
-        if node in self.ready:
-            self.ready.discard(node)
+        node = data.draw(st.sampled_from(sorted(self.ready | self.spares | self.booting)))
+        if node not in self.booting:
+            for group in (self.ready, self.spares, self.away):
+                group.discard(node)
             self.doomed.add(node)
         assert self.fleet.noticed(node, self.now)
         self.act()
@@ -124,6 +122,32 @@ class FleetMachine(RuleBasedStateMachine):
         self.doomed.discard(node)
         self.ready.add(node)
         self.fleet.withdrawn(node, self.now)
+        self.act()
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.doomed)
+    def a_noticed_node_holds_nothing(self, data):
+        node = data.draw(st.sampled_from(sorted(self.doomed)))
+        self.fleet.idle(node)
+        if len(self.ready) >= self.wanted:
+            self.doomed.discard(node)
+            self.ended.add(node)
+        self.act()
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.spares - self.away)
+    def the_connection_of_a_spare_is_lost(self, data):
+        node = data.draw(st.sampled_from(sorted(self.spares - self.away)))
+        self.away.add(node)
+        self.fleet.away(node)
+        self.act()
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.away)
+    def a_spare_is_back(self, data):
+        node = data.draw(st.sampled_from(sorted(self.away)))
+        self.away.discard(node)
+        self.fleet.back(node, self.now)
         self.act()
 
     @rule(data=st.data())
@@ -147,6 +171,12 @@ class FleetMachine(RuleBasedStateMachine):
         self.fleet.tick(self.now)
         self.act()
 
+    def becomes_ready(self, node):
+        self.booting.discard(node)
+        self.failures = 0
+        works = self.fleet.node_ready(node, self.now)
+        (self.ready if works else self.spares).add(node)
+
     def fail(self, error, delay, *, never):
         self.failures += self.now >= self.not_before
         if delay is None:
@@ -165,14 +195,26 @@ class FleetMachine(RuleBasedStateMachine):
 
     def act(self):
         orders = self.fleet.orders
+        promotions, orders.promotions = orders.promotions, []
+        for node in promotions:
+            assert node in self.spares - self.away, "FLEET-7: promoted a node that does not stand by"
+            self.spares.discard(node)
+            self.ready.add(node)
         drains, orders.drains = orders.drains, []
         for node in drains:
-            assert node in self.ready, "FLEET-6: drained a node that was not ready"
-            self.ready.discard(node)
+            assert node in self.ready | self.spares, "FLEET-6: drained a node that was not ready"
+            for group in (self.ready, self.spares, self.away):
+                group.discard(node)
             self.draining.add(node)
+        demotions, orders.demotions = orders.demotions, []
+        for node in demotions:
+            assert node in self.ready, "FLEET-7: demoted a node that does not work"
+            self.ready.discard(node)
+            self.spares.add(node)
         terminations, orders.terminations = orders.terminations, []
         for node in terminations:
-            assert node not in self.ready | self.doomed | self.draining, "FLEET-6: cut off a node that does work"
+            assert node not in self.ready | self.spares | self.draining, "FLEET-6: cut off a node that does work"
+            assert node not in self.doomed, "FLEET-8: cut off a noticed node"
             self.terminated[node] += 1
             if node in self.booting:
                 self.booting.discard(node)
@@ -182,8 +224,8 @@ class FleetMachine(RuleBasedStateMachine):
             assert machines > 0
             assert self.now >= self.not_before, "FLEET-5: asked for before the back-off was over"
             self.calls.append(machines)
-            present = len(self.booting) + len(self.ready) + sum(self.calls)
-            assert present <= self.wanted, "FLEET-1: more than wanted was asked for"
+            present = len(self.booting) + len(self.ready) + len(self.spares) + sum(self.calls)
+            assert present <= self.wanted + self.spare, "FLEET-1: more than wanted was asked for"
         if self.fleet.given_up is None and self.was_given_up:
             self.failures = 0  # something else happened: it tries anew
         self.was_given_up = self.fleet.given_up is not None
@@ -195,12 +237,15 @@ class FleetMachine(RuleBasedStateMachine):
         fleet = self.fleet
         assert {n for n, s in fleet.nodes.items() if s is Standing.BOOTING} == self.booting
         assert {n for n, s in fleet.nodes.items() if s is Standing.READY} == self.ready
-        assert {n for n, s in fleet.nodes.items() if s is Standing.DOOMED} == self.doomed
+        assert {n for n, s in fleet.nodes.items() if s is Standing.SPARE} == self.spares
+        assert {n for n, s in fleet.nodes.items() if s is Standing.DOOMED} == self.doomed, "FLEET-8: which are noticed"
         assert {n for n, s in fleet.nodes.items() if s is Standing.DRAINING} == self.draining
         assert fleet.launching == sum(self.calls)
-        present = len(self.booting) + len(self.ready)
-        assert present <= max(self.wanted, 0), "FLEET-1: a surplus is kept"
-        missing = self.wanted - present - sum(self.calls)
+        present = len(self.booting) + len(self.ready) + len(self.spares)
+        assert present <= self.wanted + self.spare, "FLEET-1: a surplus is kept"
+        assert len(self.ready) <= self.wanted, "FLEET-7: more work than are wanted"
+        assert len(self.ready) == self.wanted or not self.spares - self.away, "FLEET-7: a node stands by, and is needed"
+        missing = self.wanted + self.spare - present - sum(self.calls)
         if missing > 0 and fleet.given_up is None:
             assert fleet.wake_at() is not None, "FLEET-2: nobody will ask for what is missing"
             assert fleet.wake_at() >= self.not_before - 1e-9
@@ -212,6 +257,9 @@ class FleetMachine(RuleBasedStateMachine):
         if not hasattr(self, "fleet") or sys.exc_info()[0] is not None:
             return
         self.the_user_resizes(3)
+        for node in sorted(self.away):
+            self.away.discard(node)
+            self.fleet.back(node, self.now)
         for _ in range(50):
             while self.calls:
                 nodes = [NodeId(next(self.ids)) for _ in range(self.calls[0])]
@@ -219,9 +267,8 @@ class FleetMachine(RuleBasedStateMachine):
                 self.fleet.launched(nodes, self.calls.pop(0), self.now, 0.5)
                 self.act()
             for node in sorted(self.booting):
-                self.booting.discard(node)
-                self.ready.add(node)
-                self.fleet.node_ready(node, self.now)
+                self.becomes_ready(node)
+                self.act()
             self.time_passes(BACK_OFF_LIMIT_S)
         assert len(self.ready) <= 3, "FLEET-1: a surplus is kept"
         assert len(self.ready) == 3, "FLEET-2: the wanted number is never reached"
@@ -233,7 +280,7 @@ TestFleet.settings = QUICK
 
 class ForgetsWhatItAskedFor(Fleet):
     def _missing(self):
-        return self.wanted - self._present
+        return self.wanted + self.spare - self._present
 
 
 class KeepsTheSurplus(Fleet):
@@ -278,6 +325,27 @@ class CutsOff(Fleet):
             self._dismiss(node)
 
 
+class NeverPromotes(Fleet):
+    def _promote(self, places):
+        pass
+
+
+class PromotesWhoIsAway(Fleet):
+    def away(self, node):
+        pass
+
+
+class EndsWhoMayStay(Fleet):
+    def idle(self, node):
+        if self.nodes.get(node) is Standing.DOOMED:
+            self._dismiss(node)
+
+
+class KeepsTheDoomed(Fleet):
+    def idle(self, node):
+        pass
+
+
 @pytest.mark.parametrize(
     ("broken", "invariant"),
     [
@@ -287,7 +355,11 @@ class CutsOff(Fleet):
         (TerminatesTwice, "FLEET-3"),
         (NeverGivesUp, "FLEET-4"),
         (DoesNotWait, "FLEET-5|FLEET-2"),
-        (CutsOff, "FLEET-6"),
+        (CutsOff, "FLEET-6|FLEET-7"),
+        (NeverPromotes, "FLEET-7"),
+        (PromotesWhoIsAway, "FLEET-7"),
+        (EndsWhoMayStay, "FLEET-8"),
+        (KeepsTheDoomed, "FLEET-8"),
     ],
 )
 def test_the_invariant_falls_without_its_guard(broken, invariant):
@@ -338,6 +410,18 @@ def test_a_withdrawn_notice_drains_the_replacement_that_is_ready(fleet):
     fleet.withdrawn(NodeId(2), 140.0)
     assert fleet.orders.drains == [4]
     assert fleet.orders.terminations == []
+
+
+def test_what_has_been_decided_on_and_not_asked_for_is_taken_back(fleet):
+    """Found by the simulator: a notice and its withdrawal came in one batch, and a machine was launched for nothing."""
+    fleet.resize(5, 100.0)
+    fleet.noticed(NodeId(2), 100.0)
+    assert fleet.orders.launches == [2, 1]
+    fleet.withdrawn(NodeId(2), 100.0)
+    assert fleet.orders.launches == [2]
+    fleet.resize(4, 100.0)
+    assert fleet.orders.launches == [1]
+    assert fleet.launching == 1
 
 
 def test_giving_up_names_the_last_error_and_another_event_tries_anew(fleet):
@@ -401,3 +485,69 @@ def test_a_smaller_pool_ends_what_does_nothing_yet_before_it_drains_the_newest(f
     assert fleet.orders.drains == [3]
     fleet.drained(NodeId(3))
     assert fleet.orders.terminations == [5, 4, 3]
+
+
+# --- nodes that stand by ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def spared():
+    """Two that work and one that stands by."""
+    fleet = Fleet(2, retries=2, spare=1)
+    fleet.start(0.0)
+    assert fleet.orders.launches == [3]
+    fleet.launched([NodeId(1), NodeId(2), NodeId(3)], 3, 0.0, 0.5)
+    assert [fleet.node_ready(NodeId(node), 1.0) for node in (1, 2, 3)] == [True, True, False]
+    fleet.orders.launches.clear()
+    return fleet
+
+
+@pytest.mark.parametrize("how", ["noticed", "lost"])
+def test_a_spare_takes_the_place_at_once_and_the_next_spare_is_asked_for(spared, how):
+    if how == "noticed":
+        spared.noticed(NodeId(1), 100.0)
+    else:
+        spared.node_lost(NodeId(1), 100.0, 0.5)
+    assert spared.orders.promotions == [3]
+    assert spared.orders.launches == [1]
+    spared.launched([NodeId(4)], 1, 101.0, 0.5)
+    assert spared.node_ready(NodeId(4), 130.0) is False
+
+
+def test_two_losses_at_once_promote_what_there_is(spared):
+    spared.node_lost(NodeId(1), 100.0, 0.5)
+    spared.node_lost(NodeId(2), 100.0, 0.5)
+    assert spared.orders.promotions == [3]
+    assert sum(spared.orders.launches) == 2
+    spared.launched([NodeId(4), NodeId(5)], 2, 101.0, 0.5)
+    assert [spared.node_ready(NodeId(node), 130.0) for node in (4, 5)] == [True, False]
+
+
+def test_a_withdrawn_notice_ends_the_next_spare_that_boots_and_the_promoted_one_stands_by_again(spared):
+    spared.noticed(NodeId(1), 100.0)
+    spared.launched([NodeId(4)], 1, 101.0, 0.5)
+    spared.withdrawn(NodeId(1), 110.0)
+    assert spared.orders.terminations == [4]
+    assert spared.orders.demotions == [3]
+    assert {node: standing.name for node, standing in spared.nodes.items()} == {1: "READY", 2: "READY", 3: "SPARE"}
+
+
+def test_a_noticed_node_without_work_is_ended_once_it_is_replaced(fleet, spared):
+    fleet.noticed(NodeId(2), 100.0)
+    fleet.idle(NodeId(2))
+    assert fleet.orders.terminations == [], "its notice may be withdrawn, and there is no other"
+    fleet.launched([NodeId(4)], 1, 101.0, 0.5)
+    fleet.node_ready(NodeId(4), 130.0)
+    fleet.idle(NodeId(2))
+    assert fleet.orders.terminations == [2]
+    spared.noticed(NodeId(1), 100.0)
+    spared.idle(NodeId(1))
+    assert spared.orders.terminations == [1]
+
+
+def test_a_spare_whose_connection_is_away_is_promoted_when_it_is_back(spared):
+    spared.away(NodeId(3))
+    spared.node_lost(NodeId(1), 100.0, 0.5)
+    assert spared.orders.promotions == []
+    spared.back(NodeId(3), 102.0)
+    assert spared.orders.promotions == [3]

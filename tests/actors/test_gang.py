@@ -25,7 +25,7 @@ from outrider.actors.gang import (
     GenerationLost,
     GenerationStarted,
     KillRank,
-    NeedPort,
+    NeedPorts,
     Patience,
     RunRank,
     Unseat,
@@ -53,7 +53,7 @@ QUICK = settings(
     suppress_health_check=list(HealthCheck),
     report_multiple_bugs=False,
 )
-WITHOUT_GUARD = settings(QUICK, max_examples=500, database=None, derandomize=True, phases=[Phase.generate])
+WITHOUT_GUARD = settings(QUICK, max_examples=5000, database=None, derandomize=True, phases=[Phase.generate])
 REPLACE_S = 600.0
 
 
@@ -70,7 +70,9 @@ class GangMachine(RuleBasedStateMachine):
         nodes=st.sampled_from([0, 1, 3, 4]),
         minimum=st.integers(1, 3),
         each=st.integers(1, 2),
+        every=st.booleans(),
         restarts=st.integers(0, 2),
+        max_restarts=st.sampled_from([0, 0, 0, 1, 2]),
         started=st.sampled_from([False, True, True, True]),
     )
     def begin(self, **options):
@@ -78,7 +80,9 @@ class GangMachine(RuleBasedStateMachine):
 
     focus: dict[str, object] = {}  # noqa: RUF012
 
-    def set_up(self, *, on_loss, collective, once, elastic, nodes, minimum, each, restarts, started):
+    def set_up(
+        self, *, on_loss, collective, once, elastic, nodes, minimum, each, every, restarts, max_restarts, started
+    ):
         self.ids = count(1)
         self.ports = count(20_000)
         self.now = 100.0
@@ -89,19 +93,20 @@ class GangMachine(RuleBasedStateMachine):
         self.running: dict[int, tuple[int, NodeId]] = {}
         self.ever: list[int] = []
         self.claim = None
-        self.port_of = None  # the node whose port is wanted
+        self.asked: list[NeedPorts] = []
+        self.given_ports: dict[int, NodeId] = {}
         self.used_ports: set[int] = set()
-        self.given_port = None
         self.world = None
         self.endings = None
         self.runs_of: Counter[int] = Counter()
         self.lost_in_row = 0
+        self.failures = 0  # generations that were given up because a rank failed by itself
         self.begun = 0  # generations of all ranks
         self.began_at = 0.0
         self.over = False
         spec = BroadcastSpec(
             JobId(1), b"f", "content", on_loss, collective, lambda facts: each, at_most_once=once,
-            queue_timeout_s=None, restarts=restarts, steady_s=60.0,
+            queue_timeout_s=None, restarts=restarts, max_restarts=max_restarts, steady_s=60.0, every_rank_listens=every,
         )  # fmt: skip
         self.spec = spec
         self.restarts_all = on_loss is OnLoss.RESTART and not once
@@ -112,7 +117,7 @@ class GangMachine(RuleBasedStateMachine):
         self.act()
         if started and self.grantable() is not None:
             self.grant()
-            self.give_port()
+            self.give_ports()
 
     # what happens
 
@@ -127,9 +132,9 @@ class GangMachine(RuleBasedStateMachine):
         self.grant(gone)
 
     @rule()
-    @precondition(lambda self: self.port_of is not None)
-    def a_port_is_free(self):
-        self.give_port()
+    @precondition(lambda self: self.asked)
+    def ports_are_free(self):
+        self.give_ports()
 
     @rule(data=st.data(), verdict=st.sampled_from([Verdict.RETURNED] * 4 + [Verdict.RAISED, Verdict.DIED]))
     @precondition(lambda self: self.running)
@@ -173,8 +178,18 @@ class GangMachine(RuleBasedStateMachine):
         self.join()
         if self.grantable() is not None:
             self.grant()
-        if self.port_of is not None:
-            self.give_port()
+        self.give_ports()
+
+    @rule()
+    @precondition(lambda self: self.running and self.restarts_all and self.spec.max_restarts)
+    def a_rank_fails_and_all_are_run_again(self):
+        self.finish(max(self.running), Verdict.RAISED)
+        while self.running:
+            self.finish(min(self.running), Verdict.KILLED)
+        if self.grantable() is not None:
+            self.grant()
+        if self.asked:
+            self.give_ports()
 
     @rule(data=st.data(), noticed=st.booleans())
     @precondition(lambda self: self.present - self.leaving)
@@ -248,27 +263,28 @@ class GangMachine(RuleBasedStateMachine):
         self.gang.seated(granted, [(node, self.facts(node)) for node in self.roster.ranked], self.now)
         self.act()
 
-    def give_port(self):
-        node, self.port_of = self.port_of, None
-        self.given_port = (node, next(self.ports))
-        self.gang.port(*self.given_port, self.now)
-        self.act()
+    def give_ports(self):
+        while self.asked:
+            asked = self.asked.pop(0)
+            given = [tuple(next(self.ports) for _ in range(count)) for _, count in asked.of]
+            self.given_ports |= {p: node for (node, _), ports in zip(asked.of, given, strict=True) for p in ports}
+            self.gang.ports(asked, given, self.now)
+            self.act()
 
     def finish(self, attempt, verdict):
         del self.running[attempt]
         assert self.gang.finished(attempt, verdict, ("of", attempt), self.now)
         self.act()
 
-    def lose(self, node):
+    def lose(self, node, *, since=None):
         self.present.discard(node)
         self.leaving.discard(node)
         self.roster.leave(node)
         self.seated.discard(node)
-        if self.port_of == node:
-            self.port_of = None
+        self.asked = [asked for asked in self.asked if node not in dict(asked.of)]
         for attempt in [attempt for attempt, (_, on) in self.running.items() if on == node]:
             del self.running[attempt]
-        self.gang.lost(node, f"lost {node}", self.now)
+        self.gang.lost(node, f"lost {node}", self.now, since=since)
         self.act()
 
     def pass_time(self, seconds):
@@ -285,8 +301,8 @@ class GangMachine(RuleBasedStateMachine):
                 break
             while len(self.roster) < 6:
                 self.join()
-            if self.port_of is not None:
-                self.give_port()
+            if self.asked:
+                self.give_ports()
             elif self.grantable() is not None:
                 self.grant()
             elif self.running:
@@ -312,12 +328,15 @@ class GangMachine(RuleBasedStateMachine):
                 self.claim = claim
             case Unwant():
                 self.claim = None
-            case NeedPort(node):
-                self.port_of = node
+            case NeedPorts():
+                self.asked.append(effect)
             case Unseat(node):
                 self.seated.discard(node)
             case KillRank(node, attempt):
                 assert self.running[attempt][1] == node
+            case GenerationLost(_, ()):
+                self.failures += 1
+                assert self.failures <= self.spec.max_restarts, "GANG-5: run again after one failure too many"
             case GenerationLost():
                 if self.restarts_all:
                     self.lost_in_row = 1 if self.now - self.began_at >= self.spec.steady_s else self.lost_in_row + 1
@@ -338,12 +357,18 @@ class GangMachine(RuleBasedStateMachine):
         if self.world is None or len(ranks) == world.size:
             assert ranks == tuple(range(world.size)), "GANG-3: not every rank"
         assert len(set(world.nodes)) == len(world.nodes), "GANG-3: two ranks' nodes are one"
-        if self.world is None or world.head_port != self.world.head_port:
-            assert self.given_port == (world.head, world.head_port), "GANG-7: a port of another node"
-            assert world.head_port not in self.used_ports, "GANG-7: a port serves twice"
-            self.used_ports.add(world.head_port)
-        else:
-            assert not self.restarts_all, "GANG-7: a port serves twice"
+        assert len(world.ports) == (world.size if self.spec.every_rank_listens else 0), "GANG-7: a rank without a port"
+        ports = world.ports or (world.head_port,)
+        assert ports[0] == world.head_port, "GANG-7: two ports of one head"
+        before = () if self.world is None else self.world.ports or (self.world.head_port,)
+        for rank, port in enumerate(ports):
+            if port in before and before.index(port) == rank:
+                assert not self.restarts_all, "GANG-7: a port serves twice"
+                continue
+            node = world.nodes[rank // world.ranks_per_node]
+            assert self.given_ports.get(port) == node, "GANG-7: a port of another node"
+            assert port not in self.used_ports, "GANG-7: a port serves twice"
+            self.used_ports.add(port)
         assert world.head_address == self.facts(world.head).address, "GANG-3: the head is elsewhere"
         self.world, self.began_at = world, self.now
         self.begun += len(ranks) == world.size  # one rank of one: counted too, which is lenient
@@ -373,6 +398,8 @@ class GangMachine(RuleBasedStateMachine):
             if isinstance(ending, Settled):
                 assert ending.outcome != "stale", "GANG-4"
                 assert ending.generation == generation or not self.restarts_all, "GANG-4: a result of a lost generation"
+                failed = ending.verdict in {Verdict.RAISED, Verdict.DIED} and self.restarts_all
+                assert not failed or self.failures >= self.spec.max_restarts, "GANG-5: a failure was not followed up"
 
     # invariants
 
@@ -388,7 +415,7 @@ class GangMachine(RuleBasedStateMachine):
             assert self.claim is None, "GANG-6: it is over and wants seats"
             assert self.gang.wake_at() is None, "GANG-6: it is over and waits"
         else:
-            assert self.claim or self.port_of is not None or self.running, "GANG-1: it waits for nothing"
+            assert self.claim or self.asked or self.running, "GANG-1: it waits for nothing"
 
 
 TestGang = GangMachine.TestCase
@@ -417,6 +444,16 @@ class DoesNotFence(Gang):
             self._fenced(now)
 
 
+class NeverRestarts(Gang):
+    def _may_restart(self):
+        return False
+
+
+class RestartsForEver(Gang):
+    def _may_restart(self):
+        return self._on_loss is OnLoss.RESTART
+
+
 class SeesAnotherWorld(Gang):
     def _run(self, ranks):
         super()._run(ranks)
@@ -434,9 +471,9 @@ class TakesLeavingNodes(Gang):
 
 
 class KeepsOldResults(Gang):
-    def _begin(self, port, now):
+    def _begin(self, given, now):
         kept = dict(self._kept) if hasattr(self, "_kept") else {}
-        super()._begin(port, now)
+        super()._begin(given, now)
         self._endings = kept
 
     def _fence(self, node, now):
@@ -451,7 +488,7 @@ class KeepsOldResults(Gang):
 
 
 class NeverStops(Gang):
-    def _count_loss(self, now):
+    def _count_loss(self):
         self._lost_in_row = 0
 
 
@@ -464,8 +501,8 @@ class KeepsItsSeats(Gang):
 
 
 class TakesAnyPort(Gang):
-    def _begin(self, port, now):
-        super()._begin(20_000, now)
+    def _begin(self, given, now):
+        super()._begin([tuple(range(20_000, 20_000 + len(ports))) for ports in given], now)
 
 
 class RunsOnceAgain(Gang):
@@ -475,6 +512,14 @@ class RunsOnceAgain(Gang):
 
 
 RESTARTING = {"on_loss": OnLoss.RESTART, "once": False, "nodes": 4, "minimum": 3, "restarts": 2, "started": True}
+FOCUS = {
+    DoesNotFence: RESTARTING,
+    KeepsOldResults: RESTARTING,
+    NeverStops: RESTARTING,
+    NeverRestarts: RESTARTING | {"max_restarts": 1},
+    RestartsForEver: RESTARTING | {"max_restarts": 1},
+    RunsOnceAgain: RESTARTING | {"once": True},
+}
 
 
 @pytest.mark.parametrize(
@@ -487,6 +532,8 @@ RESTARTING = {"on_loss": OnLoss.RESTART, "once": False, "nodes": 4, "minimum": 3
         (TakesLeavingNodes, "GANG-3"),
         (KeepsOldResults, "GANG-4"),
         (NeverStops, "GANG-5"),
+        (NeverRestarts, "GANG-5"),
+        (RestartsForEver, "GANG-5"),
         (KeepsItsSeats, "GANG-6"),
         (TakesAnyPort, "GANG-7"),
         (RunsOnceAgain, "GANG-8"),
@@ -495,7 +542,7 @@ RESTARTING = {"on_loss": OnLoss.RESTART, "once": False, "nodes": 4, "minimum": 3
 def test_the_invariant_falls_without_its_guard(broken, invariant):
     class Machine(GangMachine):
         make = broken
-        focus = RESTARTING if invariant in {"GANG-2", "GANG-4", "GANG-5"} else {}
+        focus = FOCUS.get(broken, {})
 
     with pytest.raises(AssertionError, match=invariant):
         run_state_machine_as_test(Machine, settings=WITHOUT_GUARD)
@@ -512,7 +559,8 @@ class Play(GangMachine):
         self.losses = []
         self.set_up(
             **{"on_loss": OnLoss.RESTART, "collective": True, "once": False, "elastic": False}
-            | {"nodes": 4, "minimum": 4, "each": 1, "restarts": 2, "started": False}
+            | {"nodes": 4, "minimum": 4, "each": 1, "every": False, "restarts": 2, "started": False}
+            | {"max_restarts": 0}
             | options
         )
 
@@ -523,7 +571,7 @@ class Play(GangMachine):
 
     def start(self):
         self.grant()
-        self.give_port()
+        self.give_ports()
         return self
 
     def of_rank(self, rank):
@@ -608,6 +656,87 @@ def test_a_rank_that_raises_in_a_collective_dooms_the_rest_after_a_grace():
     assert verdicts == [Verdict.KILLED, Verdict.RAISED, Verdict.RAISED, Verdict.KILLED]
 
 
+def test_the_next_generations_seats_are_wanted_as_soon_as_a_node_is_lost():
+    play = Play().start()
+    play.lose(2)
+    assert play.claim is not None
+    play.join()
+    play.grant()
+    assert play.gang.phase is Where.FENCING
+    while play.running:
+        play.finish(min(play.running), Verdict.KILLED)
+    play.start()
+    assert play.world.nodes == (1, 5, 3, 4)
+    play.finish_all()
+
+
+@pytest.mark.parametrize("withdrawn", [False, True])
+def test_and_as_soon_as_one_is_noticed(withdrawn):
+    play = Play().start()
+    play.leaving.add(2)
+    play.roster.leave(2)
+    play.gang.leaving(2, noticed=True)
+    play.act()
+    play.join()
+    play.grant()
+    assert play.seated == {1, 2, 3, 4, 5}
+    if withdrawn:
+        play.leaving.discard(2)
+        play.roster.join(2)
+        play.gang.staying(2)
+        play.act()
+        assert play.seated == {1, 2, 3, 4}, "it is not needed any more"
+    play.finish_all()
+    assert not play.seated
+    assert play.claim is None
+
+
+def test_a_rank_that_fails_by_itself_may_be_run_again_with_the_others():
+    play = Play(max_restarts=1).start()
+    play.finish(play.of_rank(2), Verdict.RAISED)
+    assert play.gang.phase is Where.FENCING
+    while play.running:
+        play.finish(min(play.running), Verdict.KILLED)
+    assert [(loss.nodes, loss.cause) for loss in play.losses] == [((), "rank 2 raised")]
+    play.start()
+    assert play.world.generation == 2
+    assert play.world.nodes == (1, 2, 3, 4)
+    play.finish(play.of_rank(2), Verdict.RAISED)
+    play.pass_time(GRACE_S)
+    while play.running:
+        play.finish(min(play.running), Verdict.KILLED)
+    assert play.endings[2].verdict is Verdict.RAISED
+
+
+def test_a_failure_that_a_lost_peer_had_caused_is_none():
+    play = Play(max_restarts=1).start()
+    play.finish(play.of_rank(2), Verdict.RAISED)  # it hears of the loss before the pool does
+    play.pass_time(5.0)
+    play.lose(1)
+    assert play.gang.wake_at() == play.now + REPLACE_S, "the replacement has its full time"
+    while play.running:
+        play.finish(min(play.running), Verdict.KILLED)
+    assert [loss.nodes for loss in play.losses] == [(1,)]
+    play.join()
+    play.start()
+    play.finish(play.of_rank(2), Verdict.DIED)
+    assert play.gang.phase is Where.FENCING, "none of its restarts has been used up"
+
+
+def test_that_no_machine_was_to_be_had_before_the_loss_does_not_matter():
+    """Found by the simulator: a pool that had given up asks again when it loses a node."""
+    play = Play(max_restarts=1, elastic=True, minimum=2).start()
+    play.finish(play.of_rank(2), Verdict.RAISED)
+    play.gang.unreplaceable(play.now, ready=4)
+    play.lose(1)
+    while play.running:
+        play.finish(min(play.running), Verdict.KILLED)
+    assert play.gang.wake_at() == play.now + REPLACE_S
+    play.join()
+    play.start()
+    assert len(play.world.nodes) == 4
+
+
 def test_a_rank_that_raises_alone_lets_the_others_finish():
     play = Play(collective=False, on_loss=OnLoss.RESEND).start()
     play.finish(play.of_rank(1), Verdict.RAISED)
@@ -651,9 +780,33 @@ def test_resend_of_the_head_chooses_a_new_port_there():
     play.lose(1)
     play.join()
     play.grant()
-    play.give_port()
+    play.give_ports()
     assert (play.world.head, play.world.head_address) == (5, "10.0.0.5")
     assert play.world.head_port != old
+
+
+def test_where_every_rank_listens_each_has_a_port_of_its_own_node():
+    play = Play(every=True, each=2).start()
+    ports = play.world.ports
+    assert len(set(ports)) == 8
+    assert [play.given_ports[port] for port in ports] == [1, 1, 2, 2, 3, 3, 4, 4]
+    assert play.world.head_port == ports[0]
+
+
+def test_ranks_that_listen_and_run_again_alone_get_new_ports_where_they_are():
+    play = Play(every=True, each=2, collective=False, on_loss=OnLoss.RESEND).start()
+    old = play.world.ports
+    play.lose(2)
+    play.lose(4)
+    play.join()
+    play.join()
+    while play.claim is not None:
+        play.grant()
+        play.give_ports()
+    assert play.world.nodes == (1, 5, 3, 6)
+    assert [play.given_ports[port] for port in play.world.ports] == [1, 1, 5, 5, 3, 3, 6, 6]
+    assert not {*play.world.ports[2:4], *play.world.ports[6:]} & {*old}
+    assert (play.world.head_port, play.world.ports[4:6]) == (old[0], old[4:6])
 
 
 def test_fail_keeps_every_other_ranks_outcome():
@@ -689,6 +842,21 @@ def test_steady_running_pardons_earlier_losses():
     assert play.world.generation == 8
 
 
+def test_the_time_it_takes_to_see_a_loss_is_not_steady_running():
+    """Found by the simulator: nodes that died at once and were known to be lost a minute later came back for ever."""
+    play = Play().start()
+    for node in range(1, 4):
+        began = play.now
+        play.pass_time(120.0)
+        play.lose(node, since=began + 6.0)
+        while play.running:
+            play.finish(min(play.running), Verdict.KILLED)
+        if play.endings is None:
+            play.join()
+            play.start()
+    assert {ending.reason for ending in play.endings} == {Reason.LOSING}
+
+
 def test_a_death_after_a_notice_is_the_machines_doing():
     play = Play().start()
     play.leaving.add(2)
@@ -701,6 +869,24 @@ def test_a_death_after_a_notice_is_the_machines_doing():
     play.join()
     play.start()
     assert 2 not in play.world.nodes
+
+
+def test_ranks_of_one_node_run_again_in_one_place():
+    """Found by the simulator: one died after the notice and was resent, the other went with the machine."""
+    play = Play(on_loss=OnLoss.RESEND, collective=False, each=2, every=True).start()
+    play.leaving.add(2)
+    play.roster.leave(2)
+    play.gang.leaving(2, noticed=True)
+    play.finish(play.of_rank(2), Verdict.DIED)
+    play.join()
+    assert play.grantable() is None, "its neighbour still runs"
+    play.lose(2)
+    play.grant()
+    play.give_ports()
+    assert play.world.nodes == (1, 5, 3, 4)
+    assert {rank for rank, node in play.running.values() if node == 5} == {2, 3}
+    play.finish_all()
+    assert [ending.rank for ending in play.endings] == list(range(8))
 
 
 def test_several_ranks_per_node_share_its_loss():

@@ -45,7 +45,7 @@ QUICK = settings(
     suppress_health_check=list(HealthCheck),
     report_multiple_bugs=False,
 )
-WITHOUT_GUARD = settings(QUICK, max_examples=500, database=None, derandomize=True, phases=[Phase.generate])
+WITHOUT_GUARD = settings(QUICK, max_examples=5000, database=None, derandomize=True, phases=[Phase.generate])
 SHORT, LONG = b"short", b"long"
 BUSY_S = {SHORT: 0.0001, LONG: 1.0}
 
@@ -55,11 +55,12 @@ class LedgerMachine(RuleBasedStateMachine):
 
     make = Ledger
 
-    @initialize(slots=st.integers(1, 3), nodes=st.integers(0, 2))
-    def begin(self, slots, nodes):
+    @initialize(slots=st.integers(1, 3), nodes=st.integers(0, 2), quarantine=st.sampled_from([2, 4]))
+    def begin(self, slots, nodes, quarantine):
         self.roster = Roster()
         self.slots = slots
-        self.ledger = self.make(self.roster, slots=slots, attempts=count(1))
+        self.quarantine = quarantine
+        self.ledger = self.make(self.roster, slots=slots, attempts=count(1), quarantine_after=quarantine)
         self.now = 0.0
         self.jobs = count(1)
         self.ids = count(1)
@@ -75,6 +76,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.known_short = False
         self.lost_under: Counter[int] = Counter()
         self.charged: Counter[int] = Counter()  # losses that count, by task
+        self.blamed: Counter[int] = Counter()  # those of them that nobody had announced, in a row
         self.sent_for: Counter[int] = Counter()  # attempts that were not given back, by task
         self.deadline: dict[int, float] = {}
         self.recalled: dict[NodeId, tuple[AttemptId, ...]] = {}
@@ -161,10 +163,12 @@ class LedgerMachine(RuleBasedStateMachine):
                 continue
             self.lost_under[job] += 1
             ran = position < self.slots or attempt in self.begun or self.tasks[job].at_most_once
-            self.charged[job] += ran
-            if not ran:
-                self.sent_for[job] -= 1
-            if not ran or (not self.tasks[job].at_most_once and self.charged[job] <= self.tasks[job].retries):
+            self.charged[job] += 1
+            if ran:
+                self.blamed[job] = 0 if announced else self.blamed[job] + 1
+            may_run = not self.tasks[job].at_most_once and self.charged[job] <= self.tasks[job].retries
+            poison = self.blamed[job] >= self.quarantine
+            if not ran or (may_run and not poison):
                 back.append(job)
             else:
                 self.tasks_over.add(job)
@@ -182,7 +186,22 @@ class LedgerMachine(RuleBasedStateMachine):
         node = self.some(data, [node for node, held in self.nodes.items() if held])
         self.finish(node, many, verdict)
 
+    @precondition(lambda self: not self.claims and any(self.nodes[node] for node in self.open))
+    @rule(data=st.data())
+    def a_node_closes_in_the_step_that_gave_it_work(self, data):
+        node = self.some(data, [node for node in self.open if self.nodes[node]])
+        if node is not None:
+            reports = self.finished(node, 1, Verdict.RETURNED)
+            self.open.discard(node)
+            self.roster.leave(node)
+            self.ledger.received(node, reports, self.now)
+            self.ledger.node_closed(node, self.now, noticed=True)
+            self.act()
+
     def finish(self, node, many, verdict):
+        self.report(node, *self.finished(node, many, verdict))
+
+    def finished(self, node, many, verdict):
         reports = []
         for attempt, job in list(self.nodes[node].items())[:many]:
             del self.nodes[node][attempt]
@@ -191,7 +210,7 @@ class LedgerMachine(RuleBasedStateMachine):
                 self.tasks_over.add(job)
                 self.known_short |= function == SHORT and verdict is Verdict.RETURNED
             reports.append(Finished(attempt, verdict, "outcome", BUSY_S[function]))
-        self.report(node, *reports)
+        return reports
 
     @precondition(lambda self: self.nodes and self.sent)
     @rule(data=st.data())
@@ -326,7 +345,8 @@ class LedgerMachine(RuleBasedStateMachine):
         if isinstance(ending, Settled):
             assert ending.outcome != "stale", "LEDGER-6: a stale report ended a task"
         elif ending.reason is Reason.QUARANTINED:
-            assert self.charged[job] > 1
+            every = self.blamed[job] == self.sent_for[job] > 1
+            assert every or self.blamed[job] >= self.quarantine, "LEDGER-5: it did not take its nodes down"
         self.ended[job] = ending
         self.deadline.pop(job, None)
 
@@ -372,6 +392,7 @@ class LedgerMachine(RuleBasedStateMachine):
             assert not self.seats[node], "LEDGER-3: stacked behind a broadcast"
             assert load < self.slots + places_module.STACK_OF_SHORT, "LEDGER-3: the stack is too high"
             assert not self.lost_under[job], "LEDGER-3: a suspect was stacked"
+            assert task.retries, "LEDGER-3: a task that may not be run again was stacked"
         line = self.queue if task.on is None else self.pinned[task.on]
         assert line[0] == job, "LEDGER-8: out of order"
         line.pop(0)
@@ -463,12 +484,22 @@ class NeverGivesUp(Ledger):
         return super()._survives(entry, node, cause, ran=ran, announced=announced)
 
 
+class PassesPoisonOn(Ledger):
+    def _survives(self, entry, node, cause, *, ran, announced):
+        return super()._survives(entry, node, cause, ran=ran, announced=True)
+
+
 class SendsToClosedNodes(Ledger):
     def node_closed(self, node, now, *, noticed=False, recall=True):
         super().node_closed(node, now, noticed=noticed, recall=recall)
         if node in self.places.hosts:
             self.places.hosts[node].open = True
             self.places.place(self.places.hosts[node])
+
+
+class SendsWhatItHadDecided(Ledger):
+    def _take_back_unsent(self, host):
+        return []
 
 
 class UsesIdsTwice(Ledger):
@@ -520,8 +551,8 @@ class SeatsAnywhere(Places):
 
 def with_places(kind):
     class Other(Ledger):
-        def __init__(self, roster, *, slots, attempts):
-            super().__init__(roster, slots=slots, attempts=attempts)
+        def __init__(self, roster, *, slots, attempts, quarantine_after):
+            super().__init__(roster, slots=slots, attempts=attempts, quarantine_after=quarantine_after)
             self.places = kind(slots)
 
     return Other
@@ -536,11 +567,13 @@ def with_places(kind):
         (with_places(SeatsAnywhere), "LEDGER-3"),
         (RunsOnceAgain, "LEDGER-4"),
         (NeverGivesUp, "LEDGER-5"),
+        (PassesPoisonOn, "LEDGER-5"),
         (ForgetsTheFence, "LEDGER-6"),
         (UsesIdsTwice, "LEDGER-6"),
         (ForgetsToAssign, "LEDGER-7"),
         (QueuesLastWhatComesBack, "LEDGER-8"),
         (SendsToClosedNodes, "LEDGER-9"),
+        (SendsWhatItHadDecided, "LEDGER-9"),
         (IgnoresReturned, "LEDGER-10"),
         (NeverExpires, "LEDGER-11"),
         (with_places(JumpsTheLine), "LEDGER-12"),

@@ -92,7 +92,7 @@ def test_a_machine_may_be_gone_whatever_state_its_node_is_in():
 
 
 def test_a_lost_connection_comes_back_to_where_it_was():
-    for state in (State.READY, State.DOOMED, State.DRAINING):
+    for state in (State.READY, State.STANDBY, State.DOOMED, State.DRAINING):
         suspect = TABLE[state, Fact.DROPPED]
         assert suspect in SUSPECTS
         assert TABLE[suspect, Fact.RESUMED] is state

@@ -89,7 +89,7 @@ async def test_a_machine_that_does_not_boot_in_time_is_replaced(rig):
 
 async def test_a_wrong_host_key_is_refused_for_good(rig):
     def refuse(site):
-        site.refuse[-1] = [ConnectFailed("the host key is not the pinned one", fatal=True)]
+        site.refuse[-1] = [ConnectFailed("the host key is not the pinned one", alike=True)]
 
     async with rig(prepare=refuse) as pool:
         with pytest.raises(ConnectFailed, match="pinned"):
@@ -301,7 +301,7 @@ async def test_a_providers_stream_that_fails_is_read_again(rig, monkeypatch):
         await pool.ready()
 
 
-async def test_a_machine_that_cannot_be_terminated_is_told_and_left_to_the_provider(rig, monkeypatch):
+async def test_a_machine_that_cannot_be_terminated_is_told_and_tried_again_until_it_is(rig, monkeypatch):
     async def fail(self, ids):
         raise ProviderError("api down", retry_after_s=1.0)
 
@@ -312,7 +312,10 @@ async def test_a_machine_that_cannot_be_terminated_is_told_and_left_to_the_provi
             pool.site.nodes[0].fresh = True
             pool.site.nodes[0].drop()
             await pool.until(lambda: pool.seen.all("terminate_failed"))
+            await anyio.sleep(600)
+        assert len(pool.seen.all("terminate_failed")) == 1
         assert len(pool.provider.alive) == 3
+        await pool.until(lambda: len(pool.provider.alive) == 2, within_s=60.0)
     assert pool.provider.alive == {}
 
 
