@@ -10,22 +10,40 @@ import asyncio
 import hashlib
 import itertools
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Never
 
 from ..actors.kernel import ActorStopped, RestartsExhausted
 from ..actors.messages import Broadcast, Cancel, Resize, Submit, WhenReady
 from ..actors.pool import supervise
-from ..actors.ports import BroadcastSpec, ConnectFailed, Ending, JobId, NodeFacts, OnLoss, PoolSpec, Task, TaskId
+from ..actors.ports import (
+    BroadcastSpec,
+    ConnectFailed,
+    Ending,
+    JobId,
+    NodeFacts,
+    NodeId,
+    OnLoss,
+    PoolSpec,
+    Task,
+    TaskId,
+)
 from ..providers.base import AcceleratorRequest, Embedding, LaunchRequest, Provider
 from ..providers.errors import ProviderError
-from . import program, source
+from . import program, source, versions
+from .checkpoint.store import VARIABLE as CHECKPOINTS
 from .errors import ConnectionLost, OutriderError, PoolClosed, SpecError
+from .executor.freeports import FEW as MOST_PORTS
 from .observe.observer import Observer
 from .payload import Blob, Payload
-from .plugins.base import merged
+from .plugins.base import merged, one_listens
+from .reach import Reach
+from .secrets import SECRET, crossing, is_crossing, revealed_env
+from .shared import Shared, pending_references, referred
+from .site import attached
+from .stewards import Stewards
 from .streams import Source, Values
 from .translate import pickling_error, provider_error
 from .wire import values
@@ -34,10 +52,15 @@ from .wire.messages import RunFlag, Value
 if TYPE_CHECKING:
     from ..actors.kernel import Ref
     from .calls import Call, StreamCall
+    from .image.bootstrap import Phase, Prepared
+    from .image.spec import Image
     from .plugins.base import Plugin
+    from .pool import Pool
     from .remote.connection import Connector
-    from .spec import Image, Nodes, Options, Worker
+    from .remote.ssh import Wiring
+    from .spec import Nodes, Options, Worker
     from .task import Decorated
+    from .versions import Mismatch
 
 RECONNECT_S = 3.0  # a lost connection is tried again before its node counts as lost; heartbeats took 6 s to find out
 
@@ -58,6 +81,7 @@ class Settings:
     image: Image
     plugins: tuple[Plugin, ...]
     on_loss: str
+    checkpoints: str | None  # a URL
     boot_timeout_s: float
     replace_timeout_s: float
     lease_s: float
@@ -75,8 +99,11 @@ class Defined(NamedTuple):
 class Core:
     """Starts with `start`, ends with `stop`; between them jobs go in and endings come out."""
 
-    def __init__(self, settings: Settings, observer: Observer) -> None:
-        self.settings, self.observer = settings, observer
+    def __init__(self, settings: Settings, observer: Observer, pool: Pool) -> None:
+        self.settings, self.observer, self.pool = settings, observer, pool
+        self.handles: Mapping[str, Any] = {}  # by plugin
+        self.wiring: Wiring | None = None  # in between, towards machines of this computer
+        self.plugins: tuple[Plugin, ...] = ()  # around all others, of what is submitted from now on
         self.id = secrets.token_hex(4)
         self._loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[None] = self._loop.create_future()
@@ -87,6 +114,8 @@ class Core:
         self._defined: dict[Decorated[Any], Defined] = {}
         self._ids = itertools.count(1)
         self._failure: BaseException | None = None
+        self._told_versions: set[tuple[tuple[str, str, str], ...]] = set()
+        self._reach: Reach | None = None  # None: nodes import what this program can
 
     # --- life ---------------------------------------------------------------------------------------------------
 
@@ -119,29 +148,51 @@ class Core:
                 from .remote.connection import Connector, Terms
                 from .remote.ssh import new_key
                 from .remote.views import Views
+                from .remote.witness import anybody
 
                 key = new_key()
+                plugins = merged(settings.plugins, ())
+                stewards = Stewards(self.id, plugins, lambda: self._reach)
                 terms = Terms(
-                    Views(self.id, settings.worker.concurrency),
-                    key,
-                    self._setup(),
-                    settings.lease_s,
-                    self.observer.printed,
+                    pool=self.id,
+                    views=Views(self.id, settings.worker.concurrency),
+                    key=key,
+                    setup=self._setup(),
+                    accelerator=settings.accelerator,
+                    lease_s=settings.lease_s,
+                    image=self._image(stack),
+                    progress=self._progress,
+                    differing=self._differing,
+                    printed=self.observer.printed,
+                    stewards=stewards,
+                    wiring=lambda: self.wiring,
                 )
                 self._connector = connector = Connector(terms)
+                stack.push_async_callback(connector.close)
                 request = LaunchRequest(
                     client_key=key.export_public_key().decode().strip(),
-                    nodes=nodes.desired,
+                    nodes=nodes.desired + nodes.spare,
+                    least=nodes.min,
                     accelerator=settings.accelerator,
                 )
                 ref = await stack.enter_async_context(
-                    supervise(fleet, request, self._spec(), connector, self.observer, clock=self._loop.time)
+                    supervise(
+                        fleet,
+                        request,
+                        self._spec(),
+                        connector,
+                        self.observer,
+                        witness=anybody,
+                        clock=self._loop.time,
+                    )
                 )
                 await ref.ask(WhenReady(), within_s=settings.boot_timeout_s + settings.replace_timeout_s)
                 self._ref = ref
-                self._ready.set_result(None)
-                await self._stop.wait()
+                async with attached(self, plugins, stewards, connector) as self.handles:
+                    self._ready.set_result(None)
+                    await self._stop.wait()
                 self._ref = None
+                await stewards.stop()
         except BaseException as error:
             self._ref = None
             failure = _only(error)
@@ -152,9 +203,7 @@ class Core:
                 failure = PoolClosed(f"The pool ended by a defect of Outrider's own ({story}); its machines are gone.")
                 failure.__cause__ = error
             elif isinstance(failure, ConnectFailed):
-                told = failure.__cause__
-                unreached = ConnectionLost(f"A node could not be reached ({failure}).")
-                failure = told if isinstance(told, OutriderError) else unreached
+                failure = _unreached(failure)
             if not self._ready.done():
                 self._ready.set_exception(PoolClosed("start was cancelled") if _is_cancelled(failure) else failure)
                 self._ready.exception()  # the starter has been told, or has gone
@@ -166,9 +215,42 @@ class Core:
             self._ref = None
             self.observer("pool_closed")
 
+    def _image(self, stack: AsyncExitStack) -> Callable[[], Awaitable[Prepared]]:
+        """What goes onto machines that are not this computer is put together while they boot."""
+        if self.settings.provider.local:
+            return _nothing_to_prepare
+        from .image.prepare import prepare
+
+        preparing = self._loop.create_task(prepare(self.settings.image))
+        preparing.add_done_callback(self._prepared)
+        stack.callback(preparing.cancel)
+        return lambda: asyncio.shield(preparing)
+
+    def _prepared(self, preparing: asyncio.Task[Prepared]) -> None:
+        if not preparing.cancelled() and preparing.exception() is None:  # which is told to whoever waits for it
+            self._reach = Reach(preparing.result().includes.modules)
+
+    def _progress(self, node: NodeId, phase: Phase) -> None:
+        took_s = phase.seconds if phase.state == "finished" else None
+        self.observer("node_preparing", node=node, phase=phase.name, text=phase.text, took_s=took_s)
+
+    def _differing(self, node: NodeId, mismatches: Sequence[Mismatch]) -> None:
+        """Nodes of one image differ alike: that is worth one word."""
+        rows = tuple(each.row for each in mismatches)
+        if rows not in self._told_versions:
+            self._told_versions.add(rows)
+            self.observer("versions_differ", node=node, versions=rows, table=versions.table(mismatches))
+
+    @property
+    def reach(self) -> Reach | None:
+        """Which modules the nodes can import; None: those that this program can."""
+        return self._reach
+
     def _setup(self) -> dict[str, Any]:
-        worker = self.settings.worker
-        return {"slots": worker.concurrency, "kind": worker.kind, "env": dict(self.settings.image.env)}
+        worker, env = self.settings.worker, revealed_env(self.settings.image.env)
+        if self.settings.checkpoints is not None:
+            env[CHECKPOINTS] = self.settings.checkpoints
+        return {"slots": worker.concurrency, "kind": worker.kind, "env": env}
 
     def _spec(self) -> PoolSpec:
         nodes = self.settings.nodes
@@ -176,6 +258,7 @@ class Core:
             desired=nodes.desired,
             min=nodes.min,
             max=nodes.max,
+            spare=nodes.spare,
             slots=self.settings.worker.concurrency,
             boot_timeout_s=self.settings.boot_timeout_s,
             replace_timeout_s=self.settings.replace_timeout_s,
@@ -226,14 +309,19 @@ class Core:
         wish = options.on_loss if options.on_loss != "auto" else self.settings.on_loss
         if wish == "auto":
             wish = "restart" if collective else "resend"
+        if options.max_restarts:
+            wish = "restart"
         if options.at_most_once:
             wish = "fail"
 
         def ranks_per_node(facts: NodeFacts) -> int:
             return max((plugin.ranks_per_node(facts) for plugin in plugins), default=1)
 
+        ports = one_listens(plugins)
         for facts in self._connector.facts if self._connector is not None and plugins else ():
-            ranks_per_node(facts)  # what a plugin raises is its caller's, and not the actor's
+            ranks = ranks_per_node(facts)  # what a plugin raises is its caller's, and not the actor's
+            if ports == "ranks" and ranks > MOST_PORTS:
+                raise SpecError(f"{ranks} ranks per node would each need a port: at most {MOST_PORTS} of a node can.")
         spec = BroadcastSpec(
             job=job,
             function=payload.function,
@@ -241,9 +329,11 @@ class Core:
             on_loss=OnLoss[wish.upper()],
             collective=collective,
             ranks_per_node=ranks_per_node,
+            every_rank_listens=ports == "ranks",
             at_most_once=options.at_most_once,
             queue_timeout_s=options.queue_timeout_s,
             restarts=options.retries,
+            max_restarts=options.max_restarts,
         )
         self.tell(Broadcast(spec, settle))
 
@@ -258,7 +348,17 @@ class Core:
     # --- what a job carries ----------------------------------------------------------------------------------------
 
     def plugins_of(self, function: Decorated[Any]) -> tuple[Plugin, ...]:
-        return merged(self.settings.plugins, function.plugins)
+        return merged((*self.plugins, *self.settings.plugins), function.plugins)
+
+    def surround(self, plugins: Sequence[Plugin]) -> None:
+        """With these, from the next task on; none: without."""
+        self.plugins = tuple(plugins)
+        self._defined.clear()
+
+    def cut(self, node: NodeId, cause: str) -> None:
+        """See `Connector.cut`."""
+        if self._connector is not None:
+            self._connector.cut(node, cause)
 
     def pack(self, call: Call[Any] | StreamCall[Any]) -> Payload:
         """Pickle a call, once for all its attempts and ranks: later changes to the arguments do not show.
@@ -272,16 +372,32 @@ class Core:
         args, kwargs, inputs = call.detach()
         digest, code, flags, copied = self._defined.get(call.function) or self._define(call.function)
         name = options.name or call.function.__name__
-        if copied is None:
+        if copied is None and self._reach is None:
             value, blob = self._dump((args, kwargs), name)
         else:
-            with source.copied(copied):
+            with source.towards(self._reach), source.copied(*([copied] if copied else ())):
                 value, blob = self._dump((args, kwargs), name, by_reference=False)
+        shared = referred() if pending_references else ()
         if not inputs:
-            return Payload(name, digest, code, value, blob, options.timeout_s, flags)
+            return Payload(name, digest, code, value, blob, options.timeout_s, flags, shared=shared)
         feeds = tuple(Source(each) for each in inputs)
         flags |= RunFlag.ALONE
-        return Payload(name, digest, code, value, blob, options.timeout_s, flags, inputs=feeds)
+        return Payload(name, digest, code, value, blob, options.timeout_s, flags, inputs=feeds, shared=shared)
+
+    def share(self, value: object) -> Shared[Any]:
+        """A value to give to any number of calls of this pool, which each node is sent once. On the pool's loop.
+
+        Raises:
+            SerializationError
+        """
+        if self._connector is None:
+            raise self._gone()
+        try:
+            dumped = values.dump(value)
+        except values.Unpicklable as error:
+            raise pickling_error(error, "share", "The value") from error
+        blob = Blob(f"{self.id}-{next(self._ids)}", dumped.parts, dumped.total)
+        return Shared(blob, dumped.sizes, self._connector.drop)
 
     def pack_stream(self, call: StreamCall[Any]) -> tuple[Payload, Values]:
         payload, output = self.pack(call), Values()
@@ -295,6 +411,10 @@ class Core:
         try:
             dumped = values.dump(arguments, ("args", "kwargs"), by_reference=by_reference)
         except values.Unpicklable as error:
+            pending_references.clear()
+            if error.kind == SECRET and not is_crossing():
+                with crossing():
+                    return self._dump(arguments, task, by_reference=by_reference)
             raise pickling_error(error, task, "an argument") from error
         if dumped.total <= values.INLINE_BYTES:
             return values.inline(dumped), None
@@ -304,6 +424,12 @@ class Core:
     def _define(self, function: Decorated[Any]) -> Defined:
         """Pickled once per pool: 12 us a call saved, and what the function refers to is a snapshot."""
         plugins = self.plugins_of(function)
+        for plugin in function.plugins:
+            if plugin.has_halves and plugin not in self.settings.plugins:
+                raise SpecError(
+                    f"The {plugin.name} plugin works on whole nodes: give it to the pool, by Pool(plugins=[...]), and "
+                    f"not to {function.__name__} alone."
+                )
         if self.settings.worker.kind == "thread":
             for plugin in plugins:
                 if plugin.collective or plugin.fresh_process:
@@ -311,10 +437,12 @@ class Core:
                         f"The {plugin.name} plugin sets up a whole process, which {function.__name__} would share with "
                         'other tasks: use Worker(kind="process").'
                     )
-        code = program.build(function, self.settings.plugins)
+        with source.towards(self._reach):
+            code = program.build(function, (*self.plugins, *self.settings.plugins))
         flags = RunFlag.FRESH if any(plugin.fresh_process for plugin in plugins) else 0
         module = function.__module__
-        copied = None if module == "__main__" or source.importable(module) else module
+        with source.towards(self._reach):
+            copied = None if module == "__main__" or source.reached(module) else module
         defined = Defined(hashlib.blake2b(code, digest_size=16).digest(), code, int(flags), copied)
         self._defined[function] = defined
         return defined
@@ -324,6 +452,14 @@ class Core:
         if payload.blob is not None and self._connector is not None:
             self._connector.drop(payload.blob)
             payload.blob = None
+        if payload.shared:
+            for shared in payload.shared:
+                shared.released()
+            payload.shared = ()
+
+
+async def _nothing_to_prepare() -> Never:
+    raise AssertionError("machines on this computer have its software")
 
 
 async def _finished(task: asyncio.Task[None]) -> None:
@@ -336,6 +472,15 @@ async def _finished(task: asyncio.Task[None]) -> None:
             cancelled = cancelled or error
     if cancelled is not None:
         raise cancelled
+
+
+def _unreached(failed: ConnectFailed) -> OutriderError:
+    """In the words of what kept the node from being reached; with what kept others."""
+    told = failed.__cause__
+    error = told if isinstance(told, OutriderError) else ConnectionLost(f"A node could not be reached ({failed}).")
+    for note in getattr(failed, "__notes__", ()):
+        error.add_note(note)
+    return error
 
 
 def _is_cancelled(error: BaseException) -> bool:

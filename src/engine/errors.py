@@ -36,6 +36,10 @@ class AuthError(OutriderError):
     """The provider does not accept the credentials: missing, wrong, expired or too weak."""
 
 
+class HostKeyError(AuthError):
+    """A host does not show the key that it is known by, so nothing was sent to it."""
+
+
 class PoolClosed(OutriderError):
     """The pool has ended, or ended before this was done: open another one."""
 
@@ -46,6 +50,53 @@ class ConnectionLost(OutriderError):
     def __init__(self, message: str, *, node: int | None = None) -> None:
         super().__init__(message)
         self.node = node
+
+
+class BootstrapError(OutriderError):
+    """A machine is there and the image could not be put on it: what failed, its log's end, and what to do.
+
+    ``phase``: "probe", "upload", "python", "apt", "packages", "files", "run" or "executor". ``command`` and
+    ``exit_status`` are None where no command of its own failed; ``log`` holds the last lines. ``machine``: which.
+    ``alike``: any other machine would fail in the same way, because the image asks for what there is not.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        phase: str = "",
+        command: str | None = None,
+        exit_status: int | None = None,
+        log: Sequence[str] = (),
+        hint: str = "",
+        alike: bool = False,
+        machine: str | None = None,
+        node: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.phase = phase
+        self.command = command
+        self.exit_status = exit_status
+        self.log = tuple(log)
+        self.hint = hint
+        self.alike = alike
+        self.machine = machine
+        self.node = node
+
+    def at(self, machine: str, node: int | None = None) -> BootstrapError:
+        """The same, with the machine that it happened on."""
+        facts = {
+            "phase": self.phase,
+            "command": self.command,
+            "exit_status": self.exit_status,
+            "log": self.log,
+            "hint": self.hint,
+            "alike": self.alike,
+        }
+        where = machine if node is None else f"node {node} ({machine})"
+        error = BootstrapError(f"{where}: {self}", machine=machine, node=node, **facts)  # type: ignore[arg-type]
+        error.__cause__ = self.__cause__
+        return error
 
 
 class VersionMismatch(OutriderError):
@@ -65,6 +116,20 @@ class SerializationError(OutriderError):
         self.path = path
         self.task = task
         self.kind = kind
+
+
+class CheckpointError(OutriderError):
+    """A checkpoint could not be written or read. ``run``: its name; ``url``: where; ``full``: there is no room."""
+
+    def __init__(self, message: str, *, run: str = "", url: str = "", full: bool = False) -> None:
+        super().__init__(message)
+        self.run = run
+        self.url = url
+        self.full = full
+
+
+class CheckpointFenced(CheckpointError):
+    """A newer world has taken the run over: this one may not save to it any more."""
 
 
 class TaskError(OutriderError):

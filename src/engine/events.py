@@ -76,6 +76,19 @@ class NodeLaunching(_Event):
 
 
 @dataclass(frozen=True, slots=True)
+class NodePreparing(_Event):
+    """A step of bringing the image onto it, each told three ways: it begins, a line of its log, it is over (`took_s`).
+
+    ``phase``: "probe", "upload", "python", "apt", "packages", "files", "run" or "executor".
+    """
+
+    node: int
+    phase: str
+    text: str = ""
+    took_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class NodeReady(_Event):
     """It can run tasks, as the node with this rank; ``ready`` of ``wanted`` are."""
 
@@ -88,6 +101,29 @@ class NodeReady(_Event):
     address: str = ""
     accelerators: int = 0
     took_s: float = 0.0  # since it was launched
+
+
+@dataclass(frozen=True, slots=True)
+class VersionsDiffer(_Event):
+    """A node's packages are not this program's, and what that may mean. Told once for each such set of versions.
+
+    ``versions``: (what, here, there); ``table`` is the same for people, with the consequences.
+    """
+
+    node: int
+    versions: tuple[tuple[str, str, str], ...]
+    table: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStandby(_Event):
+    """It is ready and does no work: it takes the place of a node that is lost. Then it is told as `NodeReady`."""
+
+    node: int
+    machine: str = ""
+    hostname: str = ""
+    address: str = ""
+    accelerators: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +190,9 @@ class NodeLost(_Event):
 
 @dataclass(frozen=True, slots=True)
 class NetworkSilent(_Event):
-    """Every connection is silent: the network of this computer is the likely reason."""
+    """Every connection is silent, maybe for this computer's own network: as long as nobody else answers either, the
+    nodes are waited for until their lease is over.
+    """
 
     nodes: int
 
@@ -253,7 +291,10 @@ class GenerationStarted(_Event):
 
 @dataclass(frozen=True, slots=True)
 class GenerationLost(_Event):
-    """It lost these nodes: what the others still do is void, or kept, as ``on_loss`` says."""
+    """It lost these nodes: what the others still do is void, or kept, as ``on_loss`` says.
+
+    No nodes: a rank failed by itself, and is to be run again with the others (``max_restarts``).
+    """
 
     job: int
     generation: int
@@ -279,7 +320,10 @@ Event = (
     | NodesRequested
     | LaunchFailed
     | NodeLaunching
+    | NodePreparing
     | NodeReady
+    | VersionsDiffer
+    | NodeStandby
     | NodeSuspect
     | NodeResumed
     | NodeNoticed

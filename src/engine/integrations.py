@@ -1,14 +1,18 @@
-"""Plugins as decorators, for functions that need them in any pool: ``@integrations.torch`` under `@compute`."""
+"""Plugins as decorators, for functions that need them in any pool: ``@integrations.torch`` under `@compute`.
+
+There is one for every plugin that is installed, bare or with the plugin's options.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
-from typing import Any, Literal, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
-from .plugins.base import Plugin, merged
+from .plugins.base import Plugin, replaced
+from .plugins.registry import plugins as _plugins
 
 F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
 
 
 def using(*plugins: Plugin) -> Callable[[F], F]:
@@ -20,24 +24,49 @@ def using(*plugins: Plugin) -> Callable[[F], F]:
         target: Any = function
         if isinstance(target, Decorated):
             target = target.function
-        setattr(target, PLUGINS, merged(getattr(target, PLUGINS, ()), plugins))
+        setattr(target, PLUGINS, replaced(getattr(target, PLUGINS, ()), plugins))
         return function
 
     return decorate
 
 
-@overload
-def torch(function: F, /) -> F: ...
-@overload
-def torch(
-    *,
-    backend: str | None = None,
-    ranks_per_node: int | Literal["auto"] = "auto",
-    timeout: float | timedelta | None = None,
-) -> Callable[[F], F]: ...
-def torch(function: Any = None, /, **options: Any) -> Any:
-    """`plugins.torch` for this function: bare, or with its options."""
-    from .plugins.torch import torch as plugin
+class Integration(Generic[P]):
+    """A plugin's decorator: ``@integrations.torch``, or ``@integrations.torch(backend="gloo")``."""
 
-    decorate = using(plugin(**options))
-    return decorate if function is None else decorate(cast("Callable[..., Any]", function))
+    def __init__(self, plugin: Callable[P, Plugin]) -> None:
+        self._plugin: Callable[..., Plugin] = plugin
+
+    @overload
+    def __call__(self, function: F, /) -> F: ...
+    @overload
+    def __call__(self, *args: P.args, **options: P.kwargs) -> Callable[[F], F]: ...
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        if len(args) == 1 and not options and callable(args[0]):
+            return using(self._plugin())(args[0])
+        return using(self._plugin(*args, **options))
+
+
+if TYPE_CHECKING:
+    from .plugins.accelerate import accelerate as _accelerate
+    from .plugins.huggingface import huggingface as _huggingface
+    from .plugins.jax import jax as _jax
+    from .plugins.keras import keras as _keras
+    from .plugins.mpi import mpi as _mpi
+    from .plugins.tensorflow import tensorflow as _tensorflow
+    from .plugins.torch import torch as _torch
+
+    accelerate = Integration(_accelerate)
+    huggingface = Integration(_huggingface)
+    jax = Integration(_jax)
+    keras = Integration(_keras)
+    mpi = Integration(_mpi)
+    tensorflow = Integration(_tensorflow)
+    torch = Integration(_torch)
+else:
+
+    def __getattr__(name: str) -> Integration[...]:
+        found = globals()[name] = Integration(getattr(_plugins, name))
+        return found
+
+    def __dir__() -> list[str]:
+        return sorted({"using", *dir(_plugins)})

@@ -65,7 +65,7 @@ class SubmittedJob(Generic[R]):
         """
         self._settled = True
         self._core.observer.job_over(self.id)
-        if self.payload.blob is not None:
+        if self.payload.blob is not None or self.payload.shared:
             self._core.release(self.payload)
         if not self.future.done():
             self.future.set_result(ending)

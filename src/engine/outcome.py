@@ -44,10 +44,10 @@ def unpack_all(endings: Sequence[Ending], payload: Payload) -> list[Any]:
         BroadcastFailed: some ranks failed; each rank's outcome is on it.
         OutriderError: the broadcast as a whole could not be run.
     """
+    if all(isinstance(ending, Settled) and ending.verdict is Verdict.RETURNED for ending in endings):
+        return [unpack(ending, payload) for ending in endings]
     outcomes = [outcome(ending, payload, rank) for rank, ending in enumerate(endings)]
     errors = [each.error for each in outcomes if each.error is not None]
-    if not errors:
-        return [each.result() for each in outcomes]
     if all(isinstance(ending, GaveUp) for ending in endings):
         raise errors[0]
     lost = next((error for error in errors if isinstance(error, NodeLost)), None)

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import mmap
 import os
+import resource
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from weakref import WeakSet
 
 from .wire.messages import Value
 from .wire.values import Dumped
+
+if TYPE_CHECKING:
+    from .shared import Shared
+
+MAPPED_AT_MOST = 256  # at a time: before Python 3.13 each mapping keeps a descriptor, of which a program has 1024
 
 Part = bytes | bytearray | memoryview | mmap.mmap
 
@@ -89,6 +97,7 @@ class Payload:
     flags: int = 0
     output: Output | None = None
     inputs: tuple[Feed, ...] = ()
+    shared: tuple[Shared[Any], ...] = ()  # what the arguments refer to
 
 
 class Received(NamedTuple):
@@ -100,12 +109,36 @@ class Received(NamedTuple):
 
 
 def map_shared(path: str) -> mmap.mmap:
-    """Another process's anonymous file, private and copy-on-write: arrays over it are writable, faulted in on use."""
+    """Another process's anonymous file, private and copy-on-write: arrays over it are writable, faulted in on use.
+
+    Where so many are held that the program would run out of descriptors, a copy.
+    """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        return mmap.mmap(fd, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+        how: dict[str, Any] = {"flags": mmap.MAP_PRIVATE, "prot": mmap.PROT_READ | mmap.PROT_WRITE}
+        if sys.version_info >= (3, 13):
+            return mmap.mmap(fd, 0, **how, trackfd=False)
+        if len(_mapped) >= min(MAPPED_AT_MOST, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4):
+            return _copied(fd)
+        mapping = mmap.mmap(fd, 0, **how)
+        _mapped.add(mapping)
+        return mapping
     finally:
         os.close(fd)
+
+
+_mapped: WeakSet[mmap.mmap] = WeakSet()
+
+
+def _copied(fd: int) -> mmap.mmap:
+    buffer = huge_buffer(os.fstat(fd).st_size)
+    rest = memoryview(buffer)
+    while rest:
+        count = os.readv(fd, [rest])
+        if not count:
+            raise OSError("a value became shorter while it was read")
+        rest = rest[count:]
+    return buffer
 
 
 def huge_buffer(size_bytes: int) -> mmap.mmap:

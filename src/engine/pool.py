@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
+from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, TypeVarTuple, cast, overload
 
@@ -12,12 +13,15 @@ from ..providers.base import AcceleratorRequest
 from . import spec
 from .accelerators import Accelerator
 from .calls import Call, Group, GroupStream, Job, StreamCall, pending
+from .checkpoint.store import checked_root
 from .core import Core, Settings
 from .errors import NotACall, PoolClosed, SpecError, unknown_option
+from .image.includes import on_this_computer
+from .image.spec import Image
 from .jobs import BroadcastJob, SubmittedJob
 from .mapping import MapRun
 from .observe.observer import Observer, Snapshot
-from .spec import Image, Nodes, Worker
+from .spec import Nodes, Worker
 from .task import Compute
 from .wire import values
 
@@ -26,12 +30,17 @@ if TYPE_CHECKING:
     from .events import Event
     from .observe.console import Console
     from .plugins.base import Plugin
+    from .plugins.sides import Attaching
     from .sync import SyncPool
+    from .testing.chaos.plan import Chaos
+    from .testing.chaos.report import Report
+    from .testing.chaos.run import Turmoil
 
 R = TypeVar("R")
 T = TypeVar("T")
 A = TypeVar("A")
 B = TypeVar("B")
+H = TypeVar("H")
 Ts = TypeVarTuple("Ts")
 
 
@@ -39,11 +48,13 @@ class Pool:
     """A cluster that exists while the block runs: ``async with Pool(...) as pool``, or ``with Pool(...) as pool``.
 
     ``provider``: where machines come from; default `Local()`. ``nodes``: ``4``, ``(2, 8)`` or `Nodes`: ready at the
-    least, growing to the desired number. ``accelerator``: what each node has at least: ``"A100"``, ``"A100:8"`` or
-    ``accelerators.A100(count=8)``. ``worker``: a node's task slots. ``plugins`` prepare every task's process.
-    ``on_loss``: what a broadcast does when it loses a rank, for functions that do not say it themselves. Seconds:
-    ``boot_timeout`` from a launch to a ready node, ``replace_timeout`` to wait for a lost node's replacement, ``lease``
-    after which nodes that hear nothing from here end themselves.
+    least, growing to the desired number, with spares that stand by. ``accelerator``: what each node has at least:
+    ``"A100"``, ``"A100:8"`` or ``accelerators.A100(count=8)``. ``worker``: a node's task slots. ``image``: the nodes'
+    software. ``plugins`` prepare every task's process. ``on_loss``: what a broadcast does when it loses a rank, for
+    functions that do not say it themselves. ``checkpoints``: where tasks keep theirs: a folder that all nodes share, or
+    a URL. Seconds: ``boot_timeout`` from a launch to a ready node, ``replace_timeout`` to wait for a lost node's
+    replacement, ``lease`` after which nodes that hear nothing from here end themselves. ``chaos``: what befalls its
+    nodes, for tests: see `outrider.testing.Chaos`.
 
     Entering raises `CapacityError` and others; cancelled half way, it leaves nothing behind. Leaving cancels what still
     runs and returns when every machine is gone.
@@ -62,10 +73,12 @@ class Pool:
         image: Image = Image(),  # noqa: B008
         plugins: Sequence[Plugin] = (),
         on_loss: spec.OnLossOption = "auto",
+        checkpoints: str | PathLike[str] | None = None,
         boot_timeout: float = 600.0,
         replace_timeout: float = 600.0,
         lease: float = 120.0,
         console: Console = "auto",
+        chaos: Chaos | None = None,
         **unknown: object,
     ) -> None:
         for name in unknown:
@@ -81,13 +94,20 @@ class Pool:
             nodes=Nodes.of(nodes),
             accelerator=_accelerator(accelerator),
             worker=Worker(worker) if isinstance(worker, int) else worker,
-            image=image,
+            image=on_this_computer(image) if provider.local else image,
             plugins=tuple(plugins),
             on_loss=on_loss,
+            checkpoints=None if checkpoints is None else checked_root("Pool: checkpoints", checkpoints),
             boot_timeout_s=spec.seconds("boot_timeout", boot_timeout),
             replace_timeout_s=spec.seconds("replace_timeout", replace_timeout),
             lease_s=spec.seconds("lease", lease),
         )
+        if chaos is not None:
+            from .testing.chaos.plan import checked_chaos
+
+            checked_chaos(chaos)
+        self._chaos = chaos
+        self._turmoil: Turmoil | None = None
         self._core: Core | None = None
         self._ended = False
         self._sync: Any = None
@@ -104,13 +124,22 @@ class Pool:
         if self._core is not None:
             raise SpecError("this pool is open already, or was: make another Pool(...) for another block")
         observer = Observer(self._console, slots=self._settings.worker.concurrency)
-        self._core = core = Core(self._settings, observer)
+        self._core = core = Core(self._settings, observer, self)
         try:
+            if self._chaos is not None:
+                from .testing.chaos import run
+
+                self._turmoil = run.Turmoil(self._chaos, core)
+                await self._turmoil.begin()
             await core.start()
         except BaseException:
             self._ended = True
+            if self._turmoil is not None:
+                await self._turmoil.end()
             observer.close()
             raise
+        if self._turmoil is not None:
+            self._turmoil.unleash()
         return self
 
     async def __aexit__(
@@ -119,9 +148,13 @@ class Pool:
         core = self._opened()
         self._ended = True
         try:
+            if self._turmoil is not None:
+                await self._turmoil.end()
             await core.stop()
         finally:
             core.observer.close()
+            if self._turmoil is not None:
+                await self._turmoil.collect()
 
     def __enter__(self) -> SyncPool:
         from .sync import SyncPool
@@ -302,9 +335,33 @@ class Pool:
             )
         core.resize(nodes)
 
+    @overload
+    def handle(self, plugin: Attaching[H], /) -> H: ...
+    @overload
+    def handle(self, plugin: str, /) -> Any: ...
+    def handle(self, plugin: str | Attaching[Any], /) -> Any:
+        """What a plugin of this pool gives its users, by the plugin or its name: ``pool.handle("dask").address``.
+
+        Raises:
+            SpecError: the pool has no such plugin, or it gives nothing.
+        """
+        name = plugin if isinstance(plugin, str) else plugin.name
+        handles = self._opened().handles
+        if handles.get(name) is None:
+            has = ", ".join(each for each, handle in handles.items() if handle is not None) or "none"
+            raise SpecError(f"The pool has no plugin {name!r} with a handle; it has {has}.")
+        return handles[name]
+
     def events(self) -> AsyncIterator[Event]:
         """What happens from now on, one typed event each; ends with the pool. A reader 10,000 behind loses some."""
         return self._opened().observer.subscribe()
+
+    @property
+    def chaos(self) -> Report:
+        """What has befallen it, with ``Pool(chaos=...)``: complete when the pool has ended."""
+        if self._turmoil is None:
+            raise SpecError("The pool has no chaos: write Pool(chaos=Chaos(...)), and open it.")
+        return self._turmoil.report
 
     def snapshot(self) -> Snapshot:
         """The present state of nodes and tasks."""

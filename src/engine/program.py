@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import source
 from .executor.context import LoadError
+from .secrets import crossing
 
 if TYPE_CHECKING:
     from .plugins.base import Plugin
@@ -36,9 +37,10 @@ def build(function: Decorated[...], plugins: Sequence[Plugin] = ()) -> bytes:
 
     chosen = merged(plugins, function.plugins)
     try:
-        code = source.dumps_function(function)
-        modules = {type(plugin).__module__ for plugin in chosen}
-        extras = source.dumps(chosen, "plugins", *modules) if chosen else b""
+        with crossing():
+            code = source.dumps_function(function)
+            modules = {type(plugin).__module__ for plugin in chosen}
+            extras = source.dumps(chosen, "plugins", *modules) if chosen else b""
     except Exception as error:
         raise pickling_error(error, function.__name__, "The function") from error
     return pickle.dumps(Program(function.__name__, code, extras, isinstance(function, StreamCompute)), 5)
@@ -62,8 +64,8 @@ class Program:
     def __call__(self, load: Load) -> Any:
         """Run it once in this process: its value, or (a generator) an iterator that must be closed.
 
-        The order is the point: environment, function, arguments, sessions, call. A framework reads its environment
-        when it is imported, which unpickling the function or its arguments may do.
+        The order is the point: environment, sessions, function, arguments, call. A framework reads its environment when
+        it is imported, and is set up before it is first used: unpickling the function or its arguments may do both.
 
         Raises:
             LoadError: the function cannot be unpickled here.
@@ -92,10 +94,10 @@ class Program:
         with ExitStack() as stack:
             for plugin in plugins:
                 stack.enter_context(_environment(plugin.env(info)))
-            function = self._loaded()
-            args, kwargs = load()
             for plugin in plugins:
                 stack.enter_context(plugin.session(info))
+            function = self._loaded()
+            args, kwargs = load()
             yield partial(function, *args, **kwargs)
 
     def _loaded(self) -> Callable[..., Any]:

@@ -21,6 +21,7 @@ class Peer:
     node: int
     hostname: str
     address: str
+    port: int = 0  # free there for this generation, where a plugin asked for it; the head's always; else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,9 @@ def _parsed(facts: Mapping[str, Any]) -> InstanceInfo:
         accelerators=facts["accelerators"],
         total_accelerators=facts["total_accelerators"],
         accelerator=None if kind is None else Accelerator(kind["type"], kind["count"], kind["memory_gb"]),
-        peers=tuple(Peer(each["rank"], each["node"], each["hostname"], each["address"]) for each in facts["peers"]),
+        peers=tuple(
+            Peer(each["rank"], each["node"], each["hostname"], each["address"], each["port"]) for each in facts["peers"]
+        ),
         hostname=facts["hostname"],
         generation=facts["generation"],
         attempt=facts["attempt"],

@@ -7,45 +7,19 @@ import pickle
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from importlib.machinery import ModuleSpec
+from contextvars import ContextVar
 from threading import RLock
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from .reach import importable
+from .secrets import crossing
+
 if TYPE_CHECKING:
+    from .reach import Reach
     from .task import Decorated
 
 _by_value = RLock()  # cloudpickle's register of modules is global
-
-
-def importable(name: str) -> bool:
-    """Whether another interpreter with this search path would find the module ``name`` where this one got it.
-
-    Not so for ``__main__``, for modules made by hand, and for those a test runner loaded from their file.
-    """
-    module = sys.modules.get(name)
-    if module is None or name == "__main__":
-        return False
-    if name in sys.builtin_module_names:
-        return True
-    spec, path = None, None
-    parts = name.split(".")
-    for depth in range(1, len(parts) + 1):
-        spec = _find(".".join(parts[:depth]), path)
-        if spec is None:
-            return False
-        path = spec.submodule_search_locations
-    return spec is not None and spec.origin == getattr(module, "__file__", None)
-
-
-def _find(name: str, path: Any) -> ModuleSpec | None:
-    """As an import would, without looking at what is imported already."""
-    for finder in sys.meta_path:
-        find_spec = getattr(finder, "find_spec", None)
-        spec: ModuleSpec | None = find_spec(name, path) if find_spec is not None else None
-        if spec is not None:
-            return spec
-    return None
+_reach: ContextVar[Reach | None] = ContextVar("outrider_reach", default=None)
 
 
 def named(scope: object, qualname: str) -> object:
@@ -57,23 +31,41 @@ def named(scope: object, qualname: str) -> object:
 
 
 @contextmanager
-def copied(module: str) -> Iterator[None]:
-    """Within this, cloudpickle copies the functions and classes of ``module`` where nodes cannot import it."""
-    loaded: ModuleType | None = sys.modules.get(module)
-    if loaded is None or module == "__main__" or importable(module):
-        yield
-        return
+def copied(*modules: str) -> Iterator[None]:
+    """Within this, cloudpickle copies the functions and classes of these modules; the rest it names."""
     import cloudpickle
 
-    with _by_value:
-        if module in cloudpickle.list_registry_pickle_by_value():
+    with _by_value, ExitStack() as stack:
+        for module in modules:
+            loaded = sys.modules.get(module)
+            if (
+                loaded is not None
+                and module != "__main__"
+                and module not in cloudpickle.list_registry_pickle_by_value()
+            ):
+                cloudpickle.register_pickle_by_value(loaded)
+                stack.callback(cloudpickle.unregister_pickle_by_value, loaded)
+        yield
+
+
+@contextmanager
+def towards(reach: Reach | None) -> Iterator[None]:
+    """Within this, what is pickled is for nodes that can import so much; None: whatever can be imported here."""
+    if reach is None:
+        yield
+        return
+    token = _reach.set(reach)
+    try:
+        with copied(*reach.own()), crossing():
             yield
-            return
-        cloudpickle.register_pickle_by_value(loaded)
-        try:
-            yield
-        finally:
-            cloudpickle.unregister_pickle_by_value(loaded)
+    finally:
+        _reach.reset(token)
+
+
+def reached(module: str) -> bool:
+    """Whether the nodes that something is pickled for can import this module by its name."""
+    reach = _reach.get()
+    return importable(module) if reach is None else reach.has(module)
 
 
 def dumps_function(function: Decorated[...]) -> bytes:
@@ -90,7 +82,7 @@ def dumps_function(function: Decorated[...]) -> bytes:
 def has_name(function: Decorated[...]) -> bool:
     """Whether a node that imports its module finds it there."""
     home = named(sys.modules.get(function.__module__), function.__qualname__)
-    return getattr(home, "function", None) is function.function and importable(function.__module__)
+    return getattr(home, "function", None) is function.function and reached(function.__module__)
 
 
 def imported(module: str, qualname: str) -> Any:
@@ -115,9 +107,7 @@ def dumps(value: object, name: str, *modules: str) -> bytes:
 
     from .wire import values
 
-    with ExitStack() as stack:
-        for module in modules:
-            stack.enter_context(copied(module))
+    with copied(*(module for module in modules if not reached(module))), crossing():
         try:
             return bytes(cloudpickle.dumps(value, protocol=5))
         except Exception:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from math import isfinite
 from typing import Any, Literal, NoReturn, Self, TypedDict, Unpack, cast, get_args
@@ -19,17 +19,30 @@ WorkerKind = Literal["process", "thread"]
 
 @dataclass(frozen=True, slots=True, init=False)
 class Nodes:
-    """How many nodes: the pool is ready at ``min``, grows to ``desired``, and `resize` keeps within ``max``."""
+    """How many nodes: the pool is ready at ``min``, grows to ``desired``, and `resize` keeps within ``max``.
+
+    ``spare`` further nodes stand by, ready and without work: one of them takes the place of a node that is lost, or
+    will be, at once. They cost what the others cost.
+    """
 
     desired: int
     min: int
     max: int
+    spare: int
 
-    def __init__(self, desired: int, *, min: int | None = None, max: int | None = None) -> None:  # noqa: A002
+    def __init__(
+        self,
+        desired: int,
+        *,
+        min: int | None = None,  # noqa: A002
+        max: int | None = None,  # noqa: A002
+        spare: int = 0,
+    ) -> None:
         """``min`` and ``max`` are ``desired`` where they are not given."""
         least, most = desired if min is None else min, desired if max is None else max
         for name, value in (("desired", desired), ("min", least), ("max", most)):
-            _count(f"Nodes({name}=...)", value)
+            count(f"Nodes({name}=...)", value)
+        count("Nodes(spare=...)", spare, least=0)
         if least > most:
             _refuse(f"Nodes: max={most} is less than min={least}.")
         if not least <= desired <= most:
@@ -37,6 +50,7 @@ class Nodes:
         object.__setattr__(self, "desired", desired)
         object.__setattr__(self, "min", least)
         object.__setattr__(self, "max", most)
+        object.__setattr__(self, "spare", spare)
 
     @classmethod
     def of(cls, nodes: int | tuple[int, int] | Nodes) -> Nodes:
@@ -45,13 +59,13 @@ class Nodes:
             case Nodes():
                 return nodes
             case (least, most):
-                _count("the least of nodes=(least, most)", least)
-                _count("the most of nodes=(least, most)", most)
+                count("the least of nodes=(least, most)", least)
+                count("the most of nodes=(least, most)", most)
                 if least > most:
                     _refuse(f"nodes={nodes!r}: the most, {most}, is less than the least, {least}.")
                 return cls(most, min=least)
             case _:
-                _count("nodes", nodes)
+                count("nodes", nodes)
                 return cls(nodes)
 
 
@@ -63,27 +77,8 @@ class Worker:
     kind: WorkerKind = "process"
 
     def __post_init__(self) -> None:
-        _count("Worker(concurrency=...)", self.concurrency)
+        count("Worker(concurrency=...)", self.concurrency)
         _choice("Worker(kind=...)", self.kind, get_args(WorkerKind))
-
-
-@dataclass(frozen=True, slots=True)
-class Image:
-    """What the nodes' software is like. ``env``: environment variables of every task."""
-
-    env: Mapping[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.env, Mapping):
-            _refuse(f"Image(env=...) takes a mapping of names to strings, not {_shown(self.env)}.")
-        for name, value in self.env.items():
-            if not isinstance(name, str) or not name or "=" in name or "\0" in name:
-                _refuse(f"Image(env=...): {name!r} cannot be the name of an environment variable.")
-            if not isinstance(value, str) or "\0" in value:
-                _refuse(f"Image(env=...): the value of {name} must be a string without NUL, not {_shown(value)}.")
-            if name == "COMPUTE_POOL":
-                _refuse("Image(env=...): COMPUTE_POOL is set by the pool itself.")
-        object.__setattr__(self, "env", dict(self.env))
 
 
 class TaskOptions(TypedDict, total=False):
@@ -92,6 +87,7 @@ class TaskOptions(TypedDict, total=False):
     timeout: float | timedelta | None
     queue_timeout: float | timedelta | None
     retries: int
+    max_restarts: int
     retry: Literal["on_loss", "never"]
     on_loss: OnLossOption
     name: str
@@ -104,6 +100,7 @@ class Options:
     timeout_s: float | None = None  # of running
     queue_timeout_s: float | None = None  # of waiting for a slot
     retries: int = 3  # further attempts when the node is lost
+    max_restarts: int = 0  # of a broadcast, when a rank failed by itself
     at_most_once: bool = False  # retry="never"
     on_loss: OnLossOption = "auto"  # what a broadcast does when it loses a rank
     name: str | None = None  # shown instead of the function's
@@ -121,9 +118,9 @@ class Options:
             match option:
                 case "timeout" | "queue_timeout":
                     changes[f"{option}_s"] = None if value is None else seconds(option, value)
-                case "retries":
-                    _count("retries", value, least=0)
-                    changes["retries"] = value
+                case "retries" | "max_restarts":
+                    count(option, value, least=0)
+                    changes[option] = value
                 case "retry":
                     _choice("retry", value, ("on_loss", "never"))
                     changes["at_most_once"] = value == "never"
@@ -139,7 +136,11 @@ class Options:
         retries = changes.get("retries")
         if retries and (changes.get("at_most_once") or ("retry" not in options and self.at_most_once)):
             _refuse(f'retry="never" and retries={retries} contradict each other: leave one out.')
-        return replace(self, **changes)
+        merged = replace(self, **changes)
+        if merged.max_restarts and (merged.at_most_once or merged.on_loss in {"resend", "fail"}):
+            how = 'retry="never"' if merged.at_most_once else f"on_loss={merged.on_loss!r}"
+            _refuse(f"max_restarts={merged.max_restarts} runs every rank again, which {how} forbids: leave one out.")
+        return merged
 
     def given(self) -> TaskOptions:
         """The options that differ from the defaults, as they would be written."""
@@ -197,7 +198,11 @@ def check_pool(provider: object, plugins: object, on_loss: object, console: obje
     _choice("console", console, get_args(ConsoleOption))
 
 
-def _count(name: str, value: object, *, least: int = 1) -> None:
+def count(name: str, value: object, *, least: int = 1) -> None:
+    """
+    Raises:
+        SpecError: no whole number, or less than ``least``.
+    """
     if not isinstance(value, int) or isinstance(value, bool):
         _refuse(f"{name} takes a whole number, not {_shown(value)}.")
     if value < least:

@@ -17,11 +17,14 @@ from .errors import PoolClosed
 if TYPE_CHECKING:
     from .events import Event
     from .observe.observer import Snapshot
+    from .plugins.sides import Attaching
     from .pool import Pool
     from .task import Compute
+    from .testing.chaos.report import Report
 
 R = TypeVar("R")
 T = TypeVar("T")
+H = TypeVar("H")
 Ts = TypeVarTuple("Ts")
 
 
@@ -139,6 +142,14 @@ class SyncPool:
         """See `Pool.resize`."""
         self._wait(_called, lambda: self._pool.resize(nodes))
 
+    @overload
+    def handle(self, plugin: Attaching[H], /) -> H: ...
+    @overload
+    def handle(self, plugin: str, /) -> Any: ...
+    def handle(self, plugin: str | Attaching[Any], /) -> Any:
+        """See `Pool.handle`."""
+        return self._pool.handle(plugin)
+
     def events(self) -> Iterator[Event]:
         """See `Pool.events`; the iterator waits for the next one."""
         return self._iterate(self._pool.events)
@@ -146,6 +157,11 @@ class SyncPool:
     def snapshot(self) -> Snapshot:
         """See `Pool.snapshot`."""
         return cast("Snapshot", self._wait(_called, self._pool.snapshot))
+
+    @property
+    def chaos(self) -> Report:
+        """See `Pool.chaos`."""
+        return self._pool.chaos
 
     def _iterate(self, make: Callable[[], AsyncIterator[T]]) -> Iterator[T]:
         """Values of an iterator that lives on the pool's loop. It is made at once, so that bad input fails here."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, assert_never
 
 from ..actors.ports import GaveUp, Reason
 from ..providers.errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
+from . import reach
 from .errors import (
     AuthError,
     BroadcastFailed,
@@ -67,6 +69,12 @@ def failed_error(failed: Failed, place: Place, load: Callable[[], object] | None
             return _located(_own_error(failed, place, load), place, failed.traceback)
         case "load" | "dump":
             return _located(_pickling_error(failed, place, load), place, failed.traceback)
+        case "fetch":
+            message = (
+                f"{place} has returned, and its result could not be fetched: {failed.kind}: {failed.message}. "
+                "See whether this computer and the node have memory and file descriptors left."
+            )
+            return TaskFailed(message, kind=failed.kind, **place.facts)
         case _:
             message = f"{place.task} could not be sent to node {place.node}: {failed.kind}: {failed.message}"
             return TaskFailed(message, kind=failed.kind, **place.facts)
@@ -190,6 +198,8 @@ def _own_error(failed: Failed, place: Place, load: Callable[[], object] | None) 
             f"(which cannot be unpickled here: {type(broken).__name__}: {_sentence(broken)}{known})"
         )
         return TaskFailed(message, kind=failed.kind, traceback=failed.traceback, versions=versions, **facts)
+    if isinstance(error, ModuleNotFoundError) and (how := _how_to_import(failed)):
+        error.add_note(how)
     # SystemExit would end this process, CancelledError this task, StopIteration means something else in a coroutine.
     if isinstance(error, Exception) and not isinstance(error, StopIteration | StopAsyncIteration):
         return error
@@ -201,7 +211,8 @@ def _pickling_error(failed: Failed, place: Place, load: Callable[[], object] | N
     if failed.phase == "load":
         message = (
             f"{place.task} or its arguments could not be unpickled on node {place.node} "
-            f"({failed.kind}: {_sentence(failed.message)}): what they need must be importable there."
+            f"({failed.kind}: {_sentence(failed.message)}): "
+            f"{_how_to_import(failed) or 'what they need must be importable there.'}"
         )
         return SerializationError(message, task=place.task, kind=failed.kind)
     found: object = None
@@ -213,6 +224,12 @@ def _pickling_error(failed: Failed, place: Place, load: Callable[[], object] | N
     return SerializationError(
         f"{what} cannot be pickled ({reason}): return something else.", path=path, task=place.task, kind=kind
     )
+
+
+def _how_to_import(failed: Failed) -> str:
+    """What lets the node import what it did not find; empty: it is something else, or not here either."""
+    found = re.fullmatch(r"No module named '([\w.]+)'", failed.message.partition(";")[0].strip())
+    return reach.advice(found[1]) if found is not None else ""
 
 
 def _unpicklable(error: object) -> tuple[str, str, str]:

@@ -81,16 +81,16 @@ def signed(monkeypatch: pytest.MonkeyPatch) -> Any:
     return function
 
 
-def test_environment_function_arguments_sessions_call_in_this_order(signed: Any) -> None:
+def test_environment_sessions_function_arguments_call_in_this_order(signed: Any) -> None:
     assert run(signed, 1, plugins=(Recorder(), Recorder("second"))) == 2
 
     assert journal.log == [
         "env recorder",
         "env second",
-        "function unpickled, OF_RECORDER=0",
-        "arguments",
         "enter recorder",
         "enter second",
+        "function unpickled, OF_RECORDER=0",
+        "arguments",
         "call, OF_RECORDER=0",
         "leave second",
         "leave recorder",

@@ -30,8 +30,8 @@ FACTS: dict[str, Any] = {
     "total_accelerators": 16,
     "accelerator": {"type": "A100", "count": 8, "memory_gb": 80.0},
     "peers": [
-        {"rank": rank, "node": rank // 2, "hostname": f"h{rank // 2}", "address": f"10.0.0.{rank // 2}"}
-        for rank in range(4)
+        {"rank": rank, "node": rank // 2, "hostname": f"h{rank // 2}", "address": f"10.0.0.{rank // 2}", "port": port}
+        for rank, port in enumerate((29500, 29501, 0, 29503))
     ],
     "hostname": "h1",
     "address": "10.0.0.1",
@@ -51,7 +51,7 @@ def check(info: InstanceInfo) -> None:
     assert (info.pool, info.job, info.generation, info.attempt) == ("trainers", 7, 3, 2)
     assert (info.rank, info.world_size, info.local_rank, info.local_world_size) == (2, 4, 0, 2)
     assert info.accelerator == Accelerator("A100", 8, 80)
-    assert info.peers[3] == Peer(rank=3, node=1, hostname="h1", address="10.0.0.1")
+    assert info.peers[3] == Peer(rank=3, node=1, hostname="h1", address="10.0.0.1", port=29503)
 
 
 @pytest.mark.usefixtures("task")

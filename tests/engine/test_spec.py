@@ -14,7 +14,7 @@ from outrider.providers.local.provider import Local
 def test_nodes_can_be_written_in_three_ways() -> None:
     assert Nodes.of(4) == Nodes(4, min=4, max=4)
     assert Nodes.of((2, 8)) == Nodes(desired=8, min=2, max=8)
-    assert Nodes.of(Nodes(8, min=4, max=16)) == Nodes(8, min=4, max=16)
+    assert Nodes.of(Nodes(8, min=4, max=16, spare=1)) == Nodes(8, min=4, max=16, spare=1)
 
 
 @pytest.mark.parametrize(
@@ -33,6 +33,20 @@ def test_nodes_can_be_written_in_three_ways() -> None:
 def test_a_number_of_nodes_that_means_nothing_is_refused(nodes: Any, why: str) -> None:
     with pytest.raises(SpecError, match=why):
         Nodes.of(nodes)
+
+
+def test_restarts_need_a_broadcast_that_runs_again_as_a_whole() -> None:
+    assert Options.of(max_restarts=3).max_restarts == 3
+    assert Options.of(max_restarts=3).given() == {"max_restarts": 3}
+    for options in ({"retry": "never"}, {"on_loss": "resend"}, {"on_loss": "fail"}):
+        with pytest.raises(SpecError, match="max_restarts=3 runs every rank again"):
+            Options.of(max_restarts=3, **options)  # type: ignore[arg-type]
+
+
+def test_spares_are_counted() -> None:
+    assert Nodes(4).spare == 0
+    with pytest.raises(SpecError, match=r"Nodes\(spare=...\) must be at least 0, not -1"):
+        Nodes(4, spare=-1)
 
 
 def test_bounds_that_contradict_are_refused() -> None:

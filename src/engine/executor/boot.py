@@ -1,11 +1,40 @@
 # ruff: noqa: UP036 - this file must be understood by whatever Python a host has
-"""The zipapp's ``__main__``: says so where the host's Python is too old, else becomes the daemon."""
+"""The runtime's ``__main__``: ``python3 -I <runtime> agent | daemon | bridge``. Each is a module's ``main``."""
 
+import os
 import sys
 
-if sys.version_info < (3, 11):
-    sys.exit("outrider: this host's python3 is %d.%d; at least 3.11 is needed" % sys.version_info[:2])  # noqa: UP031
+# Last, so that a compiled msgpack of the host wins; and after the runtime itself, which is first.
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "pure"))  # noqa: PTH100, PTH118, PTH120
 
-from outrider.engine.executor.daemon import main  # absolute: this file is not in the package
 
-sys.exit(main())
+def run() -> int:
+    verb = sys.argv.pop(1) if len(sys.argv) > 1 else ""
+    if verb == "agent":  # brings the host a right Python, so it must do with an old one
+        if sys.version_info < (3, 8):
+            return _too_old("3.8")
+        from outrider.engine.image.agent import main as agent  # absolute: this file is not in the package
+
+        agent.main()
+    if sys.version_info < (3, 11):
+        return _too_old("3.11")
+    if verb == "bridge":
+        from outrider.engine.executor import bridge
+
+        return bridge.main()
+    if verb == "daemon":
+        from outrider.engine.executor import daemon
+
+        return daemon.main()
+    sys.stderr.write("outrider: agent, daemon or bridge?\n")
+    return 2
+
+
+def _too_old(least: str) -> int:
+    found = "%d.%d" % sys.version_info[:2]  # noqa: UP031
+    sys.stderr.write("outrider: this host's Python is " + found + "; at least " + least + " is needed\n")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(run())

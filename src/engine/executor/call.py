@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from time import perf_counter_ns
 from typing import Any, cast
 
 from ..wire import values
 from ..wire.messages import Cause, Done, Ended, Message, Run, RunFlag, Yield
 from . import blobs, context
+from .environ import Variable
 from .failure import failed
 from .info import VARIABLE, Info
 from .streams import Streams
@@ -33,6 +35,7 @@ class Caller:
         self._info = info
         self._send = send
         self._alone = alone
+        self._variable = Variable(VARIABLE)
         self._codes: dict[bytes, bytes | int] = {}  # not unpickled yet; an int is the descriptor of a blob
         self._programs: dict[bytes, Program] = {}
 
@@ -43,8 +46,9 @@ class Caller:
     def run(self, run: Run, fds: list[int], streams: Streams | None, lane: int = 0) -> Answer:
         """The answer; never raises."""
         fields, text = self._info.of(run.job, run.number, run.world, lane)
-        context.enter(context.TaskContext(run.attempt, run.job, run.number, fields, streams), alone=self._alone)
-        os.environ[VARIABLE] = text
+        task = context.TaskContext(run.attempt, run.job, run.number, fields, streams)
+        context.enter(task, alone=self._alone)
+        self._variable.set(text)
         began = perf_counter_ns()
 
         def load() -> Any:
@@ -62,6 +66,8 @@ class Caller:
             if run.flags & _STREAM and streams is not None:
                 self._stream(run.attempt, value, streams)
                 value = None
+            if task.closing:
+                task.close(failed=False)
             took = _microseconds(began)
             phase = "dump"
             dumped, blob = blobs.dump(value, "result")
@@ -75,6 +81,9 @@ class Caller:
         except BaseException as error:  # noqa: BLE001 - the edge: whatever the user's code raises becomes data
             return failed(run.attempt, phase, error, _microseconds(began))
         finally:
+            if task.closing:
+                with suppress(Exception):  # how it had failed before is what counts
+                    task.close(failed=True)
             context.leave()
             for fd in fds:  # never loaded
                 os.close(fd)

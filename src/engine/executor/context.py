@@ -5,18 +5,22 @@ Imported by user code's side of the engine (``runtime``, ``task``) on the client
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .board import Board
     from .streams import Streams
+
+BOARD = "OUTRIDER_BOARD"  # the environment variable that says where it can be opened
 
 
 class TaskContext:
-    """The running task. ``info`` is what `instance_info` is made from; ``notice()`` as in `notice`."""
+    """The running task. ``info`` is what `instance_info` is made from."""
 
-    __slots__ = ("attempt", "info", "job", "number", "streams")
+    __slots__ = ("attempt", "closing", "info", "job", "number", "streams")
 
     def __init__(
         self, attempt: int, job: int, number: int, info: dict[str, Any], streams: Streams | None = None
@@ -26,6 +30,12 @@ class TaskContext:
         self.number = number  # 1 for the first attempt of this task
         self.info = info
         self.streams = streams
+        self.closing: list[Callable[[bool], None]] = []  # see `close`
+
+    def close(self, *, failed: bool) -> None:
+        """The function has ended. What runs here may take its time, and what it raises the task has raised."""
+        while self.closing:
+            self.closing.pop()(failed)
 
 
 class LoadError(Exception):
@@ -37,9 +47,17 @@ def current() -> TaskContext | None:
     return _task.get() or _process.alone
 
 
-def notice() -> float | None:
-    """Epoch seconds at which this machine will be taken, as soon as that is known; None: nothing is."""
-    return _process.notice()
+def stepped(kind: str) -> None:
+    """The task's loop has come round once more."""
+    if on_step and (task := current()) in on_step:
+        on_step[task](kind)
+
+
+def board() -> Board | None:
+    """The node's; also in processes that a task starts. None outside of one."""
+    if _process.board is None and (path := os.environ.get(BOARD)):
+        _process.board = _opened(path)
+    return _process.board
 
 
 class Input(Iterator[Any]):
@@ -79,25 +97,41 @@ class AsyncInput(AsyncIterator[Any]):
 
 def enter(task: TaskContext, *, alone: bool) -> None:
     """``alone``: the process runs one task at a time, so all of its threads are in it."""
-    _task.set(task)
-    _process.alone = task if alone else None
+    if alone:
+        _process.alone = task
+    else:
+        _task.set(task)
 
 
 def leave() -> None:
-    _task.set(None)
+    if _process.alone is None:
+        _task.set(None)
     _process.alone = None
 
 
-def notice_from(read: Callable[[], float | None]) -> None:
-    """Where `notice` asks, in this process."""
-    _process.notice = read
+def board_is(board: Board) -> None:
+    """In this process, and in those forked from it."""
+    _process.board = board
+
+
+on_step: dict[TaskContext | None, Callable[[str], None]] = {}  # who counts them: `testing.chaos` alone
 
 
 class _Process:
     """What is the same for all threads of this process."""
 
     alone: TaskContext | None = None
-    notice: Callable[[], float | None] = staticmethod(lambda: None)
+    board: Board | None = None
+
+
+def _opened(path: str) -> Board | None:
+    from .board import Board
+
+    try:
+        return Board(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+    except OSError:  # the node has ended
+        os.environ.pop(BOARD, None)
+        return None
 
 
 def _bind(kind: type[Any], index: int) -> Any:

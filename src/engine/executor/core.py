@@ -4,7 +4,8 @@ Facts come in as calls with the time, effects go out of `decide`. Numbered, and 
 
     EXEC-1  every attempt is answered exactly once: by its result, `Ended` or `Returned`
     EXEC-2  an attempt that may have started is never delivered again
-    EXEC-3  no more attempts run than there are slots; ranks of a broadcast need each other and wait for none
+    EXEC-3  no more attempts run than there are slots; ranks of a broadcast need each other and wait for none, and what
+            runs BESIDE the slots takes none
     EXEC-4  an attempt with streams, or in a process of its own, shares its worker's pipe with none
     EXEC-5  a fresh worker runs one attempt, and no warm worker runs a FRESH one
     EXEC-6  `Ended` is said when the attempt's worker is gone (or its thread has said so), never before
@@ -30,7 +31,7 @@ _PLAIN_WEIGHT = 0.25  # of the newest duration in the average
 
 # Plain numbers: an enumeration's & costs 1 us, and each task pays for three.
 _UNSHARED = int(RunFlag.STREAM | RunFlag.ALONE | RunFlag.FRESH)
-_FRESH, _ANNOUNCE = int(RunFlag.FRESH), int(RunFlag.ANNOUNCE)
+_FRESH, _ANNOUNCE, _BESIDE = int(RunFlag.FRESH), int(RunFlag.ANNOUNCE), int(RunFlag.BESIDE)
 
 
 class Core:
@@ -162,7 +163,7 @@ class Core:
                 self._vacate(slot, worker, cause, code, detail)
                 slot.worker = slot.warm
         for slot in self._slots:
-            if slot.warm is None and slot.rests_until is None:
+            if slot.warm is None and slot.rests_until is None and not slot.beside:
                 self._make_warm(slot)
         self._count_free()
         self._answer_recalls()
@@ -183,7 +184,8 @@ class Core:
     def decide(self, now: float) -> list[Effect]:
         """Place what can be placed; everything that must now happen, in order."""
         while self._ranks:
-            self._place(self._ranks.popleft(), self._seat(), now)
+            attempt = self._ranks.popleft()
+            self._place(attempt, self._beside() if attempt.run.flags & _BESIDE else self._seat(), now)
         while self._queue:
             attempt = self._queue[0]
             slot = self._free.pop() if self._free else self._stackable(attempt, now)
@@ -301,8 +303,19 @@ class Core:
         self._make_warm(slot)
         return slot
 
+    def _beside(self) -> Slot:
+        """For an attempt that may stay as long as the node does."""
+        for slot in self._slots:
+            if slot.beside and slot.worker is None:
+                return slot
+        slot = Slot(len(self._slots), extra=True, beside=True)
+        self._slots.append(slot)
+        return slot
+
     def _queue_of(self, attempt: Attempt) -> deque[Attempt]:
-        return self._queue if attempt.run.world is None or self._threads else self._ranks
+        run = attempt.run
+        waits = (run.world is None or self._threads) and not run.flags & _BESIDE
+        return self._queue if waits else self._ranks
 
     def _is_free(self, slot: Slot) -> bool:
         worker = slot.worker
@@ -390,7 +403,7 @@ class Core:
 
     def _make_warm(self, slot: Slot) -> None:
         worker = self._make(slot.index, fresh=False)
-        for each in self._slots if self._threads else [slot]:
+        for each in [each for each in self._slots if not each.beside] if self._threads else [slot]:
             each.warm = worker
             if each.worker is None:
                 each.worker = worker

@@ -14,10 +14,12 @@ import msgpack
 from ..wire import codec
 from ..wire.codec import ProtocolError
 from ..wire.messages import (
+    Adopt,
     Cause,
     Credit,
     Define,
     Done,
+    Drop,
     Ended,
     Failed,
     Input,
@@ -40,10 +42,11 @@ from .core import Core
 from .effects import Answer, Deliver, EndWorker, Fork, Interrupt, Relay, Steal
 from .freeports import FreePorts
 from .memory import OomKills
+from .notices import settings
 from .ports import Port
 from .store import Store
 
-_HEAD = int(RunFlag.HEAD)
+_LISTENS = int(RunFlag.LISTENS)
 
 Say = Callable[[Message | bytes], None]  # to the client: a message, or the body of one
 Turn = Callable[[Callable[[Port], None], Port], None]  # runs it; what it says is written when it returns
@@ -76,6 +79,8 @@ class Crew:
         self._view = b""
         self._setup: dict[str, Any] = {}
         self._streaming: dict[int, int] = {}  # attempt -> worker: where its `Credit` and `Input` go
+        self._lent: dict[int, tuple[str, ...]] = {}  # attempt -> the blobs it refers to
+        self._views: dict[int, bytes] = {}  # attempt of a rank -> the view that its world goes with
         self._early: dict[int, list[tuple[Input | Credit, bytes]]] = {}  # for attempts that wait for a worker
         self._oom = OomKills()
         self._timer: asyncio.TimerHandle | None = None
@@ -93,6 +98,7 @@ class Crew:
             "address": address,
             "hostname": socket.gethostname(),
             "lanes": slots if threads else 1,
+            "signals": settings.signals(setup.get("notices", ())),
         }
         self._order(forkserver.SETUP, order, fds=[self._board.fd])
         self._core.open(slots, threads=threads)
@@ -104,7 +110,19 @@ class Crew:
     def define(self, message: Define, body: bytes) -> None:
         self._functions[message.function] = body, message.blob
 
+    def lend(self, attempt: int, blobs: tuple[str, ...]) -> None:
+        self._lent[attempt] = blobs
+
+    def drop(self, blobs: tuple[str, ...]) -> None:
+        """The store has let go of these; so do workers that were given them."""
+        for port in self._ports.values():
+            if port.shared and (held := port.shared.intersection(blobs)):
+                port.shared -= held
+                port.send(codec.body(Drop(tuple(held))))
+
     def run(self, run: Run, body: bytes) -> None:
+        if run.world is not None:  # the next view may come before a worker is given this
+            self._views[run.attempt] = self._view
         self._core.submitted(run, body)
 
     def kill(self, attempt: int) -> None:
@@ -131,8 +149,10 @@ class Crew:
     def act(self) -> None:
         """Do what the core wants now that it knows the news."""
         core, loop = self._core, self._loop
-        while effects := core.decide(loop.time()):
-            for effect in effects:
+        more = True
+        while more:
+            more = False
+            for effect in core.decide(loop.time()):
                 match effect:
                     case Deliver(worker, run, body):
                         self._deliver(self._ports[worker], run, body)
@@ -143,6 +163,7 @@ class Crew:
                         self._say(message)
                     case Steal(worker):
                         self._take_back(self._ports[worker])
+                        more = True  # it may go elsewhere
                     case Fork(worker, slot, fresh):
                         self._fork(worker, slot, fresh=fresh)
                     case EndWorker(worker):
@@ -187,16 +208,21 @@ class Crew:
             os.close(fd)
 
     def _deliver(self, port: Port, run: Run, body: bytes) -> None:
-        if run.world is not None and run.flags & _HEAD and (more := self._free_ports.release_for(run.world)):
+        if run.world is not None and run.flags & _LISTENS and (more := self._free_ports.release_for(run.world)):
             self._say(Ports(more))
-        if port.view is not self._view:
-            port.view = self._view
-            port.send(self._view)
+        view = self._views.get(run.attempt, self._view)
+        if port.view is not view:
+            port.view = view
+            port.send(view)
         if run.function not in port.known and run.function in self._functions:
             port.known.add(run.function)
             definition, blob = self._functions[run.function]
             fd = self._store.fd(blob)
             port.send(definition, [] if fd is None else [fd])
+        for name in self._lent.get(run.attempt, ()):
+            if name not in port.shared and (fd := self._store.fd(name)) is not None:
+                port.shared.add(name)
+                port.send(codec.body(Adopt(name, "", 0)), [fd])
         port.last = run.attempt
         port.owes += 1
         self._streaming[run.attempt] = port.worker
@@ -209,9 +235,13 @@ class Crew:
         match answer:
             case Ended(attempt):
                 self._early.pop(attempt, None)
+                self._lent.pop(attempt, None)
+                self._views.pop(attempt, None)
             case Returned(attempts):
                 for attempt in attempts:
                     self._early.pop(attempt, None)
+                    self._lent.pop(attempt, None)
+                    self._views.pop(attempt, None)
             case _:
                 pass
 
@@ -236,6 +266,10 @@ class Crew:
                 port.known.discard(message.function)
             elif isinstance(message, View):
                 port.view = b""
+            elif isinstance(message, Adopt):
+                port.shared.discard(message.blob)
+            elif isinstance(message, Drop):
+                port.send(body)
             elif message is None:
                 port.send(pipes.PAUSE)
         self._core.stolen(port.worker, attempts)
@@ -275,6 +309,10 @@ class Crew:
                 case Done() | Failed():
                     port.owes -= 1
                     self._streaming.pop(message.attempt, None)
+                    if self._lent:
+                        self._lent.pop(message.attempt, None)
+                    if self._views:
+                        self._views.pop(message.attempt, None)
                     self._core.finished(port.worker, message.attempt, message.duration_us, body, now)
                 case Ended(attempt):
                     port.owes -= 1

@@ -1,9 +1,12 @@
 """The executor on a real host: a `Home` behind a unix socket that sshd forwards to. Outlives who started it.
 
-    python3 outrider-executor-<digest>.pyz --directory ~/.outrider/<pool>
+    python3 -I <runtime> daemon --directory ~/.cache/outrider/pools/<pool>-<node>
 
 Returns when the socket ``<directory>/door`` can be connected to (printing its path), or when another daemon of the
 directory is there already. What goes wrong later is in ``<directory>/log``. Ends by itself: see `Home`.
+
+Tasks get what this process has: its Python with the packages of that, its environment, and ``OUTRIDER_PATH``, folders
+of modules that come before all others.
 """
 
 from __future__ import annotations
@@ -11,14 +14,17 @@ from __future__ import annotations
 import argparse
 import fcntl
 import os
+import shutil
+import site
 import socket
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from . import forkserver
+from . import devices, forkserver
 
 if TYPE_CHECKING:
     import asyncio
@@ -36,30 +42,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
     directory: Path = options.directory.expanduser().absolute()
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     directory.chmod(0o700)
-    lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+    options.directory = directory
+    options.door = options.door or directory / "door"
+    options.lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(options.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        print(directory / "door")
+        print(options.door)
         return 0
     if options.foreground:
-        _serve(directory, options.address, options.lease, ready=None)
-    return _detached(directory, options.address, options.lease)
+        _serve(options, ready=None)
+    return _detached(options)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="outrider-executor", description="Run an Outrider executor on this host.")
+    parser = argparse.ArgumentParser(prog="outrider daemon", description="Run an Outrider executor on this host.")
     parser.add_argument(
         "--directory", type=Path, required=True, help="its socket, its log, and the tasks' work directory"
     )
+    parser.add_argument("--door", type=Path, help="its socket, where the directory's path is too long for one")
     parser.add_argument("--address", default=_own_address(), help="by which the pool's other hosts reach this one")
     parser.add_argument("--lease", type=float, default=LEASE_S, help="seconds without any client after which it ends")
     parser.add_argument("--foreground", action="store_true", help="run here instead of in the background")
+    parser.add_argument("--remove", action="store_true", help="remove the directory in the end")
     return parser
 
 
 def _own_address() -> str:
-    """The address of the interface that leads out; nothing is sent."""
+    """Where the SSH connection that starts it has arrived, else the interface that leads out; nothing is sent."""
+    arrived = os.environ.get("SSH_CONNECTION", "").split()  # sshd(8): client address and port, server address and port
+    if len(arrived) == 4 and arrived[2] not in {"127.0.0.1", "::1"}:  # else through a tunnel that ends here
+        return arrived[2]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))  # RFC 5737: nobody's
@@ -69,7 +82,7 @@ def _own_address() -> str:
         return address
 
 
-def _detached(directory: Path, address: str, lease_s: float) -> int:
+def _detached(options: argparse.Namespace) -> int:
     """Run in a session of its own; wait until that is ready."""
     waiting, ready = os.pipe2(os.O_CLOEXEC)
     pid = os.fork()
@@ -78,8 +91,8 @@ def _detached(directory: Path, address: str, lease_s: float) -> int:
             os.setsid()
             if os.fork():
                 os._exit(0)
-            _redirect(directory / "log")
-            _serve(directory, address, lease_s, ready=ready)
+            _redirect(options.directory / "log")
+            _serve(options, ready=ready)
         except BaseException:  # noqa: BLE001 - nobody above
             traceback.print_exc()
         finally:
@@ -87,41 +100,56 @@ def _detached(directory: Path, address: str, lease_s: float) -> int:
     os.close(ready)
     os.waitpid(pid, 0)
     if os.read(waiting, 1) == _READY:
-        print(directory / "door")
+        print(options.door)
         return 0
-    print(f"the executor did not start; see {directory / 'log'}", file=sys.stderr)
+    print(f"the executor did not start; see {options.directory / 'log'}", file=sys.stderr)
     return 1
 
 
 def _redirect(log: Path) -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(fd, 1)
     os.dup2(fd, 2)
     os.close(fd)
 
 
-def _serve(directory: Path, address: str, lease_s: float, *, ready: int | None) -> NoReturn:
-    """The fork server first, while this process is small; then the loop."""
+def _serve(options: argparse.Namespace, *, ready: int | None) -> NoReturn:
+    """The fork server first, while this process is small; then the loop. The lock is free when both have ended."""
+    os.ftruncate(options.lock, 0)
+    os.pwrite(options.lock, str(os.getpid()).encode(), 0)
+    gpus = devices.Query()  # takes up to a second, in which the rest starts
+    if sys.prefix == sys.base_prefix and Path(users := site.getusersitepackages()).is_dir():
+        site.addsitedir(users)  # as a login there has it; isolated mode leaves it out
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if os.fork() == 0:
-        forkserver.serve(theirs)
+        forkserver.serve(theirs, options.lock)
     theirs.close()
     import asyncio  # the fork server is to be without it
 
-    asyncio.run(_until_ended(ours, directory, address, lease_s, ready))
+    asyncio.run(_until_ended(ours, options, gpus, ready))
     os._exit(0)
 
 
-async def _until_ended(forks: socket.socket, directory: Path, address: str, lease_s: float, ready: int | None) -> None:
+async def _until_ended(
+    forks: socket.socket, options: argparse.Namespace, gpus: devices.Query, ready: int | None
+) -> None:
     import asyncio
 
     from .home import Home
 
     ended = asyncio.Event()
-    home = Home(forks, directory=directory, address=address, same_host=False, ended=ended.set, lease_s=lease_s)
+    home = Home(
+        forks,
+        directory=options.directory,
+        address=options.address,
+        same_host=False,
+        ended=ended.set,
+        accelerators=await asyncio.to_thread(gpus.answer),
+        lease_s=options.lease,
+    )
     await home.start()
-    door = directory / "door"
+    directory, door = options.directory, options.door
     server = await asyncio.get_running_loop().create_unix_server(_protocol(home), sock=_listening(door))
     if ready is not None:
         os.write(ready, _READY)
@@ -130,8 +158,21 @@ async def _until_ended(forks: socket.socket, directory: Path, address: str, leas
         await ended.wait()
     finally:
         server.close()
-        door.unlink(missing_ok=True)
+        if _is_ours(options):
+            with suppress(FileNotFoundError):
+                os.unlink(door)  # noqa: PTH108 - the loop has nothing else to do
         await home.close()
+        if options.remove and _is_ours(options):
+            for folder in {directory, door.parent}:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_ours(options: argparse.Namespace) -> bool:
+    """Whether the directory is still the one that we locked: else another executor may have its own there."""
+    try:
+        return os.path.samestat(os.stat(options.directory / "lock"), os.fstat(options.lock))  # noqa: PTH116
+    except OSError:
+        return False
 
 
 def _listening(door: Path) -> socket.socket:

@@ -11,6 +11,8 @@ from typing import Any
 import cloudpickle
 
 from ..wire.messages import PROTOCOL_VERSION, Hello
+from . import packages
+from .notices import settings
 
 MAX_SLOTS = 1024
 PYTHON = ".".join(platform.python_version_tuple()[:2])
@@ -25,6 +27,7 @@ def facts(address: str, accelerators: Sequence[tuple[str, float]]) -> dict[str, 
         "cpus": len(os.sched_getaffinity(0)),
         "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         "addresses": [address],
+        "packages": packages.installed(),
         "accelerators": [list(accelerator) for accelerator in accelerators],
     }
 
@@ -48,4 +51,14 @@ def objection(hello: Hello) -> str | None:
         return "env is not texts by name"
     if any("=" in name or not name for name in env):
         return "env has a name with '=' in it"
+    return _notices_objection(setup.get("notices", ()))
+
+
+def _notices_objection(notices: object) -> str | None:
+    if not isinstance(notices, list | tuple) or not all(type(each) is str for each in notices):
+        return "notices is not a list of texts"
+    try:
+        settings.sources(notices)
+    except ValueError as error:
+        return str(error)
     return None

@@ -15,17 +15,19 @@ import socket
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from typing import Any, NoReturn, cast
 
 import msgpack
 
 from . import context, process
 from .board import Board
+from .notices.shield import shield
 from .threads import ThreadWorker
 from .worker import Worker
 
 # home -> fork server
-SETUP = 1  # [SETUP, {env, cwd, address, hostname, lanes}] and the board's descriptor: what workers are like
+SETUP = 1  # [SETUP, {env, cwd, address, hostname, lanes, signals}] and the board's descriptor: what workers are like
 FORK = 2  # [FORK, worker, index, fresh], and the descriptors of its pipe, stdout and stderr
 KILL = 3  # [KILL, worker]
 # fork server -> home
@@ -34,10 +36,10 @@ GONE = 5  # [GONE, worker, status, detail]: as of os.waitpid; status -1: it coul
 _MESSAGE_BYTES = 256 * 1024
 
 
-def serve(control: socket.socket) -> NoReturn:
-    """Never returns. Closes every descriptor but the standard three and ``control``."""
+def serve(control: socket.socket, *keep: int) -> NoReturn:
+    """Never returns. Closes every descriptor but the standard three, ``control`` and ``keep``."""
     try:
-        ForkServer(control).run()
+        ForkServer(control, keep).run()
     except BaseException:  # noqa: BLE001 - nobody above: it ran in a forked child
         traceback.print_exc()
     finally:
@@ -45,8 +47,8 @@ def serve(control: socket.socket) -> NoReturn:
 
 
 class ForkServer:
-    def __init__(self, control: socket.socket) -> None:
-        process.close_all_but({0, 1, 2, control.fileno()})
+    def __init__(self, control: socket.socket, keep: Sequence[int] = ()) -> None:
+        process.close_all_but({0, 1, 2, control.fileno(), *keep})
         try:
             os.setsid()  # whatever kills our home's process group leaves us to clean up behind it
         except PermissionError:  # we lead a group of our own already
@@ -85,7 +87,9 @@ class ForkServer:
         order, *rest = msgpack.unpackb(data, use_list=False)
         if order == SETUP:
             self._setup = rest[0]
-            context.notice_from(Board(fds[0]).read)
+            context.board_is(Board(fds[0]))
+            os.environ[context.BOARD] = f"/proc/{self._pid}/fd/{fds[0]}"
+            shield(self._setup["signals"])
         elif order == FORK:
             worker, index, fresh = rest
             self._fork(worker, index, fresh, fds)
@@ -114,6 +118,7 @@ class ForkServer:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)
+            shield(self._setup["signals"])
             os.setsid()
             process.adopt_orphans()
             pipe, stdout, stderr = fds
@@ -175,7 +180,11 @@ def _ended() -> list[tuple[int, int]]:
 
 def _settle_in(setup: dict[str, Any]) -> None:
     os.environ.update(setup["env"])
-    sys.path[:0] = [path for path in setup["env"].get("PYTHONPATH", "").split(os.pathsep) if path]
+    asked = setup["env"].get("PYTHONPATH", "").split(os.pathsep)
+    if "OUTRIDER_PATH" in os.environ:  # a host's: what its image includes, and the runtime
+        asked = [*os.environ.get("PYTHONPATH", "").split(os.pathsep), *os.environ["OUTRIDER_PATH"].split(os.pathsep)]
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, asked))  # the Pythons that a task starts find it too
+    sys.path[:0] = filter(None, asked)
     if "TZ" in setup["env"]:
         time.tzset()
     os.chdir(setup["cwd"])

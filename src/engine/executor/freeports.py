@@ -1,4 +1,4 @@
-"""TCP ports kept free for generations whose head is this node: bound, so that nobody else gets them, not listening."""
+"""TCP ports kept free for ranks that run on this node: bound, so that nobody else gets them, not listening."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import socket
 
 import msgpack
 
-KEPT = 16
-FEW = 8  # so many are left, and more are told: one message for many short generations
+KEPT = 32
+FEW = 16  # so many are left, and more are told: one message for many generations. None takes more of one node
 
 
 class FreePorts:
-    def __init__(self, address: str) -> None:
-        self._address = address
+    def __init__(self) -> None:
         self._kept: dict[int, socket.socket] = {}
 
     def open(self) -> tuple[int, ...]:
@@ -21,12 +20,16 @@ class FreePorts:
         return tuple(self._kept)
 
     def release_for(self, world: bytes) -> tuple[int, ...]:
-        """A generation's task is about to run here: its head's port, if it is one of ours, is let go.
+        """A rank of a generation is about to run here: its port is let go.
 
         Returns what is kept instead.
         """
         fields = msgpack.unpackb(world)
-        sock = self._kept.pop(fields.get("head_port", 0), None) if fields.get("head_addr") == self._address else None
+        try:
+            port = fields["peers"][fields["rank"]]["port"] if "peers" in fields else fields["head_port"]
+            sock = self._kept.pop(port, None)
+        except (LookupError, TypeError):  # a client of another kind, that names none
+            return ()
         if sock is None:
             return ()
         sock.close()

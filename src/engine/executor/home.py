@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,10 +19,12 @@ from ..wire.messages import (
     Bye,
     Credit,
     Define,
+    Doomed,
     Drop,
     Hello,
     Input,
     Kill,
+    Lend,
     Message,
     Notice,
     Ping,
@@ -31,6 +32,7 @@ from ..wire.messages import (
     Recall,
     Refused,
     Run,
+    StopAt,
     View,
     Welcome,
 )
@@ -41,7 +43,10 @@ from .door import Channel, Door
 from .facts import facts, objection
 from .freeports import FreePorts
 from .lines import Backlog
-from .notices import NoticeSource, PreemptFile
+from .notices import settings
+from .notices.local import PreemptFile
+from .notices.lookout import Lookout
+from .notices.source import NoticeSource
 from .ports import Port
 from .store import Store
 
@@ -76,7 +81,7 @@ class Home:
         self._lease_s = lease_s
         self._sources = [PreemptFile(directory / "preempt")] if sources is None else sources
         self._store = Store(same_host=same_host)
-        self._ports = FreePorts(address)
+        self._ports = FreePorts()
         self._board = Board()
         self._session = Session(FOR_NODES)
         self._session_name: str | None = None
@@ -87,7 +92,6 @@ class Home:
         self._flushing = self._in_turn = False
         self._heard_at = 0.0
         self._lease: asyncio.TimerHandle | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
         self._closing: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -105,11 +109,14 @@ class Home:
         self._free_ports = self._ports.open()
         self._heard_at = self._loop.time()
         self._check_lease()
-        for source in self._sources:
-            self._spawn(source.watch(lambda seconds, name=source.name: self.notice(name, seconds)))  # type: ignore[misc]
+        self._lookout = Lookout(self._board, self._say)
+        self._lookout.start(self._sources)
 
     async def close(self) -> None:
-        """End every task's process tree and all the rest. Idempotent; takes up to `CLOSE_S` where the kernel hangs."""
+        """End every task's process tree and all the rest. Idempotent; takes up to `CLOSE_S` where the kernel hangs.
+
+        The channels stay: by their end the client sees that nothing of this node is left, so they end with the process.
+        """
         if self._closing is None:
             self._closing = self._loop.create_task(self._close())
         await asyncio.shield(self._closing)
@@ -121,8 +128,7 @@ class Home:
 
     def notice(self, source: str, seconds: float | None) -> None:
         """This machine will be taken in ``seconds``, or (None) not after all: the client and every task learn it."""
-        self._board.post(None if seconds is None else time.time() + seconds)
-        self._say(Notice(source, seconds))
+        self._lookout.notice(source, seconds)
 
     # --- the control channel -----------------------------------------------------------------------------------------
 
@@ -135,7 +141,7 @@ class Home:
         resumed = self._session_name is not None
         if self._control is not None:
             self._control.close()
-        self._session.resume(hello.received)
+        self._session.resume(hello.received if resumed else 0)  # of an executor before this one: its client will see
         self._control = door
         self._session_name = hello.session
         self._lease_s = hello.lease_s
@@ -143,6 +149,8 @@ class Home:
             self._say(entry)
         if not resumed:
             self._crew.open(hello.setup, cwd=str(self._directory / "work"), address=self._address)
+            self._lookout.start(settings.sources(hello.setup.get("notices", ())))
+        self._lookout.greeted()
         welcome = Welcome(
             PROTOCOL_VERSION, resumed, self._session.received, self._facts(), self._store.names(), self._ports.open()
         )
@@ -184,7 +192,7 @@ class Home:
             return "another session is in charge of this executor"
         return objection(hello)
 
-    def _obey(self, message: Message, body: bytes) -> None:
+    def _obey(self, message: Message, body: bytes) -> None:  # noqa: PLR0912 (a table)
         crew = self._crew
         match message:
             case Run():
@@ -197,12 +205,17 @@ class Home:
                 crew.kill(attempt)
             case Recall(attempts):
                 crew.recall(attempts)
+            case Lend(attempt, blobs):
+                crew.lend(attempt, blobs)
             case Drop(blobs):
                 self._store.drop(blobs)
+                crew.drop(blobs)
             case Adopt(blob, path, size_bytes):
                 self._store.adopt(blob, path, size_bytes)
             case View():
                 crew.view(message)
+            case Notice() | Doomed() | StopAt():
+                self._lookout.heard(message)
             case Ping(sent_ms):
                 self._session.send(Pong(sent_ms))
             case Bye():
@@ -276,16 +289,8 @@ class Home:
     async def _close(self) -> None:
         if self._lease is not None:
             self._lease.cancel()
-        for task in self._tasks:
-            task.cancel()
+        await self._lookout.close()
         await self._crew.close(CLOSE_S)
-        for door in list(self._doors):
-            door.close()
         self._ports.close()
         self._store.close()
         self._board.close()
-
-    def _spawn(self, watching: Any) -> None:
-        task = self._loop.create_task(watching)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)

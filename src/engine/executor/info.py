@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 from typing import Any
 
@@ -12,7 +13,7 @@ VARIABLE = "COMPUTE_POOL"  # the environment variable of every task
 
 
 class Info:
-    """Makes the ``info`` of each task and its JSON; remembers what is the same for all tasks without a world."""
+    """Makes the ``info`` of each task and its JSON; what is the same as for the task before is not made again."""
 
     def __init__(self, worker: int, address: str, hostname: str) -> None:
         self._own: dict[str, Any] = {"worker": worker, "hostname": hostname}
@@ -24,7 +25,7 @@ class Info:
             "accelerators": 0,
             "total_accelerators": 0,
             "accelerator": None,
-            "peers": [{"rank": 0, "node": 0, "hostname": hostname, "address": address}],
+            "peers": [{"rank": 0, "node": 0, "hostname": hostname, "address": address, "port": 0}],
             "rank": 0,
             "world_size": 1,
             "local_rank": 0,
@@ -35,32 +36,62 @@ class Info:
         }
         self._view: dict[str, Any] = {}
         self._port = 0
-        self._solo: tuple[dict[str, Any], str] | None = None
+        self._last: _Alike | None = None
 
     def view(self, packed: bytes) -> None:
         self._view = msgpack.unpackb(packed)
-        self._solo = None
+        os.environ.update(self._view.pop("variables", {}))
+        self._last = None
 
     def release_port(self) -> None:
         """The last task may have used its ``head_port``: the next one gets another."""
         self._port = 0
-        self._solo = None
 
     def of(self, job: int, number: int, world: bytes | None, lane: int = 0) -> tuple[dict[str, Any], str]:
         """The fields, and the same as JSON. ``lane``: which of a worker's threads runs it."""
-        if lane:
-            fields, _ = self.of(job, number, world)
+        generation: dict[str, Any] = {} if world is None else msgpack.unpackb(world)
+        if lane or "peers" in generation:
+            if world is None:
+                generation["head_port"] = self._free_port()
+            fields = self._merged(generation) | {"job": job, "attempt": number}
             fields["worker"] += lane
             return fields, json.dumps(fields)
-        if world is not None:
-            fields = self._defaults | self._view | msgpack.unpackb(world) | self._own | {"job": job, "attempt": number}
-            return fields, json.dumps(fields)
-        if self._solo is None:
-            self._port = self._port or free_port()
-            fields = self._defaults | self._view | self._own | {"head_port": self._port}
-            self._solo = fields, json.dumps(fields)[:-1]
-        fields, text = self._solo
-        return {**fields, "job": job, "attempt": number}, f'{text}, "job": {job}, "attempt": {number}}}'
+        port = self._free_port() if world is None else generation.pop("head_port", 0)
+        alike = self._last
+        if alike is None or alike.generation != generation:
+            alike = self._last = _Alike(generation, self._merged(generation))
+        return alike.of(port, job, number)
+
+    def _merged(self, generation: dict[str, Any]) -> dict[str, Any]:
+        return {**self._defaults, **self._view, **generation, **self._own}
+
+    def _free_port(self) -> int:
+        self._port = self._port or free_port()
+        return self._port
+
+
+class _Alike:
+    """Tasks without a world, or of generations of the same nodes: a few numbers differ, and the port of the head."""
+
+    def __init__(self, generation: dict[str, Any], fields: dict[str, Any]) -> None:
+        self.generation = generation
+        self._head: dict[str, Any] | None = None
+        if generation:
+            head: dict[str, Any]
+            head, *self._others = fields.pop("peers")
+            self._head = head
+            self._head_text = json.dumps({**head, "port": None}).removesuffix("null}")
+            self._others_text = "".join(f", {json.dumps(peer)}" for peer in self._others)
+        self._fields = fields
+        self._text = json.dumps(fields)[:-1]
+
+    def of(self, port: int, job: int, number: int) -> tuple[dict[str, Any], str]:
+        fields = {**self._fields, "job": job, "attempt": number, "head_port": port}
+        text = f'{self._text}, "job": {job}, "attempt": {number}, "head_port": {port}'
+        if self._head is not None:
+            fields["peers"] = [{**self._head, "port": port}, *self._others]
+            text = f'{text}, "peers": [{self._head_text}{port}}}{self._others_text}]'
+        return fields, text + "}"
 
 
 def free_port() -> int:

@@ -27,6 +27,7 @@ class Port:
     ) -> None:
         self.worker = worker
         self.known: set[bytes] = set()  # functions
+        self.shared: set[str] = set()  # blobs that it holds for any task
         self.view = b""
         self.owes = 0  # answers: attempts delivered and not over
         self.last = 0  # the attempt that was delivered last

@@ -29,6 +29,7 @@ class Slot:
     rests_until: float | None = None  # its worker died before it did anything: not again at once
     leaves_by: float | None = None  # its fresh worker has answered
     extra: bool = False  # made for ranks of a broadcast that found no free one; nothing else runs in it
+    beside: bool = False  # made for an attempt BESIDE the slots; has no warm worker, and is never free
 
 
 @dataclass(slots=True, eq=False)

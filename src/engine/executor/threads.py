@@ -18,8 +18,8 @@ from queue import SimpleQueue
 from typing import Any, NoReturn, cast
 
 from ..wire import codec
-from ..wire.messages import Credit, Define, Input, Kill, Message, Output, Run, View
-from . import context
+from ..wire.messages import Adopt, Credit, Define, Drop, Input, Kill, Message, Output, Run, View
+from . import context, shared
 from . import pipe as pipes
 from .call import Caller, Interrupted
 from .info import Info
@@ -60,6 +60,10 @@ class ThreadWorker:
                     self._caller.define(function, code, fds)
                 case View(view):
                     self._info.view(view)
+                case Adopt(blob):
+                    shared.adopt(blob, fds)
+                case Drop(blobs):
+                    shared.drop(blobs)
                 case Kill(attempt):
                     self._interrupt(attempt)
                 case Credit() | Input():

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from ..wire import codec
-from ..wire.messages import Credit, Define, Input, Message, Run, RunFlag, View
+from ..wire.messages import Adopt, Credit, Define, Drop, Input, Message, Run, RunFlag, View
 from . import pipe as pipes
+from . import shared
 from .call import Caller
 from .info import Info
 from .output import Printed
@@ -39,7 +40,7 @@ class Worker:
             body, fds = self._behind.popleft() if self._behind else pipes.receive(self._pipe)
             if not body:
                 os._exit(0)
-            message = codec.decode(body)
+            message = codec.decode_again(body)  # home has checked it
             match message:
                 case Run():
                     self._run(message, fds)
@@ -47,6 +48,10 @@ class Worker:
                     self._caller.define(function, code, fds)
                 case View(view):
                     self._info.view(view)
+                case Adopt(blob):
+                    shared.adopt(blob, fds)
+                case Drop(blobs):
+                    shared.drop(blobs)
                 case _:  # for a stream whose task is over
                     for fd in fds:
                         os.close(fd)
@@ -113,6 +118,8 @@ class _Reader:
             body, fds = pipes.receive(self._pipe)
             if not body:
                 os._exit(0)
-            message = codec.decode(body)
+            message = codec.decode_again(body)
             if isinstance(message, Credit | Input):
                 self._streams.put(message, fds)
+            elif isinstance(message, Drop):
+                shared.drop(message.blobs)

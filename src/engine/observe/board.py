@@ -14,6 +14,7 @@ RANKS = -1
 class State(StrEnum):
     LAUNCHING = "launching"
     READY = "ready"
+    STANDBY = "standby"
     SUSPECT = "silent"
     NOTICED = "leaving"
     DRAINING = "draining"
@@ -74,10 +75,16 @@ class Board:
         match event:
             case ev.NodeLaunching():
                 self.rows[event.node] = Row(event.node, State.LAUNCHING, event.at, where=event.machine)
+            case ev.NodePreparing():
+                row = self._row(event.node, event.at)
+                row.note = f"{event.phase}: {event.text}" if event.text else event.phase
             case ev.NodeReady():
                 row = self._turn(event.node, State.READY, event.at)
                 row.where = event.hostname or event.address or row.where
                 self._forget_lost()
+            case ev.NodeStandby():
+                row = self._turn(event.node, State.STANDBY, event.at)
+                row.where = event.hostname or event.address or row.where
             case ev.NodeSuspect():
                 self._turn(event.node, State.SUSPECT, event.at, event.cause)
             case ev.NodeResumed() | ev.NodeNoticeWithdrawn():

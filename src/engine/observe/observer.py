@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 KEPT = 10_000  # events a slow reader may be behind before it misses the oldest
 STATES = {
+    "node_preparing": "preparing",
     "node_suspect": "suspect",
     "node_resumed": "ready",
     "node_noticed": "noticed",
@@ -35,7 +36,7 @@ POOL_STATES = {"pool_ready": "ready", "pool_closing": "closing", "pool_closed": 
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """One node at present. ``state``: launching, ready, suspect, noticed, draining."""
+    """One node at present. ``state``: launching, preparing, ready, standby, suspect, noticed, draining."""
 
     node: int
     state: str
@@ -84,7 +85,7 @@ class Observer:
         from .console import make_sink
 
         self._sink = sink = make_sink(self._console)
-        self.tasks = sink.tasks
+        self.tasks = self.tasks or sink.tasks  # somebody may read events already
 
     def close(self) -> None:
         for reader in self._readers:
@@ -119,7 +120,9 @@ class Observer:
             self._node_launching(facts["node"], facts["machine"], now)
         elif event == "node_ready":
             facts["took_s"] = now - self._launched.pop(facts["node"], now)
-            self._node_ready(facts["node"], facts["facts"], facts["rank"])
+            self._node_ready(facts["node"], facts["facts"], "ready", facts["rank"])
+        elif event == "node_standby":
+            self._node_ready(facts["node"], facts["facts"], "standby", None)
         elif event == "pool_starting":
             self._pool, self._desired, self._began = facts["pool"], facts["wanted"], now
         elif event == "pool_ready":
@@ -154,11 +157,11 @@ class Observer:
         self._launched[node] = now
         self._nodes[node] = NodeState(node, "launching", machine=machine.id, facts=machine.facts)
 
-    def _node_ready(self, node: int, facts: NodeFacts, rank: int) -> None:
-        self._nodes.setdefault(node, NodeState(node, "ready"))
+    def _node_ready(self, node: int, facts: NodeFacts, state: str, rank: int | None) -> None:
+        self._nodes.setdefault(node, NodeState(node, state))
         self._change(
             node,
-            state="ready",
+            state=state,
             rank=rank,
             hostname=facts.hostname,
             address=facts.address,

@@ -16,6 +16,7 @@ from .words import count, seconds
 COLOURS = {
     State.LAUNCHING: "cyan",
     State.READY: "green",
+    State.STANDBY: "blue",
     State.SUSPECT: "yellow",
     State.NOTICED: "yellow",
     State.DRAINING: "yellow",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from .. import events as ev
 from .clean import lines, one_line
 
+LONG_S = 5.0  # steps of bringing an image onto a node are worth a line from then on
+
 
 def words(event: ev.Event) -> str | None:  # noqa: PLR0911, PLR0912 - a table
     """What happened. Causes come from elsewhere: they are made one printable line."""
@@ -20,6 +22,13 @@ def words(event: ev.Event) -> str | None:  # noqa: PLR0911, PLR0912 - a table
             return f"launch failed: {_line(event.error)}; {again}"
         case ev.TerminateFailed():
             return f"{count(len(event.machines), 'machine')} could not be ended yet: {_line(event.error)}"
+        case ev.NodePreparing() if event.took_s is not None and event.took_s >= LONG_S:
+            return f"node {event.node}: {event.phase} took {seconds(event.took_s)}"
+        case ev.VersionsDiffer():
+            rows = "".join(f"\n  {one_line(row)}" for row in event.table.splitlines())
+            return f"node {event.node} has other versions than this program:{rows}"
+        case ev.NodeStandby():
+            return f"node {event.node} stands by"
         case ev.NodeSuspect():
             return f"node {event.node} does not answer: {_line(event.cause)}"
         case ev.NodeResumed():
@@ -36,6 +45,8 @@ def words(event: ev.Event) -> str | None:  # noqa: PLR0911, PLR0912 - a table
             return f"none of {count(event.nodes, 'node')} answers: is this computer's network up?"
         case ev.TaskRetried():
             return f"task {event.task} lost its node and runs again, attempt {event.number}: {_line(event.cause)}"
+        case ev.GenerationLost(nodes=()):
+            return f"broadcast {event.job}: {_line(event.cause)}"
         case ev.GenerationLost():
             lost = f"{'nodes' if len(event.nodes) > 1 else 'node'} {', '.join(map(str, event.nodes))}"
             return f"broadcast {event.job} lost {lost}: {_line(event.cause)}"

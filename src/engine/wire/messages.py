@@ -32,7 +32,8 @@ class RunFlag(IntFlag):
     STREAM = 2  # the function yields: each value goes out as `Yield`, by `Credit`
     ALONE = 4  # it has input streams: no other task may wait behind it in its worker
     FRESH = 8  # in a process of its own that ends with it
-    HEAD = 16  # rank 0 of its world, to whom this node's port belongs from now on
+    LISTENS = 16  # its rank has a port of this node in its world, and it belongs to that rank from now on
+    BESIDE = 32  # beside the slots, which stay free for tasks; comes with FRESH
 
 
 class Cause(StrEnum):
@@ -57,7 +58,8 @@ class Hello(NamedTuple):
     python: str  # "3.11"
     cloudpickle: str
     lease_s: float  # the node ends itself when it hears nothing for so long
-    setup: dict[str, Any]  # slots: int, kind: "process" | "thread", env: {name: value}; ignored on reconnect
+    # slots: int, kind: "process" | "thread", env: {name: value}, notices: [source, ...]; ignored on reconnect
+    setup: dict[str, Any]
 
 
 class View(NamedTuple):
@@ -111,6 +113,35 @@ class Adopt(NamedTuple):
     blob: str
     path: str
     size_bytes: int
+
+
+class Lend(NamedTuple):
+    """The attempt, whose `Run` follows, refers to these blobs; others may as well: the node keeps them."""
+
+    attempt: int
+    blobs: tuple[str, ...]
+
+
+class Doomed(NamedTuple):
+    """A machine of this generation will be taken in ``seconds``; None: none of them, not any more.
+
+    For the ranks that this node runs of it; answered by `Asked`.
+    """
+
+    job: int
+    generation: int
+    number: int  # another notice has another number
+    node: int  # of the generation: as in `instance_info`
+    source: str
+    seconds: float | None
+
+
+class StopAt(NamedTuple):
+    """The ranks of this generation stop when they ask for the ``asked``-th time whether to."""
+
+    job: int
+    generation: int
+    asked: int
 
 
 class Bye(NamedTuple):
@@ -214,17 +245,32 @@ class Output(NamedTuple):
     dropped: int
 
 
-class Notice(NamedTuple):
-    """The cloud will take this machine in ``seconds``; None: it takes that back."""
+class Asked(NamedTuple):
+    """How often the ranks of this generation have asked here whether to stop: the most of any of them."""
 
-    source: str
-    seconds: float | None
+    job: int
+    generation: int
+    number: int  # of the `Doomed` that this answers
+    asked: int
 
 
 class Ports(NamedTuple):
     """More free ports, as in `Welcome`."""
 
     ports: tuple[int, ...]
+
+
+# --- both ways ------------------------------------------------------------------------------------------------------
+
+
+class Notice(NamedTuple):
+    """The node's machine will be taken in ``seconds``; None: not for this reason (any more).
+
+    The node learned it on the machine, or the client from the provider.
+    """
+
+    source: str
+    seconds: float | None
 
 
 # --- both ways, neither counted nor kept for a reconnect --------------------------------------------------------------
@@ -269,8 +315,12 @@ class Missing(NamedTuple):
     blob: str
 
 
-ToNode = Hello | View | Define | Run | Kill | Recall | Drop | Adopt | Bye | Input | Credit
-ToClient = Welcome | Refused | Started | Done | Failed | Ended | Returned | Yield | Credit | Output | Notice | Ports
+ToNode = (
+    Hello | View | Define | Run | Kill | Recall | Drop | Adopt | Lend | Doomed | StopAt | Bye | Input | Credit | Notice
+)
+ToClient = (
+    Welcome | Refused | Started | Done | Failed | Ended | Returned | Yield | Credit | Output | Asked | Notice | Ports
+)
 Unreliable = Ack | Ping | Pong
 Bulk = Put | Get | Have | Missing
 Message = ToNode | ToClient | Unreliable | Bulk

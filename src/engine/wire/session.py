@@ -18,16 +18,19 @@ from .codec import ProtocolError
 from .messages import (
     Ack,
     Adopt,
+    Asked,
     Bye,
     Credit,
     Define,
     Done,
+    Doomed,
     Drop,
     Ended,
     Failed,
     Hello,
     Input,
     Kill,
+    Lend,
     Message,
     Notice,
     Output,
@@ -39,15 +42,18 @@ from .messages import (
     Returned,
     Run,
     Started,
+    StopAt,
     View,
     Welcome,
     Yield,
 )
 
 UNCOUNTED = frozenset({Hello, Welcome, Refused, Ack, Ping, Pong})
-FOR_NODES = frozenset({Ack, Ping, Pong, View, Define, Run, Kill, Recall, Drop, Adopt, Bye, Input, Credit})
+FOR_NODES = frozenset({Ack, Ping, Pong, Credit}) | frozenset(
+    {View, Define, Run, Kill, Recall, Drop, Adopt, Lend, Doomed, StopAt, Bye, Input, Notice}
+)
 FOR_CLIENTS = frozenset({Welcome, Refused, Ack, Ping, Pong, Credit}) | frozenset(
-    {Started, Done, Failed, Ended, Returned, Yield, Output, Notice, Ports}
+    {Started, Done, Failed, Ended, Returned, Yield, Output, Notice, Asked, Ports}
 )
 ACK_EVERY = 64  # reliable frames received that make an `Ack` due; a heartbeat does, whatever their number
 

@@ -53,11 +53,11 @@ def dump(obj: object, names: str | Sequence[str] = "value", *, by_reference: boo
     buffers: list[pickle.PickleBuffer] = []
     try:
         head = _pickled(obj, buffers, by_reference=by_reference)
+        if not buffers:
+            return Dumped([head], None, len(head))
         views = [buffer.raw() for buffer in buffers]
     except Exception as error:  # whatever a __reduce__ raises
         raise _explain(obj, names, error) from error
-    if not views:
-        return Dumped([head], None, len(head))
     parts: list[bytes | memoryview] = [head]
     total = len(head)
     for view in views:

@@ -23,6 +23,7 @@ from outrider.engine.executor.core import Core
 from outrider.engine.executor.effects import Answer, Deliver, EndWorker, Fork, Interrupt, Relay, Steal
 from outrider.engine.wire.messages import Cause, Ended, Returned, Run, RunFlag, Started, Value
 
+BESIDE = RunFlag.FRESH | RunFlag.BESIDE
 UNSHARED = RunFlag.STREAM | RunFlag.ALONE | RunFlag.FRESH
 
 
@@ -72,7 +73,7 @@ class ExecutorMachine(RuleBasedStateMachine):
 
     # --- the client --------------------------------------------------------------------------------------------------
 
-    @rule(flags=st.sampled_from([0, 0, 0, 0, RunFlag.STREAM, RunFlag.ALONE, RunFlag.FRESH]),
+    @rule(flags=st.sampled_from([0, 0, 0, 0, 0, RunFlag.STREAM, RunFlag.ALONE, RunFlag.FRESH, BESIDE]),
           function=st.sampled_from([b"quick", b"quick", b"slow"]), timeout_s=st.sampled_from([None, None, 0.5]),
           count=st.integers(1, 4), world=st.sampled_from([None, None, None, b""]))  # fmt: skip
     def submit(self, flags: int, function: bytes, timeout_s: float | None, count: int, world: bytes | None) -> None:
@@ -178,6 +179,7 @@ class ExecutorMachine(RuleBasedStateMachine):
                     self.check("EXEC-4", not others or not any(r.flags & UNSHARED for r in [run, *others]))
                 self.check("EXEC-5", worker.fork.fresh == bool(run.flags & RunFlag.FRESH))
                 self.check("EXEC-5", not worker.fork.fresh or not worker.delivered)
+                self.check("EXEC-3", not run.flags & RunFlag.BESIDE or worker.fork.slot >= self.slots)
                 worker.delivered += 1
                 worker.delivered_at = self.now
                 worker.unread.append(run)
@@ -218,7 +220,12 @@ class ExecutorMachine(RuleBasedStateMachine):
             worker.running.append(run)
             self.starts[run.attempt] += 1
             self.check("EXEC-2", self.starts[run.attempt] == 1)
-            running = [run for w in self.workers.values() for run in w.running if run.world is None]
+            running = [
+                run
+                for worker in self.workers.values()
+                for run in worker.running
+                if run.world is None and not run.flags & RunFlag.BESIDE
+            ]
             self.check("EXEC-3", len(running) <= self.slots)
 
     def hear_of(self, worker: ModelWorker) -> None:
@@ -247,6 +254,7 @@ class ExecutorMachine(RuleBasedStateMachine):
         waiting = self.runs.keys() - self.answers.keys() - placed
         fresh = {worker.fork.slot for worker in self.workers.values() if worker.fork.fresh}
         self.check("EXEC-3", self.threads or all(self.runs[attempt].world is None for attempt in waiting))
+        self.check("EXEC-3", not any(self.runs[attempt].flags & RunFlag.BESIDE for attempt in waiting))
         idle = [
             worker
             for worker in self.workers.values()
@@ -355,6 +363,8 @@ MUTATIONS: dict[str, tuple[str, Patch]] = {
     "there is a slot too many": ("EXEC-3", _replace("open", lambda open_: lambda self, slots, threads: open_(
         self, slots + 1, threads=threads))),
     "ranks wait like everybody": ("EXEC-3", _replace("_queue_of", lambda _: lambda self, _: self._queue)),
+    "what runs beside takes a slot": ("EXEC-3", _replace("_beside", lambda _: lambda self: self._seat())),
+    "what runs beside waits": ("EXEC-3", lambda patch: patch.setattr(core_module, "_BESIDE", 0)),
     "streams are stacked": ("EXEC-4", lambda patch: patch.setattr(core_module, "_UNSHARED", 0)),
     "fresh tasks run in warm workers": ("EXEC-5", lambda patch: patch.setattr(core_module, "_FRESH", 0)),
     "a fresh worker is used again": ("EXEC-5", _replace("finished", _free_while_fresh)),

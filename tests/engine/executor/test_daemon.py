@@ -1,22 +1,28 @@
-"""The executor as one file, on a Python that has nothing installed, behind its unix socket."""
+"""The runtime on a Python that has nothing installed: the executor behind its unix socket, and the bridge to it."""
 
 from __future__ import annotations
 
+import io
 import os
 import platform
+import select
 import socket
 import stat
 import subprocess
 import sys
-import zipfile
+import tarfile
+import threading
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import cloudpickle
+import msgpack
 import pytest
 
 from outrider.engine.executor import bundle
+from outrider.engine.executor.bridge import BEGINS
 from outrider.engine.wire import messages as m
 from outrider.engine.wire import values
 from outrider.engine.wire.codec import encode
@@ -26,16 +32,17 @@ BARE = [sys.executable, "-I", "-S"]  # no environment, no site-packages
 
 
 @pytest.fixture(scope="module")
-def pyz(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    built = bundle.build()
-    path = tmp_path_factory.mktemp("bundle") / built.name
-    path.write_bytes(built.data)
-    return path
+def runtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runtime")
+    with tarfile.open(fileobj=io.BytesIO(bundle.build().data)) as archive:
+        archive.extractall(folder, filter="data")
+    return folder
 
 
 @pytest.fixture
-def daemon(pyz: Path, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    running = subprocess.Popen([*BARE, pyz, "--directory", tmp_path / "node", "--lease", "20", "--foreground"])
+def daemon(runtime: Path, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    options = ["--directory", tmp_path / "node", "--lease", "20", "--foreground"]
+    running = subprocess.Popen([*BARE, runtime, "daemon", *options])
     while not (tmp_path / "node" / "door").exists():
         assert running.poll() is None
     yield running
@@ -74,19 +81,43 @@ class Caller:
         return next(x for x in self.heard if isinstance(x, kind))
 
 
-def test_a_bundle_is_the_same_for_the_same_sources() -> None:
-    first, second = bundle.build(), bundle.build()
+def test_a_runtime_is_the_same_for_the_same_sources(runtime: Path) -> None:
+    first = bundle.build()
+    bundle.build.cache_clear()
+    second = bundle.build()
     assert first == second
-    assert first.name.startswith("outrider-executor-")
-    assert len(first.data) < 120_000
+    assert len(first.data) < 500_000
 
 
-def test_it_contains_nothing_compiled_and_no_client(pyz: Path) -> None:
-    with zipfile.ZipFile(pyz) as archive:
-        names = archive.namelist()
-    assert all(name.endswith(".py") for name in names)
-    assert {name.split("/")[0] for name in names} == {"__main__.py", "outrider", "msgpack", "cloudpickle"}
-    assert {name.split("/")[2] for name in names if name.count("/") > 2} == {"wire", "executor"}
+def test_it_is_the_whole_package_with_what_a_host_may_lack(runtime: Path) -> None:
+    names = {path.relative_to(runtime).as_posix() for path in runtime.rglob("*") if path.is_file()}
+    assert {
+        "__main__.py",
+        "outrider/__init__.py",
+        "outrider/engine/plugins/torch.py",
+        "cloudpickle/cloudpickle.py",
+    } <= names
+    assert "pure/msgpack/fallback.py" in names
+    assert not [name for name in names if name.endswith((".so", ".pyc"))]
+
+
+def test_tasks_can_ask_it_for_its_version_and_plugins(runtime: Path) -> None:
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import outrider\n"
+        "from outrider.engine.plugins.registry import plugins\n"
+        "print(outrider.__version__, 'torch' in dir(plugins), outrider.__file__.startswith(sys.argv[1]))"
+    )
+    said = subprocess.run([*BARE, "-c", code, runtime], capture_output=True, text=True, check=True)
+    assert said.stdout.split() == [version("outrider"), "True", "True"]
+
+
+def test_a_compiled_msgpack_of_the_host_is_preferred(runtime: Path) -> None:
+    main = (runtime / "__main__.py").read_text()
+    code = f"__file__ = {str(runtime / 'x')!r}; __name__ = 'boot'\n{main}\nimport msgpack; print(msgpack.__file__)"
+    with_site = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True)
+    without = subprocess.run([*BARE, "-c", code], capture_output=True, text=True, check=True)
+    assert with_site.stdout.strip() == msgpack.__file__
+    assert without.stdout.strip() == str(runtime / "pure" / "msgpack" / "__init__.py")
 
 
 def test_a_host_with_nothing_but_python_runs_tasks(daemon: subprocess.Popen[bytes], tmp_path: Path) -> None:
@@ -104,22 +135,89 @@ def test_a_host_with_nothing_but_python_runs_tasks(daemon: subprocess.Popen[byte
     caller.socket.close()
 
 
-def test_it_outlives_who_started_it_and_is_started_once(pyz: Path, tmp_path: Path) -> None:
-    start = [*BARE, str(pyz), "--directory", str(tmp_path / "node"), "--lease", "20"]
+def test_it_outlives_who_started_it_and_is_started_once(runtime: Path, tmp_path: Path) -> None:
+    start = [*BARE, str(runtime), "daemon", "--directory", str(tmp_path / "node"), "--lease", "20", "--remove"]
     for _ in range(2):
         said = subprocess.run(start, capture_output=True, text=True, check=True, timeout=20)
         assert said.stdout.strip() == str(tmp_path / "node" / "door")
     caller = Caller(tmp_path / "node" / "door")
     pid = caller.greet().facts["pid"]
     assert os.getsid(pid) not in {os.getsid(0), pid}
+    daemon_end = os.pidfd_open(pid)
     caller.send(m.Bye())
     assert caller.socket.recv(65536) == b""
     caller.socket.close()
+    select.select([daemon_end], [], [], 20)
+    os.close(daemon_end)
+    assert not (tmp_path / "node").exists()
+
+
+def test_a_directory_that_is_not_its_own_any_more_is_left_alone(runtime: Path, tmp_path: Path) -> None:
+    """Somebody has removed it, and made another for the next executor of that name."""
+    node, moved = tmp_path / "node", tmp_path / "moved"
+    options = ["--directory", node, "--lease", "2", "--foreground", "--remove"]
+    with subprocess.Popen([*BARE, runtime, "daemon", *options]) as running:
+        while not (node / "door").exists():
+            assert running.poll() is None
+        node.rename(moved)
+        node.mkdir()
+        for name in ("door", "lock"):
+            (node / name).touch()
+        assert running.wait(60) == 0
+    assert {path.name for path in node.iterdir()} == {"door", "lock"}
 
 
 def test_an_old_python_is_told_apart() -> None:
     source = (Path(bundle.__file__).parent / "boot.py").read_text()
-    old = source.replace("sys.version_info", "(3, 9)")
-    said = subprocess.run([sys.executable, "-c", old], capture_output=True, text=True, check=False)
+    for version_there, verb, least in (("(3, 9, 1)", "daemon", "3.11"), ("(3, 6, 9)", "agent", "3.8")):
+        old = source.replace("sys.version_info", version_there)
+        code = f"__file__ = '/x'\n{old}"
+        said = subprocess.run([sys.executable, "-c", code, verb], capture_output=True, text=True, check=False)
+        assert said.returncode == 1
+        there = ".".join(version_there[1:-1].split(", ")[:2])
+        assert said.stderr.strip() == f"outrider: this host's Python is {there}; at least {least} is needed"
+
+
+def test_a_bridge_joins_a_client_and_the_executor(
+    daemon: subprocess.Popen[bytes], runtime: Path, tmp_path: Path
+) -> None:
+    start = [*BARE, runtime, "bridge", tmp_path / "node" / "door"]
+    with subprocess.Popen(start, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as bridge:
+        _converse(bridge, daemon)
+    assert bridge.returncode == 0
+
+
+def _converse(bridge: subprocess.Popen[bytes], daemon: subprocess.Popen[bytes]) -> None:
+    assert bridge.stdin
+    assert bridge.stdout
+    python = ".".join(platform.python_version_tuple()[:2])
+    hello = m.Hello(
+        m.PROTOCOL_VERSION, "s", 0, python, cloudpickle.__version__, 20.0, {"slots": 1, "kind": "process", "env": {}}
+    )
+    bridge.stdin.write(encode(hello))
+    session = Session()
+    heard: list[m.Message] = []
+    assert bridge.stdout.read(len(BEGINS)) == BEGINS
+    while not heard:
+        heard += session.feed(bridge.stdout.read(65536))
+    assert isinstance(heard[0], m.Welcome)
+    assert heard[0].facts["pid"] == daemon.pid
+    session.resume(heard[0].received)
+    sent = threading.Thread(target=_all, args=(bridge.stdin, b"".join(encode(m.Ping(n)) for n in range(200_000))))
+    sent.start()  # more than the pipes hold, both ways at once
+    while not (isinstance(heard[-1], m.Pong) and heard[-1].sent_ms == 199_999):
+        heard += session.feed(bridge.stdout.read(65536))
+    sent.join()
+    assert [x.sent_ms for x in heard if isinstance(x, m.Pong)] == list(range(200_000))
+
+
+def _all(pipe: IO[bytes], data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[pipe.write(view) :]
+
+
+def test_a_bridge_to_no_executor_says_so(runtime: Path, tmp_path: Path) -> None:
+    said = subprocess.run([*BARE, runtime, "bridge", tmp_path / "door"], capture_output=True, text=True, check=False)
     assert said.returncode == 1
-    assert said.stderr.strip() == "outrider: this host's python3 is 3.9; at least 3.11 is needed"
+    assert "cannot be connected to: No such file or directory" in said.stderr

@@ -64,6 +64,13 @@ async def test_a_client_may_be_cut_off_again_and_again(make: Any) -> None:
     assert sum(isinstance(x, m.Done) for x in client.heard) == 100
 
 
+async def test_a_home_that_knows_nothing_of_a_session_says_so(make: Any) -> None:
+    """Found by the simulator: the door was closed without a word, and the client tried again until its time was up."""
+    client = await make(connect=False)
+    welcome = await client.connect(received=3)
+    assert (welcome.resumed, welcome.received) == (False, 0)
+
+
 async def test_a_new_channel_of_the_session_takes_over_a_hanging_one(make: Any) -> None:
     client = await make()
     old = client.channel

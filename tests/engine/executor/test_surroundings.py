@@ -1,20 +1,17 @@
-"""What a node watches and keeps besides its tasks: notices, ports, memory, its fork server."""
+"""What a node watches and keeps besides its tasks: ports, memory, its fork server."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgpack
 import pytest
 
-from outrider.engine.executor import context, notices, process
-from outrider.engine.executor.board import Board
+from outrider.engine.executor import process
 from outrider.engine.executor.freeports import FEW, KEPT, FreePorts
 from outrider.engine.executor.memory import OomKills
 from outrider.engine.wire import messages as m
@@ -23,70 +20,27 @@ from outrider.engine.wire.messages import Cause, RunFlag
 pytestmark = pytest.mark.anyio
 
 
-# --- notices ---------------------------------------------------------------------------------------------------------
+# --- views ------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_notice_reaches_the_client_and_the_running_task(make: Any) -> None:
-    def wait() -> float:
-        while (at := context.notice()) is None:
-            time.sleep(0.001)
-        return at
+async def test_a_rank_sees_the_view_that_came_before_its_order(make: Any) -> None:
+    """Found by the simulator: what is read at once is obeyed before anything is delivered; the last view counted."""
+
+    def peers() -> list[int]:
+        import json
+
+        return [peer["rank"] for peer in json.loads(os.environ["COMPUTE_POOL"])["peers"]]
+
+    def view(nodes: int) -> m.View:
+        named = [{"rank": n, "node": n, "hostname": "", "address": "", "port": 0} for n in range(nodes)]
+        return m.View(msgpack.packb({"peers": named, "node": 0, "total_nodes": nodes}))
 
     client = await make()
-    attempt = client.run(wait)
-    await client.turn()
-    client.home.notice("signal", 30.0)
-    assert await client.expect(m.Notice) == m.Notice("signal", 30.0)
-    assert 25 < client.result(await client.answer(attempt)) - time.time() < 31
-    client.home.notice("signal", None)
-    assert await client.until(lambda: m.Notice("signal", None) in client.heard)
-    assert await client.call(context.notice) is None
-
-
-async def test_a_file_is_a_notice_until_it_is_removed(make: Any, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(notices, "POLL_S", 0.005)
-    client = await make()
-    file = tmp_path / "preempt"
-    file.write_text("120")
-    assert await client.until(lambda: m.Notice("file", 120.0) in client.heard)
-    file.write_text("")  # still being written: nothing new
-    file.write_text("60\n")
-    assert await client.until(lambda: m.Notice("file", 60.0) in client.heard)
-    file.unlink()
-    assert await client.until(lambda: m.Notice("file", None) in client.heard)
-    assert len([x for x in client.heard if isinstance(x, m.Notice)]) == 3
-
-
-async def test_a_source_of_ones_own(make: Any) -> None:
-    class Cloud:
-        name = "cloud"
-
-        async def watch(self, notice: Callable[[float | None], None]) -> None:
-            notice(5.0)
-            await asyncio.Event().wait()
-
-    client = await make(sources=[Cloud()])
-    assert await client.expect(m.Notice) == m.Notice("cloud", 5.0)
-
-
-async def test_a_notice_given_while_the_client_is_away_is_kept(make: Any) -> None:
-    client = await make()
-    client.cut()
-    client.home.notice("signal", 9.0)
-    await client.connect()
-    assert await client.expect(m.Notice) == m.Notice("signal", 9.0)
-
-
-def test_the_board_is_seen_across_a_fork() -> None:
-    board = Board()
-    assert board.read() is None
-    pid = os.fork()
-    if pid == 0:
-        board.post(12.5)
-        os._exit(0)
-    os.waitpid(pid, 0)
-    assert board.read() == 12.5
-    board.close()
+    world = msgpack.packb({"generation": 1, "world_size": 2, "rank": 0, "head_addr": "", "head_port": 1})
+    rank, alone = client.order(peers, world=world), client.order(peers)
+    client.send(view(2), rank, view(3), alone)
+    assert client.result(await client.answer(rank.attempt)) == [0, 1]
+    assert client.result(await client.answer(alone.attempt)) == [0, 1, 2]
 
 
 # --- ports -----------------------------------------------------------------------------------------------------------
@@ -105,8 +59,8 @@ async def test_a_generations_port_is_let_go_for_its_head_and_replaced(make: Any)
         listen(welcome.ports[0])
     used = welcome.ports[: KEPT - FEW]
     for port in used:
-        world = msgpack.packb({"head_addr": "127.0.0.1", "head_port": port})
-        assert await client.call(listen, port, world=world, flags=RunFlag.HEAD) is True
+        world = msgpack.packb({"rank": 1, "peers": [{"port": 0}, {"port": port}]})
+        assert await client.call(listen, port, world=world, flags=RunFlag.LISTENS) is True
     more = (await client.expect(m.Ports)).ports
     assert len(more) == len(used)
     assert not {*more} & {*welcome.ports}
@@ -114,10 +68,11 @@ async def test_a_generations_port_is_let_go_for_its_head_and_replaced(make: Any)
     assert set((await client.connect()).ports) == {*welcome.ports[len(used) :], *more}
 
 
-def test_another_nodes_port_of_the_same_number_is_kept() -> None:
-    ports = FreePorts("10.0.0.1")
+def test_another_ranks_port_is_kept_and_a_world_without_any_does_no_harm() -> None:
+    ports = FreePorts()
     kept = ports.open()
-    assert ports.release_for(msgpack.packb({"head_addr": "10.0.0.2", "head_port": kept[0]})) == ()
+    for world in ({"rank": 1, "peers": [{"port": kept[0]}, {"port": 0}]}, {"rank": 0, "peers": []}, {}, {"peers": 3}):
+        assert ports.release_for(msgpack.packb(world)) == ()
     assert ports.open() == kept
     ports.close()
 

@@ -95,6 +95,13 @@ def test_what_jobs_are_called_is_forgotten_with_them(story: list[ev.Event]) -> N
     assert board_after(story).names == {}
 
 
+def test_a_node_that_stands_by_is_shown_and_not_counted_as_ready() -> None:
+    board = board_after([ev.NodeLaunching(0.0, 3, "m-3"), ev.NodeStandby(5.0, 3, "m-3", "host3")])
+    assert (board.rows[3].state, board.rows[3].where, board.ready) == ("standby", "host3", 0)
+    board.apply(ev.NodeReady(9.0, 3, rank=0, ready=1, wanted=1))
+    assert (board.rows[3].state, board.ready) == ("ready", 1)
+
+
 def test_lost_nodes_do_not_pile_up() -> None:
     board = board_after([ev.NodeLost(float(node), node, "gone") for node in range(100)])
     assert len(board.rows) == LOST_SHOWN
@@ -104,6 +111,7 @@ def test_lost_nodes_do_not_pile_up() -> None:
 def test_any_event_may_come_first(kind: type[ev.Event]) -> None:
     """The console may be opened late, and must not depend on the engine's order."""
     sample = {"int": 1, "float": 1.0, "str": "x", "bool": False, "float | None": None}
-    tuples = {"tuple[int, ...]": (1,), "tuple[str, ...]": ("x",)}
+    row = ("numpy", "2.1", "1.26")
+    tuples = {"tuple[int, ...]": (1,), "tuple[str, ...]": ("x",), "tuple[tuple[str, str, str], ...]": (row,)}
     facts = {field.name: (sample | tuples)[str(field.type)] for field in fields(kind)}
     Board().apply(kind(**facts))  # type: ignore[arg-type]

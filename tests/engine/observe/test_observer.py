@@ -71,6 +71,8 @@ def test_the_snapshot_follows_the_nodes(observer: Observer) -> None:
     for event, state in [("node_suspect", "suspect"), ("node_resumed", "ready"), ("node_draining", "draining")]:
         observer(event, node=0, cause="", silent=False)
         assert observer.snapshot().nodes[0].state == state
+    observer("node_standby", node=0, machine=None, facts=NodeFacts("here", "10.0.0.1", ()))
+    assert (observer.snapshot().nodes[0].state, observer.snapshot().nodes[0].rank) == ("standby", None)
     observer("node_lost", node=0, cause="gone", noticed=False)
     assert observer.snapshot().nodes == ()
     assert (observer.snapshot().state, observer.snapshot().desired) == ("ready", 1)

@@ -204,7 +204,7 @@ def test_a_killed_client_leaves_no_process_and_no_file(sent: signal.Signals, tmp
     below = descendants(client.pid)
     assert len(below) > 9
     client.send_signal(sent)
-    client.wait(timeout=10)
+    client.wait(timeout=30)
     client.stdout.close()
     deadline = time.monotonic() + 3
     while (alive := {p for p in below if is_alive(p)}) and time.monotonic() < deadline:

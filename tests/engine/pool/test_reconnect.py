@@ -70,8 +70,8 @@ def connections(pool: Pool) -> list[Any]:
 def cut(pool: Pool) -> None:
     """Break every node's connection under the pool."""
     for each in connections(pool):
-        if each._connection is not None:
-            each._connection._transport.abort()
+        if each._ssh is not None:
+            each._ssh.connection._transport.abort()
 
 
 def executions(directory: Path) -> dict[str, int]:
@@ -184,6 +184,10 @@ class Impostor:
     @property
     def name(self) -> str:
         return "impostor"
+
+    @property
+    def local(self) -> bool:
+        return True
 
     @asynccontextmanager
     async def open(self, pool: str, embedding: Embedding) -> AsyncIterator[Fleet]:

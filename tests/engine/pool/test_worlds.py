@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from pathlib import Path
+from typing import ClassVar
 
 import anyio
 import pytest
 
-from outrider import Nodes, Pool, SpecError, TaskTimeout, Worker, compute, instance_info, plugins
+from outrider import Nodes, Plugin, Pool, SpecError, TaskTimeout, Worker, compute, instance_info, plugins
+from outrider.actors.ports import NodeFacts
+from outrider.engine.plugins.base import Ports
 
 pytestmark = pytest.mark.anyio
 
@@ -58,6 +62,41 @@ async def test_a_nodes_slots_run_tasks_at_the_same_time(kind: str, tmp_path: Pat
         with pytest.raises(TaskTimeout):
             await pool.run(endless())
         assert len(await pool.gather(*(meet(str(tmp_path), 4) for _ in range(4)))) == 4
+
+
+class Listening(Plugin):
+    """As a framework whose every rank listens."""
+
+    name: ClassVar[str] = "listening"
+    ports: ClassVar[Ports] = "ranks"
+
+    def ranks_per_node(self, facts: NodeFacts) -> int:
+        return 2
+
+
+@compute
+def listens() -> tuple[int, ...]:
+    """The ranks' ports; this one's can be listened on."""
+    info = instance_info()
+    with socket.socket() as sock:
+        sock.bind((info.peers[info.rank].address, info.peers[info.rank].port))
+        sock.listen()
+    return tuple(peer.port for peer in info.peers)
+
+
+async def test_every_rank_has_a_port_of_its_own_where_a_plugin_asks_for_it() -> None:
+    async with Pool(nodes=2, plugins=[Listening()], console="silent") as pool:
+        generations = [await pool.broadcast(listens()) for _ in range(12)]  # more than a node keeps
+    for ranks in generations:
+        assert len(ranks) == 4
+        assert len(set(ranks)) == 1
+    assert len({port for ranks in generations for port in ranks[0]}) == 48
+
+
+async def test_two_plugins_that_would_listen_on_the_same_port_are_refused() -> None:
+    async with Pool(nodes=1, plugins=[plugins.torch(), Listening()], console="silent") as pool:
+        with pytest.raises(SpecError, match=r"torch and listening .* @integrations\.torch"):
+            await pool.broadcast(listens())
 
 
 async def test_a_collective_is_refused_in_threads() -> None:

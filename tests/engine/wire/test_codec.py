@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -33,6 +33,9 @@ GOLDEN: list[tuple[m.Message, str]] = [
     (m.Recall((9, 10)), "00000005 92 0e 92090a"),
     (m.Drop(("b",)), "00000005 92 0f 91a162"),
     (m.Adopt("b", "/p", 8), "00000008 94 10 a162 a22f70 08"),
+    (m.Lend(9, ("b",)), "00000006 93 11 09 91a162"),
+    (m.Doomed(3, 1, 2, 0, "gcp", 30.0), "00000013 97 12 03 01 02 00 a3676370 cb403e000000000000"),
+    (m.StopAt(3, 1, 40), "00000005 94 13 03 01 28"),
     (m.Input(9, 0, None, b"\x01"), "00000008 95 14 09 00 c0 c40101"),
     (m.Credit(9, -1, 16), "00000005 94 15 09 ff 10"),
     (m.Started(9), "00000003 92 1e 09"),
@@ -47,6 +50,7 @@ GOLDEN: list[tuple[m.Message, str]] = [
     (m.Output(9, 2, b"x\n", 0), "00000009 95 24 09 02 c402780a 00"),
     (m.Notice("file", None), "00000008 93 25 a466696c65 c0"),
     (m.Ports((4000,)), "00000006 92 26 91cd0fa0"),
+    (m.Asked(3, 1, 2, 39), "00000006 95 27 03 01 02 27"),
     (m.Put("b", 8), "00000005 93 32 a162 08"),
     (m.Get("b"), "00000004 92 33 a162"),
     (m.Have("b", 8), "00000005 93 34 a162 08"),
@@ -80,8 +84,14 @@ def test_and_read_as_ever(message: m.Message, golden: str) -> None:
     assert _same(Decoder().feed(bytes.fromhex(golden)), [message])
 
 
-def test_what_is_read_has_the_types_of_its_class() -> None:
-    run = decode(codec.body(m.Run(1, b"f", m.Value(b"x"), 1, 1, None, 0, None)))
+@pytest.mark.parametrize("message", MESSAGES, ids=_id)
+def test_and_read_once_more_on_the_same_machine(message: m.Message) -> None:
+    assert _same([codec.decode_again(codec.body(message))], [message])
+
+
+@pytest.mark.parametrize("read", [decode, codec.decode_again])
+def test_what_is_read_has_the_types_of_its_class(read: Callable[[bytes], m.Message]) -> None:
+    run = read(codec.body(m.Run(1, b"f", m.Value(b"x"), 1, 1, None, 0, None)))
     assert isinstance(run, m.Run)
     assert isinstance(run.args, m.Value)
     ended = decode(codec.body(m.Ended(1, m.Cause.MEMORY, 9, "")))

@@ -45,7 +45,7 @@ def test_the_tables_say_who_says_what() -> None:
     to_node, to_client, both, _ = (set(table) for table in tables)
     assert to_node | both == {kind.__name__ for kind in FOR_NODES} | {"Hello"}
     assert to_client | both == {kind.__name__ for kind in FOR_CLIENTS}
-    assert both - {"Credit"} == {"Ack", "Ping", "Pong"}
+    assert both - {"Credit", "Notice"} == {"Ack", "Ping", "Pong"}
 
 
 @pytest.mark.parametrize("line", HEX)
@@ -77,6 +77,7 @@ def test_limits_are_the_codes() -> None:
         "frames received without `Ack`": ACK_EVERY,
         "input items on the way": WINDOW,
         "ports kept": freeports.KEPT,
+        "ports of one node in a world": freeports.FEW,
         "slots": facts.MAX_SLOTS,
     }
 
@@ -86,6 +87,8 @@ def test_numbers_in_the_text_are_the_codes() -> None:
     assert f"longer than {core.STALL_S * 1000:g} ms" in PAGE
     assert f"not reacted after {core.PATIENCE_S:g} s" in PAGE
     assert f"`version` is {messages.PROTOCOL_VERSION}." in PAGE
+    assert f"keeps {freeports.KEPT} TCP ports" in PAGE
+    assert f"when {freeports.FEW} or fewer are left" in PAGE
 
 
 def test_the_layout_of_a_value_is_as_computed() -> None:

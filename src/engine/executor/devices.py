@@ -1,0 +1,64 @@
+"""This host's GPUs, as its driver tells them and CUDA would show them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import subprocess
+
+_QUERY = ("--query-gpu=index,uuid,name,memory.total", "--format=csv,noheader,nounits")
+_PATIENCE_S = 20.0  # a driver without persistence mode wakes up for seconds
+
+
+class Query:
+    """Asks NVIDIA's own tool, where its driver is; it takes a second, so `answer` comes later."""
+
+    def __init__(self) -> None:
+        self._running: subprocess.Popen[bytes] | None = None
+        if (tool := shutil.which("nvidia-smi")) and any(Path("/dev").glob("nvidia[0-9]*")):
+            import subprocess  # the fork server is to be without it
+
+            self._running = subprocess.Popen(  # noqa: S603
+                [tool, *_QUERY], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            )
+
+    def answer(self) -> list[tuple[str, float]]:
+        """(name, memory in GB) of each; none where nothing answers in time."""
+        if self._running is None:
+            return []
+        import subprocess
+
+        try:
+            table, _ = self._running.communicate(timeout=_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self._running.kill()  # and not waited for: in a driver that hangs it cannot be killed
+            if self._running.stdout is not None:
+                self._running.stdout.close()
+            return []
+        return parse(table.decode(errors="replace"), os.environ.get("CUDA_VISIBLE_DEVICES"))
+
+
+def parse(table: str, visible: str | None = None) -> list[tuple[str, float]]:
+    """From lines ``0, GPU-5f3c..., NVIDIA H200, 143771`` (MiB or ``[N/A]``); ``visible`` as in CUDA_VISIBLE_DEVICES."""
+    found: list[tuple[str, str, str, float]] = []
+    for line in table.splitlines():
+        cells = [cell.strip() for cell in line.split(",")]
+        if len(cells) == 4 and cells[0].isdigit():  # else a warning
+            index, uuid, name, mebibytes = cells
+            memory_gb = round(int(mebibytes) / 1024, 1) if mebibytes.isdigit() else 0.0
+            found.append((index, uuid, name.removeprefix("NVIDIA "), memory_gb))
+    if visible is not None:
+        chosen = []
+        for wanted in (part.strip() for part in visible.split(",")):
+            named = [
+                each for each in found if each[0] == wanted or (wanted[:4] == "GPU-" and each[1].startswith(wanted))
+            ]
+            if len(named) != 1 or named[0] in chosen:  # CUDA stops at the first that there is not
+                break
+            chosen += named
+        found = chosen
+    return [(name, memory_gb) for _, _, name, memory_gb in found]

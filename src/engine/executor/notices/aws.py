@@ -1,0 +1,123 @@
+"""AWS: what EC2's instance metadata says to a spot instance. IMDSv2 only.
+
+Documented in the EC2 user guide under "Spot Instance interruption notices", "EC2 instance rebalance recommendations"
+and "Use the Instance Metadata Service". The token comes back with the machine's hop limit, by default 1, as its IP
+time-to-live: a container behind a bridge asks and never hears an answer.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import UTC, datetime
+
+from . import http
+from .source import Patience, Tell, Unanswered
+
+URL = "http://169.254.169.254"
+EVERY_S = 2.0  # AWS suggests 5
+WITHIN_S = 2.0  # it answers in milliseconds or, where there is no such service, not at all
+TOKEN_S = 21600  # the longest that there is
+NOTICE_S = 120.0  # "two minutes before Amazon EC2 stops or terminates"
+_OK, _UNAUTHORIZED, _NOT_FOUND = 200, 401, 404
+
+
+class Imds:
+    """Reads metadata with a session token, which it renews in time."""
+
+    def __init__(self, url: str = URL) -> None:
+        self._url = url.rstrip("/")
+        self._token = ""
+        self._renew_at = 0.0
+
+    async def get(self, path: str) -> http.Answer | None:
+        """None: there is no such item.
+
+        Raises:
+            Unanswered
+        """
+        for fresh in (False, True):
+            headers = {"X-aws-ec2-metadata-token": await self._valid_token(renew=fresh)}
+            answer = await http.ask(f"{self._url}{path}", headers=headers, within_s=WITHIN_S)
+            if answer.status != _UNAUTHORIZED:  # the token is another machine's, where this one was resumed from a copy
+                break
+        if answer.status == _NOT_FOUND:
+            return None
+        if answer.status != _OK:
+            raise Unanswered(f"{path} is answered with status {answer.status}")
+        return answer
+
+    async def _valid_token(self, *, renew: bool) -> str:
+        if renew or time.monotonic() >= self._renew_at:
+            try:
+                answer = await http.ask(
+                    f"{self._url}/latest/api/token",
+                    method="PUT",
+                    headers={"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_S)},
+                    within_s=WITHIN_S,
+                )
+            except Unanswered as error:
+                raise Unanswered(f"{error}; in a container, the instance's hop limit must be 2") from error
+            if answer.status != _OK:
+                raise Unanswered(f"no token, status {answer.status}: 403 means that instance metadata is turned off")
+            self._token = answer.body.strip()
+            self._renew_at = time.monotonic() + TOKEN_S / 2
+        return self._token
+
+
+class SpotAction:
+    """The interruption notice: 120 s before the end. Where it hibernates, hibernation has begun already."""
+
+    name = "aws"
+
+    def __init__(self, url: str = URL) -> None:
+        self._imds = Imds(url)
+
+    async def watch(self, tell: Tell) -> None:
+        async def ask() -> None:
+            answer = await self._imds.get("/latest/meta-data/spot/instance-action")
+            tell(None if answer is None else _seconds_left(answer))
+
+        await Patience(self.name, every_s=EVERY_S).ask(ask)
+
+
+class Rebalance:
+    """The recommendation to go elsewhere: an interruption is likely. It has no time; 120 s is what follows at least.
+
+    It may come long before an interruption, together with it, or with none after it: an option of its own.
+    """
+
+    name = "aws-rebalance"
+
+    def __init__(self, url: str = URL) -> None:
+        self._imds = Imds(url)
+
+    async def watch(self, tell: Tell) -> None:
+        told = False
+
+        async def ask() -> None:
+            nonlocal told
+            there = await self._imds.get("/latest/meta-data/events/recommendations/rebalance") is not None
+            if there != told:
+                told = there
+                tell(NOTICE_S if there else None)
+
+        await Patience(self.name, every_s=EVERY_S).ask(ask)
+
+
+def _seconds_left(answer: http.Answer) -> float:
+    """By the service's own clock. A notice that cannot be read is still one."""
+    try:
+        action = json.loads(answer.body)
+        at = datetime.fromisoformat(action["time"])
+        if action.get("action") == "hibernate":
+            return 0.0
+        left = (at - (answer.date or datetime.now(UTC))).total_seconds()
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return NOTICE_S
+    return min(max(left, 0.0), NOTICE_S) if answer.date else _plausible(left)
+
+
+def _plausible(left: float) -> float:
+    """By our clock, which may be wrong."""
+    return left if 0.0 <= left <= NOTICE_S else NOTICE_S

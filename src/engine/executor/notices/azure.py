@@ -1,0 +1,67 @@
+"""Azure: scheduled events of the instance metadata service that end this machine, or all that runs on it.
+
+Documented under "Scheduled Events for Linux VMs". Machines of one set see each other's events, so only those that name
+this one count. Nothing is acknowledged: that would bring the end forward.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from . import http
+from .source import Patience, Tell, Unanswered
+
+URL = "http://169.254.169.254"
+EVERY_S = 1.0  # as often as is suggested: a preemption is announced 30 s ahead
+WITHIN_S = 5.0
+FIRST_WITHIN_S = 150.0  # the first question turns the service on: "up to two minutes"
+ENDS = frozenset({"Preempt", "Terminate", "Reboot", "Redeploy"})  # Freeze: a pause of seconds
+LEAST_S = {"Preempt": 30.0, "Terminate": 300.0, "Reboot": 900.0, "Redeploy": 600.0}  # the minimum notice of each
+_METADATA = {"Metadata": "true"}
+_OK = 200
+
+
+class ScheduledEvents:
+    name = "azure"
+
+    def __init__(self, url: str = URL) -> None:
+        self._url = url.rstrip("/")
+        self._own = ""  # this machine's name
+        self._answered = False
+
+    async def watch(self, tell: Tell) -> None:
+        async def ask() -> None:
+            self._own = self._own or (await self._get("instance/compute/name?api-version=2021-02-01&format=text")).body
+            answer = await self._get("scheduledevents?api-version=2020-07-01")
+            try:
+                events = json.loads(answer.body)["Events"]
+                ends = [_seconds_left(event, answer.date) for event in events if self._is_ours(event)]
+            except (ValueError, LookupError, TypeError, AttributeError) as error:
+                raise Unanswered(f"scheduled events that cannot be read ({error})") from error
+            tell(min(ends, default=None))
+
+        await Patience(self.name, every_s=EVERY_S).ask(ask)
+
+    async def _get(self, item: str) -> http.Answer:
+        within_s = WITHIN_S if self._answered else FIRST_WITHIN_S
+        answer = await http.ask(f"{self._url}/metadata/{item}", headers=_METADATA, within_s=within_s)
+        if answer.status != _OK:
+            raise Unanswered(f"/metadata/{item} is answered with status {answer.status}")
+        self._answered = self._answered or item.startswith("scheduled")
+        return answer
+
+    def _is_ours(self, event: dict[str, Any]) -> bool:
+        return event["EventType"] in ENDS and self._own in event["Resources"]
+
+
+def _seconds_left(event: dict[str, Any], date: datetime | None) -> float:
+    """By the service's own clock; an event that has started has no time any more."""
+    if event.get("EventStatus") == "Started" or not event["NotBefore"]:
+        return 0.0
+    left = (parsedate_to_datetime(event["NotBefore"]) - (date or datetime.now(UTC))).total_seconds()
+    if date is None and left < 0:  # by our clock, which may be wrong
+        return LEAST_S[event["EventType"]]
+    return max(0.0, left)

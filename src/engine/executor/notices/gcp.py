@@ -1,0 +1,76 @@
+"""Google Cloud: what Compute Engine's metadata server says of preemption and host maintenance.
+
+Documented under "Spot VMs", "Query metadata server for maintenance event notices" and "About VM metadata". A query
+waits for the next change (``wait_for_change``), so that a notice of 30 s is known at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from . import http
+from .source import Patience, Tell, Unanswered
+
+URL = "http://169.254.169.254"  # metadata.google.internal, without asking a name server
+HOST_S = 60.0  # a query ends after so long without a change
+WITHIN_S = 10.0  # and the server answers in so much longer
+AGAIN_S = 0.1  # after an answer
+EVERY_S = 1.0  # from a server that does not say which version it answered with, and so cannot wait for the next
+PREEMPTED_S = 30.0  # from the signal to the machine's end
+MAINTENANCE_S = 60.0  # "60 seconds before a maintenance event starts"; a machine with GPUs gets an hour
+_FLAVOR = {"Metadata-Flavor": "Google"}
+_OK = 200
+_TERMINATE = "TERMINATE_ON_HOST_MAINTENANCE"
+
+
+class _Value:
+    """One metadata value, as it changes; its end is a fixed time after it was first seen."""
+
+    def __init__(self, name: str, item: str, ends: str, seconds: float, url: str) -> None:
+        self.name = name
+        self._url = f"{url.rstrip('/')}/computeMetadata/v1/instance/{item}"
+        self._ends, self._seconds = ends, seconds
+        self._etag = ""
+        self._at: float | None = None
+
+    async def watch(self, tell: Tell) -> None:
+        async def ask() -> None:
+            value = await self._next()
+            if value != self._ends:
+                self._at = None
+            elif self._at is None:
+                self._at = time.monotonic() + self._seconds
+            tell(None if self._at is None else max(0.0, self._at - time.monotonic()))
+            if not self._etag:
+                await asyncio.sleep(EVERY_S)
+
+        await Patience(self.name, every_s=AGAIN_S).ask(ask)
+
+    async def _next(self) -> str:
+        """The value: at once the first time, then when it changes."""
+        query = f"?wait_for_change=true&timeout_sec={HOST_S:g}&last_etag={self._etag}" if self._etag else ""
+        try:
+            answer = await http.ask(self._url + query, headers=_FLAVOR, within_s=WITHIN_S + (HOST_S if query else 0))
+        except Unanswered:
+            self._etag = ""  # next time not a query that may wait for long
+            raise
+        if answer.status != _OK or answer.headers.get("metadata-flavor") != "Google":
+            self._etag = ""
+            raise Unanswered(
+                f"{self._url} is answered with status {answer.status}, by a server that is busy or another"
+            )
+        self._etag = answer.headers.get("etag", "")
+        return answer.body.strip()
+
+
+class Preempted(_Value):
+    def __init__(self, url: str = URL) -> None:
+        super().__init__("gcp", "preempted", "TRUE", PREEMPTED_S, url)
+
+
+class Maintenance(_Value):
+    """The host will be serviced, and this machine is one that is stopped for it; live migration is no end."""
+
+    def __init__(self, url: str = URL, *, seconds: float = MAINTENANCE_S) -> None:
+        super().__init__("gcp-maintenance", "maintenance-event", _TERMINATE, seconds, url)

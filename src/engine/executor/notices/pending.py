@@ -1,0 +1,43 @@
+"""The notices of all sources: which one holds for the tasks, and what is news. Pure; time comes in.
+
+PENDING-1: what holds is the soonest end that is still ahead; if none is, the latest of those that have passed.
+PENDING-2: a notice keeps its number until its source takes it back; the next one has another.
+PENDING-3: nothing holds exactly while no source has a notice.
+PENDING-4: it is news exactly when a source begins to have a notice, takes it back, or changes its time.
+"""
+
+from __future__ import annotations
+
+from ..board import Doom
+
+SAME_S = 1.0  # an end computed twice from what a cloud says differs by its rounding
+LONGEST_S = 30 * 86400.0
+NAME_CHARS = 64
+
+
+class Pending:
+    def __init__(self) -> None:
+        self.known: dict[str, Doom] = {}  # by source
+        self.holds: Doom | None = None
+        self._last = 0
+
+    def heard(self, source: str, seconds: float | None, now: float) -> bool:
+        """A source has a notice, or none (any more). True: that is news."""
+        source = source[:NAME_CHARS]
+        known = self.known.get(source)
+        if seconds is None:
+            news = self.known.pop(source, None) is not None
+        else:
+            seconds = min(max(seconds, 0.0), LONGEST_S) if seconds == seconds else 0.0  # noqa: PLR0124 (not a number)
+            news = known is None or abs(now + seconds - known.at) >= SAME_S
+            if news:
+                self._last += known is None
+                self.known[source] = Doom(self._last if known is None else known.number, source, seconds, now + seconds)
+        self.holds = self._soonest(now)
+        return news
+
+    def _soonest(self, now: float) -> Doom | None:
+        ahead = [doom for doom in self.known.values() if doom.at > now]
+        if ahead:
+            return min(ahead, key=lambda doom: (doom.at, doom.number))
+        return max(self.known.values(), key=lambda doom: (doom.at, doom.number), default=None)

@@ -1,0 +1,57 @@
+"""What a source of notices is: something that knows of this machine's end before it comes."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+FIRST_S, AT_MOST_S = 1.0, 30.0  # between two questions while there is no answer
+
+Tell = Callable[[float | None], None]  # the seconds that are left; None: there is no notice, or not any more
+
+
+class NoticeSource(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    async def watch(self, tell: Tell) -> None:
+        """Run until cancelled. Saying the same again is free: only what changes counts."""
+        ...
+
+
+class Unanswered(Exception):
+    """The service did not answer, or not as it should: that says nothing about the machine."""
+
+
+class Patience:
+    """Asks again and again, less often while there is no answer. What goes wrong is logged when it begins and ends."""
+
+    def __init__(self, name: str, *, every_s: float) -> None:
+        self._name, self._every_s = name, every_s
+        self._failures = 0
+
+    async def ask(self, question: Callable[[], Awaitable[None]]) -> None:
+        """Forever. An `Unanswered` leaves everything as it was said before."""
+        while True:
+            try:
+                await question()
+            except Unanswered as error:
+                self._failed(error)
+                delay = min(AT_MOST_S, FIRST_S * 2.0 ** min(self._failures - 1, 16))
+                await asyncio.sleep(delay * random.uniform(0.5, 1.0))  # noqa: S311  no secret: many nodes ask one service
+            else:
+                self._answered()
+                await asyncio.sleep(self._every_s)
+
+    def _failed(self, error: Unanswered) -> None:
+        self._failures += 1
+        if self._failures == 1:
+            print(f"notices: {self._name}: {error}; it is asked again", file=sys.stderr, flush=True)
+
+    def _answered(self) -> None:
+        if self._failures:
+            print(f"notices: {self._name}: answers again, after {self._failures} tries", file=sys.stderr, flush=True)
+        self._failures = 0

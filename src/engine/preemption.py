@@ -1,0 +1,137 @@
+"""Inside a task: whether its machine will be taken, how long that leaves, and when all ranks stop.
+
+Outside a pool there is never a notice, so that the same function runs anywhere. Asking costs a microsecond.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from .executor import context
+from .executor.context import TaskContext
+
+if TYPE_CHECKING:
+    from .executor.board import Board, Doom, World
+
+MARGIN_S = 5.0  # for what comes after a callback: the process's end, the last bytes on their way
+MARGIN_SHARE = 0.2  # of a short notice
+AGREE_S = 5.0  # a round trip to the client and to every node; it takes milliseconds
+_PAUSE_S = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class Preemption:
+    """A machine will be taken. What is left is counted when it is read."""
+
+    source: str  # who says so: "aws", "gcp", "azure", "slurm", "signal", "file", ...
+    node: int  # whose machine, as in `instance_info`
+    at: float  # when, by `time.monotonic()` of this machine
+    margin_s: float  # of the time left, what a callback should not use
+    key: tuple[int, ...] = field(repr=False)  # another notice has another; one whose time changes keeps its own
+
+    @property
+    def seconds_left(self) -> float:
+        return max(0.0, self.at - time.monotonic())
+
+    @property
+    def budget_s(self) -> float:
+        """What is left, less the margin."""
+        return max(0.0, self.at - self.margin_s - time.monotonic())
+
+
+def preemption(*, everywhere: bool = False) -> Preemption | None:
+    """The notice that this task's machine will be taken, while there is one.
+
+    ``everywhere``: or that of any machine that this generation runs on.
+    """
+    board = context.board()
+    return None if board is None else pending(board, context.current(), everywhere=everywhere)
+
+
+def should_stop(*, everywhere: bool = False) -> bool:
+    """Whether to save and return now. For training loops: ``if should_stop(): break``.
+
+    ``everywhere``: when any machine of this generation will be taken, and then at the same question on every rank, so
+    that none waits for one that has stopped. For ranks that work in step: each must ask once per step, in its own
+    process. While the ranks agree, the call waits for some milliseconds; when they cannot, it is False.
+
+    Raises:
+        RuntimeError: ``everywhere``, in a process that the task has started.
+    """
+    if context.on_step:
+        context.stepped("should_stop")
+    return stopping(everywhere=everywhere)
+
+
+def stopping(*, everywhere: bool) -> bool:
+    """`should_stop`, asked by ourselves."""
+    board = context.board()
+    if board is None:
+        return False
+    if not everywhere:
+        return board.read().own is not None
+    task = context.current()
+    if task is None:
+        raise RuntimeError("should_stop(everywhere=True) counts the steps of a rank: call it in the task's own process")
+    return board.read().own is not None if task.info["world_size"] == 1 else _agreed(board, task)
+
+
+def pending(board: Board, task: TaskContext | None, *, everywhere: bool) -> Preemption | None:
+    """As `preemption`, for that task."""
+    own, others = board.read()
+    if own is None and not (everywhere and others):
+        return None
+    from .runtime import instance_info
+
+    node = instance_info().node if task is None else task.info["node"]
+    if own is not None:
+        return _preemption(own, node, (own.number,))
+    world = None if task is None else _world(others, task)
+    if world is None or world.doom is None or world.doom.node in (None, node):
+        return None
+    return _preemption(world.doom, world.doom.node, (world.generation, world.doom.number))
+
+
+def _preemption(doom: Doom, node: int | None, key: tuple[int, ...]) -> Preemption:
+    margin_s = min(MARGIN_S, MARGIN_SHARE * doom.seconds)
+    return Preemption(doom.source, -1 if node is None else node, doom.at, margin_s, key)
+
+
+def _world(worlds: dict[int, World], task: TaskContext) -> World | None:
+    """What is said of the task's generation; ranks that were not lost may be of one before the latest."""
+    world = worlds.get(task.job)
+    return world if world is not None and 0 < task.info["generation"] <= world.generation else None
+
+
+def _agreed(board: Board, task: TaskContext) -> bool:
+    """The ranks stop where the one that has asked most often will ask next.
+
+    First the question is counted, then the board is read. So a rank either sees that a machine is doomed, and waits
+    here, or has been counted when its node says how far it is.
+    """
+    asked = board.count(task.info["worker"], task.attempt, task.job, task.info["generation"])
+    world = _world(board.read().worlds, task)
+    if world is not None and world.stop_at is None and world.doom is not None:
+        world = _waited(board, task, world.doom)
+    return world is not None and world.stop_at is not None and asked >= world.stop_at
+
+
+def _waited(board: Board, task: TaskContext, doom: Doom) -> World | None:
+    """What the ranks have agreed on; None: nothing. Where they cannot, the next question does not wait again."""
+    asked_in_vain = (task.attempt, doom.number)
+    if asked_in_vain in _in_vain:
+        return None
+    until = time.monotonic() + AGREE_S
+    while time.monotonic() < until:
+        time.sleep(_PAUSE_S)
+        world = _world(board.read().worlds, task)
+        if world is None or world.stop_at is not None or world.doom is None:
+            return world
+    _in_vain.clear()
+    _in_vain.add(asked_in_vain)
+    return None
+
+
+_in_vain: set[tuple[int, int]] = set()

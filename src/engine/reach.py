@@ -1,0 +1,140 @@
+"""Which modules the nodes of a pool can import, and what to do about one that they cannot."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+OUTRIDER = "outrider"
+
+
+class Reach:
+    """Of hosts elsewhere: the standard library, what is installed (an image is to have it too), and ``included``.
+
+    Everything else is the user's own, and travels as a copy.
+    """
+
+    def __init__(self, included: Iterable[str]) -> None:
+        self._included = {*included, OUTRIDER}
+        self._own: tuple[str, ...] = ()
+        self._seen = 0  # modules that `own` has looked through
+
+    def has(self, module: str) -> bool:
+        """Whether nodes can import it by this name."""
+        top = module.partition(".")[0]
+        if not importable(module):
+            return False
+        return top in self._included or top in sys.stdlib_module_names or _is_installed(module)
+
+    def own(self) -> tuple[str, ...]:
+        """The modules and packages (their tops) loaded here that are the user's own and not included."""
+        if len(sys.modules) != self._seen:  # one that replaces another changes little
+            self._seen = len(sys.modules)
+            tops = {name.partition(".")[0] for name, module in list(sys.modules.items()) if module is not None}
+            self._own = tuple(sorted(top for top in tops if self._is_own(top)))
+        return self._own
+
+    def _is_own(self, top: str) -> bool:
+        module = sys.modules.get(top)
+        if top in self._included or top in sys.stdlib_module_names or top == "__main__" or module is None:
+            return False
+        has_files = getattr(module, "__file__", None) or getattr(module, "__path__", None)
+        return bool(has_files) and importable(top) and not _is_installed(top)
+
+
+def importable(name: str) -> bool:
+    """Whether another interpreter with this search path would find the module ``name`` where this one got it.
+
+    Not so for ``__main__``, for modules made by hand, and for those a test runner loaded from their file.
+    """
+    module = sys.modules.get(name)
+    if module is None or name == "__main__":
+        return False
+    if name in sys.builtin_module_names:
+        return True
+    spec, path = None, None
+    parts = name.split(".")
+    for depth in range(1, len(parts) + 1):
+        spec = _find(".".join(parts[:depth]), path)
+        if spec is None:
+            return False
+        path = spec.submodule_search_locations
+    return spec is not None and spec.origin == getattr(module, "__file__", None)
+
+
+def advice(module: str) -> str:
+    """What lets nodes import ``module``, in a sentence; empty: it is not here either."""
+    top = module.partition(".")[0]
+    loaded = sys.modules.get(top)
+    spec = getattr(loaded, "__spec__", None) or _find(top, None)
+    if spec is None or top in sys.stdlib_module_names:
+        return ""
+    if not _is_in_site(spec):
+        name = _editable(spec)
+        how = f"is installed here in editable mode, from the distribution {name}" if name else "is your own code"
+        return f"{top} {how}: send it along by Image(includes=[{top!r}])."
+    from importlib.metadata import packages_distributions, version
+
+    named = packages_distributions().get(top)
+    if not named:
+        return f"{top} is installed here: have it installed there by Image(pip=[...])."
+    return f"{top} is installed here: have it installed there by Image(pip=['{named[0]}=={version(named[0])}'])."
+
+
+def _find(name: str, path: Any) -> ModuleSpec | None:
+    """As an import would, without looking at what is imported already."""
+    for finder in sys.meta_path:
+        find_spec = getattr(finder, "find_spec", None)
+        spec: ModuleSpec | None = find_spec(name, path) if find_spec is not None else None
+        if spec is not None:
+            return spec
+    return None
+
+
+def _is_installed(module: str) -> bool:
+    loaded: ModuleType | None = sys.modules.get(module)
+    spec = getattr(loaded, "__spec__", None)
+    return spec is not None and _is_in_site(spec)
+
+
+def _is_in_site(spec: ModuleSpec) -> bool:
+    """Also of a namespace package: then its first folder decides."""
+    place = spec.origin if spec.has_location else next(iter(spec.submodule_search_locations or ()), None)
+    return place is not None and any(Path(place).is_relative_to(folder) for folder in _folders())
+
+
+@cache
+def _folders() -> tuple[Path, ...]:
+    """Where installers put things."""
+    import site
+    import sysconfig
+
+    paths = sysconfig.get_paths()
+    found = {*site.getsitepackages(), site.getusersitepackages(), paths["purelib"], paths["platlib"], paths["stdlib"]}
+    return tuple(Path(folder) for folder in found)
+
+
+def _editable(spec: ModuleSpec) -> str:
+    """The name of the distribution whose working copy holds the module."""
+    import json
+    from importlib.metadata import distributions
+    from urllib.parse import unquote, urlsplit
+
+    places = [spec.origin] if spec.origin else list(spec.submodule_search_locations or ())
+    for distribution in distributions():
+        text = distribution.read_text("direct_url.json")
+        if text is None:
+            continue
+        told = json.loads(text)
+        if told.get("dir_info", {}).get("editable"):
+            folder = unquote(urlsplit(told["url"]).path)
+            if any(Path(place).is_relative_to(folder) for place in places if place):
+                return str(distribution.metadata["Name"])
+    return ""

@@ -1,0 +1,63 @@
+"""The plugins' halves at the client, around an open pool: see `plugins.sides`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from ..actors.ports import NodeId
+from .plugins.base import Plugin
+from .plugins.sides import News
+
+if TYPE_CHECKING:
+    from .core import Core
+    from .pool import Pool
+    from .remote.connection import Connector
+    from .remote.forward import Forwards
+    from .stewards import Stewards
+
+
+@asynccontextmanager
+async def attached(
+    core: Core, plugins: Sequence[Plugin], stewards: Stewards, connector: Connector
+) -> AsyncIterator[Mapping[str, Any]]:
+    """Within this, every plugin's half runs; what each gives, by name."""
+    attaching = [plugin for plugin in plugins if type(plugin).attach is not Plugin.attach]
+    if not attaching:
+        yield {}
+        return
+    from .remote.forward import Forwards
+
+    handles: dict[str, Any] = {}
+    async with AsyncExitStack() as stack:
+        forwards = await stack.enter_async_context(Forwards())
+        for plugin in attaching:
+            site = PoolSite(core, plugin.name, stewards, connector, forwards)
+            handles[plugin.name] = await stack.enter_async_context(plugin.attach(site))
+        yield handles
+
+
+class PoolSite:
+    """Implements `plugins.sides.Site` for one plugin."""
+
+    def __init__(self, core: Core, plugin: str, stewards: Stewards, connector: Connector, forwards: Forwards) -> None:
+        self.core = core
+        self._plugin, self._stewards, self._connector, self._forwards = plugin, stewards, connector, forwards
+
+    @property
+    def pool(self) -> Pool:
+        return self.core.pool
+
+    @property
+    def slots(self) -> int:
+        return self.core.observer.slots()
+
+    def news(self) -> AsyncIterator[News]:
+        return self._stewards.news(self._plugin)
+
+    def tell(self, node: NodeId, message: Any) -> None:
+        self._stewards.tell(node, self._plugin, message)
+
+    async def forward(self, node: NodeId, port: int) -> str:
+        return await self._connector.forward(node, port, self._forwards)

@@ -1,0 +1,60 @@
+"""The process on each node that holds the plugins' halves there, beside the tasks: see `plugins.sides`."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from .plugins.sides import NodeSide, Setup
+from .task import compute
+
+if TYPE_CHECKING:
+    from .plugins.base import Plugin
+
+STARTING, READY = 0, 1  # what a plugin's name and message are preceded by, until the first message of a half
+MESSAGE = 2
+
+
+@compute
+def steward(plugins: bytes, facts: dict[str, Any], inbox: Iterator[tuple[str, Any]]) -> Iterator[tuple[int, str, Any]]:
+    """Sets up each plugin's half, says what came of it, passes messages; takes them down when the inbox ends."""
+    outbox: SimpleQueue[tuple[int, str, Any] | None] = SimpleQueue()
+    sides: dict[str, NodeSide] = {}
+    env: dict[str, str] = {}
+    accelerators: tuple[tuple[str, float], ...] = tuple((kind, memory_gb) for kind, memory_gb in facts["accelerators"])
+    chosen: tuple[Plugin, ...] = pickle.loads(plugins)
+    with ExitStack() as stack:
+        for plugin in chosen:
+            yield STARTING, plugin.name, None
+            side = NodeSide(
+                pool=facts["pool"],
+                node=facts["node"],
+                hostname=facts["hostname"],
+                address=facts["address"],
+                accelerators=accelerators,
+                directory=Path.cwd(),
+                tell=lambda message, name=plugin.name: outbox.put((MESSAGE, name, message)),  # type: ignore[misc]
+            )
+            setup = stack.enter_context(plugin.node(side)) or Setup()
+            env |= setup.env
+            os.environ.update(setup.env)  # later plugins build on it
+            accelerators = accelerators if setup.accelerators is None else setup.accelerators
+            sides[plugin.name] = side
+        yield READY, "", (env, accelerators)
+        threading.Thread(target=_listen, args=(inbox, sides, outbox), daemon=True, name="outrider-inbox").start()
+        while (message := outbox.get()) is not None:
+            yield message
+
+
+def _listen(inbox: Iterator[tuple[str, Any]], sides: dict[str, NodeSide], outbox: SimpleQueue[Any]) -> None:
+    try:
+        for name, message in inbox:
+            sides[name].heard(message)
+    finally:
+        outbox.put(None)

@@ -1,0 +1,253 @@
+"""The client's end of the plugins' halves on the nodes: starts them, passes messages, and ends them in order."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, cast
+
+from ..actors.ports import AttemptId, ConnectFailed, Finished, JobId, NodeFacts, NodeId, Order, Report, Settled, Task
+from ..actors.ports import TaskId as TaskIds
+from . import program, source
+from .errors import BootstrapError, OutriderError, SpecError
+from .outcome import error_of
+from .payload import Payload
+from .plugins.base import Plugin
+from .plugins.sides import Heard, Joined, Left, News
+from .steward import READY, STARTING, steward
+from .streams import Source, Values
+from .translate import pickling_error
+from .wire import values
+from .wire.messages import RunFlag
+
+if TYPE_CHECKING:
+    from .reach import Reach
+    from .remote.link import NodeLink
+
+FIRST_ATTEMPT = 1 << 62  # the pool actor, which never hears of these, counts its own from 1
+KILL_S = 5.0  # for the tasks of a node to be gone
+STOP_S = 20.0  # for all halves of a node to be taken down
+RETIRE_S = 4.5  # for tasks and halves of a node that the pool does not want any more
+_END: Any = object()
+
+
+class Stewards:
+    """One steward per connected node, where a plugin of the pool has a half there."""
+
+    def __init__(self, pool: str, plugins: Sequence[Plugin], reach: Callable[[], Reach | None]) -> None:
+        """``reach``: asked when the first node is connected."""
+        self._pool = pool
+        self._reach = reach
+        self._plugins = [plugin for plugin in plugins if type(plugin).node is not Plugin.node]
+        self._boxes: dict[str, asyncio.Queue[News]] = {
+            plugin.name: asyncio.Queue() for plugin in plugins if type(plugin).attach is not Plugin.attach
+        }
+        self._by_node: dict[NodeId, Steward] = {}
+        self._attempts = itertools.count(FIRST_ATTEMPT)
+        self._stopped = False  # nobody is told any more how tasks end: their slots are not to be filled again
+
+    @property
+    def present(self) -> bool:
+        return bool(self._plugins)
+
+    async def start(self, node: NodeId, link: NodeLink, facts: NodeFacts, *, alike: bool) -> NodeFacts:
+        """Set up every half on a node that is connected: its facts as they are then. Cancelled, it leaves what has
+        begun to the end of the executor. ``alike``: what fails here would fail on every node.
+
+        Raises:
+            ConnectFailed: (``fatal``) a plugin cannot be set up there.
+        """
+        if not self._plugins:
+            self._tell(Joined(node, facts))
+            return facts
+        try:
+            packed = self._packed
+        except OutriderError as error:
+            raise ConnectFailed(str(error), alike=True) from error
+        self._by_node[node] = each = Steward(self, node, link, alike=alike)
+        each.run(AttemptId(next(self._attempts)), *packed, self._facts(node, facts))
+        try:
+            env, accelerators = await each.ready
+        except BaseException:
+            del self._by_node[node]
+            each.over()
+            raise
+        found = replace(facts, variables=tuple(env.items()), accelerators=tuple(map(tuple, accelerators)))
+        self._tell(Joined(node, found))
+        return found
+
+    def reported(self, node: NodeId, reports: Sequence[Report]) -> Sequence[Report]:
+        """Those that are not about a steward."""
+        if not self._stopped and not any(
+            type(report) is Finished and report.attempt >= FIRST_ATTEMPT for report in reports
+        ):
+            return reports
+        each = self._by_node.get(node)
+        others: list[Report] = []
+        for report in reports:
+            if not isinstance(report, Finished) or report.attempt < FIRST_ATTEMPT:
+                others.append(report)
+            elif each is not None:
+                each.ended(report)
+        return [] if self._stopped else others
+
+    def left(self, node: NodeId) -> None:
+        """The connection is closed for good."""
+        each = self._by_node.pop(node, None)
+        if each is not None:
+            each.over()
+        self._tell(Left(node))
+
+    async def stop(self) -> None:
+        """The pool ends: end what runs on the nodes, then take all halves down. Bounded."""
+        self._stopped = bool(self._plugins)
+        await asyncio.gather(*(each.stop() for each in self._by_node.values()))
+
+    async def retire(self, node: NodeId) -> None:
+        """The pool leaves this node alone: the same, in the time that the end of one connection has."""
+        each = self._by_node.get(node)
+        if each is not None:
+            await asyncio.wait([asyncio.ensure_future(each.stop())], timeout=RETIRE_S)
+
+    def tell(self, node: NodeId, plugin: str, message: Any) -> None:
+        each = self._by_node.get(node)
+        if each is not None:
+            each.inbox.put_nowait((plugin, message))
+
+    async def news(self, plugin: str) -> AsyncIterator[News]:
+        box = self._boxes[plugin]
+        while True:
+            yield await box.get()
+
+    def heard(self, node: NodeId, plugin: str, message: Any) -> None:
+        if plugin in self._boxes:
+            self._boxes[plugin].put_nowait(Heard(node, message))
+
+    def broken(self, node: NodeId) -> None:
+        """The steward's process has ended by itself."""
+        self._tell(Left(node))
+
+    @cached_property
+    def _packed(self) -> tuple[bytes, bytes]:
+        """The steward's program, and the plugins.
+
+        Raises:
+            SerializationError: a plugin cannot be pickled.
+            SpecError
+        """
+        modules = {type(plugin).__module__ for plugin in self._plugins}
+        with source.towards(self._reach()):
+            try:
+                packed = source.dumps(tuple(self._plugins), "plugins", *modules)
+            except Exception as error:
+                raise pickling_error(error, "the pool", "A plugin") from error
+            code = program.build(steward)
+        if len(packed) > values.INLINE_BYTES // 2:
+            raise SpecError("The pool's plugins are too large to be sent: give them names of files instead.")
+        return code, packed
+
+    def _tell(self, news: News) -> None:
+        for box in self._boxes.values():
+            box.put_nowait(news)
+
+    def _facts(self, node: NodeId, facts: NodeFacts) -> dict[str, Any]:
+        return {
+            "pool": self._pool,
+            "node": int(node),
+            "hostname": facts.hostname,
+            "address": facts.address,
+            "accelerators": facts.accelerators,
+        }
+
+
+class Steward:
+    """The client's end of one node's steward."""
+
+    def __init__(self, all_: Stewards, node: NodeId, link: NodeLink, *, alike: bool) -> None:
+        self._all, self._node, self._link, self._alike = all_, node, link, alike
+        loop = asyncio.get_running_loop()
+        self.inbox: asyncio.Queue[Any] = asyncio.Queue()
+        self.ready: asyncio.Future[tuple[dict[str, str], Sequence[Any]]] = loop.create_future()
+        self._done: asyncio.Future[None] = loop.create_future()
+        self._output = Values()
+        self._reading: asyncio.Task[None] | None = None
+        self._at = "?"  # the plugin that is being set up
+        self._stopping = False
+
+    def run(self, attempt: AttemptId, code: bytes, plugins: bytes, facts: dict[str, Any]) -> None:
+        items: Any = _items(self.inbox)
+        args, kwargs, inputs = steward(plugins, facts, items).detach()
+        digest = hashlib.blake2b(code, digest_size=16).digest()
+        self._payload = Payload(
+            name="plugins",
+            function=digest,
+            code=code,
+            args=values.inline(values.dump((args, kwargs), ("args", "kwargs"))),
+            flags=int(RunFlag.STREAM | RunFlag.ALONE | RunFlag.FRESH | RunFlag.BESIDE),
+            output=self._output,
+            inputs=tuple(Source(each) for each in inputs),
+        )
+        task = Task(TaskIds(0), JobId(0), digest, self._payload, retries=0, at_most_once=True)
+        self._reading = asyncio.get_running_loop().create_task(self._read())
+        self._link.run(Order(attempt, task, 1))
+
+    def ended(self, report: Finished) -> None:
+        """Its process is over, however that came."""
+        self._output.end()
+        if not self._done.done():
+            self._done.set_result(None)
+        assert self._reading is not None, "it runs"
+        self._reading.add_done_callback(lambda _: self._ended_and_heard(report))
+
+    def _ended_and_heard(self, report: Finished) -> None:
+        """What it had said before is read."""
+        if not self.ready.done():
+            error = error_of(Settled(report.verdict, report.outcome, self._node, 0, 1, 0), self._payload)
+            message = f"the plugin {self._at} could not be set up: {error}"
+            told = error if isinstance(error, OutriderError) else BootstrapError(message, phase="plugins")
+            told.__cause__ = error if told is not error else None
+            failed = ConnectFailed(message, fatal=True, alike=self._alike or told is error)
+            failed.__cause__ = told
+            self.ready.set_exception(failed)
+            self.ready.exception()  # whoever waited may have gone
+        elif not self._stopping:
+            self._all.broken(self._node)
+
+    def over(self) -> None:
+        """Nobody will hear of it any more."""
+        self._output.end()
+        self.inbox.put_nowait(_END)
+        for feed in self._payload.inputs:
+            feed.stop()
+        if self._reading is not None:
+            self._reading.cancel()
+        for future in (self.ready, self._done):
+            future.cancel()
+
+    async def stop(self) -> None:
+        if self._stopping or not self.ready.done():
+            return
+        self._stopping = True
+        await self._link.kill_all(FIRST_ATTEMPT, within_s=KILL_S)
+        self.inbox.put_nowait(_END)
+        await asyncio.wait([self._done], timeout=STOP_S)
+
+    async def _read(self) -> None:
+        async for received in self._output:
+            kind, name, message = cast("tuple[int, str, Any]", values.load(received.data, received.sizes))
+            if kind == STARTING:
+                self._at = name
+            elif kind == READY:
+                if not self.ready.done():
+                    self.ready.set_result(message)
+            else:
+                self._all.heard(self._node, name, message)
+
+
+async def _items(inbox: asyncio.Queue[Any]) -> AsyncIterator[Any]:
+    while (item := await inbox.get()) is not _END:
+        yield item

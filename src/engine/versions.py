@@ -1,0 +1,88 @@
+"""Whether objects that cross between this program and its nodes mean the same on both sides, by the versions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+NOWHERE = "not installed"
+
+
+class Mismatch(NamedTuple):
+    """A difference in versions. ``serious``: what crosses will not be understood."""
+
+    what: str
+    here: str
+    there: str
+    serious: bool
+    why: str
+
+    @property
+    def row(self) -> tuple[str, str, str]:
+        """As in `errors.VersionMismatch.versions`."""
+        return self.what, self.here, self.there
+
+
+def compare(here: Mapping[str, str], there: Mapping[str, str], used: Iterable[str] = ()) -> list[Mismatch]:
+    """What differs between two sides' Python, cloudpickle and packages; the serious first.
+
+    ``used``: packages that this program has imported: one that nodes lack matters only then.
+    """
+    imported = set(used)
+    found = []
+    for what, ours in here.items():
+        theirs = there.get(what)
+        if theirs == ours or (theirs is None and what not in imported):
+            continue
+        serious, why = _judgement(what, ours, theirs)
+        if why:
+            found.append(Mismatch(what, ours, theirs or NOWHERE, serious, why))
+    return sorted(found, key=lambda mismatch: not mismatch.serious)
+
+
+def used(here: Iterable[str]) -> list[str]:
+    """Of these packages those that this program has imported."""
+    import sys
+
+    return [name for name in here if name in sys.modules]
+
+
+def table(mismatches: Iterable[Mismatch]) -> str:
+    """For people: a line each, under a heading."""
+    rows = [("", "here", "there", ""), *((m.what, m.here, m.there, m.why) for m in mismatches)]
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    return "\n".join(
+        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]).rstrip()
+        for row in rows
+    )
+
+
+def _judgement(what: str, here: str, there: str | None) -> tuple[bool, str]:  # noqa: PLR0911  a table
+    """Serious or not, and why; nothing to say where it does not matter."""
+    if there is None:
+        return False, f"what has {what} objects in it cannot be unpickled there: add it to Image(pip=[...])"
+    ours, theirs = _release(here), _release(there)
+    match what:
+        case "Python":
+            return ours[:2] != theirs[:2], "" if ours[:2] == theirs[:2] else "functions cross as bytecode"
+        case "cloudpickle":
+            return True, "its pickles are for its own version"
+        case "numpy" if ours[:1] != theirs[:1]:
+            return True, "arrays of one major version are not understood by another"
+        case "pandas" if ours[:1] != theirs[:1]:
+            return True, "frames of one major version are not understood by another"
+        case "numpy" | "pandas" | "torch" if ours[:2] != theirs[:2]:
+            return False, "objects usually cross; results may differ"
+        case _:
+            return False, ""
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """2.13.0+cpu -> (2, 13, 0)."""
+    numbers = []
+    for part in version.partition("+")[0].split("."):
+        digits = part[: len(part) - len(part.lstrip("0123456789"))]
+        if not digits:
+            break
+        numbers.append(int(digits))
+    return tuple(numbers)
