@@ -1,0 +1,126 @@
+"""What the lab's tests share: hosts. Where none can be made, every test here is skipped and says why."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import asyncssh
+import pytest
+
+from outrider import SSH, Pool, events
+
+HERE = Path(__file__).parent
+REPOSITORY = HERE.parent.parent
+sys.path.insert(0, str(HERE))  # for `netlab`: it is no test, and the tests may run without being installed
+
+from netlab import Host, Lab, LabError, debian, missing  # noqa: E402 - found through the line above
+
+if TYPE_CHECKING:
+    Hosts = Callable[..., list[Host]]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "lab: runs on hosts in network namespaces; see tests/lab/README.md")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    lacks = missing()
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker("lab")
+            if lacks:
+                item.add_marker(pytest.mark.skip(reason=f"no lab on this machine: {'; '.join(lacks)}"))
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    """A network of its own for each test."""
+    with Lab(visible=(REPOSITORY, Path(sys.prefix), Path(sys.base_prefix))) as lab:
+        yield lab
+
+
+@pytest.fixture
+def hosts(lab: Lab) -> Hosts:
+    """``hosts(n, ...)``: that many on this machine's own root, so that they have its Python and its packages."""
+    return lab.create_many
+
+
+@pytest.fixture(scope="session")
+def debian_root() -> Path:
+    try:
+        return debian()
+    except (LabError, TimeoutError) as error:
+        pytest.skip(f"no bare Debian root on this machine: {error}")
+
+
+@pytest.fixture
+def bare_hosts(lab: Lab, debian_root: Path) -> Hosts:
+    """``bare_hosts(n, ...)``: that many with Debian's Python and sshd, and nothing else."""
+    return partial(lab.create_many, lower=debian_root)
+
+
+@pytest.fixture
+def client_key(lab: Lab) -> Path:
+    """The private key that the hosts let in; the public one is beside it."""
+    return lab.key
+
+
+@pytest.fixture
+def known_hosts(lab: Lab) -> Callable[[], str]:
+    """The text of a ``known_hosts`` file for the hosts that there are when it is called."""
+    return lambda: lab.known_hosts
+
+
+@pytest.fixture
+def connect(lab: Lab) -> Callable[..., Any]:
+    """``async with connect(host, **asyncssh options)``: as root, with the lab's key, the host's key pinned."""
+
+    def opened(host: Host, **options: Any) -> Any:
+        known = asyncssh.import_known_hosts(host.known_hosts)
+        usual = {"username": "root", "client_keys": [str(lab.key)], "known_hosts": known, "config": None}
+        return asyncssh.connect(host.address, host.port, **{**usual, "agent_path": None, **options})
+
+    return opened
+
+
+@pytest.fixture
+def ssh(lab: Lab, tmp_path: Path) -> Callable[..., SSH]:
+    """``ssh(hosts, **options)``: a provider of these hosts, with the lab's key and known_hosts."""
+
+    def provider(hosts: Sequence[Host], **options: Any) -> SSH:
+        file = tmp_path / "known_hosts"
+        file.write_text(lab.known_hosts)
+        given = [f"{host.address}:{host.port}" for host in hosts]
+        return SSH(given, **{"user": "root", "key": lab.key, "known_hosts": file, **options})
+
+    return provider
+
+
+@pytest.fixture
+def watch() -> Callable[[Pool], Awaitable[list[events.Event]]]:
+    """``seen = await watch(pool)``: a list that grows by every event of the pool."""
+
+    async def watched(pool: Pool) -> list[events.Event]:
+        seen: list[events.Event] = []
+
+        async def collect() -> None:
+            async for event in pool.events():
+                seen.append(event)  # noqa: PERF401 - as it comes
+
+        task = asyncio.create_task(collect())
+        running.append(task)
+        await asyncio.sleep(0)  # it listens from here on
+        return seen
+
+    running: list[asyncio.Task[None]] = []
+    return watched

@@ -1,0 +1,153 @@
+"""A host's control groups: everything in it can be frozen at once, or held to an amount of memory. Both versions."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from .commands import LabError
+
+WITHIN_S = 10.0
+
+
+class Hierarchy(NamedTuple):
+    """A mounted tree of groups, where ours go, and whether it is of version 2."""
+
+    top: Path
+    unified: bool
+
+
+class Groups:
+    """One host's groups, by name ``<lab>/<host>`` in each hierarchy that is used."""
+
+    def __init__(self, lab: str, host: str) -> None:
+        self._freezer = _hierarchy("freezer")
+        self._memory = _hierarchy("memory")
+        self._lab, self._host = lab, host
+        for hierarchy in {self._freezer, self._memory}:
+            if hierarchy is not None:
+                _make(hierarchy, lab)
+                self._at(hierarchy).mkdir(exist_ok=True)
+
+    @property
+    def joining(self) -> list[str]:
+        """The files to which a process writes its pid to become one of the host's."""
+        used = {hierarchy for hierarchy in (self._freezer, self._memory) if hierarchy is not None}
+        return [str(self._at(hierarchy) / "cgroup.procs") for hierarchy in used]
+
+    @property
+    def tops(self) -> list[Path]:
+        """The lab's groups, each of which its hosts' are in."""
+        return [hierarchy.top / self._lab for hierarchy in {self._freezer, self._memory} if hierarchy is not None]
+
+    def join(self, pid: int) -> None:
+        for path in self.joining:
+            Path(path).write_text(str(pid))
+
+    def freeze(self) -> None:
+        """Returns when all of it stands still."""
+        self._set_frozen(True)
+
+    def thaw(self) -> None:
+        self._set_frozen(False)
+
+    def limit_memory(self, size_bytes: int | None) -> None:
+        """What the host writes to its disk counts, as on any machine whose disk is memory. None: no limit."""
+        if self._memory is None:
+            raise LabError("this kernel offers no memory controller")
+        group = self._at(self._memory)
+        if self._memory.unified:
+            (group / "memory.max").write_text("max" if size_bytes is None else str(size_bytes))
+        else:
+            (group / "memory.limit_in_bytes").write_text(str(-1 if size_bytes is None else size_bytes))
+
+    def remove(self) -> None:
+        """Waits for the last process to leave."""
+        for hierarchy in {self._freezer, self._memory}:
+            if hierarchy is not None:
+                remove(self._at(hierarchy))
+
+    def _at(self, hierarchy: Hierarchy) -> Path:
+        return hierarchy.top / self._lab / self._host
+
+    def _set_frozen(self, wanted: bool) -> None:
+        if self._freezer is None:
+            raise LabError("this kernel offers no freezer")
+        group = self._at(self._freezer)
+        if self._freezer.unified:
+            (group / "cgroup.freeze").write_text(str(int(wanted)))
+            told, words = group / "cgroup.events", f"frozen {int(wanted)}"
+        else:
+            words = "FROZEN" if wanted else "THAWED"
+            told = group / "freezer.state"
+            told.write_text(words)
+        until = time.monotonic() + WITHIN_S
+        while words not in told.read_text():
+            if time.monotonic() > until:
+                raise LabError(f"{told} did not become {words!r} within {WITHIN_S:g} s")
+            time.sleep(0.001)
+
+
+def remove(group: Path) -> None:
+    """Remove a group, and those in it; processes that are on their way out are waited for."""
+    if not group.is_dir():
+        return
+    for child in group.iterdir():
+        if child.is_dir():
+            remove(child)
+    until = time.monotonic() + WITHIN_S
+    while True:
+        try:
+            group.rmdir()
+        except FileNotFoundError:
+            return
+        except OSError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.002)
+        else:
+            return
+
+
+def thaw(group: Path) -> None:
+    """Whatever is in it, so that it can die: a frozen process does not even take SIGKILL under version 1."""
+    for path, words in (("freezer.state", "THAWED"), ("cgroup.freeze", "0")):
+        for each in (group, *(child for child in group.iterdir() if child.is_dir())):
+            if (each / path).exists():
+                (each / path).write_text(words)
+
+
+def _make(hierarchy: Hierarchy, lab: str) -> None:
+    group = hierarchy.top / lab
+    group.mkdir(exist_ok=True)
+    if hierarchy.unified:
+        for each in (hierarchy.top, group):
+            offered = (each / "cgroup.controllers").read_text().split()
+            if "memory" in offered:
+                (each / "cgroup.subtree_control").write_text("+memory")
+
+
+def _hierarchy(controller: str) -> Hierarchy | None:
+    unified = None
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        fields = line.split()
+        dash = fields.index("-")
+        kind, options = fields[dash + 1], fields[dash + 3].split(",")
+        if kind == "cgroup" and controller in options:
+            return Hierarchy(Path(fields[4]) / _own(controller), unified=False)
+        if kind == "cgroup2":
+            unified = Path(fields[4])
+    if unified is None:
+        return None
+    offered = (unified / "cgroup.controllers").read_text().split()
+    return Hierarchy(unified, unified=True) if controller == "freezer" or controller in offered else None
+
+
+def _own(controller: str) -> str:
+    """The group that we are in, below which ours belong: under version 1 a group may hold processes and groups."""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controller in controllers.split(","):
+            return path.lstrip("/")
+    return ""

@@ -1,0 +1,19 @@
+"""A client that loses its network: for a while, nothing is lost and nothing runs twice; for good, nothing is left."""
+
+from __future__ import annotations
+
+import pytest
+from bars import cuts
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+async def test_a_client_that_is_cut_off_for_a_while_loses_nothing(lab, nodes):
+    """Of one node as well: nobody answers, so it is not the node."""
+    await cuts.client_cut_off(lab, nodes=nodes, for_s=20.0)
+
+
+async def test_a_client_that_is_cut_off_for_longer_than_the_lease_leaves_nothing_behind(lab):
+    gone = await cuts.client_cut_off_for_good(lab, lease_s=4.0)
+    assert set(gone) == {host.name for host in lab.hosts}

@@ -1,0 +1,207 @@
+"""Images on real hosts: from bare Debian to the first result, and everything that can go wrong on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from netlab import Host, PackageIndex, write_wheel
+
+from outrider import BootstrapError, Image, Pool, Secret, compute
+
+pytestmark = pytest.mark.anyio
+CANARY = "canary-7f3b9c1e"
+COLD_S, WARM_S = 20.0, 4.0  # the bars for four bare hosts, from opening the pool to all first results
+
+
+@pytest.fixture
+def wheels(tmp_path: Path) -> Path:
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    write_wheel(folder, "far-away", "1.0", {"far_away.py": "DISTANCE = 7\n"})
+    write_wheel(folder, "far-away", "1.1", {"far_away.py": "DISTANCE = 8\n"})
+    return folder
+
+
+@pytest.fixture
+def index(lab, wheels: Path) -> Iterator[PackageIndex]:
+    with PackageIndex(lab.address, wheels) as index:
+        yield index
+
+
+@compute
+def distance() -> tuple[int, str]:
+    import far_away  # type: ignore[import-not-found]
+
+    return far_away.DISTANCE, socket.gethostname()
+
+
+@compute
+def token() -> int:
+    return len(os.environ["TOKEN"])
+
+
+@compute
+def shout() -> str:
+    import my_module  # type: ignore[import-not-found]
+
+    return str(my_module.WORD)
+
+
+def processes(host: Host) -> list[list[str]]:
+    return [line for line in host.processes().values() if "sshd" not in line[0]]
+
+
+async def failing(provider: object, image: Image) -> BootstrapError:
+    with pytest.raises(BootstrapError) as caught:
+        async with asyncio.timeout(60), Pool(provider=provider, nodes=1, image=image, console="silent"):  # type: ignore[arg-type]
+            pytest.fail("the pool opened")
+    return caught.value
+
+
+async def opened_in(provider: object, nodes: int, image: Image) -> tuple[float, list[tuple[int, str]]]:
+    began = time.monotonic()
+    async with Pool(provider=provider, nodes=nodes, image=image, console="silent") as pool:  # type: ignore[arg-type]
+        results = await pool.broadcast(distance())
+        return time.monotonic() - began, results
+
+
+async def test_bare_hosts_have_what_the_image_says_in_time(bare_hosts, ssh, index):
+    """Cold and warm. Sixteen share this machine's cores, which hosts do not: they are given what four have."""
+    image = Image(pip=["far-away==1.0"], pip_indexes=[index.url])
+    made = bare_hosts(4)
+    cold_s, results = await opened_in(ssh(made), 4, image)
+    assert {(7, host.name) for host in made} == set(results)
+    asked = len(index.requests)
+    warm_s, results = await opened_in(ssh(made), 4, image)
+    assert len(results) == 4
+    assert len(index.requests) == asked
+    assert (cold_s < COLD_S, warm_s < WARM_S) == (True, True), (cold_s, warm_s)
+    many = bare_hosts(16)
+    many_s, results = await opened_in(ssh(many), 16, image)
+    assert len({name for _, name in results}) == 16
+    assert many_s < COLD_S, (cold_s, many_s)
+
+
+async def test_an_image_of_another_digest_is_another_environment(bare_hosts, ssh, index):
+    made = bare_hosts(1)
+    for version, says in (("1.0", 7), ("1.1", 8), ("1.0", 7)):
+        image = Image(pip=[f"far-away=={version}"], pip_indexes=[index.url])
+        _, results = await opened_in(ssh(made), 1, image)
+        assert results == [(says, made[0].name)]
+
+
+async def test_wheels_are_sent_to_hosts_without_a_way_out(bare_hosts, ssh, wheels):
+    made = bare_hosts(2)
+    _, results = await opened_in(ssh(made), 2, Image(pip=["far-away"], pip_indexes=[str(wheels)]))
+    assert {number for number, _ in results} == {8}
+
+
+async def test_a_changed_include_is_what_the_next_pool_sees(bare_hosts, ssh, tmp_path):
+    made = bare_hosts(1)
+    module = tmp_path / "my_module.py"
+    for word in ("before", "after"):
+        module.write_text(f"WORD = {word!r}\n")
+        async with Pool(provider=ssh(made), nodes=1, image=Image(includes=[module]), console="silent") as pool:
+            assert await pool.run(shout()) == word
+
+
+async def test_a_package_that_does_not_exist_is_named(bare_hosts, ssh, index):
+    made = bare_hosts(1)
+    error = await failing(ssh(made), Image(pip=["no-such-thing"], pip_indexes=[index.url], offline=False))
+    assert error.phase == "packages"
+    assert "no-such-thing" in str(error)
+    assert processes(made[0]) == []
+
+
+async def test_an_index_that_hangs_ends_at_the_timeout(bare_hosts, ssh, index):
+    made = bare_hosts(1)
+    index.mood = "hangs"
+    began = time.monotonic()
+    error = await failing(
+        ssh(made), Image(pip=["far-away"], pip_indexes=[index.url], offline=False, bootstrap_timeout=5)
+    )
+    assert time.monotonic() - began < 20
+    assert error.phase == "packages"
+    assert "bootstrap_timeout" in str(error)
+    await gone(made[0])
+
+
+async def test_a_command_that_hangs_ends_at_the_timeout_with_what_it_started(bare_hosts, ssh):
+    made = bare_hosts(1)
+    error = await failing(ssh(made), Image(run=["echo waiting; sleep 1000 & sleep 1000"], bootstrap_timeout=3))
+    assert error.phase == "run"
+    assert "bootstrap_timeout" in str(error)
+    assert "waiting" in error.log
+    await gone(made[0])
+
+
+async def test_a_command_that_fails_shows_its_last_words(bare_hosts, ssh):
+    error = await failing(ssh(bare_hosts(1)), Image(run=["echo no luck today >&2; exit 7"]))
+    assert (error.phase, error.exit_status) == ("run", 7)
+    assert "no luck today" in error.log
+    assert "exit 7" in (error.command or "")
+
+
+async def test_apt_that_fails_is_told_of(bare_hosts, ssh):
+    error = await failing(ssh(bare_hosts(1)), Image(apt=["no-such-package"]))
+    assert error.phase == "apt"
+    assert error.exit_status
+    assert error.log
+
+
+async def test_a_node_with_another_python_only_is_told_of(bare_hosts, ssh):
+    error = await failing(ssh(bare_hosts(1)), Image(python="/usr/bin/python3.99"))
+    assert "/usr/bin/python3.99" in str(error)
+
+
+async def test_a_secret_is_nowhere_but_in_its_tasks_environment(bare_hosts, ssh, index, caplog):
+    caplog.set_level(logging.DEBUG)
+    made = bare_hosts(1)
+    [host] = made
+    secret_index = index.url.replace("http://", f"http://user:{CANARY}@")
+    image = Image(
+        env={"TOKEN": Secret(CANARY)},
+        pip=["far-away"],
+        pip_indexes=[Secret(secret_index)],
+        offline=False,
+        run=["echo it is $TOKEN"],
+    )
+    seen: list[str] = []
+    async with Pool(provider=ssh(made), nodes=1, image=image, console="silent") as pool:
+
+        async def collect() -> None:
+            async for event in pool.events():
+                seen.append(repr(event))  # noqa: PERF401 - as it comes
+
+        task = asyncio.create_task(collect())
+        assert await pool.run(token()) == len(CANARY)
+        assert not [line for line in host.processes().values() if CANARY in " ".join(line)]
+        assert on_disk(host) == []
+    await task
+    assert on_disk(host) == []
+    assert not [line for line in seen if CANARY in line]
+    assert CANARY not in caplog.text
+    failed = await failing(ssh(made), Image(env={"TOKEN": Secret(CANARY)}, run=["echo $TOKEN; exit 1"]))
+    assert CANARY not in str(failed) + repr(failed.log) + repr(failed.command)
+    assert CANARY not in caplog.text
+    assert on_disk(host) == []
+
+
+def on_disk(host: Host) -> list[str]:
+    """The files of a host that contain the canary."""
+    places = ["/root", "/home", "/tmp", "/run", "/dev/shm", "/var", "/etc", "/opt", "/usr/local"]
+    found = host.run("grep", "--recursive", "--files-with-matches", "--binary-files=text", CANARY, *places, check=False)
+    return found.stdout.split()
+
+
+async def gone(host: Host) -> None:
+    async with asyncio.timeout(10):
+        while processes(host):
+            await asyncio.sleep(0.01)
