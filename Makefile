@@ -3,21 +3,32 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   := .venv
 BIN    := $(VENV)/bin
-PIP    := $(BIN)/python -m pip --disable-pip-version-check install -qq --constraint constraints.txt
+OTHERS := .venv-frameworks
+PIP     = $(@D)/bin/python -m pip --disable-pip-version-check install -qq --constraint constraints.txt
 PINNED := constraints.txt pyproject.toml
 TORCH  := torch==2.13.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint typecheck format bench clean
+.PHONY: help demo demo-preempt test test-frameworks test-lab lint typecheck format bench bench-lab stress clean
 
 help:  ## show this
-	@awk -F ':|  ## ' '/^[a-z]+:.*  ## / { printf "  make %-10s %s\n", $$1, $$3 }' Makefile
+	@awk -F ':|  ## ' '/^[a-z-]+:.*  ## / { printf "  make %-15s %s\n", $$1, $$3 }' Makefile
 
 demo: $(VENV)/.demo  ## train a model on four local nodes (about 10 s after the first run)
 	$(BIN)/python examples/02_digits_ddp.py
 
+demo-preempt: $(VENV)/.demo  ## the same on nodes of which one is lost every few seconds (about a minute)
+	$(BIN)/python examples/13_preemptions.py
+
 test: lint typecheck  ## everything CI checks (lint, format, layers, types, tests)
 	$(BIN)/pytest
+
+test-frameworks: $(OTHERS)/.frameworks  ## the frameworks themselves on pools, and the examples that need them
+	$(OTHERS)/bin/pytest tests/frameworks
+	$(OTHERS)/bin/pytest tests/examples -m frameworks
+
+test-lab: $(VENV)/.dev  ## tests on real hosts, in network namespaces (needs root; see tests/lab/README.md)
+	$(BIN)/pytest tests/lab
 
 lint: $(VENV)/.dev  ## ruff (rules and format) and the import contracts
 	$(BIN)/ruff check --quiet
@@ -26,7 +37,8 @@ lint: $(VENV)/.dev  ## ruff (rules and format) and the import contracts
 
 typecheck: $(VENV)/.dev  ## mypy --strict and pyright
 	$(BIN)/mypy --no-error-summary -p outrider
-	$(BIN)/mypy --no-error-summary examples benchmarks tests/typing
+	MYPYPATH=.shim:tests/lab $(BIN)/mypy --no-error-summary examples benchmarks tests/typing
+	MYPYPATH=.shim:tests/lab $(BIN)/mypy --no-error-summary -p netlab -p bars
 	$(BIN)/pyright --warnings
 
 format: $(VENV)/.dev  ## let ruff rewrite what it can
@@ -36,17 +48,25 @@ format: $(VENV)/.dev  ## let ruff rewrite what it can
 bench: $(VENV)/.demo  ## measure against ProcessPoolExecutor(4); a table, and JSON in benchmarks/out/
 	$(BIN)/python -m benchmarks
 
+bench-lab: $(VENV)/.demo  ## how soon losses are seen and mended, on hosts in network namespaces (root; an hour and a half)
+	$(BIN)/python -m benchmarks.lab
+
+stress: $(VENV)/.dev  ## kill a rank of a gloo broadcast at a random moment, 1,000 times (over an hour)
+	OUTRIDER_STRESS=$(or $(RUNS),1000) $(BIN)/pytest -s tests/resilience
+
 clean:  ## remove what the other targets made
-	rm -rf $(VENV) build dist outrider.egg-info examples/out benchmarks/out \
+	rm -rf $(VENV) $(OTHERS) build dist outrider.egg-info examples/out benchmarks/out \
 		.mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
-# The environment, in steps that are skipped when nothing they depend on has changed. torch comes first and alone:
-# whichever build of it the machine's pip finds, nothing after it names torch, so nothing after it can bring another.
+# The environments, in steps that are skipped when nothing they depend on has changed. torch comes first and alone:
+# whichever build of it the machine's pip finds, nothing after it wants another, so nothing after it can bring one.
 
-$(BIN)/python:
-	$(PYTHON) -m venv $(VENV)
+$(VENV)/bin/python $(OTHERS)/bin/python:
+	$(PYTHON) -m venv $(@:/bin/python=)
 
-$(VENV)/.base: constraints.txt | $(BIN)/python
+$(VENV)/.base: | $(VENV)/bin/python
+$(OTHERS)/.base: | $(OTHERS)/bin/python
+$(VENV)/.base $(OTHERS)/.base: constraints.txt
 	$(PIP) --upgrade pip setuptools
 	$(PIP) $(TORCH)
 	@touch $@
@@ -57,4 +77,8 @@ $(VENV)/.demo: $(VENV)/.base $(PINNED)
 
 $(VENV)/.dev: $(VENV)/.demo
 	$(PIP) --group dev
+	@touch $@
+
+$(OTHERS)/.frameworks: $(OTHERS)/.base $(PINNED)
+	$(PIP) --no-build-isolation --group frameworks --editable .
 	@touch $@

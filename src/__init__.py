@@ -17,11 +17,16 @@ if TYPE_CHECKING:
     from .engine import accelerators, errors, events, integrations
     from .engine.accelerators import Accelerator
     from .engine.calls import Call, Group, GroupStream, Job, StreamCall, gather
+    from .engine.checkpoint.checkpoint import Checkpoint, checkpoint
     from .engine.errors import (
         AuthError,
+        BootstrapError,
         BroadcastFailed,
         CapacityError,
+        CheckpointError,
+        CheckpointFenced,
         ConnectionLost,
+        HostKeyError,
         NodeLost,
         NotACall,
         Outcome,
@@ -40,28 +45,38 @@ if TYPE_CHECKING:
         TaskTimeout,
         VersionMismatch,
     )
+    from .engine.image.spec import Image
     from .engine.mutes import silent, stderr, stdout
+    from .engine.on_preemption import on_preemption, wait_preemption
     from .engine.plugins.base import Plugin
     from .engine.plugins.registry import plugins
     from .engine.pool import Pool
     from .engine.pool import Pool as ComputePool
+    from .engine.preemption import Preemption, preemption, should_stop
     from .engine.runtime import InstanceInfo, Peer, instance_info
+    from .engine.secrets import Secret
     from .engine.shards import shard
-    from .engine.spec import Image, Nodes, Worker
+    from .engine.spec import Nodes, Worker
     from .engine.sync import SyncPool
     from .engine.task import Compute, StreamCompute, compute
     from .providers.local.provider import Local
+    from .providers.ssh import SSH, Host
 
 # Where each name lives: modules are imported when a name of theirs is first used, so `import outrider` costs nothing.
 _HOMES = {
     "engine": ("accelerators", "errors", "events", "integrations"),
     "engine.accelerators": ("Accelerator",),
     "engine.calls": ("Call", "Group", "GroupStream", "Job", "StreamCall", "gather"),
+    "engine.checkpoint.checkpoint": ("Checkpoint", "checkpoint"),
     "engine.errors": (
         "AuthError",
+        "BootstrapError",
         "BroadcastFailed",
         "CapacityError",
+        "CheckpointError",
+        "CheckpointFenced",
         "ConnectionLost",
+        "HostKeyError",
         "NodeLost",
         "NotACall",
         "Outcome",
@@ -80,31 +95,43 @@ _HOMES = {
         "TaskTimeout",
         "VersionMismatch",
     ),
+    "engine.image.spec": ("Image",),
     "engine.mutes": ("silent", "stderr", "stdout"),
+    "engine.on_preemption": ("on_preemption", "wait_preemption"),
     "engine.plugins.base": ("Plugin",),
     "engine.plugins.registry": ("plugins",),
     "engine.pool": ("Pool", "ComputePool"),
+    "engine.preemption": ("Preemption", "preemption", "should_stop"),
     "engine.runtime": ("InstanceInfo", "Peer", "instance_info"),
     "engine.shards": ("shard",),
-    "engine.spec": ("Image", "Nodes", "Worker"),
+    "engine.secrets": ("Secret",),
+    "engine.spec": ("Nodes", "Worker"),
     "engine.sync": ("SyncPool",),
     "engine.task": ("Compute", "StreamCompute", "compute"),
     "providers.local.provider": ("Local",),
+    "providers.ssh": ("SSH", "Host"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _RENAMED = {"ComputePool": "Pool"}
 
 __all__ = [
+    "SSH",
     "Accelerator",
     "AuthError",
+    "BootstrapError",
     "BroadcastFailed",
     "Call",
     "CapacityError",
+    "Checkpoint",
+    "CheckpointError",
+    "CheckpointFenced",
     "Compute",
     "ComputePool",
     "ConnectionLost",
     "Group",
     "GroupStream",
+    "Host",
+    "HostKeyError",
     "Image",
     "InstanceInfo",
     "Job",
@@ -118,9 +145,11 @@ __all__ = [
     "Plugin",
     "Pool",
     "PoolClosed",
+    "Preemption",
     "QueueTimeout",
     "QuotaError",
     "RemoteTraceback",
+    "Secret",
     "SerializationError",
     "SpecError",
     "StreamCall",
@@ -135,17 +164,22 @@ __all__ = [
     "VersionMismatch",
     "Worker",
     "accelerators",
+    "checkpoint",
     "compute",
     "errors",
     "events",
     "gather",
     "instance_info",
     "integrations",
+    "on_preemption",
     "plugins",
+    "preemption",
     "shard",
+    "should_stop",
     "silent",
     "stderr",
     "stdout",
+    "wait_preemption",
 ]
 
 

@@ -18,6 +18,14 @@ class AcceleratorRequest:
     count: int = 1
     memory_gb: float = 0.0
 
+    def fits(self, name: str, memory_gb: float) -> bool:
+        """Whether such a device is one. What drivers call 15 GB is sold as 16: a tenth less is enough."""
+        return self.name.lower() in name.lower() and memory_gb >= 0.9 * self.memory_gb
+
+    def __str__(self) -> str:
+        least = f" of {self.memory_gb:g} GB" if self.memory_gb else ""
+        return f"{self.count} {self.name}{least}"
+
 
 @dataclass(frozen=True, slots=True)
 class Embedding:
@@ -36,17 +44,31 @@ class LaunchRequest:
 
     client_key: str  # the OpenSSH public key that may log in
     nodes: int  # machines the pool wants in all: a provider that divides one computer's devices needs to know
+    least: int = 1  # machines without which the pool is of no use
     accelerator: AcceleratorRequest | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where the machine's SSH server is. ``path``: a unix socket on this machine; then host and port say nothing."""
+    """Where the machine's SSH server is. ``path``: a unix socket on this machine; then host and port say nothing.
+
+    Port and user None: what the SSH configuration says (see `Login`), else SSH's defaults.
+    """
 
     host: str = ""
-    port: int = 22
+    port: int | None = None
     path: str | None = None
-    user: str = "root"
+    user: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """The user's own way into a machine that does not know the pool's key. Paths of files on this computer."""
+
+    keys: tuple[str, ...] = ()  # private keys; none: the agent's, and the usual files
+    known_hosts: tuple[str, ...] = ()  # checked where the machine has no `host_key`; none: the usual files
+    config: tuple[str, ...] = ()  # SSH configurations
+    jump: str | None = None  # user@host:port,...: the hosts on the way
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +77,15 @@ class Machine:
 
     id: MachineId
     address: Address | None
-    host_key: str  # the OpenSSH public key to pin, "ssh-ed25519 AAAA..."; never empty
-    door: str  # the path of the executor's unix socket there, or the name under which the server answers itself
-    private_address: str = "127.0.0.1"  # by which the pool's machines reach each other
+    host_key: str  # the OpenSSH public key to pin, "ssh-ed25519 AAAA..."; empty: the login's known_hosts know it
+    door: str = ""  # where the executor is: the name under which an `embedded` server answers itself
+    private_address: str = ""  # by which the pool's machines reach each other; empty: where SSH arrives
+    login: Login | None = None  # None: the pool's own key
+    rotate_host_key: bool = False  # replace it at first contact: others may have seen it on its way to the machine
+    patience_s: float | None = None  # unreachable for so long, it is down; None: it may still be booting
     same_host: bool = False  # client and machine share memory: blobs go by file descriptor instead of over SSH
+    witnesses: tuple[Address, ...] = ()  # who else answers this computer, unless its network is down
+    notices: tuple[str, ...] = ()  # where it learns of its end, as docs/protocol.md names them: nobody else is asked
     embedded: bool = False  # the executor is already behind `door`: nothing to ship
     facts: Mapping[str, str] = field(default_factory=dict)  # zone, type, price, ...: shown, never decided on
 
@@ -107,6 +134,12 @@ class Fleet(Protocol):
         """End these machines and return when the provider confirms. Idempotent; unknown ids are fine."""
         ...
 
+    def unusable(self, machine: MachineId, cause: str, *, for_good: bool = True) -> None:
+        """This machine did not become a node and is being terminated; ``for_good``: nor will it ever, for a reason of
+        its own, and it is not to be given again.
+        """
+        ...
+
     def events(self) -> AsyncIterator[MachineEvent]:
         """What becomes of the machines, in order, from the opening on. One consumer."""
         ...
@@ -118,6 +151,11 @@ class Provider(Protocol):
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def local(self) -> bool:
+        """Its machines are this very computer, with this process's own Python and packages."""
+        ...
 
     def open(self, pool: str, embedding: Embedding) -> AbstractAsyncContextManager[Fleet]:
         """Enter to get a pool's fleet; leaving terminates every machine it ever launched, shielded and confirmed.

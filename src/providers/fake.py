@@ -49,6 +49,7 @@ class Fake:
     """The provider. One may serve many pools; ``alive`` is the bill: every machine that exists, of any pool."""
 
     name = "fake"
+    local = False
 
     def __init__(self, script: Script | None = None) -> None:
         self.script = script or Script()
@@ -134,6 +135,9 @@ class FakeFleet:
         for machine in ids:
             if self.machines.pop(machine, None) is not None:
                 self.provider.alive.pop(machine, None)
+
+    def unusable(self, machine: MachineId, cause: str, *, for_good: bool = True) -> None:
+        pass  # the next one is another
 
     def events(self) -> AsyncIterator[MachineEvent]:
         return self

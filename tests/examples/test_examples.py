@@ -5,12 +5,18 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+if TYPE_CHECKING:
+    from _pytest.mark import ParameterSet
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
-TIME_LIMIT_S = 90
+TIME_LIMIT_S = 180
 
 SAYS = {
     "01_quickstart": [
@@ -38,6 +44,12 @@ SAYS = {
         r"^'a pool in a service': 5 words, the longest is service\n",  # the first line of all: the pools print none
         r"node 0: ready\nnode 1: ready\ntasks finished: 3\n$",
     ],
+    "08_grid_search": [
+        r"9 candidates, 4 folds each, on 4 nodes",
+        r"tasks finished: [1-9]",
+        r"best: {'svc__C': 10, 'svc__gamma': 0\.0",
+        r"held-out scans: 9\d",
+    ],
     "07_errors": [
         r"raised there: ZeroDivisionError\('division by zero'\)",
         r"raised by 2 ranks",
@@ -45,10 +57,46 @@ SAYS = {
         r"killed: .+",
         r"retried: attempt 2 worked",
     ],
+    "09_jax": [
+        r"step 100: loss 0\.\d+\n",
+        r"on 2 devices: (9\d|100)\.\d% right, loss 1\.1\d+ to 0\.0\d+",
+        r"every rank has the same: True\n$",
+    ],
+    "10_keras": [r"accuracy: \d+% after one epoch, (9[5-9]|100)% at the end", r"one model: True\n$"],
+    "12_resume": [
+        r"generation 2 goes on after epoch 10\n",
+        r"lost after epoch 12, went on after epoch 10: 2 epochs were done twice",
+        r"undisturbed: +9[5-9]\.",
+        r"disturbed: +9[5-9]\..*further apart than \de-",
+    ],
+    "11_trainer": [
+        r"Trainer: distributed, 2 ranks",
+        r"loss: [1-4]\.\d\d to 0\.\d\d",
+        r"counts: \[3, 4, 5, 6, 7, 8, 9, 10\], on every rank: True\n$",
+    ],
 }
 
+SAYS["13_preemptions"] = [
+    r"4 faults, 4 nodes lost, [2-5] generations",
+    r"faults: .* of rank 0",
+    r"done again: +\[\d+",
+    r"undisturbed: +(9\d\.\d\d)%.*\ndisturbed: +\1%",
+    r"picture: +\S+13_preemptions\.png",
+]
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in EXAMPLES.glob("*.py")))
+NEEDS = {"09_jax": "jax", "10_keras": "keras", "11_trainer": "transformers"}  # what `make test-frameworks` installs
+
+
+def examples() -> Iterator[ParameterSet]:
+    for name in sorted(path.stem for path in EXAMPLES.glob("*.py")):
+        if (needs := NEEDS.get(name)) is None:
+            yield pytest.param(name)
+        else:
+            absent = pytest.mark.skipif(find_spec(needs) is None, reason=f"{needs} is there in make test-frameworks")
+            yield pytest.param(name, marks=[pytest.mark.frameworks, absent])
+
+
+@pytest.mark.parametrize("name", list(examples()))
 def test_example_runs(name: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, EXAMPLES / f"{name}.py"],

@@ -50,13 +50,13 @@ def imports(path: Path) -> Iterator[str]:
             yield ".".join([*base, *([node.module] if node.module else [])])
 
 
-@pytest.mark.parametrize("folder", ["wire", "executor"])
+@pytest.mark.parametrize("folder", ["wire", "executor", "image/agent"])
 def test_what_runs_on_a_node_needs_only_the_stdlib_msgpack_and_cloudpickle(folder: str) -> None:
     allowed = sys.stdlib_module_names | {"msgpack", "cloudpickle"}
-    ours = ("outrider.engine.wire", "outrider.engine.executor")
+    ours = ("outrider.engine.wire", "outrider.engine.executor", "outrider.engine.image.agent")
     foreign = {
         f"{path.relative_to(SRC)}: {name}"
-        for path in (SRC / "engine" / folder).glob("*.py")
+        for path in (SRC / "engine" / folder).rglob("*.py")
         for name in imports(path)
         if name.partition(".")[0] not in allowed and not f"{name}.".startswith(tuple(f"{our}." for our in ours))
     }

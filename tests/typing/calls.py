@@ -11,6 +11,7 @@ from outrider import (
     Job,
     Local,
     Pool,
+    Secret,
     SyncPool,
     compute,
     gather,
@@ -19,6 +20,8 @@ from outrider import (
     silent,
     stdout,
 )
+from outrider.engine.plugins.accelerate import Accelerate
+from outrider.engine.plugins.keras import Keras
 from outrider.engine.plugins.torch import Torch
 
 
@@ -72,7 +75,18 @@ def decorated_too(x: int) -> int:
     return x
 
 
+@compute
+@integrations.keras("torch", seed=3)
+@integrations.huggingface(Secret("hf_0123"))
+@integrations.jax
+def decorated_thrice(x: int) -> int:
+    return x
+
+
 assert_type(train.local(1), float)
+assert_type(decorated_thrice.local(1), int)
+assert_type(plugins.keras("jax"), Keras)
+assert_type(plugins.accelerate(mixed_precision="bf16"), Accelerate)
 assert_type(rows.local(1), Iterator[int])
 assert_type(arows.local(1), AsyncIterator[str])
 assert_type(train.with_(timeout=1).local(1, rate=2), float)

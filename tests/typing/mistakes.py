@@ -4,7 +4,7 @@
 
 from collections.abc import Iterator
 
-from outrider import Image, Local, Nodes, Pool, SyncPool, Worker, compute, gather, stdout
+from outrider import Image, Local, Nodes, Pool, SyncPool, Worker, compute, gather, plugins, stdout
 
 
 @compute
@@ -25,6 +25,7 @@ train("ten")  # type: ignore[arg-type]
 train(1, 2)  # type: ignore[call-arg]
 train.local("ten")  # type: ignore[arg-type]
 train.with_(timeot=3)  # type: ignore[call-arg]
+plugins.keras("theano")  # type: ignore[arg-type]
 train.with_(retry="always")  # type: ignore[arg-type]
 compute(timeot=3)  # type: ignore[call-overload]
 compute(on_loss="explode")  # type: ignore[call-overload]

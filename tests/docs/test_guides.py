@@ -1,0 +1,46 @@
+"""The variables that a plugin's guide lists are those that it sets."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from outrider import Peer, Plugin, Secret, instance_info, plugins
+
+GUIDES = Path(__file__).parents[2] / "docs" / "guides"
+VARIABLE = re.compile(r"^\| `([A-Z_]+\*?)` \|", re.MULTILINE)
+
+DEEPSPEED = {"zero_stage": 3, "gradient_accumulation_steps": 2, "gradient_clipping": 1.0}
+USES: dict[str, list[Plugin]] = {  # that make a plugin set all it can
+    "torch": [plugins.torch()],
+    "jax": [plugins.jax(2, cpu_devices=2)],
+    "tensorflow": [plugins.tensorflow(2)],
+    "keras": [plugins.keras()],
+    "huggingface": [plugins.huggingface(Secret("hf_0123"), home="/data", offline=True)],
+    "accelerate": [
+        plugins.accelerate(distributed_type="FSDP", use_cpu=True, debug=True, enable_cpu_affinity=True),
+        plugins.accelerate(distributed_type="DEEPSPEED", deepspeed_config=DEEPSPEED, parallelism_config={"tp_size": 2}),
+    ],
+}
+IN_SESSION = {"huggingface": {"ACCELERATE_USE_CPU"}}  # known only when torch is there
+
+
+@pytest.mark.parametrize("name", USES)
+def test_the_listed_variables_are_those_that_are_set(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = set(VARIABLE.findall((GUIDES / f"{name}.md").read_text()))
+    here = Peer(1, 0, "here", "127.0.0.1", 29501)
+    peers = (replace(here, rank=0, port=29500), here)
+    info = replace(
+        instance_info(), rank=1, world_size=2, local_rank=1, local_world_size=2, accelerators=4, peers=peers,
+        hostname="here", head_port=29500,
+    )  # fmt: skip
+    found = {variable for plugin in USES[name] for variable in plugin.env(info)} | IN_SESSION.get(name, set())
+    groups = {variable for variable in listed if variable.endswith("*")}
+
+    def group(variable: str) -> str:
+        return next((each for each in groups if variable not in listed and variable.startswith(each[:-1])), variable)
+
+    assert {group(variable) for variable in found} == listed
