@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import NewType, Protocol, runtime_checkable
+from typing import Literal, NewType, Protocol, runtime_checkable
 
 MachineId = NewType("MachineId", str)
+Architecture = Literal["x86_64", "arm64"]
+Allocation = Literal["spot", "on-demand", "spot-if-available", "cheapest"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,15 @@ class LaunchRequest:
     nodes: int  # machines the pool wants in all: a provider that divides one computer's devices needs to know
     least: int = 1  # machines without which the pool is of no use
     accelerator: AcceleratorRequest | None = None
+    vcpus: int = 0
+    memory_gb: float = 0.0
+    disk_gb: int = 0  # 0: as much as the machine's image needs
+    architecture: Architecture | None = None  # None: the one that costs less
+    max_hourly_cost: float | None = None  # USD for one machine
+    allocation: Allocation = "spot-if-available"
+    interconnect: Literal["efa"] | None = None
+    lease_s: float = 120.0  # after its client's last word a machine ends itself
+    max_lifetime_s: float | None = None  # after its launch it ends itself, whoever speaks
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +98,8 @@ class Machine:
     witnesses: tuple[Address, ...] = ()  # who else answers this computer, unless its network is down
     notices: tuple[str, ...] = ()  # where it learns of its end, as docs/protocol.md names them: nobody else is asked
     embedded: bool = False  # the executor is already behind `door`: nothing to ship
+    lease: str = ""  # the file there which keeps it alive: whoever speaks for the client touches it; empty: it has none
+    hourly_cost: float = 0.0  # USD, as long as it exists, with its volumes
     facts: Mapping[str, str] = field(default_factory=dict)  # zone, type, price, ...: shown, never decided on
 
 
