@@ -33,7 +33,7 @@ class Here:
 
     def lose(self, pool: Pool, rank: int) -> None:
         """The machine of that rank dies."""
-        facts = pool.snapshot().nodes[rank].facts
+        facts = next(node.facts for node in pool.snapshot().nodes if node.rank == rank)
         os.killpg(int(facts["group"]), signal.SIGKILL)
 
 

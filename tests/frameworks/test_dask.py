@@ -62,7 +62,6 @@ async def test_who_has_no_certificate_is_not_let_in(place: Any) -> None:
             await Client(cluster.address, security=security, asynchronous=True, timeout=3)
 
 
-@pytest.mark.skip(reason="not reliable yet: the client sometimes loses the scheduler with the killed worker")
 async def test_a_lost_workers_tasks_run_elsewhere_and_its_replacement_works(place: Any) -> None:
     def slowly(number: int) -> int:
         import time
@@ -85,7 +84,6 @@ async def test_a_lost_workers_tasks_run_elsewhere_and_its_replacement_works(plac
             assert cluster.head["address"] == head
 
 
-@pytest.mark.skip(reason="not reliable yet: the client sometimes loses the scheduler with the killed worker")
 async def test_with_the_schedulers_node_a_new_cluster_begins(place: Any) -> None:
     async with place.pool(2, plugins.dask(), spare=1) as pool:
         cluster = pool.handle("dask")
