@@ -26,7 +26,7 @@ StrPath = str | os.PathLike[str]
 class Host:
     """One machine. What is None is the provider's, the SSH configuration's (``config=``), or ssh's own default.
 
-    ``key``: a private key file. ``host_key``: the machine's public key, ``"ssh-ed25519 AAAA..."``; pinned in place of
+    ``key``: a private key file, also for the hosts on the way. ``host_key``: the machine's public key, ``"ssh-ed25519 AAAA..."``; pinned in place of
     known_hosts. ``jump``: ``"user@bastion:22"``, several with commas, in the order in which they are passed.
     ``address``: by which the pool's other hosts reach it; default the one that SSH arrived at.
     """
@@ -38,6 +38,10 @@ class Host:
     host_key: str | None = None
     jump: str | None = None
     address: str | None = None
+
+    def __post_init__(self) -> None:
+        if "@" in self.name or self.name.count(":") == 1:
+            raise ValueError(f"Host({self.name!r}): the name alone; user= and port= are arguments of their own")
 
     @classmethod
     def parse(cls, text: str) -> Host:

@@ -36,6 +36,12 @@ def test_what_is_no_host_is_refused_as_it_was_written(text: str) -> None:
         SSH(hosts=[text])
 
 
+@pytest.mark.parametrize("name", ["gpu1:2222", "ml@gpu1", "ml@2001:db8::1"])
+def test_a_hosts_name_is_nothing_else(name: str) -> None:
+    with pytest.raises(ValueError, match="the name alone"):
+        Host(name)
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
