@@ -1,0 +1,56 @@
+"""The tags by which everything of a pool is found again: set with each create call, never after it."""
+
+from __future__ import annotations
+
+import getpass
+import re
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+POOL = "outrider:pool"
+OWNER = "outrider:owner"  # user@host, for people
+RESERVED = ("outrider:", "aws:")
+
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]")  # security groups, launch templates and placement groups all take these
+
+
+def tags_of(pool: str, others: Mapping[str, str]) -> dict[str, str]:
+    """What each resource of ``pool`` carries; ``others`` are the user's."""
+    return {"Name": name_of(pool), **others, POOL: pool, OWNER: _owner()}
+
+
+def name_of(pool: str) -> str:
+    return f"outrider-{_NOT_IN_NAMES.sub('-', pool)}"[:100]
+
+
+def specification(kind: str, tags: Mapping[str, str]) -> dict[str, Any]:
+    """One entry of a create call's ``TagSpecifications``."""
+    return {"ResourceType": kind, "Tags": [{"Key": key, "Value": value} for key, value in tags.items()]}
+
+
+def told(resource: Mapping[str, Any]) -> dict[str, str]:
+    """The tags of a resource as a describe call gives it."""
+    return {tag["Key"]: tag["Value"] for tag in resource.get("Tags", ())}
+
+
+def is_of(pool: str, resource: Mapping[str, Any]) -> bool:
+    """Filters know wildcards, so what a describe call gave is looked at once more."""
+    return told(resource).get(POOL) == pool
+
+
+def of(pool: str) -> dict[str, Any]:
+    """The filter of a describe call."""
+    return {"Name": f"tag:{POOL}", "Values": [pool]}
+
+
+def of_any_pool() -> dict[str, Any]:
+    return {"Name": "tag-key", "Values": [POOL]}
+
+
+def _owner() -> str:
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):  # a container without a user database
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"[:256]
