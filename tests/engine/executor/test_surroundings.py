@@ -63,7 +63,7 @@ async def test_a_generations_port_is_let_go_for_its_head_and_replaced(make: Any)
         assert await client.call(listen, port, world=world, flags=RunFlag.LISTENS) is True
     more = (await client.expect(m.Ports)).ports
     assert len(more) == len(used)
-    assert not {*more} & {*welcome.ports}
+    assert not {*more} & {*welcome.ports[KEPT - FEW :]}  # those used have been let go, and may come again
     client.cut()
     assert set((await client.connect()).ports) == {*welcome.ports[len(used) :], *more}
 
