@@ -6,13 +6,18 @@ from collections.abc import Iterable, Sequence
 
 
 class ProviderError(Exception):
-    """Base. ``retry_after_s``: the least time after which the same call may go better; None: it will not."""
+    """Base. ``retry_after_s``: the least time after which the same call may go better; None: it will not.
+
+    ``code``: the cloud's own name for it, such as ``InsufficientInstanceCapacity``; empty: it has none.
+    """
 
     retry_after_s: float | None = None
+    code: str = ""
 
-    def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
+    def __init__(self, message: str, *, retry_after_s: float | None = None, code: str = "") -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+        self.code = code
 
 
 class NoCapacity(ProviderError):

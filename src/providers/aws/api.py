@@ -1,0 +1,351 @@
+"""AWS's web services, called with patience: one `Api` per fleet, with its clients, pace, retries and errors."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from email.utils import parsedate_to_datetime
+from time import time
+from typing import Any, Literal
+
+import anyio
+import anyio.to_thread
+
+from ..errors import BadRequest, ProviderError
+from . import pace
+from .errors import DENIED, EXPIRED, Failure, translate
+
+Service = Literal["ec2", "pricing", "s3", "service-quotas", "ssm", "sts"]
+
+CONNECT_S = 5.0
+TRY_S = 10.0  # the least that one try gets, of the time there is for a call
+CONNECTIONS = 64
+LAG_PAUSE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """Given instead of what botocore finds in the environment, the configuration, or the machine's role."""
+
+    key_id: str
+    secret: str = field(repr=False)
+    token: str | None = field(repr=False, default=None)
+
+
+class Api:
+    """One region's services with one set of credentials: ``async with Api.open(region=...) as api``.
+
+    Any number of tasks may use it at once; they share its connections and its pace.
+    """
+
+    def __init__(
+        self,
+        region: str,
+        session: Any,
+        clients: AsyncExitStack,
+        *,
+        endpoint_url: str | None,
+        profile: str | None,
+        credentials: Credentials | None,
+        luck: Callable[[], float],
+    ) -> None:
+        """Use `open`."""
+        self.region = region
+        self.endpoint_url = endpoint_url
+        self.profile = profile
+        self._session = session
+        self._credentials = credentials
+        self._luck = luck
+        self._open = clients
+        self._clients: dict[str, Any] = {}
+        self._opening = anyio.Lock()
+        self._buckets: dict[str, pace.Bucket] = {}
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls,
+        *,
+        region: str | None = None,
+        endpoint_url: str | None = None,
+        profile: str | None = None,
+        credentials: Credentials | None = None,
+        luck: Callable[[], float] = random.random,
+    ) -> AsyncIterator[Api]:
+        """Asks AWS nothing yet. ``luck``: from [0, 1), for the jitter of the pauses between tries.
+
+        Raises:
+            BadRequest: no region is given or configured, or aiobotocore is not installed.
+            NotAuthorized: there is no such profile.
+        """
+        session = await anyio.to_thread.run_sync(_session, profile)
+        try:
+            chosen = choose_region(region, os.environ, session.get_config_variable("region"))
+        except _botocore_error() as error:
+            raise translate(Failure(code=type(error).__name__, message=str(error))) from None
+        async with AsyncExitStack() as clients:
+            yield cls(
+                chosen,
+                session,
+                clients,
+                endpoint_url=endpoint_url,
+                profile=profile,
+                credentials=credentials,
+                luck=luck,
+            )
+
+    async def call(
+        self,
+        operation: str,
+        /,
+        *,
+        service: Service = "ec2",
+        timeout_s: float = 30.0,
+        idempotent: bool | None = None,
+        lag_s: float = 0.0,
+        **parameters: Any,
+    ) -> dict[str, Any]:
+        """Call ``"describe_instances"`` with AWS's own parameters and return its answer.
+
+        What passes by itself (throttling, failures of AWS's, lost answers) is tried again for ``timeout_s`` in all.
+        When the answer may have been lost, that is done only for calls which may be done twice: those that read,
+        delete or set, and creates with a ``ClientToken``; ``idempotent`` says otherwise. For ``lag_s`` seconds,
+        ``....NotFound`` means "not known everywhere yet", and is asked again: for what was created just now.
+
+        Cancelling is safe, and leaves open whether the call was carried out.
+
+        Raises:
+            ProviderError: which says what to do, with AWS's ``code``.
+        """
+        token = "ClientToken" in parameters
+        safe = pace.idempotent(_camel(operation), token=token) if idempotent is None else idempotent
+        call = _Call(operation, service, parameters, safe=safe, try_s=max(TRY_S, timeout_s / 3) if safe else timeout_s)
+        started = anyio.current_time()
+        with anyio.move_on_after(timeout_s):
+            while True:
+                failure = await self._try(call)
+                if failure is None:
+                    return call.answer
+                pause_s = await self._pause(call, failure, lasted_s=anyio.current_time() - started, lag_s=lag_s)
+                if pause_s is None:
+                    raise translate(await self._decoded(failure))
+                await anyio.sleep(pause_s)
+        raise translate(call.failure or self._failure(call, "TimedOut"))
+
+    async def pages(
+        self, operation: str, key: str, /, *, service: Service = "ec2", timeout_s: float = 30.0, **parameters: Any
+    ) -> list[dict[str, Any]]:
+        """Call it until there is no ``NextToken`` and return the items under ``key``; ``timeout_s`` is for each page.
+
+        Raises:
+            ProviderError: as `call` does.
+        """
+        items: list[dict[str, Any]] = []
+        while True:
+            answer = await self.call(operation, service=service, timeout_s=timeout_s, **parameters)
+            items += answer.get(key) or []
+            token = answer.get("NextToken")
+            if not token or token == parameters.get("NextToken"):
+                return items
+            parameters["NextToken"] = token
+
+    async def client(self, service: Service) -> Any:
+        """aiobotocore's own client, for what `call` cannot do, such as streams. It is closed with this Api."""
+        async with self._opening:
+            if service not in self._clients:
+                # Reading EC2's description takes a quarter of a second: not of the event loop's.
+                loader = self._session.get_component("data_loader")
+                await anyio.to_thread.run_sync(loader.load_service_model, service, "service-2")
+                self._clients[service] = await self._open.enter_async_context(self._new_client(service))
+            return self._clients[service]
+
+    # --- one try ------------------------------------------------------------------------------------------------------
+
+    async def _try(self, call: _Call) -> Failure | None:
+        """None: ``call.answer`` is there."""
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        call.tries += 1
+        try:
+            client = await self.client(call.service)
+            call.action = client.meta.method_to_api_mapping[call.operation]
+            await self._take_turn(call)
+            with anyio.move_on_after(call.try_s):
+                call.answer = await getattr(client, call.operation)(**call.parameters)
+                return None
+            failure = self._failure(call, "TimedOut")
+        except ClientError as error:
+            failure = self._answered(call, error.response)
+        except BotoCoreError as error:
+            failure = self._failure(call, type(error).__name__, str(error))
+        call.failure = failure
+        return failure
+
+    async def _take_turn(self, call: _Call) -> None:
+        if call.service != "ec2":  # the others' limits are far above what a pool asks of them
+            return
+        bucket = self._bucket(call)
+        wait_s = bucket.take(anyio.current_time())
+        if wait_s > 0:
+            try:
+                await anyio.sleep(wait_s)
+            except BaseException:
+                bucket.give_back()
+                raise
+
+    def _bucket(self, call: _Call) -> pace.Bucket:
+        name, bucket = pace.bucket(call.action, filtered=bool(call.parameters))
+        return self._buckets.setdefault(name, bucket)
+
+    async def _pause(self, call: _Call, failure: Failure, *, lasted_s: float, lag_s: float) -> float | None:
+        """How long to wait before the next try; None: this is the answer."""
+        if failure.code in EXPIRED and not call.renewed and self._credentials is None:
+            call.renewed = True
+            await self._renew()
+            return 0.0
+        if failure.code.endswith("NotFound") and lasted_s < lag_s:
+            return self._luck() * LAG_PAUSE_S
+        trouble = pace.trouble(failure.code, failure.status)
+        if trouble == "throttled" and call.service == "ec2":
+            self._bucket(call).throttled(anyio.current_time())
+        return pace.retry(trouble, call.tries, safe=call.safe, luck=self._luck())
+
+    # --- failures -----------------------------------------------------------------------------------------------------
+
+    def _failure(self, call: _Call, code: str, message: str = "", status: int = 0, skew_s: float = 0.0) -> Failure:
+        market = call.parameters.get("InstanceMarketOptions") or {}
+        return Failure(
+            code=code,
+            message=message,
+            operation=call.action or _camel(call.operation),
+            service=call.service,
+            region=self.region,
+            status=status,
+            skew_s=skew_s,
+            instance_type=str(call.parameters.get("InstanceType", "")),
+            spot=market.get("MarketType") == "spot",
+            endpoint_url=self.endpoint_url or "",
+            regions=_regions(self._session) if code in pace.UNREACHED else (),
+        )
+
+    def _answered(self, call: _Call, response: Mapping[str, Any]) -> Failure:
+        error, metadata = response.get("Error", {}), response.get("ResponseMetadata", {})
+        code, message = str(error.get("Code", "")), str(error.get("Message", ""))
+        skew_s = _skew_s(metadata.get("HTTPHeaders", {}).get("date", ""), time())
+        return self._failure(call, code, message, int(metadata.get("HTTPStatusCode", 0)), skew_s)
+
+    async def _decoded(self, failure: Failure) -> Failure:
+        """EC2 encodes what exactly is not allowed. Who may not do that often may not have it decoded either."""
+        _, mark, encoded = failure.message.partition("Encoded authorization failure message:")
+        if failure.code not in DENIED or not mark:
+            return failure
+        try:
+            answer = await self.call(
+                "decode_authorization_message", service="sts", timeout_s=5, EncodedMessage=encoded.strip()
+            )
+            told = json.loads(answer["DecodedMessage"])
+            context = told["context"]
+            action, resource = context["action"], context["resource"]
+            why = " with an explicit deny" if told.get("explicitDeny") else ""
+            who = context.get("principal", {}).get("arn", "")
+        except (ProviderError, LookupError, TypeError, ValueError):
+            return failure
+        message = f"User: {who} is not authorized to perform: {action} on resource: {resource}{why}"
+        return replace(failure, message=message)
+
+    # --- clients ------------------------------------------------------------------------------------------------------
+
+    def _new_client(self, service: str) -> Any:
+        from aiobotocore.config import AioConfig
+
+        given = self._credentials
+        keys = (
+            {"aws_access_key_id": given.key_id, "aws_secret_access_key": given.secret, "aws_session_token": given.token}
+            if given is not None
+            else {}
+        )
+        config = AioConfig(
+            connect_timeout=CONNECT_S,
+            read_timeout=3600,  # each call has its own deadline
+            max_pool_connections=CONNECTIONS,
+            retries={"mode": "standard", "total_max_attempts": 1},  # ours know what may be done twice
+            s3={"addressing_style": "path"} if self.endpoint_url else None,
+            user_agent_extra="outrider",
+        )
+        # Prices are served from few regions, and are the same from each: "Price List Query API endpoints".
+        region = "us-east-1" if service == "pricing" else self.region
+        return self._session.create_client(
+            service, region_name=region, endpoint_url=self.endpoint_url, config=config, **keys
+        )
+
+    async def _renew(self) -> None:
+        """Read the credentials anew, in case they were renewed in the files. Clients that are in use stay open."""
+        session = await anyio.to_thread.run_sync(_session, self.profile)
+        async with self._opening:
+            self._session = session
+            self._clients.clear()
+
+
+@dataclass(slots=True)
+class _Call:
+    operation: str
+    service: Service
+    parameters: Mapping[str, Any]
+    safe: bool
+    try_s: float
+    action: str = ""  # the operation as AWS names it
+    tries: int = 0
+    renewed: bool = False
+    failure: Failure | None = None
+    answer: dict[str, Any] = field(default_factory=dict)
+
+
+def choose_region(given: str | None, environment: Mapping[str, str], configured: str | None) -> str:
+    """The parameter, ``AWS_REGION``, ``AWS_DEFAULT_REGION``, the profile's: the first there is. Never a guess.
+
+    Raises:
+        BadRequest: there is none.
+    """
+    chosen = given or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or configured
+    if not chosen:
+        raise BadRequest("no AWS region is configured: give AWS(region=...), or set AWS_REGION", code="NoRegionError")
+    return chosen
+
+
+def _session(profile: str | None) -> Any:
+    try:
+        from aiobotocore.session import AioSession
+    except ImportError as error:
+        if (error.name or "").split(".")[0] not in {"aiobotocore", "aiohttp", "botocore"}:
+            raise
+        raise BadRequest("AWS needs a part that is not installed: pip install 'outrider[aws]'") from error
+    return AioSession(profile=profile)
+
+
+def _botocore_error() -> type[Exception]:
+    from botocore.exceptions import BotoCoreError
+
+    kind: type[Exception] = BotoCoreError
+    return kind
+
+
+def _regions(session: Any) -> tuple[str, ...]:
+    partitions = session.get_component("data_loader").load_data("endpoints")["partitions"]
+    return tuple(region for partition in partitions for region in partition["regions"])
+
+
+def _skew_s(date: str, now: float) -> float:
+    """How far this computer's clock is ahead of the server's ``Date``; 0 where there is none."""
+    try:
+        return now - parsedate_to_datetime(date).timestamp()
+    except (TypeError, ValueError):
+        return 0.0
+
+
+def _camel(operation: str) -> str:
+    """``describe_instances`` -> ``DescribeInstances``; near enough where AWS writes abbreviations otherwise."""
+    return "".join(word.capitalize() for word in operation.split("_"))

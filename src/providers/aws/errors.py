@@ -1,0 +1,324 @@
+"""What AWS's error codes mean, and what to do about each. Pure: AWS is spoken to in `api`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from ..errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
+from . import quotas
+from .pace import trouble
+
+AGAIN_S = 2.0  # after what passes by itself
+CAPACITY_AGAIN_S = 10.0
+SKEW_S = 240.0  # AWS refuses signatures that are 5 minutes off: "Signing AWS API requests", IAM User Guide
+
+DENIED = frozenset({"AccessDenied", "AccessDeniedException", "UnauthorizedAccess", "UnauthorizedOperation"})
+EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"})
+_CLOCK = frozenset({"RequestInTheFuture", "RequestTimeTooSkewed"})
+_WRONG = frozenset({
+    "AuthFailure", "IncompleteSignature", "InvalidAccessKeyId", "InvalidClientTokenId", "InvalidSignatureException",
+    "InvalidToken", "MissingAuthenticationToken", "SignatureDoesNotMatch", "UnrecognizedClientException",
+})  # fmt: skip
+
+
+class Refused(ProviderError):
+    """AWS said no in a way that is nobody's fault or that only the caller understands, or it said nothing at all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """What came instead of an answer. ``code``: AWS's, or the name of botocore's exception where AWS said nothing."""
+
+    code: str
+    message: str = ""
+    operation: str = ""  # "RunInstances"
+    service: str = "ec2"
+    region: str = ""
+    status: int = 0  # HTTP's; 0: there was no answer
+    skew_s: float = 0.0  # how far this computer's clock is ahead of AWS's
+    instance_type: str = ""
+    zone: str = ""
+    spot: bool = False
+    endpoint_url: str = ""  # the one that was asked for, if any
+    regions: tuple[str, ...] = ()  # those that botocore knows
+
+    @property
+    def where(self) -> str:
+        return self.zone or self.region or "there"
+
+    @property
+    def what(self) -> str:
+        market = "spot " if self.spot else ""
+        return f"{market}{self.instance_type or 'machines'}"
+
+
+def translate(failure: Failure) -> ProviderError:
+    """The error for the caller, by what can be done about it; with AWS's own ``code``."""
+    for read in (_access, _passing, _limit, _meant):
+        error = read(failure)
+        if error is not None:
+            break
+    else:
+        error = Refused(_said(failure, f"{failure.operation or 'the call'} failed"))
+    error.code = failure.code
+    return error
+
+
+def _access(failure: Failure) -> ProviderError | None:
+    code = failure.code
+    if code in _CLOCK or (code in _WRONG | EXPIRED and abs(failure.skew_s) > SKEW_S):
+        return NotAuthorized(_clock(failure))
+    if code in DENIED:
+        return NotAuthorized(_denied(failure))
+    if code == "AuthFailure" and "image" in failure.message:
+        return BadRequest(_said(failure, "the AMI is not shared with this account"))
+    return None
+
+
+def _passing(failure: Failure) -> ProviderError | None:
+    """What may go better in a moment, and would not be an error if `api` had waited longer."""
+    match trouble(failure.code, failure.status):
+        case None:
+            return None
+        case "throttled":
+            told = _said(failure, f"the account calls {failure.operation} too often in {failure.region}")
+        case "unreached":
+            return _unreached(failure)
+        case "lost":
+            told = f"AWS did not answer {failure.operation}: whether it was done is not known ({failure.code})"
+        case "broken":
+            told = _said(failure, f"AWS failed at {failure.operation} in {failure.region}")
+    return Refused(told, retry_after_s=AGAIN_S)
+
+
+def _limit(failure: Failure) -> ProviderError | None:
+    if not failure.code.endswith(("LimitExceeded", "CountExceeded")):
+        return None
+    quota = quotas.of_code(failure.code, failure.instance_type, spot=failure.spot)
+    if quota is None:
+        told = f"a quota of the account is used up in {failure.where}: ask for more in Service Quotas"
+    else:
+        told = f"{quota} is used up in {failure.region or 'the region'}: ask for more, {quota.console(failure.region)}"
+    return QuotaExceeded(_said(failure, told))
+
+
+def _meant(failure: Failure) -> ProviderError | None:
+    if failure.code == "Unsupported" and _of_the_zone(failure.message):
+        return NoCapacity(_said(failure, f"{failure.what} cannot be had in {failure.where}"))
+    for kind, codes, sentence, *again in _MEANINGS:
+        if re.fullmatch(codes, failure.code):
+            told = sentence.format(
+                call=failure.operation or "request", region=failure.region, what=failure.what, where=failure.where
+            )
+            return kind(_said(failure, told), retry_after_s=again[0] if again else None)
+    return None
+
+
+# "Error codes for the Amazon EC2 API", EC2 Developer Guide; names that end in Error are botocore's. The first match
+# wins. The last column: after how many seconds it may go better.
+_Meaning = tuple[type[ProviderError], str, str] | tuple[type[ProviderError], str, str, float]
+_MEANINGS: tuple[_Meaning, ...] = (
+    # who one is
+    (
+        NotAuthorized,
+        "NoCredentialsError",
+        (
+            "there are no AWS credentials: run 'aws configure' or 'aws sso login', or set AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY"
+        ),
+    ),
+    (
+        NotAuthorized,
+        "PartialCredentialsError",
+        "the AWS credentials are incomplete: give the key's id and the key",
+    ),
+    (
+        NotAuthorized,
+        "ProfileNotFound",
+        "there is no such profile: 'aws configure list-profiles' names those there are",
+    ),
+    (
+        NotAuthorized,
+        ".*SSO.*|TokenRetrievalError|LoginError.*",
+        "the AWS sign-on is over: run 'aws sso login'",
+    ),
+    (
+        NotAuthorized,
+        "CredentialRetrievalError|MetadataRetrievalError|RefreshWithMFAUnsupportedError|.*LoopConfigError",
+        "the AWS credentials could not be fetched: check what the profile names as their source",
+    ),
+    (
+        NotAuthorized,
+        "|".join(EXPIRED),
+        "the AWS credentials have expired: get new ones, such as by 'aws sso login'",
+    ),
+    (
+        NotAuthorized,
+        "OptInRequired|SubscriptionRequiredException",
+        "the account has not subscribed to this: follow AWS's link, or choose another AMI or region",
+    ),
+    (
+        NotAuthorized,
+        ".*ServiceLinkedRoleCreationNotPermitted",
+        (
+            "the account has no service-linked role for this yet: allow iam:CreateServiceLinkedRole once, or run "
+            "'aws iam create-service-linked-role --aws-service-name spot.amazonaws.com'"
+        ),
+    ),
+    (
+        NotAuthorized,
+        "|".join(_WRONG),
+        (
+            "AWS does not accept these credentials: check them with 'aws sts get-caller-identity', and that the "
+            "account has the region {region} enabled"
+        ),
+    ),
+    (NotAuthorized, "Blocked", "AWS has blocked the account: ask AWS Support"),
+    # what there is
+    (
+        QuotaExceeded,
+        "PendingVerification",
+        "AWS is still verifying the account for {region}: try again in some minutes",
+        60.0,
+    ),
+    (
+        NoCapacity,
+        "SpotMaxPriceTooLow",
+        "the spot price of {what} in {where} is above what may be paid: raise max_hourly_cost, or take other types",
+    ),
+    (
+        NoCapacity,
+        "InsufficientFreeAddressesInSubnet",
+        "the subnet in {where} has no free address: choose another",
+        CAPACITY_AGAIN_S,
+    ),
+    (NoCapacity, ".*Capacity.*", "AWS has no {what} left in {where} now", CAPACITY_AGAIN_S),
+    # what was asked for
+    (
+        BadRequest,
+        r"InvalidAMI.*",
+        "there is no such AMI in {region}: their ids are a region's own; leave ami out for a current one",
+    ),
+    (
+        BadRequest,
+        r"InvalidInstanceType(\.NotFound)?",
+        "there is no such instance type in {region}: 'aws ec2 describe-instance-types' lists them",
+    ),
+    (
+        BadRequest,
+        r"InvalidSubnet.*",
+        "there is no such subnet in {region}: 'aws ec2 describe-subnets' lists them, for AWS(subnets=[...])",
+    ),
+    (BadRequest, r"InvalidVpcI[Dd]\..*", "there is no such VPC in {region}: 'aws ec2 describe-vpcs' lists them"),
+    (
+        BadRequest,
+        r"(InvalidGroup|InvalidGroupId|InvalidSecurityGroup|InvalidSecurityGroupI[Dd])\.(NotFound|Malformed)",
+        "there is no such security group in that VPC of {region}",
+    ),
+    (
+        BadRequest,
+        "VPCIdNotSpecified|DefaultVpcDoesNotExist|MissingDefaultVpc",
+        "{region} has no default VPC: run 'aws ec2 create-default-vpc', or give AWS(vpc=...) or AWS(subnets=[...])",
+    ),
+    (
+        BadRequest,
+        "VPCResourceNotSpecified|DefaultSubnetDoesNotExist.*",
+        "this needs a subnet: give AWS(subnets=[...]) of {region}",
+    ),
+    (
+        BadRequest,
+        r"InvalidIamInstanceProfile.*",
+        "there is no such instance profile: 'aws iam list-instance-profiles' lists them",
+    ),
+    (BadRequest, r"InvalidKeyPair\..*", "there is no such key pair in {region}"),
+    (
+        BadRequest,
+        r"InvalidZone\..*|InvalidAvailabilityZone",
+        "there is no such zone in {region}: 'aws ec2 describe-availability-zones' lists them",
+    ),
+    (BadRequest, "Unsupported.*", "AWS cannot do this with {what}: choose another type, AMI or zone"),
+    (BadRequest, "InvalidRegionError", "the region is not one: give AWS(region=...), such as us-east-1"),
+    (BadRequest, "ConfigParseError|ConfigNotFound", "the AWS configuration cannot be read: look into ~/.aws/config"),
+    (
+        BadRequest,
+        "SSLError|InvalidProxy.*",
+        "no safe connection to AWS comes about: check the computer's certificates, and any proxy on the way",
+    ),
+    # of something that was there a moment ago, or is not known everywhere yet: the caller knows which
+    (
+        Refused,
+        r".*\.NotFound|.*\.Duplicate|DependencyViolation|InvalidClientToken|IdempotentParameterMismatch",
+        "AWS says otherwise of what is there in {region}",
+    ),
+    (
+        BadRequest,
+        "(Invalid|Malformed|Missing|Unknown|Validation|ParamValidation).*",
+        "AWS does not take this {call} as it is",
+    ),
+)
+
+
+def _clock(failure: Failure) -> str:
+    if not failure.skew_s:
+        return _said(failure, "this computer's clock is wrong: set it, best by NTP")
+    side = "ahead of" if failure.skew_s > 0 else "behind"
+    return f"this computer's clock is {abs(failure.skew_s):.0f} s {side} AWS's: set it, best by NTP ({failure.code})"
+
+
+def _denied(failure: Failure) -> str:
+    """``...is not authorized to perform: ec2:RunInstances on resource: arn:... because no identity-based policy...``"""
+    text = failure.message
+    action = _found(r"perform: ([\w-]+:\w+)", text) or f"{failure.service}:{_action(failure)}"
+    who, resource = _found(r"User: (\S+)", text), _found(r"on resource: (\S+)", text)
+    why = _found(r"(with an explicit deny[^.:]*|because no [^.:]* allows)", text)
+    told = f"the action {action} is not allowed" + (f" on {resource}" if resource else "")
+    told += f", {why} it" if why.endswith("allows") else f", {why}" if why else ""
+    cure = "have the deny lifted" if "explicit deny" in why else "allow it in an IAM policy"
+    return redacted(f"{told}: {cure}" + (f" of {who}" if who else ""))
+
+
+def _action(failure: Failure) -> str:
+    """S3's actions are not its operations: "Actions, resources, and condition keys for Amazon S3"."""
+    if failure.service == "s3":
+        other = {"HeadObject": "GetObject", "ListObjectsV2": "ListBucket", "HeadBucket": "ListBucket"}
+        return other.get(failure.operation, failure.operation)
+    return failure.operation or "?"
+
+
+def _unreached(failure: Failure) -> ProviderError:
+    region = failure.region
+    if failure.endpoint_url:
+        told = f"nothing answers at endpoint_url={failure.endpoint_url}: check it, and that it runs"
+        return Refused(told, retry_after_s=AGAIN_S)
+    if failure.regions and region not in failure.regions:
+        close = " or ".join(get_close_matches(region, failure.regions, n=2))
+        hint = f"did you mean {close}?" if close else "'aws ec2 describe-regions' lists them"
+        return BadRequest(f"there is no AWS region {region!r}: {hint}")
+    told = f"AWS cannot be reached ({failure.service} in {region}): check this computer's network"
+    return Refused(told, retry_after_s=AGAIN_S)
+
+
+def _of_the_zone(message: str) -> bool:
+    """Elsewhere it may be had: EC2's texts for what a zone does not offer, and for what it does not offer today."""
+    return "Availability Zone" in message or "requested configuration is currently not supported" in message
+
+
+def _said(failure: Failure, sentence: str) -> str:
+    """The sentence with AWS's own words. They are quoted nowhere else."""
+    words = redacted(failure.message).strip().rstrip(".")
+    return f"{sentence} ({failure.code}: {words})" if words else f"{sentence} ({failure.code})"
+
+
+def redacted(text: str) -> str:
+    """Without what may be a credential (AWS repeats the signed request to whom it refuses), and short."""
+    text = re.split(r"\s*(?:The Canonical String|Encoded authorization failure)", text)[0]
+    text = re.sub(r"\b(?:AKIA|ASIA)[A-Z0-9]{12,}", "(key)", text)
+    text = re.sub(r"[A-Za-z0-9+/=_%-]{100,}|(?<![\w+/=-])[A-Za-z0-9+/]{40}(?![\w+/=-])", "(secret)", text)
+    return text if len(text) <= 400 else f"{text[:400]}..."
+
+
+def _found(pattern: str, text: str) -> str:
+    found = re.search(pattern, text)
+    return found[1] if found else ""
