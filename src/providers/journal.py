@@ -1,0 +1,392 @@
+"""What outlives a client that dies: who owns each pool, and what was about to be created, written before it was asked.
+
+JOURNAL-1: what `Journal.intend` returns is on the disk: whatever the call that follows creates can be found again.
+JOURNAL-2: a pool's lock is free exactly when its owner is dead: the kernel gives it back, however the owner ended.
+JOURNAL-3: nothing is forgotten of a pool before `Journal.settled` says that it is gone from there.
+
+Two kinds of files. ``pools/NAME`` is one pool's: its lock, its owner and places, and the keys that re-attaching needs;
+``journal.db`` (SQLite) holds the intents. A lost database costs tokens and ids and no pool: its tags find the rest.
+All calls block for as long as a disk takes to flush; all of them are safe among threads and processes of one computer.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sqlite3
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Self, TypeVar
+
+from .errors import BadRequest, ProviderError
+from .owners import Lock, Owner, Place, flocked, flush, make_directory, owner_of, read, state_root, write, write_whole
+
+T = TypeVar("T")
+
+VERSION = 1  # of the database's tables
+BUSY_S = 30.0  # how long another process may take with the database
+SPOILED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+TABLES = """
+CREATE TABLE IF NOT EXISTS intents (
+    pool TEXT NOT NULL, token TEXT NOT NULL, kind TEXT NOT NULL, place TEXT NOT NULL, facts TEXT NOT NULL,
+    at REAL NOT NULL, ids TEXT, PRIMARY KEY (pool, token)
+) WITHOUT ROWID
+"""
+
+INSERT = "INSERT OR IGNORE INTO intents VALUES (?, ?, ?, ?, ?, ?, NULL)"
+SELECT = "SELECT pool, kind, token, place, facts, at, ids FROM intents WHERE ? IS NULL OR pool = ? ORDER BY at"
+
+Standing = Literal["alive", "dead", "elsewhere"]
+
+
+class JournalError(ProviderError):
+    """The journal cannot be written: nothing was created, because nobody could find it again."""
+
+
+class PoolOwned(BadRequest):
+    """Somebody has this pool: a living program, or (``dead``) one that died and left it. ``owner``: who, if known."""
+
+    def __init__(self, message: str, *, owner: Owner | None = None, dead: bool = False) -> None:
+        super().__init__(message)
+        self.owner = owner
+        self.dead = dead
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """Something that was about to be created. ``ids`` None: nobody was told what became of it."""
+
+    pool: str
+    kind: str
+    token: str  # by which the provider knows the call when it is repeated
+    place: Place
+    facts: Mapping[str, str] = field(default_factory=dict)
+    at: float = 0.0  # unix time
+    ids: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PoolRecord:
+    """A pool that is not settled. ``elsewhere``: its owner was on another computer, and may be alive there."""
+
+    pool: str
+    provider: str  # empty: its files are gone, and only intents are left
+    places: tuple[Place, ...]
+    owner: Owner | None
+    standing: Standing
+    intents: tuple[Intent, ...] = ()
+
+
+class Journal:
+    """One user's pools on this computer. Cheap to make; holds nothing open."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.pools = root / "pools"
+        self.database = root / "journal.db"
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str] | None = None) -> Journal:
+        """In ``path``, else ``$OUTRIDER_STATE``, ``$XDG_STATE_HOME/outrider``, ``~/.local/state/outrider``.
+
+        Raises:
+            JournalError: nothing can be kept there.
+        """
+        journal = cls(state_root(path))
+        with journal._told():
+            make_directory(journal.root)
+            make_directory(journal.pools)
+            journal._run(lambda _: None)
+        return journal
+
+    # --- owning ---------------------------------------------------------------------------------------------------
+
+    def own(self, pool: str, provider: str, place: Place | None = None, *, adopt: bool = False) -> Ownership:
+        """The pool is this process's, in that place, until `Ownership.close`; further places of it may join.
+
+        ``adopt``: also when a dead client has left it; what that one knew is in the record and in `Ownership.kept`.
+
+        Raises:
+            PoolOwned: it is somebody's.
+            JournalError
+        """
+        if not NAME.fullmatch(pool):
+            raise BadRequest(f"{pool!r} is no pool's name: letters, digits, '.', '_' and '-', at most 63 of them")
+        with self._told():
+            lock = self._take(pool)
+            try:
+                self._claim(lock, pool, provider, place, adopt=adopt)
+            except BaseException:
+                lock.give_back()
+                raise
+        return Ownership(self, pool, place, lock)
+
+    def _claim(self, lock: Lock, pool: str, provider: str, place: Place | None, *, adopt: bool) -> None:
+        written = read(lock.directory)
+        places = [] if written is None else list(written["places"])
+        if lock.users == 1 and not adopt and (places or self._intents(pool)):
+            owner = owner_of(written)
+            whose = f" by {owner}" if owner is not None else ""
+            raise PoolOwned(
+                f"the pool {pool} was left{whose}, which is dead: take it over with Pool.attach({pool!r}, ...), or "
+                "remove it with `outrider gc --apply`",
+                owner=owner,
+                dead=True,
+            )
+        if place is not None:
+            if dict(place) in lock.places:
+                raise PoolOwned(f"the pool {pool} is open in this program already: give it another name")
+            lock.places.append(dict(place))
+            if dict(place) not in places:
+                places.append(dict(place))
+        write(lock.directory, provider, places, Owner.this())
+
+    def _take(self, pool: str) -> Lock:
+        lock = Lock.take(self.pools / pool)
+        if lock is None:
+            owner = owner_of(read(self.pools / pool))
+            who = str(owner) if owner is not None else "another process"
+            raise PoolOwned(f"the pool {pool} is in use by {who}: give yours another name", owner=owner)
+        return lock
+
+    # --- what is created ------------------------------------------------------------------------------------------
+
+    def intend(self, pool: str, kind: str, token: str, place: Place, facts: Mapping[str, str] | None = None) -> Intent:
+        """Before the call that creates something. The same token again is the same intent.
+
+        Raises:
+            JournalError: do not create it.
+        """
+        intent = Intent(pool, kind, token, dict(place), dict(facts or {}), time.time())
+        with self._told():
+            self._run(lambda database: database.execute(INSERT, _row(intent)))
+        return intent
+
+    def happened(self, intent: Intent, ids: Sequence[str]) -> Intent:
+        """What the call made; adds to what was known of it. None at all is an answer as well."""
+        with self._told():
+            known = self._run(lambda database: _add_ids(database, intent, ids))
+        return replace(intent, ids=known)
+
+    def settled(self, pool: str, place: Place | None = None) -> None:
+        """Everything of the pool in that place (None: in every one) is confirmed to be gone.
+
+        With its last place the pool is forgotten, its keys too: at once, or when its owner closes it.
+
+        Raises:
+            PoolOwned: another living process has it.
+            JournalError
+        """
+        with self._told():
+            lock = self._take(pool)
+            try:
+                self._run(lambda database: _forget(database, pool, place))
+                written = read(lock.directory)
+                if written is not None:
+                    left = [each for each in written["places"] if place is not None and each != dict(place)]
+                    write(lock.directory, written["provider"], left, owner_of(written) or Owner.this())
+                self._leave(lock, pool)
+            except BaseException:
+                lock.give_back()
+                raise
+
+    def _leave(self, lock: Lock, pool: str) -> None:
+        """Give the lock back; the last one out removes the files of a pool that is nowhere any more."""
+        try:
+            if lock.users == 1:
+                written = read(lock.directory)
+                if not (written and written["places"]) and not self._intents(pool):
+                    lock.discard()
+        finally:
+            lock.give_back()
+
+    # --- what there is --------------------------------------------------------------------------------------------
+
+    def records(self) -> list[PoolRecord]:
+        """Every pool that is not settled, by name."""
+        with self._told():
+            intents: dict[str, list[Intent]] = {}
+            for intent in self._intents():
+                intents.setdefault(intent.pool, []).append(intent)
+            names = {each.name for each in self.pools.iterdir() if NAME.fullmatch(each.name)}
+            return [self._record(name, intents.get(name, [])) for name in sorted(names | set(intents))]
+
+    def record(self, pool: str) -> PoolRecord | None:
+        """None: no such pool, or it is settled."""
+        return next((each for each in self.records() if each.pool == pool), None)
+
+    def orphans(self) -> list[PoolRecord]:
+        """Pools whose owner, on this computer, is dead."""
+        return [each for each in self.records() if each.standing == "dead"]
+
+    def _record(self, pool: str, intents: Sequence[Intent]) -> PoolRecord:
+        written = read(self.pools / pool)
+        owner = owner_of(written)
+        places: list[Place] = [] if written is None else list(written["places"])
+        for intent in intents:
+            if intent.place not in places:
+                places.append(intent.place)
+        standing: Standing = "alive" if Lock.is_taken(self.pools / pool) else "dead"
+        if standing == "dead" and owner is not None and not owner.near:
+            standing = "elsewhere"
+        provider = "" if written is None else str(written["provider"])
+        return PoolRecord(pool, provider, tuple(places), owner, standing, tuple(intents))
+
+    def _intents(self, pool: str | None = None) -> list[Intent]:
+        rows = self._run(lambda database: database.execute(SELECT, (pool, pool)).fetchall())
+        return [
+            Intent(name, kind, token, json.loads(place), json.loads(facts), at, ids and tuple(json.loads(ids)))
+            for name, kind, token, place, facts, at, ids in rows
+        ]
+
+    # --- the database ---------------------------------------------------------------------------------------------
+
+    def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """In a connection of its own: none is shared by threads or carried into a forked process."""
+        try:
+            with closing(self._connection()) as database:
+                return work(database)
+        except sqlite3.DatabaseError as error:
+            if not _is_spoiled(error):
+                raise
+            self._set_aside(error)
+        with closing(self._connection()) as database:
+            return work(database)
+
+    def _set_aside(self, found: sqlite3.DatabaseError) -> None:
+        with flocked(self.root / "journal.lock"):
+            try:
+                with closing(sqlite3.connect(self.database, timeout=BUSY_S)) as database:
+                    if database.execute("PRAGMA quick_check(1)").fetchone() == ("ok",):
+                        return  # another process has set it aside
+            except sqlite3.DatabaseError as error:
+                if not _is_spoiled(error):
+                    raise
+            aside = self.database.with_name(f"journal.db.spoiled-{time.time_ns()}")
+            for suffix in ("-wal", "-shm", ""):
+                with suppress(FileNotFoundError):
+                    Path(f"{self.database}{suffix}").rename(f"{aside}{suffix}")
+        warnings.warn(
+            f"{self.database} is damaged ({found}) and was set aside as {aside.name}: "
+            "`outrider gc` finds by their tags what it knew",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+    def _connection(self) -> sqlite3.Connection:
+        if not self.database.exists():
+            with flocked(self.root / "journal.lock"):
+                os.close(os.open(self.database, os.O_RDWR | os.O_CREAT, 0o600))
+                flush(self.root)
+        database = sqlite3.connect(self.database, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+        try:
+            (version,) = database.execute("PRAGMA user_version").fetchone()
+            if version > VERSION:
+                raise JournalError(f"{self.database} is of a newer Outrider: use that one, or another $OUTRIDER_STATE")
+            if version < VERSION:
+                with flocked(self.root / "journal.lock"):  # who changes the mode must be alone
+                    database.execute("PRAGMA journal_mode=WAL")
+                    database.execute(TABLES)
+                    database.execute(f"PRAGMA user_version={VERSION}")
+            database.execute("PRAGMA synchronous=FULL")  # with WAL, the default does not flush at a commit
+            database.execute("SELECT 1 FROM intents LIMIT 1")
+        except BaseException:
+            database.close()
+            raise
+        return database
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """What the disk and SQLite say, as an error with a next step."""
+        try:
+            yield
+        except (OSError, sqlite3.Error) as error:
+            raise JournalError(
+                f"what is created could not be written down in {self.root}, so nothing is ({error}): "
+                "make room there, or name a directory on a local disk by $OUTRIDER_STATE"
+            ) from error
+
+
+class Ownership:
+    """A pool, as long as it is this process's. Leave it as a context manager, or by `close`."""
+
+    def __init__(self, journal: Journal, pool: str, place: Place | None, lock: Lock) -> None:
+        self.journal, self.pool, self.place = journal, pool, place
+        self._lock = lock
+        self._closed = False
+
+    def keep(self, name: str, text: str) -> None:
+        """Something that re-attaching needs, mode 0600, removed with the pool: its client key, its nodes' host keys.
+
+        Raises:
+            JournalError
+        """
+        with self.journal._told():
+            write_whole(self._lock.directory / _named(name), text)
+
+    def kept(self, name: str) -> str | None:
+        """What was kept under ``name``, by this process or by the one that had the pool before."""
+        try:
+            return (self._lock.directory / _named(name)).read_text()
+        except OSError:
+            return None
+
+    def close(self) -> None:
+        """Idempotent. What is not settled stays in the journal, without an owner."""
+        if not self._closed:
+            self._closed = True
+            if self.place is not None:
+                self._lock.places.remove(dict(self.place))
+            with suppress(JournalError), self.journal._told():  # what cannot be tidied up is left to `outrider gc`
+                self.journal._leave(self._lock, self.pool)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _named(name: str) -> str:
+    if not NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is not a name under which something can be kept")
+    return f"{name}.key"
+
+
+def _add_ids(database: sqlite3.Connection, intent: Intent, ids: Sequence[str]) -> tuple[str, ...]:
+    which = (intent.pool, intent.token)
+    database.execute("BEGIN IMMEDIATE")
+    database.execute(INSERT, _row(intent))  # the database may have been set aside since
+    (said,) = database.execute("SELECT ids FROM intents WHERE pool = ? AND token = ?", which).fetchone()
+    known = tuple(dict.fromkeys([*json.loads(said or "[]"), *ids]))
+    database.execute("UPDATE intents SET ids = ? WHERE pool = ? AND token = ?", (json.dumps(known), *which))
+    database.execute("COMMIT")
+    return known
+
+
+def _forget(database: sqlite3.Connection, pool: str, place: Place | None) -> None:
+    if place is None:
+        database.execute("DELETE FROM intents WHERE pool = ?", (pool,))
+    else:
+        database.execute("DELETE FROM intents WHERE pool = ? AND place = ?", (pool, _canonical(place)))
+
+
+def _row(intent: Intent) -> tuple[str, str, str, str, str, float]:
+    return (intent.pool, intent.token, intent.kind, _canonical(intent.place), _canonical(intent.facts), intent.at)
+
+
+def _canonical(facts: Mapping[str, str]) -> str:
+    return json.dumps(dict(facts), sort_keys=True)
+
+
+def _is_spoiled(error: sqlite3.DatabaseError) -> bool:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in SPOILED

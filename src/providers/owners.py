@@ -1,0 +1,240 @@
+"""Who has a pool: a lock that only the living hold, and the pool's private files beside it."""
+
+from __future__ import annotations
+
+import fcntl
+import getpass
+import json
+import os
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+Place = Mapping[str, str]
+
+LOCK_TRIES, LOCK_AGAIN_S = 40, 0.005  # somebody who looks whether a lock is free has it for a moment
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who opened a pool. For people: whether it lives is what the pool's lock says."""
+
+    user: str
+    host: str
+    pid: int
+    started: str  # ticks from the boot to the process's start: a pid alone means another process by now
+    boot: str  # the kernel's id of that boot
+    since: float  # unix time
+
+    @classmethod
+    def this(cls) -> Owner:
+        return cls(_user(), socket.gethostname(), os.getpid(), _started(), _boot(), time.time())
+
+    @property
+    def near(self) -> bool:
+        """On this computer, where its lock can be believed."""
+        return self.host == socket.gethostname() or (bool(self.boot) and self.boot == _boot())
+
+    def __str__(self) -> str:
+        return f"process {self.pid} of {self.user} on {self.host}"
+
+
+class Lock:
+    """A pool's lock, which this process has once for all who use it. A forked child does not have it."""
+
+    _mutex = threading.RLock()
+    _held: dict[Path, Lock] = {}  # noqa: RUF012
+
+    def __init__(self, directory: Path, file: int) -> None:
+        self.directory, self.file, self.users = directory, file, 1
+        self.places: list[dict[str, str]] = []
+
+    @classmethod
+    def take(cls, directory: Path) -> Lock | None:
+        """None: another living process has it."""
+        with cls._mutex:
+            held = cls._held.get(directory)
+            if held is not None:
+                held.users += 1
+                return held
+            file = _locked_file(directory)
+            if file is None:
+                return None
+            cls._held[directory] = lock = cls(directory, file)
+            return lock
+
+    @classmethod
+    def is_taken(cls, directory: Path) -> bool:
+        with cls._mutex:
+            if directory in cls._held:
+                return True
+            try:
+                file = os.open(directory / "lock", os.O_RDWR)
+            except FileNotFoundError:
+                return False
+            try:
+                return not _flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            finally:
+                os.close(file)
+
+    def discard(self) -> None:
+        """The pool's files, the lock last: whoever waits for it sees that it is not the one there any more."""
+        for each in self.directory.iterdir():
+            if each.name != "lock":
+                each.unlink()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def give_back(self) -> None:
+        with self._mutex:
+            self.users -= 1
+            if self.users == 0 and self._held.get(self.directory) is self:
+                del self._held[self.directory]
+                os.close(self.file)
+
+    @classmethod
+    def forked(cls) -> None:
+        """In the child: without this it would hold its parent's locks for as long as it lives."""
+        for lock in cls._held.values():
+            os.close(lock.file)
+        cls._held.clear()
+        cls._mutex = threading.RLock()
+
+
+os.register_at_fork(after_in_child=Lock.forked)
+
+
+def _locked_file(directory: Path) -> int | None:
+    for _ in range(LOCK_TRIES):
+        make_directory(directory)
+        try:
+            file = os.open(directory / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        except FileNotFoundError:  # just removed with its pool
+            continue
+        try:
+            if not _flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB):
+                time.sleep(LOCK_AGAIN_S)
+            elif (directory / "lock").exists() and os.path.samestat(os.fstat(file), (directory / "lock").stat()):
+                kept, file = file, -1
+                return kept
+        except FileNotFoundError:
+            pass
+        finally:
+            if file >= 0:
+                os.close(file)
+    return None
+
+
+def _flock(file: int, how: int) -> bool:
+    try:
+        fcntl.flock(file, how)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@contextmanager
+def flocked(path: Path) -> Iterator[None]:
+    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(file)
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def state_root(path: str | os.PathLike[str] | None) -> Path:
+    if path is not None:
+        return Path(path).expanduser().resolve()
+    if named := os.environ.get("OUTRIDER_STATE"):
+        return Path(named).expanduser().resolve()
+    base = os.environ.get("XDG_STATE_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "state") / "outrider"
+
+
+def make_directory(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.mkdir(mode=0o700)
+    except FileExistsError:
+        return
+    flush(path.parent)
+
+
+def write(directory: Path, provider: str, places: Sequence[Place], owner: Owner) -> None:
+    write_whole(
+        directory / "pool",
+        json.dumps({"provider": provider, "places": list(map(dict, places)), "owner": asdict(owner)}),
+    )
+
+
+def read(directory: Path) -> dict[str, Any] | None:
+    """What `_write` wrote; None: nothing, or nothing that can be understood."""
+    try:
+        written = json.loads((directory / "pool").read_text())
+        return {"provider": written["provider"], "places": list(written["places"]), "owner": written["owner"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def owner_of(written: Mapping[str, Any] | None) -> Owner | None:
+    if written is None:
+        return None
+    try:
+        return Owner(**written["owner"])
+    except TypeError:
+        return None
+
+
+def write_whole(path: Path, text: str) -> None:
+    """All of it or what was there before, also after a power cut."""
+    new = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
+    file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        with open(file, "w") as stream:  # noqa: PTH123  a file descriptor
+            stream.write(text)
+            stream.flush()
+            os.fsync(file)
+        new.rename(path)
+    except BaseException:
+        with suppress(OSError):
+            new.unlink()
+        raise
+    flush(path.parent)
+
+
+def flush(directory: Path) -> None:
+    file = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
+
+
+def _started() -> str:
+    try:
+        return Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""
+
+
+def _boot() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,360 @@
+"""What a dead client leaves can be found again; what lives, or is settled, is left alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from outrider.providers import journal, owners
+from outrider.providers.errors import BadRequest, ProviderError
+from outrider.providers.journal import Journal, JournalError, PoolOwned
+
+EAST = {"region": "us-east-1", "endpoint": ""}
+WEST = {"region": "us-west-2", "endpoint": ""}
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Journal:
+    return Journal.open(tmp_path / "state")
+
+
+@contextmanager
+def another_owner(book: Journal, pool: str = "p", *, intent: bool = True) -> Iterator[int]:
+    """A process that owns the pool and does nothing, until the block ends."""
+    code = (
+        "import sys; from outrider.providers.journal import Journal\n"
+        f"book = Journal.open({str(book.root)!r}); owned = book.own({pool!r}, 'aws', {EAST!r})\n"
+        "owned.keep('client_key', 'secret')\n"
+        + (f"book.intend({pool!r}, 'instances', 'token', {EAST!r})\n" if intent else "")
+        + "print('owned', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"owned\n"
+            yield process.pid
+        finally:
+            process.send_signal(signal.SIGKILL)
+
+
+def abandon(book: Journal, pool: str = "p") -> None:
+    with another_owner(book, pool):
+        pass
+
+
+# --- intents ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_intent_is_there_before_anything_happened(book: Journal) -> None:
+    with book.own("p", "aws", EAST):
+        intent = book.intend("p", "instances", "t1", EAST, {"count": "4"})
+        (record,) = Journal.open(book.root).records()
+    assert record.intents == (intent,)
+    assert (intent.ids, intent.facts) == (None, {"count": "4"})
+
+
+def test_what_happened_is_added_up(book: Journal) -> None:
+    with book.own("p", "aws", EAST):
+        intent = book.intend("p", "instances", "t1", EAST)
+        book.happened(intent, ["i-1", "i-2"])
+        assert book.happened(intent, ["i-2", "i-3"]).ids == ("i-1", "i-2", "i-3")
+        assert book.happened(book.intend("p", "instances", "t2", EAST), []).ids == ()
+        (record,) = book.records()
+    assert {each.token: each.ids for each in record.intents} == {"t1": ("i-1", "i-2", "i-3"), "t2": ()}
+
+
+def test_the_same_token_is_the_same_intent(book: Journal) -> None:
+    with book.own("p", "aws", EAST):
+        first = book.intend("p", "instances", "t1", EAST)
+        book.happened(first, ["i-1"])
+        book.intend("p", "instances", "t1", EAST)
+        (record,) = book.records()
+    assert [each.ids for each in record.intents] == [("i-1",)]
+
+
+def test_what_happened_is_kept_though_its_intent_is_lost(book: Journal) -> None:
+    with book.own("p", "aws", EAST):
+        intent = book.intend("p", "instances", "t1", EAST)
+        book.database.unlink()
+        book.happened(intent, ["i-1"])
+        (record,) = book.records()
+    assert [each.ids for each in record.intents] == [("i-1",)]
+
+
+# --- owners -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_living_owner_is_nobodys_orphan(book: Journal) -> None:
+    with another_owner(book) as pid:
+        assert book.orphans() == []
+        (record,) = book.records()
+        assert record.standing == "alive"
+        assert record.owner is not None
+        assert record.owner.pid == pid
+        with pytest.raises(PoolOwned, match=rf"in use by process {pid} of") as refused:
+            book.own("p", "aws", EAST)
+        assert not refused.value.dead
+        with pytest.raises(PoolOwned):
+            book.settled("p")
+
+
+def test_a_killed_owner_leaves_an_orphan(book: Journal) -> None:
+    abandon(book)
+    (orphan,) = book.orphans()
+    assert (orphan.pool, orphan.provider, orphan.places) == ("p", "aws", (EAST,))
+    assert [intent.token for intent in orphan.intents] == ["token"]
+
+
+def test_a_pool_without_intents_is_an_orphan_too(book: Journal) -> None:
+    with another_owner(book, intent=False):
+        pass
+    assert [each.places for each in book.orphans()] == [(EAST,)]
+
+
+def test_a_dead_owners_pool_is_taken_over_only_on_purpose(book: Journal) -> None:
+    abandon(book)
+    with pytest.raises(PoolOwned, match=r"Pool\.attach\('p'") as refused:
+        book.own("p", "aws", EAST)
+    assert refused.value.dead
+    with book.own("p", "aws", adopt=True) as adopted:
+        assert adopted.kept("client_key") == "secret"
+        with book.own("p", "aws", EAST):  # the fleet's own, inside
+            assert book.orphans() == []
+    assert [each.pool for each in book.orphans()] == ["p"]
+
+
+def test_an_owner_on_another_computer_may_be_alive(book: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    abandon(book)
+    monkeypatch.setattr(owners, "_boot", lambda: "another boot")
+    assert [each.standing for each in book.records()] == ["dead"]  # this computer, after a reboot
+    monkeypatch.setattr(owners.socket, "gethostname", lambda: "another-computer")
+    assert [each.standing for each in book.records()] == ["elsewhere"]
+    assert book.orphans() == []
+
+
+def test_a_forked_child_holds_no_lock(book: Journal) -> None:
+    read, write = os.pipe()
+    code = (
+        "import os, sys; from outrider.providers.journal import Journal\n"
+        f"owned = Journal.open({str(book.root)!r}).own('p', 'aws', {EAST!r})\n"
+        "here, there = os.pipe()\n"
+        f"if os.fork() == 0: os.write(there, b'.'); os.read({read}, 1); os._exit(0)\n"
+        "os.read(here, 1); os._exit(0)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, pass_fds=(read,))
+    try:
+        assert [each.pool for each in book.orphans()] == ["p"]
+    finally:
+        os.close(write)
+        os.close(read)
+
+
+def test_one_pool_may_be_in_several_places(book: Journal) -> None:
+    with book.own("p", "aws", EAST) as east, book.own("p", "aws", WEST) as west:
+        assert book.records()[0].places == (EAST, WEST)
+        with pytest.raises(PoolOwned, match="in this program already"):
+            book.own("p", "aws", WEST)
+        book.intend("p", "instances", "east", EAST)
+        book.intend("p", "instances", "west", WEST)
+        book.settled("p", EAST)
+        east.close()
+        (record,) = book.records()
+        assert record.places == (WEST,)
+        assert [each.token for each in record.intents] == ["west"]
+        book.settled("p", WEST)
+        west.close()
+    assert book.records() == []
+
+
+# --- the end ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_settled_pool_leaves_nothing(book: Journal) -> None:
+    with book.own("p", "aws", EAST) as owned:
+        owned.keep("client_key", "secret")
+        book.intend("p", "instances", "t1", EAST)
+        book.settled("p", EAST)
+        assert owned.kept("client_key") == "secret"  # until it is left
+    assert list(book.pools.iterdir()) == []
+    assert book.records() == []
+
+
+def test_a_pool_that_is_not_settled_stays(book: Journal) -> None:
+    owned = book.own("p", "aws", EAST)
+    book.intend("p", "instances", "t1", EAST)
+    owned.close()
+    owned.close()
+    assert [each.pool for each in book.orphans()] == ["p"]
+    book.settled("p")
+    assert book.records() == []
+
+
+def test_intents_without_a_pools_files_are_an_orphan(book: Journal) -> None:
+    book.intend("p", "instances", "t1", EAST)
+    (orphan,) = book.orphans()
+    assert (orphan.provider, orphan.owner, orphan.places) == ("", None, (EAST,))
+
+
+# --- disks ------------------------------------------------------------------------------------------------------------
+
+
+def test_only_the_user_may_look(book: Journal) -> None:
+    with book.own("p", "aws", EAST) as owned:
+        owned.keep("client_key", "secret")
+        book.intend("p", "instances", "t1", EAST)
+        for path in (book.root, *book.root.rglob("*")):
+            assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
+
+
+def test_every_commit_is_flushed(book: Journal) -> None:
+    assert book._run(lambda database: database.execute("PRAGMA journal_mode").fetchone()) == ("wal",)
+    assert book._run(lambda database: database.execute("PRAGMA synchronous").fetchone()) == (2,)
+
+
+def test_a_directory_that_cannot_be_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(JournalError, match=r"\$OUTRIDER_STATE") as refused:
+        Journal.open(tmp_path / "file" / "state")
+    assert isinstance(refused.value, ProviderError)
+
+
+def test_a_full_disk_refuses_before_anything_is_created(book: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with book.own("p", "aws", EAST):
+        monkeypatch.setattr(sqlite3, "connect", full)
+        with pytest.raises(JournalError, match="No space left"):
+            book.intend("p", "instances", "t1", EAST)
+        monkeypatch.undo()
+        monkeypatch.setattr(owners.os, "fsync", full)
+        with pytest.raises(JournalError, match="make room there"):
+            book.own("other", "aws", EAST)
+        monkeypatch.undo()
+        assert [each.pool for each in book.records() if each.standing == "alive"] == ["p"]
+
+
+@pytest.mark.parametrize("junk", [b"not a database at all" * 100, b"SQLite format 3\0" + b"\xff" * 4080])
+def test_a_damaged_database_is_set_aside(book: Journal, junk: bytes) -> None:
+    owned = book.own("p", "aws", EAST)
+    book.intend("p", "instances", "t1", EAST)
+    book.database.write_bytes(junk)
+    with pytest.warns(RuntimeWarning, match="set aside"):
+        (record,) = book.records()
+    assert (record.places, record.intents) == ((EAST,), ())  # the pool itself is not forgotten
+    book.intend("p", "instances", "t2", EAST)
+    owned.close()
+    assert list(book.root.glob("journal.db.spoiled-*"))
+    assert [each.token for each in book.orphans()[0].intents] == ["t2"]
+
+
+def test_a_damaged_pool_file_loses_no_pool(book: Journal) -> None:
+    abandon(book)
+    (book.pools / "p" / "pool").write_text("{")
+    (orphan,) = book.orphans()
+    assert (orphan.owner, orphan.places) == (None, (EAST,))
+
+
+def test_a_newer_journal_is_not_touched(book: Journal) -> None:
+    with sqlite3.connect(book.database) as database:
+        database.execute("PRAGMA user_version=99")
+    database.close()
+    with pytest.raises(JournalError, match="newer Outrider"):
+        Journal.open(book.root)
+
+
+@pytest.mark.parametrize("pool", ["", "../p", "a/b", ".hidden", "a" * 64, "a b", "a\n"])
+def test_a_name_cannot_leave_the_directory(book: Journal, pool: str) -> None:
+    with pytest.raises(BadRequest, match="no pool's name"):
+        book.own(pool, "aws", EAST)
+
+
+def test_the_usual_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OUTRIDER_STATE", str(tmp_path / "named"))
+    assert Journal.open().root == tmp_path / "named"
+    monkeypatch.delenv("OUTRIDER_STATE")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
+    assert Journal.open().root == tmp_path / "xdg" / "outrider"
+
+
+# --- many at once -----------------------------------------------------------------------------------------------------
+
+
+def test_many_threads_lose_nothing(book: Journal) -> None:
+    def work(name: str) -> None:
+        with book.own(name, "aws", EAST):
+            for number in range(5):
+                book.happened(book.intend(name, "instances", f"{number}", EAST), [f"{name}-{number}"])
+
+    threads = [threading.Thread(target=work, args=(f"p{number}",)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {record.pool: len(record.intents) for record in book.orphans()} == {f"p{number}": 5 for number in range(8)}
+
+
+def test_many_processes_start_at_once(tmp_path: Path) -> None:
+    """The first ones make the database together, and the last to close it takes its log away."""
+    code = (
+        "import sys; from outrider.providers.journal import Journal\n"
+        f"book = Journal.open({str(tmp_path / 'state')!r})\n"
+        "with book.own(sys.argv[1], 'aws', {'region': 'r'}):\n"
+        "    for n in range(10): book.happened(book.intend(sys.argv[1], 'instances', str(n), {'region': 'r'}), ['i'])"
+    )
+    running = [subprocess.Popen([sys.executable, "-c", code, f"p{number}"]) for number in range(6)]
+    assert [process.wait() for process in running] == [0] * 6
+    records = Journal.open(tmp_path / "state").orphans()
+    assert [len(record.intents) for record in records] == [10] * 6
+
+
+def test_only_one_of_many_gets_a_pool(book: Journal) -> None:
+    code = (
+        "import sys; from outrider.providers.journal import Journal, PoolOwned\n"
+        "try:\n"
+        f"    owned = Journal.open({str(book.root)!r}).own('p', 'aws', {EAST!r})\n"
+        "except PoolOwned:\n"
+        "    print('refused')\n"
+        "else:\n"
+        "    print('owned', flush=True); sys.stdin.read()"
+    )
+    pipe = subprocess.PIPE
+    running = [subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe) for _ in range(4)]
+    said = sorted(process.stdout.readline() for process in running if process.stdout)
+    for process in running:
+        process.communicate()
+    assert said == [b"owned\n", b"refused\n", b"refused\n", b"refused\n"]
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_client_killed_at_any_line_is_found_again(tmp_path: Path, seed: int) -> None:
+    """JOURNAL-1, JOURNAL-2 and JOURNAL-3, by real processes and SIGKILL."""
+    driver = Path(__file__).with_name("killed_journal.py")
+    done = subprocess.run(
+        [sys.executable, driver, tmp_path, str(seed), "50"], check=True, capture_output=True, text=True
+    )
+    told = json.loads(done.stdout)
+    assert told["wrong"] == []
+    assert told["killed"] >= 40
+    assert told["after_creating"] >= 5
+
+
+def test_settling_waits_for_the_word(book: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """JOURNAL-3: closing alone forgets nothing, however full the disk is then."""
+    owned = book.own("p", "aws", EAST)
+    book.intend("p", "instances", "t1", EAST)
+    monkeypatch.setattr(journal.sqlite3, "connect", lambda *_, **__: (_ for _ in ()).throw(OSError(28, "full")))
+    owned.close()
+    monkeypatch.undo()
+    assert [each.pool for each in book.orphans()] == ["p"]
