@@ -1,0 +1,86 @@
+"""The rules of a pool's security group: port 22 for its client, everything among its machines. Pure."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ..errors import BadRequest
+
+SSH = 22
+Direction = Literal["ingress", "egress"]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Rule:
+    """``peer``: a CIDR, or a group's id. ``port`` None: all traffic."""
+
+    direction: Direction
+    peer: str
+    port: int | None = None
+
+    @property
+    def is_door(self) -> bool:
+        return self.direction == "ingress" and self.port == SSH and not self.peer.startswith("sg-")
+
+    def permission(self) -> dict[str, Any]:
+        """As EC2's calls take it."""
+        said: dict[str, Any] = {"IpProtocol": "-1"}
+        if self.port is not None:
+            said = {"IpProtocol": "tcp", "FromPort": self.port, "ToPort": self.port}
+        if self.peer.startswith("sg-"):
+            return said | {"UserIdGroupPairs": [{"GroupId": self.peer}]}
+        if ":" in self.peer:
+            return said | {"Ipv6Ranges": [{"CidrIpv6": self.peer}]}
+        return said | {"IpRanges": [{"CidrIp": self.peer}]}
+
+
+OUT: frozenset[Rule] = frozenset({Rule("egress", "0.0.0.0/0")})  # what every new group has
+
+
+def wanted(group: str, ssh_from: Iterable[str], *, efa: bool) -> set[Rule]:
+    """What a pool's group says. EFA is not IP, so "to everywhere" is not for it: "Get started with EFA", EC2 guide."""
+    among = {Rule("ingress", group)} | ({Rule("egress", group)} if efa else set())
+    return among | {Rule("ingress", cidr, SSH) for cidr in ssh_from}
+
+
+def rules_of(group: Mapping[str, Any]) -> set[Rule]:
+    """What DescribeSecurityGroups tells, of the kinds that a pool's group has."""
+    rules: set[Rule] = set()
+    directions: tuple[tuple[Direction, str], ...] = (
+        ("ingress", "IpPermissions"),
+        ("egress", "IpPermissionsEgress"),
+    )
+    for direction, key in directions:
+        for said in group.get(key, ()):
+            one_port = said.get("FromPort") == said.get("ToPort") and said["IpProtocol"] == "tcp"
+            if not one_port and said["IpProtocol"] != "-1":
+                continue
+            port = int(said["FromPort"]) if said["IpProtocol"] == "tcp" else None
+            peers = [each["CidrIp"] for each in said.get("IpRanges", ())]
+            peers += [each["CidrIpv6"] for each in said.get("Ipv6Ranges", ())]
+            peers += [each["GroupId"] for each in said.get("UserIdGroupPairs", ())]
+            rules |= {Rule(direction, peer, port) for peer in peers}
+    return rules
+
+
+def sources(given: str | Sequence[str]) -> tuple[str, ...]:
+    """``ssh_from`` as CIDRs: ``"203.0.113.7"`` is ``"203.0.113.7/32"``.
+
+    Raises:
+        BadRequest: one of them is no address.
+    """
+    texts = [given] if isinstance(given, str) else list(given)
+    if not texts:
+        raise BadRequest("AWS(ssh_from=...) is empty: nobody could reach the machines")
+    try:
+        return tuple(dict.fromkeys(as_cidr(text) for text in texts))
+    except ValueError as error:
+        raise BadRequest(f"AWS(ssh_from=...): {error}: give 'auto', or addresses such as '203.0.113.0/24'") from None
+
+
+def as_cidr(text: str) -> str:
+    """Raises ValueError: it is neither an address nor a network."""
+    return str(ipaddress.ip_network(text.strip(), strict=False))

@@ -1,0 +1,134 @@
+"""Which AMI a machine starts from: a current one by its maker's own word, or the user's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from ..base import Architecture
+from ..errors import BadRequest, ProviderError
+from .api import Api
+
+# Public parameters of the Systems Manager; the first that the region has is taken. Ubuntu's: "Find Ubuntu images on
+# AWS", Canonical. With NVIDIA's driver, CUDA, EFA and NCCL's plugin, and no framework: "AWS Deep Learning Base GPU AMI
+# (Ubuntu 24.04)", AWS Deep Learning AMIs Developer Guide.
+_UBUNTU = "/aws/service/canonical/ubuntu/server/{release}/stable/current/{short}/hvm/{volume}/ami-id"
+_WITH_DRIVER = "/aws/service/deeplearning/ami/{long}/base-oss-nvidia-driver-gpu-ubuntu-{release}/latest/ami-id"
+_RELEASES = (("24.04", "ebs-gp3"), ("22.04", "ebs-gp2"))
+_SHORT: dict[Architecture, str] = {"x86_64": "amd64", "arm64": "arm64"}
+
+# "Default user names", EC2 User Guide: by what is in an image's name or description. The first match wins.
+_USERS: tuple[tuple[str, str], ...] = (
+    (r"bitnami", "bitnami"),
+    (r"ubuntu", "ubuntu"),
+    (r"\bdebian", "admin"),
+    (r"\bcentos", "centos"),
+    (r"\brocky", "rocky"),
+    (r"\bfedora", "fedora"),
+    (r"amazon linux|\bamzn|\bal20\d\d|\brhel|red hat|\bsuse|\bsles|\balma", "ec2-user"),
+)
+ANY_USER = "outrider"  # where nothing tells: cloud-init makes the user it is told of
+
+_PARAMETER = re.compile(r"(?:resolve:)?ssm:(?P<name>.+)|(?P<path>/.+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Ami:
+    id: str
+    user: str  # who may log in, and become root
+    root_device: str  # "/dev/sda1"
+    root_gb: int  # its volume is at least as large
+    architecture: Architecture = "x86_64"
+    name: str = ""
+
+
+async def find(
+    api: Api, *, architecture: Architecture | None, accelerator: bool, ami: str | None = None, user: str | None = None
+) -> Ami:
+    """The image for such machines: Ubuntu, and where there is an ``accelerator`` with NVIDIA's driver and EFA's.
+
+    ``ami``: an AMI's id instead, or the name of a Systems Manager parameter that holds one (``/my/ami``). ``user``: who
+    logs in; default by the image's name. ``architecture`` None: the one that the ``ami`` is for, else x86_64.
+
+    Raises:
+        BadRequest: there is no such image, or it is not for such machines.
+        ProviderError: what `Api.call` says.
+    """
+    if ami is None:
+        image_id = await _current(api, names(architecture or "x86_64", accelerator=accelerator))
+    else:
+        image_id = await _named(api, ami)
+    answer = await api.call("describe_images", ImageIds=[image_id], IncludeDeprecated=True)
+    if not answer["Images"]:
+        raise BadRequest(f"there is no AMI {image_id} in {api.region}, or it is not shared with this account")
+    return read(answer["Images"][0], architecture=architecture, user=user)
+
+
+def names(architecture: Architecture, *, accelerator: bool) -> list[str]:
+    """The parameters that name such an image, the best first."""
+    form = _WITH_DRIVER if accelerator else _UBUNTU
+    return [
+        form.format(release=release, volume=volume, long=architecture, short=_SHORT[architecture])
+        for release, volume in _RELEASES
+    ]
+
+
+def read(image: Mapping[str, Any], *, architecture: Architecture | None, user: str | None) -> Ami:
+    """What DescribeImages tells of one.
+
+    Raises:
+        BadRequest: no machine could start from it.
+    """
+    image_id, name = image["ImageId"], image.get("Name", "")
+    for known in get_args(Architecture):
+        if image["Architecture"] == known:
+            found: Architecture = known
+            break
+    else:
+        raise BadRequest(f"the AMI {image_id} ({name}) is for {image['Architecture']}: give one for x86_64 or arm64")
+    if architecture not in {None, found}:
+        raise BadRequest(f"the AMI {image_id} ({name}) is for {found}, and the machines are {architecture}")
+    if image.get("State", "available") != "available":
+        raise BadRequest(f"the AMI {image_id} ({name}) is {image['State']}: wait until it is there, or give another")
+    if image.get("Platform", "").lower() == "windows":
+        raise BadRequest(f"the AMI {image_id} ({name}) is Windows: give one with Linux")
+    device = image.get("RootDeviceName", "")
+    volumes = {each.get("DeviceName"): each.get("Ebs") for each in image.get("BlockDeviceMappings", ())}
+    root = volumes.get(device)
+    if image.get("RootDeviceType", "ebs") != "ebs" or not root:
+        raise BadRequest(f"the AMI {image_id} ({name}) has no EBS volume as its root: give one that has")
+    chosen = user or login(f"{name} {image.get('Description', '')} {image.get('PlatformDetails', '')}")
+    return Ami(image_id, chosen, device, int(root.get("VolumeSize", 8)), found, name)
+
+
+def login(told: str) -> str:
+    """The user of an image of which this is told."""
+    for pattern, user in _USERS:
+        if re.search(pattern, told, re.IGNORECASE):
+            return user
+    return ANY_USER
+
+
+async def _current(api: Api, parameters: list[str]) -> str:
+    answer = await api.call("get_parameters", service="ssm", Names=parameters)
+    values = {each["Name"]: each["Value"] for each in answer.get("Parameters", ())}
+    for parameter in parameters:
+        if parameter in values:
+            return str(values[parameter])
+    raise BadRequest(f"{api.region} has none of the images {' or '.join(parameters)}: give AWS(ami=...)")
+
+
+async def _named(api: Api, ami: str) -> str:
+    parameter = _PARAMETER.fullmatch(ami)
+    if parameter is None:
+        return ami
+    name = parameter["name"] or parameter["path"]
+    try:
+        answer = await api.call("get_parameter", service="ssm", Name=name)
+    except ProviderError as error:
+        if error.code != "ParameterNotFound":
+            raise
+        raise BadRequest(f"there is no parameter {name!r} in {api.region} that names an AMI", code=error.code) from None
+    return str(answer["Parameter"]["Value"])

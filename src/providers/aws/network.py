@@ -1,0 +1,325 @@
+"""Where a pool's machines are: a subnet in each zone, and a security group of the pool's own, open to its client."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NoReturn
+from urllib.parse import urlsplit
+
+import anyio
+import anyio.abc
+
+from ..errors import BadRequest, NoCapacity, ProviderError
+from . import tags
+from .api import Api
+from .errors import Failure, Refused, translate
+from .firewall import OUT, Rule, as_cidr, rules_of, sources, wanted
+
+CHECKIP = "https://checkip.amazonaws.com"  # answers with the address it was asked from
+CHECKIP_S = 5.0
+LAG_S = (
+    30.0  # after which EC2 should know what it made: "Ensure idempotency / eventual consistency", EC2 Developer Guide
+)
+IN_USE_S = 120.0  # a terminated machine's network interface may hold its group for a while
+IN_USE = frozenset({"DependencyViolation", "InvalidGroup.InUse"})
+
+Addressed = Literal["public", "private"]
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """``group`` empty: the user gave groups, and the pool has none of its own."""
+
+    vpc: str
+    subnets: Mapping[str, str]  # by zone
+    group: str
+    ssh_from: tuple[str, ...]  # who may reach port 22, as CIDRs; empty: the user's groups say
+
+
+async def prepare(
+    api: Api,
+    pool: str,
+    labels: Mapping[str, str],
+    *,
+    vpc: str | None = None,
+    subnets: Collection[str] | None = None,
+    zones: Collection[str] | None = None,
+    security_groups: Collection[str] | None = None,
+    address: Addressed = "public",
+    ssh_from: str | Sequence[str] = "auto",
+    efa: bool = False,
+) -> Network:
+    """Find the subnets and make the pool's security group, tagged with ``labels`` from its first moment.
+
+    Without ``vpc`` and ``subnets``: the default VPC. Subnets that are given are the user's word; of a VPC's, those
+    count that give public addresses, if ``address`` is such. ``ssh_from``: CIDRs, or ``"auto"``, which is this
+    computer's address as AWS sees it, or for private addresses the VPC's own. ``efa``: the group lets all traffic
+    among its members out as well as in, as EFA asks for.
+
+    A group that this pool has already is brought up to date. EC2 may not know a new group everywhere for some seconds:
+    who uses it tries ``InvalidGroup.NotFound`` again.
+
+    Raises:
+        BadRequest: there is no such network, it does not fit, or this computer's address cannot be learnt.
+        NoCapacity: its subnets have no free addresses.
+        ProviderError: what `Api.call` says.
+    """
+    named = () if ssh_from == "auto" else sources(ssh_from)
+    place = await _place(api, vpc, subnets)
+    chosen = choose(place, zones=zones, public=address == "public")
+    if security_groups:
+        await _check_groups(api, place.vpc, security_groups)
+        return Network(place.vpc, chosen, "", ())
+    if not named:
+        named = place.cidrs if address == "private" else (await own_address(api.endpoint_url),)
+    group, rules = await _group(api, pool, labels, place.vpc)
+    await _permit(api, group, rules, wanted(group, named, efa=efa))
+    return Network(place.vpc, chosen, group, named)
+
+
+async def admit(api: Api, network: Network, ssh_from: Sequence[str]) -> None:
+    """Open port 22 of the pool's group to these instead: its client has moved. Nothing, where the user gave groups."""
+    if not network.group:
+        return
+    answer = await api.call("describe_security_groups", GroupIds=[network.group], lag_s=LAG_S)
+    rules = rules_of(answer["SecurityGroups"][0])
+    kept = {rule for rule in rules if not rule.is_door}
+    await _permit(api, network.group, rules, kept | wanted(network.group, ssh_from, efa=False))
+
+
+async def remove(api: Api, pool: str, *, known: Iterable[str] = (), timeout_s: float = IN_USE_S) -> list[str]:
+    """Delete the pool's groups, and the ``known`` ones that EC2 may not tell of yet; returns what was deleted.
+
+    Raises:
+        Refused: something uses one still, after ``timeout_s``.
+        ProviderError: what `Api.call` says.
+    """
+    found = await api.pages("describe_security_groups", "SecurityGroups", Filters=[tags.of(pool)])
+    groups = {group["GroupId"] for group in found if tags.is_of(pool, group)} | set(known)
+    deadline = anyio.current_time() + timeout_s
+    return [group for group in sorted(groups) if await _delete(api, group, deadline)]
+
+
+async def own_address(endpoint_url: str | None = None) -> str:
+    """This computer's public address as a CIDR: AWS's word. A cloud of one's own sees the address that leads to it.
+
+    Raises:
+        BadRequest: it cannot be learnt.
+    """
+    host = urlsplit(endpoint_url or "").hostname
+    try:
+        if host and not host.endswith((".amazonaws.com", ".amazonaws.com.cn", ".aws")):
+            async with await anyio.create_connected_udp_socket(host, 9) as there:  # nothing is sent
+                return as_cidr(there.extra(anyio.abc.SocketAttribute.local_address)[0])  # noqa: S610 (no Django)
+        return as_cidr(await _asked(CHECKIP))
+    except (OSError, TimeoutError, ValueError) as error:
+        raise BadRequest(
+            f"this computer's public address could not be learnt from {host or CHECKIP} "
+            f"({error or type(error).__name__}): give AWS(ssh_from='203.0.113.7/32'), with its own"
+        ) from None
+
+
+# --- subnets ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A VPC, and which of its subnets may be used."""
+
+    vpc: str
+    cidrs: tuple[str, ...]
+    subnets: Sequence[Mapping[str, Any]]  # as DescribeSubnets gives them
+    given: bool  # the user named them
+
+
+async def _place(api: Api, vpc: str | None, subnets: Collection[str] | None) -> Place:
+    found: list[dict[str, Any]] = []
+    if subnets is not None:
+        found = (await api.call("describe_subnets", SubnetIds=sorted(subnets)))["Subnets"]
+        homes = sorted({subnet["VpcId"] for subnet in found})
+        if len(homes) != 1 or vpc not in {None, *homes}:
+            raise BadRequest(f"the subnets are of {' and '.join(homes)}: give those of one VPC, and no other VPC")
+        vpc = homes[0]
+    if vpc is None:
+        vpcs = (await api.call("describe_vpcs", Filters=[_filter("is-default", "true")]))["Vpcs"]
+    else:
+        vpcs = (await api.call("describe_vpcs", VpcIds=[vpc]))["Vpcs"]
+    if not vpcs:
+        raise translate(Failure(code="DefaultVpcDoesNotExist", region=api.region))
+    home = vpcs[0]["VpcId"]
+    if subnets is None:
+        found = await api.pages("describe_subnets", "Subnets", Filters=[_filter("vpc-id", home)])
+    return Place(home, _cidrs(vpcs[0]), found, given=subnets is not None)
+
+
+def choose(place: Place, *, zones: Collection[str] | None, public: bool) -> dict[str, str]:
+    """The subnet for each zone: the one with the most free addresses.
+
+    Raises:
+        BadRequest: there is none, or none in one of the ``zones`` that were asked for.
+        NoCapacity: they are full.
+    """
+    usable = [each for each in place.subnets if place.given or _is_usable(each, public=public)]
+    if not usable:
+        kind = "gives public addresses" if public and place.subnets else "can be used"
+        raise BadRequest(
+            f"no subnet of {place.vpc} {kind}: give AWS(subnets=[...])" + (" or address='private'" if public else "")
+        )
+    there = {each["AvailabilityZone"] for each in usable}
+    missing = sorted(set(zones or ()) - there)
+    if missing:
+        raise BadRequest(
+            f"{place.vpc} has no subnet in {', '.join(missing)}, but in {', '.join(sorted(there))}: "
+            "make one there, or give other zones"
+        )
+    wanted_zones = there if zones is None else set(zones)
+    roomy = [each for each in usable if each["AvailabilityZone"] in wanted_zones and _free(each) > 0]
+    if not roomy:
+        raise NoCapacity(f"the subnets of {place.vpc} in {', '.join(sorted(wanted_zones))} have no free address")
+    roomy.sort(key=lambda each: (_free(each), each["SubnetId"]))  # of one zone the last one stays
+    return {each["AvailabilityZone"]: each["SubnetId"] for each in roomy}
+
+
+def _is_usable(subnet: Mapping[str, Any], *, public: bool) -> bool:
+    """Outposts are computers in somebody's cellar: they are used by those who name them."""
+    ready = subnet.get("State", "available") == "available" and not subnet.get("OutpostArn")
+    return ready and not subnet.get("Ipv6Native") and (not public or bool(subnet.get("MapPublicIpOnLaunch")))
+
+
+def _free(subnet: Mapping[str, Any]) -> int:
+    return int(subnet.get("AvailableIpAddressCount", 1))
+
+
+def _cidrs(vpc: Mapping[str, Any]) -> tuple[str, ...]:
+    blocks = [each["CidrBlock"] for each in vpc.get("CidrBlockAssociationSet", ())]
+    return tuple(dict.fromkeys([vpc["CidrBlock"], *blocks]))
+
+
+# --- the group --------------------------------------------------------------------------------------------------------
+
+
+async def _group(api: Api, pool: str, labels: Mapping[str, str], vpc: str) -> tuple[str, set[Rule]]:
+    """The pool's own, with the rules it has. It is made first and looked for afterwards: mostly there is none."""
+    try:
+        made = await api.call(
+            "create_security_group",
+            idempotent=True,  # names are unique in a VPC: a second one is refused
+            GroupName=tags.name_of(pool),
+            Description=f"The machines of the Outrider pool {tags.name_of(pool)}",
+            VpcId=vpc,
+            TagSpecifications=[tags.specification("security-group", labels)],
+        )
+    except ProviderError as error:
+        if error.code != "InvalidGroup.Duplicate":
+            raise
+    else:
+        return made["GroupId"], set(OUT)
+    there = await _named(api, tags.name_of(pool), vpc)
+    if not tags.is_of(pool, there):
+        raise BadRequest(
+            f"{vpc} has a security group {there['GroupName']!r} ({there['GroupId']}) that is not of this pool: "
+            "delete it, or give the pool another name"
+        )
+    return there["GroupId"], rules_of(there)
+
+
+async def _named(api: Api, name: str, vpc: str) -> dict[str, Any]:
+    """It exists: EC2 said so. Describing it may lag behind that."""
+    deadline, pauses = anyio.current_time() + LAG_S, _Pauses()
+    while True:
+        filters = [_filter("group-name", name), _filter("vpc-id", vpc)]
+        groups = await api.pages("describe_security_groups", "SecurityGroups", Filters=filters)
+        if groups:
+            return groups[0]
+        if anyio.current_time() >= deadline:
+            raise Refused(f"EC2 has a security group {name!r} and does not show it", code="InvalidGroup.Duplicate")
+        await pauses.next()
+
+
+async def _permit(api: Api, group: str, have: set[Rule], want: set[Rule]) -> None:
+    """Add what is missing, and shut doors that nobody is to use any more."""
+    for direction in ("ingress", "egress"):
+        missing = sorted(rule for rule in want - have if rule.direction == direction)
+        if missing:
+            await _authorize(api, group, direction, missing)
+    stale = sorted(rule for rule in have - want if rule.is_door)
+    if stale:
+        await api.call("revoke_security_group_ingress", lag_s=LAG_S, GroupId=group, IpPermissions=_said(stale))
+
+
+async def _authorize(api: Api, group: str, direction: str, rules: Sequence[Rule]) -> None:
+    """All in one call; if one of them is there already (an answer was lost), EC2 takes none: then one by one."""
+    try:
+        await api.call(f"authorize_security_group_{direction}", lag_s=LAG_S, GroupId=group, IpPermissions=_said(rules))
+    except ProviderError as error:
+        if error.code != "InvalidPermission.Duplicate":
+            raise
+        if len(rules) > 1:
+            for rule in rules:
+                await _authorize(api, group, direction, [rule])
+
+
+async def _delete(api: Api, group: str, deadline: float) -> bool:
+    """False: it was gone."""
+    pauses = _Pauses()
+    while True:
+        try:
+            await api.call("delete_security_group", GroupId=group)
+        except ProviderError as error:
+            if error.code in {"InvalidGroup.NotFound", "InvalidGroupId.NotFound"}:
+                return False
+            if error.code not in IN_USE:
+                raise
+            if anyio.current_time() >= deadline:
+                _give_up(group, error)
+        else:
+            return True
+        await pauses.next()
+
+
+def _give_up(group: str, error: ProviderError) -> NoReturn:
+    told = f"something uses the security group {group} still: 'outrider gc' deletes it when that is gone"
+    raise Refused(told, retry_after_s=IN_USE_S, code=error.code) from error
+
+
+async def _check_groups(api: Api, vpc: str, groups: Collection[str]) -> None:
+    found = (await api.call("describe_security_groups", GroupIds=sorted(groups)))["SecurityGroups"]
+    strangers = sorted(each["GroupId"] for each in found if each["VpcId"] != vpc)
+    if strangers:
+        raise BadRequest(f"the security groups {', '.join(strangers)} are not of {vpc}, where the machines would be")
+
+
+# --- small ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Pauses:
+    """Between looks: half a second, then longer, at most five."""
+
+    seconds: float = field(default=0.5)
+
+    async def next(self) -> None:
+        await anyio.sleep(self.seconds)
+        self.seconds = min(5.0, 1.5 * self.seconds)
+
+
+async def _asked(url: str) -> str:
+    """What a plain page says."""
+    import aiohttp
+
+    with anyio.fail_after(CHECKIP_S):
+        try:
+            async with aiohttp.ClientSession(trust_env=True) as session, session.get(url) as answer:
+                answer.raise_for_status()
+                return (await answer.content.read(100)).decode("ascii", "replace")
+        except aiohttp.ClientError as error:
+            raise OSError(str(error)) from error
+
+
+def _filter(name: str, value: str) -> dict[str, Any]:
+    return {"Name": name, "Values": [value]}
+
+
+def _said(rules: Iterable[Rule]) -> list[dict[str, Any]]:
+    return [rule.permission() for rule in rules]
