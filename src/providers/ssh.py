@@ -26,9 +26,10 @@ StrPath = str | os.PathLike[str]
 class Host:
     """One machine. What is None is the provider's, the SSH configuration's (``config=``), or ssh's own default.
 
-    ``key``: a private key file, also for the hosts on the way. ``host_key``: the machine's public key, ``"ssh-ed25519 AAAA..."``; pinned in place of
-    known_hosts. ``jump``: ``"user@bastion:22"``, several with commas, in the order in which they are passed.
-    ``address``: by which the pool's other hosts reach it; default the one that SSH arrived at.
+    ``key``: a private key file, also for the hosts on the way. ``host_key``: the machine's public key,
+    ``"ssh-ed25519 AAAA..."``; pinned in place of known_hosts. ``jump``: ``"user@bastion:22"``, several with commas, in
+    the order in which they are passed. ``address``: by which the pool's other hosts reach it; default the one that SSH
+    arrived at.
     """
 
     name: str  # a host name, an address, or a Host of the SSH configuration
@@ -137,6 +138,10 @@ class SSH:
     def local(self) -> bool:
         return False
 
+    @property
+    def free(self) -> bool:
+        return True
+
     @asynccontextmanager
     async def open(self, pool: str, embedding: Embedding) -> AsyncIterator[SSHFleet]:  # noqa: ARG002
         fleet = SSHFleet(self, pool)
@@ -166,11 +171,12 @@ class SSHFleet:
         """As many as are free; those that are down turn out to be when they are connected to.
 
         Raises:
-            BadRequest: there never were as many as the pool needs.
+            BadRequest: there never were as many as the pool needs, or they would have to be made to measure.
             NoCapacity: none is free; for good when there are not enough that can be used, or, as long as the pool
                 has had no use of any, that answer.
         """
         hosts = self.provider.hosts
+        _refuse_what_nobody_can_choose(request)
         if request.least > len(hosts):
             raise BadRequest(f"the pool needs {request.least} nodes, and SSH(hosts=...) has {len(hosts)}")
         if not self._free:
@@ -239,6 +245,13 @@ class SSHFleet:
         total = len(self.provider.hosts)
         told = "".join(f"; {host}: {cause}" for host, cause in self._unusable.items())
         return f"all of the {total} given host{'s' if total > 1 else ''} that can be used are in use{told}"
+
+
+def _refuse_what_nobody_can_choose(request: LaunchRequest) -> None:
+    """What hosts have of accelerators, processors and memory they say themselves, when they are reached."""
+    for option in ("disk_gb", "architecture", "interconnect"):
+        if getattr(request, option):
+            raise BadRequest(f"SSH takes hosts as they are: leave {option} out, and name the hosts that have it")
 
 
 def _first_stop(host: Host) -> Address:
