@@ -10,6 +10,7 @@ from typing import Any
 
 POOL = "outrider:pool"
 OWNER = "outrider:owner"  # user@host, for people
+LAUNCH = "outrider:launch"  # the token of the call that created a machine, so that its answer may be lost
 RESERVED = ("outrider:", "aws:")
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]")  # security groups, launch templates and placement groups all take these

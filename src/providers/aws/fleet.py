@@ -1,0 +1,343 @@
+"""One pool's machines on EC2."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import anyio
+
+from ..base import Architecture, LaunchRequest, Machine, MachineEvent, MachineId
+from ..errors import NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
+from . import catalogue, images, launch, network, offers, tags, teardown
+from .errors import Failure, Refused, translate
+from .launch import Refusal, Shape, Template
+from .poller import Poller
+from .recorded import RecordedApi, is_lost
+from .seen import News, Seen
+from .shared import Shared
+from .templates import Templates
+from .userdata import LEASE
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
+
+    from .images import Ami
+    from .network import Network
+    from .offers import Offer
+    from .provider import AWS
+
+FLEET_S = 90.0  # CreateFleet answers when its machines are placed: some seconds for tens of them
+LAG_S = 15.0  # after which what was made just now is known everywhere
+AGAIN_S = 1.0
+RESEND_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Where machines of one request can be had now."""
+
+    request: LaunchRequest
+    network: Network
+    rounds: Sequence[Sequence[Offer]]
+    together: bool
+
+
+class AWSFleet:
+    """Implements `providers.base.Fleet`. `start` it, and `close` it, shielded, before its tasks are cancelled."""
+
+    def __init__(self, provider: AWS, pool: str, api: RecordedApi, tasks: TaskGroup) -> None:
+        self._provider, self._pool, self._api, self._tasks = provider, pool, api, tasks
+        self._labels = tags.tags_of(pool, dict(provider.tags))
+        self._public = provider.address == "public"
+        self._seen = Seen(public=self._public)
+        self._poller = Poller(api, pool, self._seen, self._heard)
+        self._avoid = offers.Avoid()
+        self._network = Shared(tasks, self._find_network, shielded=True)
+        self._efa_network = Shared(tasks, self._find_efa_network, shielded=True)
+        self._images: dict[tuple[Architecture | None, bool], Shared[Ami]] = {}
+        self._templates = Templates(api, pool, self._labels)
+        self._offers: dict[MachineId, Offer] = {}
+        self._to_end: set[MachineId] = set()
+        self._ending = anyio.Lock()
+        self._send_event, self._events = anyio.create_memory_object_stream[MachineEvent](math.inf)
+
+    def start(self) -> None:
+        self._tasks.start_soon(self._poller.run)
+        self._network.start()
+
+    # --- the protocol -----------------------------------------------------------------------------------------------
+
+    async def launch(self, request: LaunchRequest, count: int) -> Sequence[Machine]:
+        """One CreateFleet after another, at once, until one gives machines: what it gives, though it be fewer.
+
+        Cancelled, it ends after the call that is under way.
+
+        Raises:
+            ProviderError: nothing was created; of all that was tried, what says most.
+        """
+        plan = await self._plan(request)
+        failed: list[ProviderError] = []
+        for chosen in plan.rounds:
+            machines = await self._take(plan, chosen, count, failed)
+            if machines:
+                return machines
+            if any(isinstance(error, NotAuthorized) for error in failed):
+                break
+        raise launch.most_telling(failed)
+
+    async def terminate(self, ids: Sequence[MachineId]) -> None:
+        """Callers at the same time share their calls. Those of other pools, and unknown ones, are left alone.
+
+        Raises:
+            ProviderError: EC2 refused, or did not confirm within `teardown.CONFIRM_S`.
+        """
+        mine = self._seen.ending(ids)
+        if not mine:
+            return
+        await self._end(mine)
+        sent_at = anyio.current_time()
+        with anyio.move_on_after(teardown.CONFIRM_S):
+            while any(map(self._seen.has, mine)):
+                await self._poller.answer()
+                if anyio.current_time() >= sent_at + RESEND_S:  # it was not known everywhere
+                    await self._end(self._seen.still_on(mine))
+                    sent_at = anyio.current_time()
+            return
+        left = ", ".join(each for each in mine if self._seen.has(each))
+        raise ProviderError(f"EC2 has not confirmed the end of {left}: it is asked again", retry_after_s=5.0)
+
+    def unusable(self, machine: MachineId, cause: str, *, for_good: bool = True) -> None:
+        pass  # the next one is another
+
+    async def events(self) -> AsyncIterator[MachineEvent]:
+        async for event in self._events:
+            yield event
+
+    async def close(self) -> None:
+        """End everything of the pool and return when EC2 confirms it.
+
+        Raises:
+            ProviderError: machines may be left; says which, and what to do.
+        """
+        self._send_event.close()
+        await self._network.ended()
+        await self._efa_network.ended()
+        if not self._api.made:
+            return
+        known, unsure_s = self._seen.machines, self._seen.unsure_for(anyio.current_time())
+        try:
+            await teardown.sweep(self._api, self._pool, journal=self._api.journal, known=known, unsure_s=unsure_s)
+        except ProviderError:
+            if teardown.FLEET in self._api.made:
+                raise
+            # Where no machine was asked for, what is left costs nothing, and whoever closes has heard of the trouble.
+            # The journal knows of it, so that `outrider gc` removes it.
+
+    # --- what a launch needs ----------------------------------------------------------------------------------------
+
+    async def _plan(self, request: LaunchRequest) -> _Plan:
+        """All of it is found at once."""
+        provider, given = self._provider, self._provider.ami is not None
+        gpu = request.accelerator is not None
+        if given:
+            image = await self._image(None, gpu=gpu).get()
+            if request.architecture is None:
+                request = replace(request, architecture=image.architecture)
+        else:
+            for architecture in (request.architecture,) if request.architecture else ("x86_64", "arm64"):
+                self._image(architecture, gpu=gpu).start()
+        types = provider.instance_types
+        stock = Shared(self._tasks, lambda: catalogue.load(self._api, request, instance_types=types))
+        stock.start()
+        place, there = await self._network.get(), await stock.get()
+        together = launch.is_together(request)
+        now = anyio.current_time()
+        rounds = offers.choose(
+            request, there, self._avoid, now, instance_types=types, zones=place.subnets.keys(), together=together
+        )
+        if together:
+            known = [self._offers[machine] for machine in self._seen.machines]
+            rounds = launch.in_one_place(rounds, {(offer.type.name, offer.zone) for offer in known})
+        return _Plan(request, place, rounds, together)
+
+    async def _find_network(self, *, efa: bool = False) -> Network:
+        provider = self._provider
+        return await network.prepare(
+            self._api,
+            self._pool,
+            self._labels,
+            vpc=provider.vpc,
+            subnets=provider.subnets,
+            zones=provider.zones,
+            security_groups=provider.security_groups,
+            address=provider.address,
+            ssh_from=provider.ssh_from,
+            efa=efa,
+        )
+
+    async def _find_efa_network(self) -> Network:
+        return await self._find_network(efa=True)
+
+    def _image(self, architecture: Architecture | None, *, gpu: bool) -> Shared[Ami]:
+        """``architecture`` None: the one image that the user gave."""
+
+        async def find() -> Ami:
+            given = self._provider
+            return await images.find(
+                self._api, architecture=architecture, accelerator=gpu, ami=given.ami, user=given.user
+            )
+
+        return self._images.setdefault((architecture, gpu), Shared(self._tasks, find))
+
+    async def _shape(self, plan: _Plan, offer: Offer) -> Shape:
+        request, provider = plan.request, self._provider
+        architecture = None if provider.ami is not None else offer.type.architecture
+        cards = launch.cards(offer, together=plan.together, public=self._public)
+        place = await self._efa_network.get() if cards else plan.network
+        return Shape(
+            ami=await self._image(architecture, gpu=request.accelerator is not None).get(),
+            market=offer.market,
+            disk_gb=request.disk_gb,
+            client_key=request.client_key,
+            lease_s=request.lease_s,
+            max_lifetime_s=request.max_lifetime_s,
+            groups=provider.security_groups or (place.group,),
+            public=self._public,
+            profile=provider.instance_profile or "",
+            cluster=await self._templates.cluster() if plan.together else "",
+            cards=cards,
+        )
+
+    # --- one CreateFleet --------------------------------------------------------------------------------------------
+
+    async def _take(
+        self, plan: _Plan, chosen: Sequence[Offer], count: int, failed: list[ProviderError]
+    ) -> list[Machine]:
+        """Machines of these offers; why there are none, or fewer, is added to ``failed``.
+
+        Raises:
+            ProviderError: it makes no difference which offers are asked for.
+        """
+        began = anyio.current_time()
+        while True:
+            shapes = {offer: await self._shape(plan, offer) for offer in chosen}
+            templates = {shape: await self._templates.of(shape) for shape in dict.fromkeys(shapes.values())}
+            machines: list[Machine] = []
+            errors: list[ProviderError] = []
+            try:
+                of = {offer: templates[shape] for offer, shape in shapes.items()}
+                machines, refusals = await self._create(plan, of, count)
+                errors = [self._refused(refusal) for refusal in refusals]
+            except (NoCapacity, QuotaExceeded) as error:
+                self._avoid_all(chosen, error)
+                errors = [error]
+            except ProviderError as error:
+                if not launch.is_unknown_yet(error):
+                    raise
+                errors = [error]
+            lasted_s = anyio.current_time() - began
+            if machines or lasted_s >= LAG_S or not any(map(launch.is_unknown_yet, errors)):
+                failed += errors
+                return machines
+            if lasted_s >= LAG_S / 3:  # then somebody has deleted it
+                self._templates.forget(templates.values())
+            await anyio.sleep(AGAIN_S)
+
+    async def _create(
+        self, plan: _Plan, of: dict[Offer, Template], count: int
+    ) -> tuple[list[Machine], Sequence[Refusal]]:
+        """Once asked for, machines are known here, whoever waits for them."""
+        token, chosen, subnets = uuid4().hex, list(of), plan.network.subnets
+        lots = [(each, [offer for offer in chosen if of[offer] is each]) for each in dict.fromkeys(of.values())]
+        said = launch.fleet(
+            lots, count, token=token, subnets=subnets, labels=self._labels, max_usd=plan.request.max_hourly_cost
+        )
+        machines: list[Machine] = []
+        with anyio.CancelScope(shield=True):
+            try:
+                answer = await self._api.call("create_fleet", timeout_s=FLEET_S, **said)
+                if not (answer.get("Instances") or answer.get("Errors")):
+                    answer = await self._read_again(answer["FleetId"])
+            except BaseException as error:
+                if not isinstance(error, ProviderError) or is_lost(error):
+                    self._seen.launch_lost(token, anyio.current_time())
+                    self._poller.begun()
+                raise
+            heard = launch.read(answer, chosen, subnets)
+            machines = self._made(heard.machines, of)
+        return machines, heard.refusals
+
+    async def _read_again(self, fleet: str) -> dict[str, Any]:
+        """A CreateFleet that is repeated with its token tells which fleet it was, and perhaps not what came of it."""
+        answer = await self._api.call("describe_fleets", lag_s=LAG_S, FleetIds=[fleet])
+        for found in answer.get("Fleets") or ():
+            if found.get("Instances") or found.get("Errors"):
+                return dict(found)
+        raise Refused(f"EC2 does not say which machines {fleet} has", retry_after_s=AGAIN_S, code="TimedOut")
+
+    def _made(self, machines: Sequence[tuple[MachineId, Offer]], of: dict[Offer, Template]) -> list[Machine]:
+        now = anyio.current_time()
+        notices = ("aws", "aws-rebalance") if self._provider.rebalance else ("aws",)
+        made: list[Machine] = []
+        for name, offer in machines:
+            machine = launch.machine(name, offer, of[offer], notices=notices, lease=LEASE)
+            self._seen.created(machine, of[offer].shape.ami.user, now)
+            self._offers[name] = offer
+            self._avoid.worked(offer)
+            made.append(machine)
+        if made:
+            self._poller.begun()
+        return made
+
+    def _refused(self, refusal: Refusal) -> ProviderError:
+        one = refusal.offers[0]
+        error = translate(
+            Failure(
+                code=refusal.code,
+                message=refusal.message,
+                operation="CreateFleet",
+                region=self._api.region,
+                instance_type=" or ".join(dict.fromkeys(offer.type.name for offer in refusal.offers)),
+                zone=one.zone if len(refusal.offers) == 1 else "",
+                spot=one.market == "spot",
+            )
+        )
+        self._avoid_all(refusal.offers, error)
+        return error
+
+    def _avoid_all(self, refused: Sequence[Offer], error: ProviderError) -> None:
+        if isinstance(error, NoCapacity | QuotaExceeded) or error.code in offers.LASTING:
+            for offer in refused:
+                self._avoid.failed(offer, error.code, anyio.current_time())
+
+    # --- what becomes of them ---------------------------------------------------------------------------------------
+
+    def _heard(self, news: News) -> None:
+        for event in news.events:
+            self._send_event.send_nowait(event)
+        for machine in news.interrupted:
+            if machine in self._offers:
+                offer = self._offers[machine]
+                self._avoid.interrupted(offer.type.name, offer.zone, anyio.current_time())
+
+    async def _end(self, machines: Sequence[MachineId]) -> None:
+        """Whoever comes while a call is under way has its machines sent with the next one.
+
+        Raises:
+            ProviderError: then they are sent again with the next one.
+        """
+        self._to_end.update(machines)
+        async with self._ending:
+            batch, self._to_end = self._to_end, set()
+            try:
+                if batch:
+                    changes = await teardown.end(self._api, sorted(batch))
+                    self._heard(self._seen.told(changes, anyio.current_time()))
+            except BaseException:
+                self._to_end |= batch
+                raise
+        self._poller.begun()

@@ -1,0 +1,283 @@
+"""What EC2 is asked for a launch, and what its answer means. Pure.
+
+A launch is one launch template (what every machine is like) and one CreateFleet of type instant (how many, and which of
+several types and zones will do): EC2 itself looks where there is room, and answers with machines and with what it could
+not have. Templates of equal `Shape` are one.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..base import LaunchRequest, Machine, MachineId
+from ..errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
+from . import tags
+
+if TYPE_CHECKING:
+    from .images import Ami
+    from .offers import Offer
+
+Market = Literal["spot", "on-demand"]
+
+HOURS_PER_MONTH = 730.0
+GP3_GB_MONTH_USD = 0.08  # "Amazon EBS pricing", us-east-1; elsewhere up to a half more
+IPV4_HOUR_USD = 0.005  # "Amazon VPC pricing", every region
+MACHINES_ALIKE = "1"  # a template has one version: what is different is another template
+
+_GRAVITY: tuple[type[ProviderError], ...] = (NotAuthorized, QuotaExceeded, NoCapacity, BadRequest, ProviderError)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a launch template says, but for the first host key of its machines."""
+
+    ami: Ami
+    market: Market
+    disk_gb: int
+    client_key: str
+    lease_s: float
+    max_lifetime_s: float | None
+    groups: tuple[str, ...]  # security groups
+    public: bool
+    profile: str = ""  # an instance profile's name or ARN
+    cluster: str = ""  # a placement group's name
+    cards: int = 0  # network cards with an EFA interface; 0: one ordinary interface
+
+    @property
+    def volume_gb(self) -> int:
+        return max(self.ami.root_gb, self.disk_gb)
+
+    @property
+    def hourly_usd(self) -> float:
+        """What comes on top of the machine itself."""
+        return self.volume_gb * GP3_GB_MONTH_USD / HOURS_PER_MONTH + (IPV4_HOUR_USD if self.public else 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A launch template that exists."""
+
+    id: str
+    shape: Shape
+    host_key: str  # the public half of what its machines start with
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What EC2 could not give, of which offers, in its own words."""
+
+    offers: tuple[Offer, ...]
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    machines: tuple[tuple[MachineId, Offer], ...]
+    refusals: tuple[Refusal, ...]
+
+
+# --- where ------------------------------------------------------------------------------------------------------------
+
+
+def is_together(request: LaunchRequest) -> bool:
+    """Whether the machines belong side by side: where they ask for EFA, or are several of several devices each."""
+    several = request.accelerator is not None and request.accelerator.count > 1
+    return request.interconnect == "efa" or (several and request.nodes > 1)
+
+
+def cards(offer: Offer, *, together: bool, public: bool) -> int:
+    """EFA interfaces of such a machine: one for each network card that takes one. ``together``: see `is_together`.
+
+    EC2 gives no public address to a machine with several interfaces ("Assign a public IPv4 address at launch"), so
+    there it is one: all of them need ``address="private"``.
+    """
+    if not (together and offer.type.efa):
+        return 0
+    return 1 if public else max(1, offer.type.efa_interfaces)
+
+
+def in_one_place(rounds: Sequence[Sequence[Offer]], living: Collection[tuple[str, str]]) -> list[list[Offer]]:
+    """For machines side by side: a placement group is in one zone, and the same type in all of it works best.
+
+    ``living``: types and zones of the group's machines; where there are any, the others join them.
+
+    Raises:
+        NoCapacity: they are where nothing is offered now.
+    """
+    offers = [offer for offers in rounds for offer in offers]
+    zones = {zone for _, zone in living}
+    there = [offer for offer in offers if not zones or offer.zone in zones]
+    if not there:
+        raise NoCapacity(
+            f"the pool's other machines are in {', '.join(sorted(zones))}, and nothing is to be had there now",
+            retry_after_s=10.0,
+        )
+    there.sort(key=lambda offer: (offer.type.name, offer.zone) not in living)
+    return [[offer] for offer in there]
+
+
+# --- what is asked ----------------------------------------------------------------------------------------------------
+
+
+def template(shape: Shape, *, name: str, token: str, user_data: str, labels: Mapping[str, str]) -> dict[str, Any]:
+    """CreateLaunchTemplate's parameters."""
+    kinds = ["instance", "volume", "network-interface"]
+    if shape.market == "spot":
+        kinds.append("spot-instances-request")  # there is none on demand, and EC2 refuses to tag what there is not
+    said: dict[str, Any] = {
+        "ImageId": shape.ami.id,
+        "UserData": b64encode(user_data.encode()).decode(),
+        "InstanceInitiatedShutdownBehavior": "terminate",
+        "MetadataOptions": {
+            "HttpEndpoint": "enabled",
+            "HttpTokens": "required",
+            "HttpPutResponseHopLimit": 1,
+            "InstanceMetadataTags": "disabled",
+        },
+        "BlockDeviceMappings": [{"DeviceName": shape.ami.root_device, "Ebs": _volume(shape)}],
+        "NetworkInterfaces": _interfaces(shape),
+        "TagSpecifications": [tags.specification(kind, labels) for kind in kinds],
+    }
+    if shape.profile:
+        said["IamInstanceProfile"] = {"Arn" if shape.profile.startswith("arn:") else "Name": shape.profile}
+    if shape.cluster:
+        said["Placement"] = {"GroupName": shape.cluster}
+    return {
+        "LaunchTemplateName": name,
+        "ClientToken": token,
+        "LaunchTemplateData": said,
+        "TagSpecifications": [tags.specification("launch-template", labels)],
+    }
+
+
+def _volume(shape: Shape) -> dict[str, Any]:
+    return {"VolumeType": "gp3", "VolumeSize": shape.volume_gb, "Encrypted": True, "DeleteOnTermination": True}
+
+
+def _interfaces(shape: Shape) -> list[dict[str, Any]]:
+    first: dict[str, Any] = {"DeviceIndex": 0, "Groups": list(shape.groups), "DeleteOnTermination": True}
+    if shape.cards <= 1:  # with several, EC2 refuses to be told
+        first["AssociatePublicIpAddress"] = shape.public
+    if not shape.cards:
+        return [first]
+    first |= {"InterfaceType": "efa", "NetworkCardIndex": 0}
+    return [first, *(first | {"DeviceIndex": 1, "NetworkCardIndex": card} for card in range(1, shape.cards))]
+
+
+def fleet(
+    lots: Sequence[tuple[Template, Sequence[Offer]]],
+    count: int,
+    *,
+    token: str,
+    subnets: Mapping[str, str],
+    labels: Mapping[str, str],
+    max_usd: float | None,
+) -> dict[str, Any]:
+    """CreateFleet's parameters: up to ``count`` machines, of any of the offers, all of one market.
+
+    ``subnets``: by zone. ``max_usd``: an hour and machine, also later on: EC2 interrupts a spot machine above it.
+    """
+    market = lots[0][0].shape.market
+    labels = {**labels, tags.LAUNCH: token}
+
+    def override(offer: Offer) -> dict[str, Any]:
+        price = {"MaxPrice": f"{max_usd:.6f}"} if max_usd is not None and market == "spot" else {}
+        return {"InstanceType": offer.type.name, "SubnetId": subnets[offer.zone], **price}
+
+    how = {"AllocationStrategy": "price-capacity-optimized", "InstanceInterruptionBehavior": "terminate"}
+    return {
+        "Type": "instant",
+        "ClientToken": token,
+        "LaunchTemplateConfigs": [
+            {
+                "LaunchTemplateSpecification": {"LaunchTemplateId": of.id, "Version": MACHINES_ALIKE},
+                "Overrides": [override(offer) for offer in offers],
+            }
+            for of, offers in lots
+        ],
+        "TargetCapacitySpecification": {"TotalTargetCapacity": count, "DefaultTargetCapacityType": market},
+        "TagSpecifications": [tags.specification(kind, labels) for kind in ("fleet", "instance", "volume")],
+        **({"SpotOptions": how} if market == "spot" else {"OnDemandOptions": {"AllocationStrategy": "lowest-price"}}),
+    }
+
+
+# --- what is answered -------------------------------------------------------------------------------------------------
+
+
+def read(answer: Mapping[str, Any], offers: Sequence[Offer], subnets: Mapping[str, str]) -> Answer:
+    """CreateFleet's answer, or an entry of DescribeFleets, to a request for these offers."""
+    machines = [
+        (MachineId(machine), _which(group, offers, subnets)[0])
+        for group in answer.get("Instances") or ()
+        for machine in group.get("InstanceIds", ())
+    ]
+    refusals = [
+        Refusal(_which(error, offers, subnets), error.get("ErrorCode", ""), error.get("ErrorMessage", ""))
+        for error in answer.get("Errors") or ()
+    ]
+    return Answer(tuple(machines), tuple(refusals))
+
+
+def is_unknown_yet(error: ProviderError) -> bool:
+    """It speaks of something that was made just now: EC2 does not know it everywhere yet."""
+    ours = ("InvalidGroup.", "InvalidLaunchTemplate", "InvalidPlacementGroup.", "InvalidSecurityGroupID.")
+    return error.code.startswith(ours)
+
+
+def _which(part: Mapping[str, Any], offers: Sequence[Offer], subnets: Mapping[str, str]) -> tuple[Offer, ...]:
+    """The offers that this part of the answer is about: all of them where it names none."""
+    override = (part.get("LaunchTemplateAndOverrides") or {}).get("Overrides") or {}
+    kind = part.get("InstanceType") or override.get("InstanceType")
+    subnet = part.get("SubnetId") or override.get("SubnetId")
+    zone = part.get("AvailabilityZone") or override.get("AvailabilityZone")
+    fits = [
+        offer
+        for offer in offers
+        if kind in (None, offer.type.name) and subnet in (None, subnets[offer.zone]) and zone in (None, offer.zone)
+    ]
+    return tuple(fits or offers)
+
+
+def most_telling(errors: Sequence[ProviderError]) -> ProviderError:
+    """Of what went wrong, what its reader can do something about; the rest is told beside it.
+
+    A quota comes before missing capacity. As long as one of them may pass, trying again is of use.
+    """
+    kinds = {_gravity(error): error for error in reversed(errors)}  # the first of each kind
+    worst, *others = [kinds[gravity] for gravity in sorted(kinds)]
+    again = [error.retry_after_s for error in errors if error.retry_after_s is not None]
+    also = "".join(f"; also: {other}" for other in others)
+    retry_after_s = None if isinstance(worst, NotAuthorized) else min(again, default=None)
+    return type(worst)(f"{worst}{also}", retry_after_s=retry_after_s, code=worst.code)
+
+
+def _gravity(error: ProviderError) -> int:
+    return next(place for place, kind in enumerate(_GRAVITY) if isinstance(error, kind))
+
+
+def machine(name: MachineId, offer: Offer, of: Template, *, notices: tuple[str, ...], lease: str) -> Machine:
+    """As it is known before it has an address."""
+    shape = of.shape
+    facts = {
+        "type": offer.type.name,
+        "zone": offer.zone,
+        "market": offer.market,
+        "price": f"{offer.hourly_usd:.4f} USD/h",
+        "image": shape.ami.id,
+    }
+    if shape.cards:
+        facts["efa"] = f"{shape.cards} of {max(1, offer.type.efa_interfaces)} interfaces"
+    return Machine(
+        id=name,
+        address=None,
+        host_key=of.host_key,
+        rotate_host_key=True,
+        notices=notices,
+        lease=lease,
+        hourly_cost=offer.hourly_usd + shape.hourly_usd,
+        facts=facts,
+    )

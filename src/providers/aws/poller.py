@@ -1,0 +1,75 @@
+"""One DescribeInstances for a whole pool, often while something is about to change; `seen` decides what is news."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Never
+
+import anyio
+
+from ..errors import ProviderError
+from . import teardown
+from .api import Api
+from .seen import News, Seen, pause_s, sights
+
+SOON_S = 0.25  # after something was begun
+
+
+class Poller:
+    """Asks EC2 about a pool's machines while there are any, and ends those that nobody will use."""
+
+    def __init__(self, api: Api, pool: str, seen: Seen, tell: Callable[[News], None]) -> None:
+        self._api, self._pool, self._seen, self._tell = api, pool, seen, tell
+        self._next_at = 0.0
+        self._asked = 0  # since something was begun
+        self._failures = 0  # in a row
+        self._begun = anyio.Event()
+        self._answered = anyio.Event()
+
+    async def run(self) -> Never:
+        while True:
+            await self._due()
+            await self._ask()
+            now = anyio.current_time()
+            self._next_at = now + pause_s(busy=self._seen.busy, asked=self._asked, failures=self._failures)
+
+    def begun(self) -> None:
+        """Something will change soon."""
+        self._asked = 0
+        if not self._failures:
+            self._next_at = min(self._next_at, anyio.current_time() + SOON_S)
+        self._begun.set()
+
+    async def answer(self) -> None:
+        """Wait until EC2 has answered once more."""
+        await self._answered.wait()
+
+    async def _due(self) -> None:
+        """Wait until it is time to ask."""
+        while True:
+            self._begun = anyio.Event()
+            left_s = self._next_at - anyio.current_time()
+            self._seen.forget_lost(anyio.current_time())
+            if self._seen.idle:
+                await self._begun.wait()
+            elif left_s <= 0:
+                return
+            else:
+                with anyio.move_on_after(left_s):
+                    await self._begun.wait()
+
+    async def _ask(self) -> None:
+        asked_at = anyio.current_time()
+        try:
+            instances = await teardown.instances_of(self._api, self._pool)
+            news = self._seen.answered(sights(instances, self._pool), asked_at, anyio.current_time())
+            self._tell(news)
+            if news.unwanted:
+                self._tell(self._seen.told(await teardown.end(self._api, news.unwanted), anyio.current_time()))
+        except ProviderError:  # the next one may be better; who waits for something has a deadline of its own
+            self._failures += 1
+            return
+        self._asked += 1
+        self._failures = 0
+        self._answered.set()
+        self._answered = anyio.Event()

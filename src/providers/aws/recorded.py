@@ -1,0 +1,106 @@
+"""An `Api` that writes down what it is about to create, before it asks for it.
+
+RECORDED-1: no create call leaves this process before its intent is on the disk.
+RECORDED-2: an intent without an outcome is one whose answer never came: something may exist that nobody was told of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+from uuid import uuid4
+
+import anyio
+import anyio.to_thread
+
+from ..errors import ProviderError
+from ..journal import Intent, Journal, JournalError
+from .api import Api, Service
+from .errors import Refused
+from .teardown import FLEET, place_of
+
+
+def machines_in(answer: Mapping[str, Any]) -> list[str]:
+    """CreateFleet's, or those of an entry of DescribeFleets."""
+    return [machine for group in answer.get("Instances") or () for machine in group.get("InstanceIds") or ()]
+
+
+_MAKES: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], list[str]]]] = {
+    "create_fleet": (FLEET, machines_in),
+    "create_launch_template": ("launch-template", lambda answer: [answer["LaunchTemplate"]["LaunchTemplateName"]]),
+    "create_placement_group": ("placement-group", lambda answer: [answer["PlacementGroup"]["GroupName"]]),
+    "create_security_group": ("security-group", lambda answer: [answer["GroupId"]]),
+}
+
+
+class RecordedApi(Api):
+    """Open as an `Api`, then `record` into a journal: until then it creates nothing."""
+
+    journal: Journal | None = None
+    pool = ""
+    made = frozenset[str]()  # kinds of what may have been created
+
+    def record(self, journal: Journal, pool: str) -> None:
+        self.journal, self.pool = journal, pool
+
+    async def call(
+        self,
+        operation: str,
+        /,
+        *,
+        service: Service = "ec2",
+        timeout_s: float = 30.0,
+        idempotent: bool | None = None,
+        lag_s: float = 0.0,
+        **parameters: Any,
+    ) -> dict[str, Any]:
+        """As `Api.call`; a create is shielded from cancellation and written down.
+
+        Raises:
+            JournalError: it could not be written down, so nothing was created.
+            ProviderError: as `Api.call` does.
+        """
+
+        async def ask() -> dict[str, Any]:
+            return await Api.call(
+                self,
+                operation,
+                service=service,
+                timeout_s=timeout_s,
+                idempotent=idempotent,
+                lag_s=lag_s,
+                **parameters,
+            )
+
+        if not operation.startswith("create_"):
+            return await ask()
+        kind, ids_in = _MAKES[operation]
+        answer: dict[str, Any] = {}
+        with anyio.CancelScope(shield=True):
+            intent = await self._intend(kind, str(parameters.get("ClientToken") or uuid4().hex))
+            try:
+                answer = await ask()
+            except ProviderError as error:
+                if not is_lost(error):
+                    await self._happened(intent, [])
+                raise
+            await self._happened(intent, ids_in(answer))
+        return answer
+
+    async def _intend(self, kind: str, token: str) -> Intent:
+        assert self.journal is not None
+        intent = await anyio.to_thread.run_sync(self.journal.intend, self.pool, kind, token, place_of(self))
+        self.made |= {kind}
+        return intent
+
+    async def _happened(self, intent: Intent, ids: list[str]) -> None:
+        assert self.journal is not None
+        try:
+            await anyio.to_thread.run_sync(self.journal.happened, intent, ids)
+        except JournalError:
+            pass  # the intent is there, and the tags find what it made
+
+
+def is_lost(error: ProviderError) -> bool:
+    """Whether the call may have been carried out all the same: what AWS refuses it says."""
+    return isinstance(error, Refused) and error.retry_after_s is not None

@@ -1,0 +1,266 @@
+"""What DescribeInstances has shown of a pool's machines, and what of it is news. Pure: answers and the time come in.
+
+EC2 is eventually consistent: an answer may miss a machine that was just created, and may be older than the one before.
+
+SEEN-1: a machine is reachable at most once, and gone at most once, and nothing is told of it afterwards.
+SEEN-2: what an older answer says changes nothing: states only go forward.
+SEEN-3: a machine that is missing is gone only when it was neither created nor seen for `GRACE_S`.
+SEEN-4: of a machine that the pool itself is ending nothing is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from ..base import Address, Machine, MachineGone, MachineId, MachineReachable
+from . import tags
+
+SSH_PORT = 22
+GRACE_S = 60.0  # "Eventual consistency in the Amazon EC2 API" says seconds, and to back off up to a few minutes
+
+State = Literal["pending", "running", "stopping", "stopped", "shutting-down", "terminated"]
+_STEPS: dict[State, int] = {
+    "pending": 0,
+    "running": 1,
+    "stopping": 2,
+    "stopped": 3,
+    "shutting-down": 4,
+    "terminated": 5,
+}
+
+# "StateReason" in the EC2 API Reference, and "Troubleshoot instance launch issues" in the EC2 user guide
+_CAUSES = {
+    "Server.SpotInstanceTermination": "spot interruption",
+    "Server.SpotInstanceShutdown": "spot interruption",
+    "Server.InsufficientInstanceCapacity": "EC2 had no capacity to start it after all",
+    "Server.InternalError": "EC2 failed to start it",
+    "Server.ScheduledStop": "EC2 retired its host",
+    "Client.InstanceInitiatedShutdown": "powered itself off: its lease ran out or its task shut it down",
+    "Client.InstanceTerminated": "somebody else terminated it",
+    "Client.InternalError": "it could not start; may the account use the key that encrypts its volume?",
+    "Client.UserInitiatedShutdown": "somebody else terminated it",
+    "Client.UserInitiatedHibernate": "somebody else stopped it",
+    "Client.VolumeLimitExceeded": "the account's limit for EBS volumes is reached",
+}
+_INTERRUPTIONS = frozenset({
+    "Server.SpotInstanceTermination", "Server.SpotInstanceShutdown", "Server.InsufficientInstanceCapacity"
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """One instance in one answer."""
+
+    id: MachineId
+    state: State
+    public: str = ""
+    private: str = ""
+    reason: str = ""  # a code, or empty
+    message: str = ""
+    launch: str = ""  # the token of the call that created it
+
+    @property
+    def step(self) -> int:
+        return _STEPS[self.state]
+
+    @property
+    def ends(self) -> bool:
+        """EC2 is taking it away; a stopped one is still there, and has to be paid for in part."""
+        return self.step >= _STEPS["shutting-down"]
+
+
+@dataclass(slots=True)
+class News:
+    """What one answer changed."""
+
+    events: list[MachineReachable | MachineGone] = field(default_factory=list)
+    interrupted: list[MachineId] = field(default_factory=list)  # EC2 took them: not from there again, for now
+    unwanted: list[MachineId] = field(default_factory=list)  # they exist and nobody will use them: end them
+
+
+@dataclass(slots=True)
+class _Known:
+    machine: Machine
+    user: str
+    seen_at: float  # created, at first
+    step: int = 0
+    reachable: bool = False
+    gone: bool = False  # said so
+    ending: bool = False  # by the pool's own wish
+
+
+class Seen:
+    """The book of one pool. ``public``: machines are reached at their public addresses."""
+
+    def __init__(self, *, public: bool) -> None:
+        self._public = public
+        self._known: dict[MachineId, _Known] = {}
+        self._ended: set[MachineId] = set()  # confirmed; an older answer may still show them
+        self._lost_launches: dict[str, float] = {}  # calls whose answer never came, and when they were given up
+
+    # --- what the pool does -----------------------------------------------------------------------------------------
+
+    def created(self, machine: Machine, user: str, now: float) -> None:
+        """It has no address yet; ``user`` is who may log in there."""
+        self._known[machine.id] = _Known(machine, user, now)
+
+    def launch_lost(self, token: str, now: float) -> None:
+        """Machines of this call may exist, and nobody knows their names yet."""
+        self._lost_launches[token] = now
+
+    def ending(self, machines: Iterable[MachineId]) -> list[MachineId]:
+        """The pool ends these. Returns those that are its own and not known to have ended."""
+        mine = [machine for machine in machines if machine in self._known]
+        for machine in mine:
+            self._known[machine].ending = True
+        return mine
+
+    # --- what EC2 says ----------------------------------------------------------------------------------------------
+
+    def answered(self, sights: Sequence[Sight], asked_at: float, now: float) -> News:
+        """A whole answer of DescribeInstances for the pool, asked for at ``asked_at``."""
+        news = News()
+        for sight in sights:
+            self._see(sight, now, news)
+        shown = {sight.id for sight in sights}
+        for machine in [each for each in self._known if each not in shown]:
+            self._miss(machine, asked_at, news)
+        return news
+
+    def told(self, sights: Sequence[Sight], now: float) -> News:
+        """What another call said of some machines: nothing follows for the rest."""
+        news = News()
+        for sight in sights:
+            self._see(sight, now, news)
+        return news
+
+    # --- what can be asked ------------------------------------------------------------------------------------------
+
+    @property
+    def machines(self) -> list[MachineId]:
+        """Those that are not confirmed to have ended."""
+        return list(self._known)
+
+    @property
+    def idle(self) -> bool:
+        """There is nothing to ask about."""
+        return not self._known and not self._lost_launches
+
+    @property
+    def busy(self) -> bool:
+        """Something is about to change."""
+        return bool(self._lost_launches) or any(
+            known.ending or known.gone or not known.reachable for known in self._known.values()
+        )
+
+    def has(self, machine: MachineId) -> bool:
+        return machine in self._known
+
+    def still_on(self, machines: Iterable[MachineId]) -> list[MachineId]:
+        """Of these, those that EC2 has not begun to take away."""
+        return [each for each in machines if each in self._known and self._known[each].step < _STEPS["shutting-down"]]
+
+    def unsure_for(self, now: float) -> float:
+        """Seconds until machines of a call whose answer was lost would have been seen."""
+        return max((at + GRACE_S - now for at in self._lost_launches.values()), default=0.0)
+
+    def forget_lost(self, now: float) -> None:
+        """Calls whose machines would have been seen by now."""
+        self._lost_launches = {token: at for token, at in self._lost_launches.items() if now - at < GRACE_S}
+
+    # --- rules ------------------------------------------------------------------------------------------------------
+
+    def _see(self, sight: Sight, now: float, news: News) -> None:
+        known = self._known.get(sight.id)
+        if known is None:
+            if sight.launch in self._lost_launches and not sight.ends and sight.id not in self._ended:
+                news.unwanted.append(sight.id)
+            return
+        known.seen_at = now
+        if sight.step < known.step:  # SEEN-2
+            return
+        known.step = sight.step
+        if sight.step >= _STEPS["stopping"]:
+            self._goes(known, sight, news)
+        elif sight.state == "running" and not (known.reachable or known.gone):
+            self._address(known, sight, news)
+        if sight.state == "terminated":
+            self._end(sight.id)
+
+    def _address(self, known: _Known, sight: Sight, news: News) -> None:
+        host = sight.public if self._public else sight.private
+        if not host:
+            return
+        known.reachable = True
+        address = Address(host, SSH_PORT, user=known.user)
+        known.machine = replace(known.machine, address=address, private_address=sight.private)
+        if not known.ending:
+            news.events.append(MachineReachable(known.machine))
+
+    def _goes(self, known: _Known, sight: Sight, news: News) -> None:
+        if not known.gone:
+            known.gone = True
+            if sight.reason in _INTERRUPTIONS:
+                news.interrupted.append(sight.id)
+            if not known.ending:  # SEEN-4
+                news.events.append(MachineGone(sight.id, cause(sight)))
+        if not sight.ends and not known.ending:
+            news.unwanted.append(sight.id)  # stopped, it still costs its volume
+
+    def _miss(self, machine: MachineId, asked_at: float, news: News) -> None:
+        known = self._known[machine]
+        if asked_at - known.seen_at < GRACE_S:  # SEEN-3
+            return
+        if not (known.gone or known.ending):
+            news.events.append(MachineGone(machine, "EC2 does not know it any more"))
+        self._end(machine)
+
+    def _end(self, machine: MachineId) -> None:
+        del self._known[machine]
+        self._ended.add(machine)
+
+
+def cause(sight: Sight) -> str:
+    """Why it ended, in words."""
+    known = _CAUSES.get(sight.reason)
+    if known is not None and sight.state in {"stopping", "stopped"}:
+        return known.replace("terminated", "stopped")
+    return known or sight.message or sight.reason or f"EC2 says that it is {sight.state}, and not why"
+
+
+def sights(instances: Iterable[Mapping[str, Any]], pool: str) -> list[Sight]:
+    """Of what a describe call gave, the pool's own: a filter's wildcards may have matched others."""
+    return [sight(instance) for instance in instances if tags.is_of(pool, instance)]
+
+
+def sight(instance: Mapping[str, Any]) -> Sight:
+    """Of an instance as DescribeInstances shows it."""
+    reason = instance.get("StateReason") or {}
+    return Sight(
+        id=MachineId(instance["InstanceId"]),
+        state=instance["State"]["Name"],
+        public=instance.get("PublicIpAddress") or "",
+        private=instance.get("PrivateIpAddress") or "",
+        reason=reason.get("Code") or "",
+        message=reason.get("Message") or "",
+        launch=tags.told(instance).get(tags.LAUNCH, ""),
+    )
+
+
+def change(instance: Mapping[str, Any]) -> Sight:
+    """Of an instance as TerminateInstances answers."""
+    return Sight(MachineId(instance["InstanceId"]), instance["CurrentState"]["Name"])
+
+
+def pause_s(*, busy: bool, asked: int, failures: int) -> float:
+    """Until the next question: ``asked`` since something began, ``failures`` in a row.
+
+    Quick at first, because what a machine's owner waits for is its first second; then steady.
+    """
+    if failures:
+        return min(30.0, 2.0 ** min(failures - 1, 10))
+    if not busy:
+        return 5.0
+    return min(1.0, 0.25 * 2.0 ** min(asked, 2))

@@ -1,0 +1,75 @@
+"""A result that is made once, in the background, and awaited by whoever needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import anyio
+
+from ..errors import ProviderError
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
+
+T = TypeVar("T")
+
+
+class _Try(Generic[T]):
+    def __init__(self) -> None:
+        self.done = anyio.Event()
+        self.results: list[T] = []
+        self.error: BaseException | None = None
+
+
+class Shared(Generic[T]):
+    """What ``make`` returns. ``shielded``: it creates something, so it is never cut off in the middle.
+
+    An error that may pass is told once to those who wait; who asks after that has it made again.
+    """
+
+    def __init__(self, tasks: TaskGroup, make: Callable[[], Awaitable[T]], *, shielded: bool = False) -> None:
+        self._tasks, self._make, self._shielded = tasks, make, shielded
+        self._try: _Try[T] | None = None
+
+    def start(self) -> None:
+        """Begin, if nothing has."""
+        if self._try is None:
+            self._try = _Try()
+            self._tasks.start_soon(self._run, self._try)
+
+    async def get(self) -> T:
+        """Cancelling leaves it under way."""
+        self.start()
+        mine = self._try
+        assert mine is not None
+        await mine.done.wait()
+        if mine.error is None:
+            return mine.results[0]
+        if mine is self._try and getattr(mine.error, "retry_after_s", None) is not None:
+            self._try = None
+        raise mine.error
+
+    async def ended(self) -> None:
+        """It is not under way."""
+        if self._try is not None:
+            await self._try.done.wait()
+
+    async def _run(self, mine: _Try[T]) -> None:
+        try:
+            with anyio.CancelScope(shield=self._shielded):
+                mine.results.append(await self._make())
+        except Exception as error:  # noqa: BLE001  whoever asks for the result gets it
+            mine.error = only(error)
+        except BaseException:
+            mine.error = ProviderError("the pool is closing")
+            raise
+        finally:
+            mine.done.set()
+
+
+def only(error: Exception) -> BaseException:
+    """Of several errors at once, the one that says most to a user."""
+    while isinstance(error, ExceptionGroup):
+        error = next((each for each in error.exceptions if isinstance(each, ProviderError)), error.exceptions[0])
+    return error

@@ -1,0 +1,80 @@
+"""A pool's launch templates, one for each shape of machine, and its placement group: made when first needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from uuid import uuid4
+
+import anyio
+
+from ..errors import ProviderError
+from . import launch, tags
+from .keys import host_key
+from .launch import Shape, Template
+from .recorded import RecordedApi
+from .userdata import user_data
+
+
+class Templates:
+    """A template is used again by later launches of its shape, and with it the host key that its machines start with:
+    each machine replaces that at first contact, and whoever can read one template's user data can read all.
+    """
+
+    def __init__(self, api: RecordedApi, pool: str, labels: Mapping[str, str]) -> None:
+        self._api, self._labels = api, labels
+        self._name = tags.name_of(pool)
+        self._made: dict[Shape, Template] = {}
+        self._cluster = ""
+        self._making = anyio.Lock()
+
+    async def of(self, shape: Shape) -> Template:
+        """
+        Raises:
+            ProviderError: there is none, and none could be made.
+        """
+        async with self._making:
+            found = self._made.get(shape)
+            if found is None:
+                found = self._made[shape] = await self._make(shape)
+            return found
+
+    def forget(self, templates: Iterable[Template]) -> None:
+        """EC2 does not know them any more."""
+        for template in templates:
+            if self._made.get(template.shape) is template:
+                del self._made[template.shape]
+
+    async def cluster(self) -> str:
+        """The name of the placement group in which machines are side by side."""
+        async with self._making:
+            if not self._cluster:
+                await self._make_cluster()
+                self._cluster = self._name
+            return self._cluster
+
+    async def _make(self, shape: Shape) -> Template:
+        key, token = host_key(), uuid4().hex
+        told = user_data(
+            host_key=key,
+            client_key=shape.client_key,
+            user=shape.ami.user,
+            lease_s=shape.lease_s,
+            max_lifetime_s=shape.max_lifetime_s,
+        )
+        name = f"{self._name}-{token[:8]}"
+        said = launch.template(shape, name=name, token=token, user_data=told, labels=self._labels)
+        made = await self._api.call("create_launch_template", **said)
+        return Template(made["LaunchTemplate"]["LaunchTemplateId"], shape, key.public)
+
+    async def _make_cluster(self) -> None:
+        try:
+            await self._api.call(
+                "create_placement_group",
+                idempotent=True,  # names are unique in a region: a second one is refused
+                GroupName=self._name,
+                Strategy="cluster",
+                TagSpecifications=[tags.specification("placement-group", self._labels)],
+            )
+        except ProviderError as error:
+            if error.code != "InvalidPlacementGroup.Duplicate":
+                raise
