@@ -63,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--door", type=Path, help="its socket, where the directory's path is too long for one")
     parser.add_argument("--address", default=_own_address(), help="by which the pool's other hosts reach this one")
     parser.add_argument("--lease", type=float, default=LEASE_S, help="seconds without any client after which it ends")
+    parser.add_argument("--lease-file", default="", help="the machine's own lease: touched while a client is heard")
     parser.add_argument("--foreground", action="store_true", help="run here instead of in the background")
     parser.add_argument("--remove", action="store_true", help="remove the directory in the end")
     return parser
@@ -147,6 +148,7 @@ async def _until_ended(
         ended=ended.set,
         accelerators=await asyncio.to_thread(gpus.answer),
         lease_s=options.lease,
+        lease_file=options.lease_file,
     )
     await home.start()
     directory, door = options.directory, options.door

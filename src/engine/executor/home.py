@@ -42,6 +42,7 @@ from .crew import Crew
 from .door import Channel, Door
 from .facts import facts, objection
 from .freeports import FreePorts
+from .lease import MachineLease
 from .lines import Backlog
 from .notices import settings
 from .notices.local import PreemptFile
@@ -58,7 +59,8 @@ class Home:
     """Ends by itself, and then calls ``ended``: on `Bye`, when the lease runs out, when the fork server dies.
 
     ``forks`` is the control socket of a fork server that serves nobody else. ``lease_s`` holds until a client says its
-    own. ``same_host``: the client runs on this machine as this user, and opens large results by path.
+    own; ``lease_file`` is by which its machine lives, and renewed as long as the client is heard. ``same_host``: the
+    client runs on this machine as this user, and opens large results by path.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Home:
         ended: Callable[[], None],
         accelerators: Sequence[tuple[str, float]] = (),
         lease_s: float | None = None,
+        lease_file: str = "",
         sources: Sequence[NoticeSource] | None = None,
     ) -> None:
         self._forks = forks
@@ -79,6 +82,7 @@ class Home:
         self._ended = ended
         self._accelerators = accelerators
         self._lease_s = lease_s
+        self._machine_lease = MachineLease(lease_file)
         self._sources = [PreemptFile(directory / "preempt")] if sources is None else sources
         self._store = Store(same_host=same_host)
         self._ports = FreePorts()
@@ -145,6 +149,7 @@ class Home:
         self._control = door
         self._session_name = hello.session
         self._lease_s = hello.lease_s
+        self._machine_lease.renew(self._loop.time())
         for entry in self._backlog.take():
             self._say(entry)
         if not resumed:
@@ -218,6 +223,7 @@ class Home:
                 self._lookout.heard(message)
             case Ping(sent_ms):
                 self._session.send(Pong(sent_ms))
+                self._machine_lease.renew(self._heard_at)
             case Bye():
                 self._end()
             case _:

@@ -58,13 +58,15 @@ async def bootstrap(
     node: int,
     address: str | None,
     lease_s: float,
+    lease_file: str = "",
     progress: Progress = lambda _: None,
 ) -> Bootstrapped:
     """Leave the host with a running executor for ``pool``'s ``node``, within the image's ``bootstrap_timeout``.
 
     ``machine`` is this host among the pool's: what earlier nodes of the pool may have left running there is ended.
-    ``address``: by which the pool's other nodes reach this one; None: it finds out itself. Cancelled, or when the
-    connection is lost, what runs on the host ends, and doing it again goes on with what is there already.
+    ``address``: by which the pool's other nodes reach this one; None: it finds out itself. ``lease_file``: the file
+    there by which the host lives, if there is one; the executor renews it. Cancelled, or when the connection is lost,
+    what runs on the host ends, and doing it again goes on with what is there already.
 
     Raises:
         BootstrapError: this host, or this image, cannot do it; says what to do.
@@ -74,7 +76,7 @@ async def bootstrap(
     limit_s = prepared.image.bootstrap_timeout
     try:
         async with asyncio.timeout(limit_s):
-            return await work.run(f"{pool}-{_NOT_IN_PATHS.sub('_', machine)}", node, address, lease_s)
+            return await work.run(f"{pool}-{_NOT_IN_PATHS.sub('_', machine)}", node, address, lease_s, lease_file)
     except TimeoutError:
         raise work.hung() from None
 
@@ -88,7 +90,7 @@ class _Bootstrap:
         self._lines: list[str] = []  # the present phase's
         self._deadline = time.monotonic() + prepared.image.bootstrap_timeout
 
-    async def run(self, machine: str, node: int, address: str | None, lease_s: float) -> Bootstrapped:
+    async def run(self, machine: str, node: int, address: str | None, lease_s: float, lease_file: str) -> Bootstrapped:
         prepared = self._prepared
         runtime = f"runtime/{prepared.runtime.digest}"
         with self._during("probe"):
@@ -118,6 +120,7 @@ class _Bootstrap:
             name=f"{machine}~{node}",
             address=address,
             lease_s=lease_s,
+            lease_file=lease_file,
             timeout_s=max(self._deadline - time.monotonic() - _CEDE_S, 0.1),
         )
         return await self._agent(host, agent, order)

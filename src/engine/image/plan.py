@@ -97,6 +97,7 @@ def order(
     name: str,
     address: str | None,
     lease_s: float,
+    lease_file: str,
     timeout_s: float,
 ) -> dict[str, Any]:
     """The agent's whole plan, as JSON values. It crosses on the agent's stdin, and nothing of it is stored there."""
@@ -118,6 +119,7 @@ def order(
         "env": revealed_env(image.env),
         "address": address,
         "lease_s": lease_s,
+        "lease_file": lease_file,
         "timeout_s": timeout_s,
     }
 

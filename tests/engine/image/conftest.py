@@ -172,7 +172,7 @@ class Bringer:
         self.nodes: list[Node] = []
         self._names = 0
 
-    async def __call__(self, image: Image, shell: LocalShell, *, name: str | None = None) -> Node:
+    async def __call__(self, image: Image, shell: LocalShell, *, name: str | None = None, lease_file: str = "") -> Node:
         self._names += 1
         self.phases.clear()
         made = await bootstrap(
@@ -183,6 +183,7 @@ class Bringer:
             node=0,
             address=None,
             lease_s=20.0,
+            lease_file=lease_file,
             progress=self.phases.append,
         )
         node = Node(made)

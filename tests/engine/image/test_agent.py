@@ -234,7 +234,7 @@ def test_an_agent_that_nobody_listens_to_ends_all_the_same(tmp_path: Path) -> No
     plan_ = {
         "cache": str(tmp_path / "cache"), "runtime": str(tmp_path / "runtime"), "pool": "p~0", "machine": "p",
         "secrets": [], "apt": [], "python": sys.executable, "environment": None, "files": [], "paths": ["."],
-        "run": ["yes"], "env": {}, "address": None, "lease_s": 9.0, "timeout_s": 1.0,
+        "run": ["yes"], "env": {}, "address": None, "lease_s": 9.0, "lease_file": "", "timeout_s": 1.0,
     }  # fmt: skip
     start = [sys.executable, "-I", str(tmp_path / "runtime"), "agent"]
     with subprocess.Popen(start, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as agent:

@@ -52,6 +52,15 @@ async def test_a_host_with_a_python_becomes_a_node(shell: Any, bring: Any) -> No
     assert node.run(lambda: __import__("outrider").__file__).startswith(node.made.runtime)
 
 
+async def test_its_executor_renews_the_hosts_own_lease(shell: Any, bring: Any, tmp_path: Path) -> None:
+    lease = tmp_path / "the lease"
+    lease.touch()
+    node = await bring(Image(), shell, lease_file=str(lease))
+    os.utime(lease, (0, 0))
+    node.greet()
+    assert lease.stat().st_mtime > 0
+
+
 async def test_the_second_time_nothing_is_sent(shell: Any, bring: Any) -> None:
     await bring(Image(), shell)
     shell.commands.clear()

@@ -121,6 +121,7 @@ def start(
     *,
     address: str | None,
     lease_s: float,
+    lease_file: str,
     env: Mapping[str, str],
 ) -> Path:
     """Its socket, when that can be connected to.
@@ -138,6 +139,8 @@ def start(
     options = ["--directory", str(directory), "--door", str(door), "--lease", str(lease_s), "--remove"]
     if address is not None:
         options += ["--address", address]
+    if lease_file:
+        options += ["--lease-file", lease_file]
     try:
         work.run([str(python), "-I", str(runtime), "daemon", *options], env=env)
     except Failed as failure:

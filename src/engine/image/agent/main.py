@@ -94,7 +94,11 @@ def _start(work: Work, inbox: Inbox, plan: Mapping[str, Any], python: Path, dire
                 work.run(words, env=asked, cwd=tree, shown=shown)
     with work.during("executor"):
         runtime = Path(plan["runtime"])
-        executor.start(work, python, runtime, directory, address=plan["address"], lease_s=plan["lease_s"], env=env)
+        lease_s, lease_file = plan["lease_s"], plan["lease_file"]
+        executor.start(
+            work, python, runtime, directory,
+            address=plan["address"], lease_s=lease_s, lease_file=lease_file, env=env,
+        )  # fmt: skip
 
 
 def _environment(plan: Mapping[str, Any], python: Path, tree: Path) -> dict[str, str]:
