@@ -27,7 +27,7 @@ from ..payload import Blob, Part
 from ..wire import messages as wire
 from ..wire.codec import ProtocolError, encode
 from ..wire.session import Session
-from . import fitness, hostkeys, ssh
+from . import fitness, hostkeys, lease, ssh
 from .channels import Channel, Control, Receiving, Sending, Transfer
 from .forward import Forwards
 from .link import NodeLink
@@ -171,6 +171,7 @@ class NodeConnection:
         self._bridges = asyncio.Semaphore(BRIDGES)
         self._bridged: bool | None = None  # the host's SSH server does not forward sockets; None: not tried yet
         self._nudge: asyncio.Task[object] | None = None
+        self._renewal: asyncio.Task[object] | None = None  # of the machine's lease, until the executor takes over
         self._control: Control | None = None
         self._lost: asyncio.Future[Lost] = asyncio.get_running_loop().create_future()
         self._beat: asyncio.TimerHandle | None = None
@@ -322,6 +323,9 @@ class NodeConnection:
             self._ssh = reached = await ssh.connect(
                 self._machine, self._terms.key, self._host_keys, self._terms.wiring()
             )
+            if self._machine.lease:
+                shell, lease_s = RemoteShell(reached.connection), self._terms.lease_s
+                self._renewal = asyncio.ensure_future(lease.renew(shell, self._machine.lease, lease_s))
             if self._machine.rotate_host_key and len(self._host_keys) != 1:
                 await self._rotate(RemoteShell(reached.connection))
             if self._machine.embedded:
@@ -336,6 +340,7 @@ class NodeConnection:
                 control.chan.write(encode(self._hello()))
                 welcome = await control.first
             welcome = self._accepted(welcome)
+            self._renewed_there()
         except Exception as error:  # noqa: BLE001  the edge
             self._drop("not reached")
             failed = await refusal(self._machine, error)
@@ -385,6 +390,7 @@ class NodeConnection:
                 node=self._node,
                 address=machine.private_address or None,
                 lease_s=terms.lease_s,
+                lease_file=machine.lease,
                 progress=lambda phase: terms.progress(self._node, phase),
             )
         except BootstrapError as error:
@@ -463,12 +469,18 @@ class NodeConnection:
         if self._nudge is not None:
             self._nudge.cancel()
             self._nudge = None
+        self._renewed_there()
         if self._ssh is not None:
             self.link.detach()
             self._ssh.abort()
             self._ssh = None
         if not self._lost.done():
             self._lost.set_result(Lost(cause, silent))
+
+    def _renewed_there(self) -> None:
+        if self._renewal is not None:
+            self._renewal.cancel()
+            self._renewal = None
 
     # --- bulk channels ------------------------------------------------------------------------------------------
 
