@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
+from functools import cache
 from time import time
 from typing import Any, Literal
 
@@ -83,10 +84,7 @@ class Api:
             NotAuthorized: there is no such profile.
         """
         session = await anyio.to_thread.run_sync(_session, profile)
-        try:
-            chosen = choose_region(region, os.environ, session.get_config_variable("region"))
-        except _botocore_error() as error:
-            raise translate(Failure(code=type(error).__name__, message=str(error))) from None
+        chosen = choose_region(region, os.environ, session.get_config_variable("region"))
         async with AsyncExitStack() as clients:
             yield cls(
                 chosen,
@@ -323,7 +321,20 @@ def _session(profile: str | None) -> Any:
         if (error.name or "").split(".")[0] not in {"aiobotocore", "aiohttp", "botocore"}:
             raise
         raise BadRequest("AWS needs a part that is not installed: pip install 'outrider[aws]'") from error
-    return AioSession(profile=profile)
+    session = AioSession(profile=profile)
+    try:
+        session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
+    except _botocore_error() as error:
+        raise translate(Failure(code=type(error).__name__, message=str(error))) from None
+    return session
+
+
+@cache
+def _loader(data_path: str | None) -> Any:
+    """botocore's descriptions of the services, read once for all sessions of this process."""
+    from botocore.loaders import create_loader
+
+    return create_loader(data_path)
 
 
 def _botocore_error() -> type[Exception]:
