@@ -1,0 +1,185 @@
+"""What is news in EC2's answers, which may be old, incomplete and out of order."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outrider.providers.aws import seen
+from outrider.providers.aws.seen import GRACE_S, News, Seen, Sight, cause, pause_s
+from outrider.providers.base import Address, Machine, MachineGone, MachineId, MachineReachable
+
+ONE, TWO = MachineId("i-1"), MachineId("i-2")
+STATES: tuple[seen.State, ...] = ("pending", "running", "stopping", "stopped", "shutting-down", "terminated")
+
+
+def book(*machines: MachineId, public: bool = True, now: float = 0.0) -> Seen:
+    made = Seen(public=public)
+    for machine in machines:
+        made.created(Machine(machine, None, "ssh-ed25519 KEY"), "ubuntu", now)
+    return made
+
+
+def sight(machine: MachineId, state: seen.State, **facts: str) -> Sight:
+    addresses = {"public": "198.51.100.7", "private": "10.0.0.7"} if state == "running" else {}
+    return Sight(machine, state, **(addresses | facts))  # type: ignore[arg-type]
+
+
+def test_a_running_machine_is_reachable_at_the_address_that_is_wanted() -> None:
+    for public, host in ((True, "198.51.100.7"), (False, "10.0.0.7")):
+        (event,) = book(ONE, public=public).answered([sight(ONE, "running")], 1, 1).events
+        assert isinstance(event, MachineReachable)
+        assert event.machine.address == Address(host, 22, user="ubuntu")
+        assert event.machine.private_address == "10.0.0.7"
+
+
+def test_a_running_machine_without_its_address_is_not_reachable_yet() -> None:
+    pool = book(ONE)
+    assert pool.answered([sight(ONE, "running", public="")], 1, 1).events == []
+    assert pool.busy
+    assert len(pool.answered([sight(ONE, "running")], 2, 2).events) == 1
+    assert not pool.busy
+
+
+def test_an_interruption_is_told_with_its_cause_and_as_such() -> None:
+    news = book(ONE).answered([sight(ONE, "shutting-down", reason="Server.SpotInstanceTermination")], 1, 1)
+    assert news.events == [MachineGone(ONE, "spot interruption")]
+    assert news.interrupted == [ONE]
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        (sight(ONE, "terminated", reason="Client.InstanceInitiatedShutdown"), "its lease ran out or its task"),
+        (sight(ONE, "terminated", reason="Client.UserInitiatedShutdown"), "somebody else terminated it"),
+        (sight(ONE, "stopped", reason="Client.UserInitiatedShutdown"), "somebody else stopped it"),
+        (sight(ONE, "terminated", reason="Server.InsufficientInstanceCapacity"), "no capacity"),
+        (sight(ONE, "terminated", reason="Server.New", message="Server.New: something new"), "something new"),
+        (sight(ONE, "terminated"), "not why"),
+    ],
+)
+def test_causes_are_in_words(told: Sight, said: str) -> None:
+    assert said in cause(told)
+
+
+def test_a_machine_that_was_just_created_may_be_missing() -> None:
+    pool = book(ONE, now=100)
+    assert pool.answered([], 101, 101).events == []
+    assert pool.answered([], 100 + GRACE_S - 1, 200).events == []
+    (event,) = pool.answered([], 100 + GRACE_S, 200).events
+    assert event == MachineGone(ONE, "EC2 does not know it any more")
+    assert pool.idle
+
+
+def test_missing_counts_from_when_it_was_last_seen() -> None:
+    pool = book(ONE)
+    pool.answered([sight(ONE, "running")], 50, 50)
+    assert pool.answered([], 50 + GRACE_S - 1, 50 + GRACE_S).events == []
+
+
+def test_what_the_pool_ends_itself_is_no_news() -> None:
+    pool = book(ONE)
+    assert pool.ending([ONE, TWO]) == [ONE]
+    news = pool.answered([sight(ONE, "shutting-down")], 1, 1)
+    assert news == News()
+    assert pool.has(ONE)
+    assert pool.still_on([ONE]) == []
+    assert pool.answered([sight(ONE, "terminated")], 2, 2) == News()
+    assert not pool.has(ONE)
+
+
+def test_a_stopped_machine_is_gone_and_still_costs_so_it_is_to_be_ended() -> None:
+    pool = book(ONE)
+    for expected in (1, 0):
+        news = pool.answered([sight(ONE, "stopped")], 1, 1)
+        assert (len(news.events), news.unwanted) == (expected, [ONE])
+    assert pool.answered([sight(ONE, "shutting-down")], 2, 2).unwanted == []
+
+
+def test_machines_of_a_call_whose_answer_was_lost_are_to_be_ended_and_no_others() -> None:
+    pool = book()
+    pool.launch_lost("token", 0)
+    assert not pool.idle
+    shown = [sight(ONE, "pending", launch="token"), sight(TWO, "pending", launch="another's")]
+    assert pool.answered(shown, 1, 1).unwanted == [ONE]
+    assert pool.unsure_for(1) == GRACE_S - 1
+    pool.forget_lost(GRACE_S)
+    assert pool.idle
+    assert pool.answered(shown, 61, 61).unwanted == []
+
+
+def test_an_instance_is_read_as_ec2_tells_it() -> None:
+    instance = {
+        "InstanceId": "i-1",
+        "State": {"Name": "shutting-down", "Code": 32},
+        "StateReason": {"Code": "Server.SpotInstanceTermination", "Message": "as it says"},
+        "PublicIpAddress": "198.51.100.7",
+        "PrivateIpAddress": "10.0.0.7",
+        "Tags": [{"Key": "outrider:pool", "Value": "p"}, {"Key": "outrider:launch", "Value": "t"}],
+    }
+    (read,) = seen.sights([instance], "p")
+    assert read == Sight(
+        ONE, "shutting-down", "198.51.100.7", "10.0.0.7", "Server.SpotInstanceTermination", "as it says", "t"
+    )
+    assert seen.sights([instance], "another") == []  # as a filter's wildcards may match
+
+
+# --- what holds in any order ------------------------------------------------------------------------------------------
+
+answers = st.lists(st.lists(st.tuples(st.sampled_from([ONE, TWO]), st.sampled_from(STATES)), max_size=4), max_size=12)
+
+
+@given(answers, st.sets(st.sampled_from([ONE, TWO])), st.integers(0, 11))
+def test_reachable_once_gone_once_and_nothing_after_it(
+    shown: list[list[tuple[MachineId, seen.State]]], ending: set[MachineId], ends_at: int
+) -> None:
+    pool, told = book(ONE, TWO), []
+    for now, answer in enumerate(shown):
+        if now == ends_at:
+            pool.ending(ending)
+        news = pool.answered([sight(machine, state) for machine, state in answer], now, now)
+        if now >= ends_at:
+            assert not {event.id for event in news.events if isinstance(event, MachineGone)} & ending  # SEEN-4
+        told += news.events
+    ids = [event.id if isinstance(event, MachineGone) else event.machine.id for event in told]
+    kinds = Counter((machine, type(event)) for machine, event in zip(ids, told, strict=True))
+    assert all(times == 1 for times in kinds.values())  # SEEN-1
+    for machine in (ONE, TWO):
+        mine = [type(event) for each, event in zip(ids, told, strict=True) if each == machine]
+        assert MachineGone not in mine[:-1]
+
+
+@given(st.permutations([*STATES, *STATES]))
+def test_old_answers_change_nothing(states: list[seen.State]) -> None:
+    """In whatever order: gone once, confirmed at the end, and unreachable from its end on."""
+    pool = book(ONE)
+    furthest = -1
+    for now, state in enumerate(states):
+        furthest = max(furthest, STATES.index(state))
+        events = pool.answered([sight(ONE, state)], now, now).events
+        if furthest > STATES.index("running"):
+            assert all(isinstance(event, MachineGone) for event in events)  # SEEN-2
+        assert pool.has(ONE) == (furthest < STATES.index("terminated"))
+
+
+@given(st.lists(st.tuples(st.floats(0, 300), st.booleans()), max_size=30))
+def test_no_machine_is_gone_because_an_answer_missed_it(answers: list[tuple[float, bool]]) -> None:
+    pool, last = book(ONE), 0.0
+    for now, shown in sorted(answers):
+        events = pool.answered([sight(ONE, "running")] if shown else [], now, now).events
+        gone = any(isinstance(event, MachineGone) for event in events)
+        assert gone == (not shown and now - last >= GRACE_S)  # SEEN-3
+        if gone:
+            break
+        last = now if shown else last
+
+
+@given(st.booleans(), st.integers(0, 10_000), st.integers(0, 10_000))
+def test_pauses_are_short_at_first_and_never_long(busy: bool, asked: int, failures: int) -> None:
+    pause = pause_s(busy=busy, asked=asked, failures=failures)
+    assert 0.25 <= pause <= 30
+    if busy and not failures:
+        assert pause <= 1
