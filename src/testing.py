@@ -1,4 +1,4 @@
-"""Testing code that must survive: chaos for pools of local nodes, and a simulator of pools on virtual time.
+"""Testing code that must survive: chaos for pools of local nodes, a simulator of pools, and a cloud on this computer.
 
 >>> from outrider import Pool
 >>> from outrider.testing import Chaos
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from .engine.testing.chaos.report import Report, Strike
     from .engine.testing.chaos.step import step
     from .engine.testing.draw import draw
+    from .engine.testing.ec2 import faults as aws_faults
+    from .engine.testing.ec2.behaviour import Behaviour
+    from .engine.testing.ec2.cloud import EC2
+    from .engine.testing.ec2.hypervisor import Boot, Hypervisor, Paper
     from .engine.testing.referee import Violation
     from .engine.testing.scenario import CloudSpec, Job, Scenario
     from .engine.testing.shrink import shrink
@@ -53,14 +57,21 @@ _HOMES = {
     "chaos.report": ("Report", "Strike"),
     "chaos.step": ("step",),
     "draw": ("draw",),
+    "ec2.behaviour": ("Behaviour",),
+    "ec2.cloud": ("EC2",),
+    "ec2.hypervisor": ("Boot", "Hypervisor", "Paper"),
     "referee": ("Violation",),
     "scenario": ("CloudSpec", "Job", "Scenario"),
     "shrink": ("shrink",),
     "simulator": ("Played", "play"),
 }
+_MODULES = {"aws_faults": "ec2.faults", "simulated": "faults"}
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "EC2",
+    "Behaviour",
+    "Boot",
     "Chaos",
     "CloudSpec",
     "Disturbance",
@@ -68,10 +79,12 @@ __all__ = [
     "Freeze",
     "FullDisk",
     "HoldGil",
+    "Hypervisor",
     "Job",
     "Kill",
     "KillDaemon",
     "KillRank",
+    "Paper",
     "Partition",
     "Played",
     "Preempt",
@@ -80,6 +93,7 @@ __all__ = [
     "SlowLink",
     "Strike",
     "Violation",
+    "aws_faults",
     "chaos",
     "draw",
     "play",
@@ -90,15 +104,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOME_OF.get(name)
-    if name == "simulated":
-        from .engine.testing import faults
-
-        return faults
-    if home is None:
-        raise AttributeError(f"module 'outrider.testing' has no attribute {name!r}")
     from importlib import import_module
 
+    home = _HOME_OF.get(name)
+    if name in _MODULES:
+        return import_module(f"outrider.engine.testing.{_MODULES[name]}")
+    if home is None:
+        raise AttributeError(f"module 'outrider.testing' has no attribute {name!r}")
     globals()[name] = found = getattr(import_module(f"outrider.engine.testing.{home}"), name)
     return found
 

@@ -1,0 +1,69 @@
+"""What the machines cost, and how much of it nobody wanted. Pure: times are given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+Interval = tuple[float, float | None]  # from, until; None: to this day
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """One instance. It costs from its launch until it is terminated; times in seconds since 1970."""
+
+    id: str
+    type: str
+    zone: str
+    market: str
+    hourly_usd: float
+    launched: float
+    terminated: float | None = None
+
+    def seconds(self, now: float) -> float:
+        return max(0.0, (now if self.terminated is None else self.terminated) - self.launched)
+
+    def unowned_seconds(self, owned: Iterable[Interval], now: float) -> float:
+        """Those that no interval covers; intervals may overlap."""
+        end = now if self.terminated is None else self.terminated
+        covered, at = 0.0, self.launched
+        for since, until in sorted((since, now if until is None else until) for since, until in owned):
+            start, stop = max(since, at), min(until, end)
+            if stop > start:
+                covered, at = covered + stop - start, stop
+        return self.seconds(now) - covered
+
+
+class Ledger:
+    """All bills of a cloud, from its beginning on; it does not forget."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._bills: dict[str, Bill] = {}
+
+    def open(self, bill: Bill) -> None:
+        self._bills[bill.id] = bill
+
+    def close(self, instance_id: str) -> None:
+        bill = self._bills[instance_id]
+        if bill.terminated is None:
+            self._bills[instance_id] = replace(bill, terminated=self._now())
+
+    @property
+    def bills(self) -> list[Bill]:
+        """In the order of their launch."""
+        return list(self._bills.values())
+
+    def seconds(self) -> float:
+        return sum(bill.seconds(self._now()) for bill in self.bills)
+
+    def cost_usd(self) -> float:
+        return sum(bill.seconds(self._now()) * bill.hourly_usd / 3600.0 for bill in self.bills)
+
+    def unowned_seconds(self, alive: Iterable[Interval], *, instances: Iterable[str] | None = None) -> float:
+        """Machine-seconds while their owner was dead.
+
+        ``alive``: when it lived, in seconds since 1970; (start, None): it still does. ``instances``: only these.
+        """
+        owned, chosen, now = list(alive), None if instances is None else set(instances), self._now()
+        return sum(bill.unowned_seconds(owned, now) for bill in self.bills if chosen is None or bill.id in chosen)

@@ -1,0 +1,26 @@
+"""One call that arrived: what it asks for, where, and how old its answer may be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .protocol import Answer, Ask
+
+if TYPE_CHECKING:
+    from .world import Region
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """``ago``: the call sees everything as it was so many seconds ago."""
+
+    region: Region
+    action: str
+    ask: Ask
+    ago: float
+
+
+Action = Callable[[Call], Answer]
+Actions = Mapping[str, Action]

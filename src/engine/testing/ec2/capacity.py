@@ -1,0 +1,106 @@
+"""Whether EC2 has another machine for somebody: capacity by type, zone and market, and quotas of vCPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .faults import Market, NoCapacity, Quota
+from .kinds import known, quota_code, vcpus, zones
+from .prices import spot
+from .protocol import EC2Error
+from .world import Region
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Where one kind of machine comes from."""
+
+    type: str
+    zone: str
+    market: Market
+
+
+def check(region: Region, pool: Pool, planned: Sequence[Pool], max_usd: float | None = None) -> None:
+    """Whether there is one more, beside those that live and those that are planned.
+
+    Raises:
+        EC2Error: there is not.
+    """
+    world = region.world
+    size = vcpus(known(world.behaviour.types, region.name, pool.type))
+    if pool.zone not in zones(region.name)[pool.type]:
+        raise _not_there(region, pool)
+    if pool.market == "spot" and max_usd is not None:
+        price = spot(world.behaviour, region.name, pool.zone, pool.type)
+        if max_usd < price:
+            words = (
+                f"Your Spot request price of {max_usd} is lower than the minimum required Spot request fulfillment "
+                f"price of {price}."
+            )
+            raise EC2Error("SpotMaxPriceTooLow", words)
+    taken = [Pool(each.type, each.zone, each.market) for each in region.living()] + list(planned)
+    _check_quota(region, pool, size, taken)
+    for fault in world.faults.of(NoCapacity):
+        asked = (fault.type, fault.zone, fault.market)
+        full = sum(_covers(asked, each) for each in taken) >= fault.machines
+        if _covers(asked, pool) and full and world.faults.strikes(fault):
+            raise no_capacity(region, pool)
+
+
+def _covers(asked: tuple[str | None, str | None, str | None], pool: Pool) -> bool:
+    return all(
+        wanted in (None, given) for wanted, given in zip(asked, (pool.type, pool.zone, pool.market), strict=True)
+    )
+
+
+def _check_quota(region: Region, pool: Pool, size: int, taken: Sequence[Pool]) -> None:
+    world, code = region.world, quota_code(pool.type, pool.market)
+    limits = [(fault.vcpus, fault) for fault in world.faults.of(Quota) if fault.code == code]
+    used = sum(
+        vcpus(known(world.behaviour.types, region.name, each.type))
+        for each in taken
+        if quota_code(each.type, each.market) == code
+    )
+    for limit, fault in limits:
+        if used + size > limit and world.faults.strikes(fault):
+            raise _over_quota(pool, limit)
+    if used + size > world.behaviour.quotas.get(code, used + size):
+        raise _over_quota(pool, world.behaviour.quotas[code])
+
+
+def _over_quota(pool: Pool, limit: int) -> EC2Error:
+    if pool.market == "spot":
+        return EC2Error("MaxSpotInstanceCountExceeded", "Max spot instance count exceeded")
+    words = (
+        f"You have requested more vCPU capacity than your current vCPU limit of {limit} allows for the instance bucket "
+        "that the specified instance type belongs to. Please visit http://aws.amazon.com/contact-us/ec2-request to "
+        "request an adjustment to this limit."
+    )
+    return EC2Error("VcpuLimitExceeded", words)
+
+
+def no_capacity(region: Region, pool: Pool) -> EC2Error:
+    if pool.market == "spot":
+        words = "There is no Spot capacity available that matches your request."
+    else:
+        words = (
+            f"We currently do not have sufficient {pool.type} capacity in the Availability Zone you requested "
+            f"({pool.zone}). Our system will be working on provisioning additional capacity. You can currently get "
+            f"{pool.type} capacity by not specifying an Availability Zone in your request or choosing "
+            f"{_others(region, pool)}."
+        )
+    return EC2Error("InsufficientInstanceCapacity", words, 500)
+
+
+def _not_there(region: Region, pool: Pool) -> EC2Error:
+    words = (
+        f"Your requested instance type ({pool.type}) is not supported in your requested Availability Zone "
+        f"({pool.zone}). Please retry your request by not specifying an Availability Zone or choosing "
+        f"{_others(region, pool)}."
+    )
+    return EC2Error("Unsupported", words)
+
+
+def _others(region: Region, pool: Pool) -> str:
+    return ", ".join(sorted(zones(region.name)[pool.type] - {pool.zone}))

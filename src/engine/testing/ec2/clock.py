@@ -1,0 +1,95 @@
+"""The cloud's time: the real one, which tests may hurry; and what is to happen at a time."""
+
+from __future__ import annotations
+
+import heapq
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from itertools import count
+
+Deed = Callable[[], None]
+
+
+class Clock:
+    """Seconds since the cloud began, and one thread that does what is due. Deeds must be short."""
+
+    def __init__(self) -> None:
+        self._began, self._wall = time.monotonic(), time.time()
+        self._ahead = 0.0
+        self._due: list[tuple[float, int, Deed]] = []
+        self._numbers = count()
+        self._changed = threading.Condition()
+        self._over = False
+        self._doing = threading.RLock()  # deeds are done one at a time, in their order, whoever does them
+        self._thread = threading.Thread(target=self._run, name="ec2-clock", daemon=True)
+        self._thread.start()
+
+    def now(self) -> float:
+        return time.monotonic() - self._began + self._ahead
+
+    def unix(self, at: float | None = None) -> float:
+        """That time (default: now) in seconds since 1970, as `time.time` has it until the clock is hurried."""
+        return self._wall + (self.now() if at is None else at)
+
+    def date(self, at: float | None = None) -> datetime:
+        return datetime.fromtimestamp(self.unix(at), UTC)
+
+    def at(self, when: float, deed: Deed) -> None:
+        with self._changed:
+            heapq.heappush(self._due, (when, next(self._numbers), deed))
+            self._changed.notify()
+
+    def after(self, seconds: float, deed: Deed) -> None:
+        self.at(self.now() + seconds, deed)
+
+    def advance(self, seconds: float) -> None:
+        """Let so much time pass at once. What is due meanwhile has been done, in order, on return."""
+        target = self.now() + seconds
+        while (next_at := self._next(before=target)) is not None:
+            self._hurry_to(next_at)
+            self._do_due()
+        self._hurry_to(target)
+        self._do_due()
+
+    def sleep(self, seconds: float) -> None:
+        """Wait so long in the cloud's time; less if the clock is hurried or closed."""
+        until = self.now() + seconds
+        with self._changed:
+            while not self._over and (left := until - self.now()) > 0:
+                self._changed.wait(left)
+
+    def close(self) -> None:
+        with self._changed:
+            self._over = True
+            self._due.clear()
+            self._changed.notify_all()
+        self._thread.join()
+
+    def _hurry_to(self, when: float) -> None:
+        with self._changed:
+            self._ahead += max(0.0, when - self.now())
+            self._changed.notify_all()
+
+    def _next(self, before: float) -> float | None:
+        with self._changed:
+            return self._due[0][0] if self._due and self._due[0][0] <= before else None
+
+    def _do_due(self) -> None:
+        with self._doing:
+            while True:
+                with self._changed:
+                    if self._over or not self._due or self._due[0][0] > self.now():
+                        return
+                    _, _, deed = heapq.heappop(self._due)
+                deed()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._over and not (self._due and self._due[0][0] <= self.now()):
+                    self._changed.wait(self._due[0][0] - self.now() if self._due else None)
+                if self._over:
+                    return
+            self._do_due()

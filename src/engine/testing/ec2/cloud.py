@@ -1,0 +1,211 @@
+"""`EC2`: the test cloud, opened by `with`, and what a test may see and do beside what its API shows."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from .behaviour import Behaviour
+from .billing import Ledger
+from .faults import Fault, Faults
+from .front import CHECKIP, Front
+from .hypervisor import Hypervisor, Paper
+from .instances import Instance
+from .lifecycle import Lifecycle
+from .moto import Moto
+from .world import World
+
+if TYPE_CHECKING:
+    from werkzeug.serving import ThreadedWSGIServer
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Something that still exists, as a describe call would show it."""
+
+    kind: str  # instance, volume, spot request, launch template, placement group, security group, key pair, address
+    id: str
+    region: str
+    tags: dict[str, str]
+
+
+class EC2:
+    """A cloud on this computer, for the length of a `with` block; ``endpoint_url`` is every service's.
+
+    EC2 is answered as it behaves (see `Behaviour`, and `faults` for what goes wrong), all else by moto. Any
+    credentials will do. ``hypervisor`` has the machines; by default they are on paper. A process has one at a time.
+
+    Raises:
+        ImportError: ``outrider[testing]`` is not installed.
+        RuntimeError: this process has a cloud already.
+        ExceptionGroup: at the end, what the hypervisor raised.
+    """
+
+    def __init__(
+        self,
+        behaviour: Behaviour = Behaviour(),  # noqa: B008 - frozen
+        *,
+        hypervisor: Hypervisor | None = None,
+        region: str = "us-east-1",
+        faults: Sequence[Fault] = (),
+    ) -> None:
+        self.behaviour, self.region = behaviour, region
+        self.hypervisor: Hypervisor = Paper() if hypervisor is None else hypervisor
+        self._given = tuple(faults)
+
+    def __enter__(self) -> EC2:
+        self._moto = Moto(self.behaviour.seed, default_vpc=self.behaviour.default_vpc).__enter__()
+        self._world = World(self.behaviour, self.hypervisor, self._moto)
+        self._world.faults.add(*self._given)
+        self._world.region(self.region)
+        self._front = Front(self._world)
+        self._server = _server(self._front)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), name="ec2-front", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._world.close()
+        self._server.server_close()
+        for life in self._lives():
+            life.unplug()
+        self._moto.__exit__()
+        if self._world.failures and error is None:
+            raise ExceptionGroup("the test cloud's hypervisor failed", self._world.failures)
+
+    @property
+    def endpoint_url(self) -> str:
+        return f"http://127.0.0.1:{self._server.port}"
+
+    @property
+    def checkip_url(self) -> str:
+        """Answers the client's own address, as checkip.amazonaws.com does."""
+        return self.endpoint_url + CHECKIP
+
+    @property
+    def faults(self) -> Faults:
+        return self._world.faults
+
+    @property
+    def ledger(self) -> Ledger:
+        return self._world.ledger
+
+    @property
+    def calls(self) -> Counter[str]:
+        """How often each action was called, refused and lost ones too."""
+        return self._front.calls
+
+    def time(self) -> float:
+        """The cloud's, in seconds since 1970: `time.time`, and what was `advance`-d."""
+        return self._world.clock.unix()
+
+    def advance(self, seconds: float) -> None:
+        """Let so much time pass at once: what was to happen meanwhile has begun when this returns."""
+        self._world.clock.advance(seconds)
+
+    def instances(self, *states: str) -> list[Instance]:
+        """Those that there are, terminated ones too as long as EC2 remembers them; or those in these states."""
+        with self._world.lock:
+            found = [each for region in self._world.regions.values() for each in region.instances.all()]
+        return [each for each in found if not states or each.state in states]
+
+    def instance(self, instance_id: str) -> Instance:
+        return self._life(instance_id).instance
+
+    def interrupt(self, instance_id: str, notice_s: float = 120.0, rebalance_s: float | None = None) -> None:
+        """Take a spot instance: the notice now, its end ``notice_s`` later.
+
+        ``rebalance_s``: the recommendation now, and the notice so many seconds later. No notice at all is 0.
+
+        Raises:
+            KeyError: there is no such instance.
+            ValueError: it is not a spot instance.
+        """
+        life = self._life(instance_id)
+        if life.instance.market != "spot":
+            raise ValueError(f"{instance_id} is an on-demand instance, and those are not interrupted")
+        life.interrupt(notice_s, rebalance_s)
+
+    def withdraw(self, instance_id: str) -> None:
+        """An interruption that was announced does not come."""
+        self._life(instance_id).withdraw()
+
+    def left(self) -> list[Left]:
+        """All that somebody made and that is not gone, in all regions, as it is now."""
+        with self._world.lock:
+            return [each for name in self._world.regions for each in self._left_in(name)]
+
+    # --- inside ---------------------------------------------------------------------------------------------------
+
+    def _left_in(self, name: str) -> list[Left]:
+        region = self._world.regions[name]
+        instances = [each for each in region.instances.all() if each.state != "terminated"]
+        requests = [each for each in region.spot_requests.all() if each.state == "active"]
+        ours: list[tuple[str, Sequence[Any]]] = [
+            ("instance", instances),
+            ("volume", region.volumes.all()),
+            ("spot request", requests),
+            ("launch template", region.templates.all()),
+            ("placement group", region.placement_groups.all()),
+        ]
+        found = [Left(kind, each.id, name, dict(each.tags)) for kind, things in ours for each in things]
+        return found + [Left(kind, each, name, tags) for kind, each, tags in self._moto.left(name)]
+
+    def _lives(self) -> list[Lifecycle]:
+        with self._world.lock:
+            return [life for region in self._world.regions.values() for life in region.lives.values()]
+
+    def _life(self, instance_id: str) -> Lifecycle:
+        with self._world.lock:
+            for region in self._world.regions.values():
+                if instance_id in region.lives and region.instances.get(instance_id) is not None:
+                    return region.lives[instance_id]
+        raise KeyError(instance_id)
+
+
+def _server(front: Front) -> ThreadedWSGIServer:
+    from moto.moto_server.werkzeug_app import MotoRequestHandler
+    from werkzeug.serving import ThreadedWSGIServer
+
+    class Handler(MotoRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log(self, type: str, message: str, *args: Any) -> None:  # noqa: A002, ARG002 - werkzeug's
+            logging.getLogger("outrider.testing.ec2").debug(message, *args)
+
+    class Server(ThreadedWSGIServer):
+        """Remembers its connections, so that none outlives it."""
+
+        daemon_threads = False
+
+        def __init__(self) -> None:
+            super().__init__("127.0.0.1", 0, front, Handler)
+            self._open: set[socket.socket] = set()
+
+        def process_request(self, request: Any, client_address: Any) -> None:
+            self._open.add(request)
+            super().process_request(request, client_address)
+
+        def shutdown_request(self, request: Any) -> None:
+            self._open.discard(request)
+            super().shutdown_request(request)
+
+        def server_close(self) -> None:
+            for each in list(self._open):
+                try:
+                    each.shutdown(socket.SHUT_RDWR)
+                except OSError:  # closed meanwhile
+                    pass
+            super().server_close()
+
+    return Server()

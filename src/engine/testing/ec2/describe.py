@@ -1,0 +1,260 @@
+"""What describe calls tell of instances, their volumes and their spot requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from .call import Call
+from .filters import chosen, page, tag_facts, tag_list
+from .instances import CODES, Instance, SpotRequest, Volume
+from .moto import ACCOUNT
+from .protocol import Answer, EC2Error
+from .world import Region
+
+
+def describe_instances(call: Call) -> Answer:
+    ids = call.ask.get("InstanceIds") or []
+    if ids and call.ask.get("MaxResults"):
+        words = "The parameter instancesSet cannot be used with the parameter maxResults"
+        raise EC2Error("InvalidParameterCombination", words)
+    found = named(call, ids) if ids else call.region.instances.all(call.ago)
+    fitting = chosen(found, call.ask.get("Filters"), _facts)
+    shown, following = page(fitting, call.ask)
+    by_reservation: dict[str, list[Instance]] = {}
+    for each in shown:
+        by_reservation.setdefault(each.reservation, []).append(each)
+    return {
+        "Reservations": [reservation(each, call.region) for each in by_reservation.values()],
+        "NextToken": following,
+    }
+
+
+def describe_instance_status(call: Call) -> Answer:
+    ids = call.ask.get("InstanceIds") or []
+    found = named(call, ids) if ids else call.region.instances.all(call.ago)
+    if not call.ask.get("IncludeAllInstances"):
+        found = [each for each in found if each.state == "running"]
+    shown, following = page(chosen(found, call.ask.get("Filters"), _facts), call.ask)
+    return {"InstanceStatuses": [_status(each) for each in shown], "NextToken": following}
+
+
+def describe_volumes(call: Call) -> Answer:
+    found, ids = call.region.volumes.all(call.ago), call.ask.get("VolumeIds") or []
+    for wanted in ids:
+        if wanted not in [each.id for each in found]:
+            raise EC2Error("InvalidVolume.NotFound", f"The volume '{wanted}' does not exist.")
+    found = [each for each in found if not ids or each.id in ids]
+    shown, following = page(chosen(found, call.ask.get("Filters"), _volume_facts), call.ask)
+    return {"Volumes": [_volume(call.region, each) for each in shown], "NextToken": following}
+
+
+def describe_spot_instance_requests(call: Call) -> Answer:
+    found, ids = call.region.spot_requests.all(call.ago), call.ask.get("SpotInstanceRequestIds") or []
+    for wanted in ids:
+        if wanted not in [each.id for each in found]:
+            raise unknown_spot_request(wanted)
+    found = [each for each in found if not ids or each.id in ids]
+    shown, following = page(chosen(found, call.ask.get("Filters"), _spot_facts), call.ask)
+    return {"SpotInstanceRequests": [_spot_request(call.region, each) for each in shown], "NextToken": following}
+
+
+def named(call: Call, ids: Iterable[str]) -> list[Instance]:
+    """
+    Raises:
+        EC2Error: one does not exist, as far as this call can see.
+    """
+    found, missing = list[Instance](), list[str]()
+    for instance_id in dict.fromkeys(ids):
+        instance = call.region.instances.get(instance_id, call.ago)
+        if instance is None:
+            missing.append(instance_id)
+        else:
+            found.append(instance)
+    if len(missing) == 1:
+        raise EC2Error("InvalidInstanceID.NotFound", f"The instance ID '{missing[0]}' does not exist")
+    if missing:
+        raise EC2Error("InvalidInstanceID.NotFound", f"The instance IDs '{', '.join(missing)}' do not exist")
+    return found
+
+
+def unknown_spot_request(name: str) -> EC2Error:
+    words = f"The spot instance request ID '{name}' does not exist"
+    return EC2Error("InvalidSpotInstanceRequestID.NotFound", words)
+
+
+def reservation(instances: Sequence[Instance], region: Region) -> Answer:
+    return {
+        "ReservationId": instances[0].reservation,
+        "OwnerId": ACCOUNT,
+        "Groups": [],
+        "Instances": [_instance(each, region) for each in instances],
+    }
+
+
+def state(name: str) -> Answer:
+    return {"Code": CODES[name], "Name": name}
+
+
+# --- inside -----------------------------------------------------------------------------------------------------------
+
+
+def _instance(it: Instance, region: Region) -> Answer:
+    """A terminated one has no network any more."""
+    here = it.state != "terminated"
+    clock = region.world.clock
+    groups = [{"GroupId": group, "GroupName": name} for group, name in it.groups]
+    options = {"State": "applied", "HttpTokens": "optional", "HttpPutResponseHopLimit": 1, "HttpEndpoint": "enabled"}
+    return {
+        "InstanceId": it.id,
+        "ImageId": it.image,
+        "State": state(it.state),
+        "PrivateDnsName": f"ip-{it.private_ip.replace('.', '-')}.ec2.internal" if here else "",
+        "PublicDnsName": f"ec2-{it.public_ip.replace('.', '-')}.compute-1.amazonaws.com" if it.public_ip else "",
+        "StateTransitionReason": it.transition,
+        "KeyName": it.key_name,
+        "AmiLaunchIndex": it.index,
+        "InstanceType": it.type,
+        "LaunchTime": clock.date(it.launched),
+        "Placement": {"AvailabilityZone": it.zone, "GroupName": it.placement_group or "", "Tenancy": "default"},
+        "Monitoring": {"State": "disabled"},
+        "SubnetId": it.subnet if here else None,
+        "VpcId": it.vpc if here else None,
+        "PrivateIpAddress": it.private_ip if here else None,
+        "PublicIpAddress": it.public_ip,
+        "Architecture": it.architecture,
+        "RootDeviceType": "ebs",
+        "RootDeviceName": it.root_device,
+        "BlockDeviceMappings": [_attached(region, device, name) for device, name in it.volumes if here],
+        "ClientToken": it.token,
+        "InstanceLifecycle": "spot" if it.market == "spot" else None,
+        "SpotInstanceRequestId": it.spot_request,
+        "IamInstanceProfile": {"Arn": it.profile} if it.profile else None,
+        "SecurityGroups": groups if here else [],
+        "SourceDestCheck": True,
+        "StateReason": {"Code": it.reason[0], "Message": it.reason[1]} if it.reason else None,
+        "Tags": tag_list(it.tags),
+        "MetadataOptions": {**options, **it.metadata_options},
+        "VirtualizationType": "hvm",
+        "Hypervisor": "xen",
+        "EbsOptimized": False,
+    }
+
+
+def _attached(region: Region, device: str, name: str) -> Answer:
+    volume = region.volumes.get(name)
+    return {
+        "DeviceName": device,
+        "Ebs": {
+            "VolumeId": name,
+            "Status": "attached",
+            "DeleteOnTermination": volume is None or volume.delete_with_instance,
+        },
+    }
+
+
+def _facts(it: Instance) -> Mapping[str, list[str]]:
+    return {
+        "architecture": [it.architecture],
+        "availability-zone": [it.zone],
+        "client-token": [it.token],
+        "dns-name": [],
+        "image-id": [it.image],
+        "instance-id": [it.id],
+        "instance-lifecycle": ["spot"] if it.market == "spot" else [],
+        "instance-state-code": [str(CODES[it.state])],
+        "instance-state-name": [it.state],
+        "instance-type": [it.type],
+        "instance.group-id": [group for group, _ in it.groups],
+        "instance.group-name": [name for _, name in it.groups],
+        "ip-address": [it.public_ip] if it.public_ip else [],
+        "key-name": [it.key_name] if it.key_name else [],
+        "network-interface.group-id": [group for group, _ in it.groups],
+        "placement-group-name": [it.placement_group] if it.placement_group else [],
+        "private-ip-address": [it.private_ip],
+        "reservation-id": [it.reservation],
+        "spot-instance-request-id": [it.spot_request] if it.spot_request else [],
+        "state-reason-code": [it.reason[0]] if it.reason else [],
+        "subnet-id": [it.subnet],
+        "vpc-id": [it.vpc],
+    } | tag_facts(it.tags)
+
+
+def _status(it: Instance) -> Answer:
+    ok = {"Status": "ok" if it.state == "running" else "not-applicable"}
+    return {
+        "InstanceId": it.id,
+        "AvailabilityZone": it.zone,
+        "InstanceState": state(it.state),
+        "InstanceStatus": ok,
+        "SystemStatus": ok,
+    }
+
+
+def _volume(region: Region, it: Volume) -> Answer:
+    attached = {
+        "InstanceId": it.instance,
+        "VolumeId": it.id,
+        "Device": it.device,
+        "State": "attached",
+        "DeleteOnTermination": it.delete_with_instance,
+        "AttachTime": region.world.clock.date(it.created),
+    }
+    return {
+        "VolumeId": it.id,
+        "State": "in-use" if it.instance else "available",
+        "Size": it.size_gb,
+        "VolumeType": it.kind,
+        "Encrypted": it.encrypted,
+        "AvailabilityZone": it.zone,
+        "CreateTime": region.world.clock.date(it.created),
+        "Attachments": [attached] if it.instance else [],
+        "Tags": tag_list(it.tags),
+    }
+
+
+def _volume_facts(it: Volume) -> Mapping[str, list[str]]:
+    return {
+        "attachment.instance-id": [it.instance] if it.instance else [],
+        "availability-zone": [it.zone],
+        "encrypted": [str(it.encrypted).lower()],
+        "size": [str(it.size_gb)],
+        "status": ["in-use" if it.instance else "available"],
+        "volume-id": [it.id],
+        "volume-type": [it.kind],
+    } | tag_facts(it.tags)
+
+
+def _spot_request(region: Region, it: SpotRequest) -> Answer:
+    date = region.world.clock.date(it.created)
+    return {
+        "SpotInstanceRequestId": it.id,
+        "InstanceId": it.instance,
+        "State": it.state,
+        "Status": {"Code": it.status, "Message": it.status, "UpdateTime": date},
+        "Type": "one-time",
+        "CreateTime": date,
+        "LaunchedAvailabilityZone": it.zone,
+        "LaunchSpecification": {"InstanceType": it.type},
+        "InstanceInterruptionBehavior": "terminate",
+        "Tags": tag_list(it.tags),
+    }
+
+
+def _spot_facts(it: SpotRequest) -> Mapping[str, list[str]]:
+    facts: dict[str, Any] = {
+        "instance-id": [it.instance],
+        "spot-instance-request-id": [it.id],
+        "state": [it.state],
+        "status-code": [it.status],
+        "launched-availability-zone": [it.zone],
+    }
+    return facts | tag_facts(it.tags)
+
+
+ACTIONS = {
+    "DescribeInstanceStatus": describe_instance_status,
+    "DescribeInstances": describe_instances,
+    "DescribeSpotInstanceRequests": describe_spot_instance_requests,
+    "DescribeVolumes": describe_volumes,
+}

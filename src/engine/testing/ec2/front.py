@@ -1,0 +1,245 @@
+"""The cloud's door: a request comes in, goes wrong as it is to go wrong, and is answered here or by moto."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import socket
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+from xml.sax.saxutils import escape
+
+from . import describe, ending, fleet, images, kinds, launch, placement, prices, services, tags, templates
+from .call import Actions, Call
+from .faults import ExpiredToken, LostAnswer, LostRequest, Refused, Slow, Throttle, Unauthorized
+from .moto import ACCOUNT
+from .protocol import EC2Error, parse, render, render_error
+from .throttle import limit_exceeded
+from .world import Region, World
+
+Environ = dict[str, Any]
+ACTIONS: Actions = {
+    **describe.ACTIONS,
+    **ending.ACTIONS,
+    **fleet.ACTIONS,
+    **images.ACTIONS,
+    **kinds.ACTIONS,
+    **launch.ACTIONS,
+    **placement.ACTIONS,
+    **prices.ACTIONS,
+    **tags.ACTIONS,
+    **templates.ACTIONS,
+}
+CHECKIP = "/checkip"
+XML, JSON = "text/xml;charset=UTF-8", "application/x-amz-json-1.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What can be said of a signed request before it is understood."""
+
+    service: str
+    region: str
+    key: str  # who signed it
+    action: str  # empty: none that is named (S3)
+    body: bytes
+    environ: Environ
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        return dict(parse_qsl(self.body.decode(), keep_blank_values=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    status: int
+    body: bytes
+    kind: str = XML
+    headers: tuple[tuple[str, str], ...] = field(default=())
+
+
+class Front:
+    """A WSGI application."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.calls: Counter[str] = Counter()
+
+    def __call__(self, environ: Environ, start: Callable[..., Any]) -> Iterable[bytes]:
+        if environ["PATH_INFO"].rstrip("/") == CHECKIP:
+            return _sent(Reply(200, b"127.0.0.1\n", "text/plain"), start)
+        request = _read(environ)
+        if request is None:  # not signed, or S3's
+            return self.world.moto.app(environ, start)
+        faults, action = self.world.faults, request.action
+        self.calls[action] += 1
+        if faults.hits(LostRequest, action) is not None:
+            return _cut(environ)
+        reply = self._reply(request)
+        slow = faults.hits(Slow, action)
+        if slow is not None:
+            self.world.clock.sleep(slow.seconds)
+        if faults.hits(LostAnswer, action) is not None:
+            return _cut(environ)
+        return _sent(reply, start)
+
+    def _reply(self, request: Request) -> Reply:
+        try:
+            self._let_in(request)
+            if request.service == "ec2":
+                return self._ec2(request)
+            answer = services.answer(self.world, request.service, request.region, request.action, request.body)
+            if answer is not None:
+                return Reply(200, json.dumps(answer).encode(), JSON)
+        except EC2Error as error:
+            return _refusal(request, error, self._request_id())
+        return _forwarded(self.world, request)
+
+    def _let_in(self, request: Request) -> None:
+        """
+        Raises:
+            EC2Error: this call fails before anybody looks at it.
+        """
+        faults, action, ec2 = self.world.faults, request.action, request.service == "ec2"
+        for expired in faults.of(ExpiredToken):
+            if expired.key in (None, request.key) and expired.action in (None, action) and faults.strikes(expired):
+                code = "RequestExpired" if ec2 else "ExpiredTokenException"
+                raise EC2Error(
+                    code, "Request has expired." if ec2 else "The security token included in the request is expired"
+                )
+        services.check_date(self.world, request.environ.get("HTTP_X_AMZ_DATE"))
+        if faults.hits(Throttle, action) is not None:
+            raise limit_exceeded() if ec2 else EC2Error("ThrottlingException", "Rate exceeded")
+        refused = faults.hits(Refused, action)
+        if refused is not None:
+            raise EC2Error(refused.code, refused.message, refused.status)
+        if faults.hits(Unauthorized, action) is not None:
+            raise _denied(request)
+
+    def _ec2(self, request: Request) -> Reply:
+        action, parameters = request.action, request.parameters
+        with self.world.lock:
+            try:
+                region = self.world.region(request.region)
+            except KeyError:
+                words = "AWS was not able to validate the provided access credentials"
+                raise EC2Error("AuthFailure", words, 401) from None
+            if self.world.behaviour.throttled:
+                narrowed = any(re.match(r"(MaxResults|Filter\.|\w+Id\.)", name) for name in parameters)
+                region.buckets.take(action, narrowed=narrowed)
+            if action in ("CreateTags", "DeleteTags"):
+                return self._tags(request, region)
+            if action not in ACTIONS:
+                return self._network(request, region)
+            call = Call(region, action, parse(action, parameters), self.world.age_of_answers())
+            _dry(call)
+            return Reply(200, render(action, ACTIONS[action](call), self._request_id()))
+
+    def _tags(self, request: Request, region: Region) -> Reply:
+        """Of things that are ours, and of moto's; one call may have both."""
+        call = Call(region, request.action, parse(request.action, request.parameters), self.world.age_of_answers())
+        _dry(call)
+        ours, theirs = tags.split(call.ask["Resources"])
+        _check_young(region, theirs, call.ago)
+        if ours:
+            call = Call(region, call.action, {**call.ask, "Resources": ours}, call.ago)
+            ACTIONS[call.action](call)
+        if not theirs:
+            return Reply(200, render(call.action, {}, self._request_id()))
+        rest = {key: value for key, value in request.parameters.items() if not key.startswith("ResourceId.")}
+        rest |= {f"ResourceId.{place}": each for place, each in enumerate(theirs, 1)}
+        return _forwarded(self.world, request, urlencode(rest).encode())
+
+    def _network(self, request: Request, region: Region) -> Reply:
+        """What moto keeps; but who uses a group, and what is too young to be seen, is known here."""
+        _check_young(region, request.parameters.values(), self.world.age_of_answers())
+        if request.action == "DeleteSecurityGroup":
+            group = request.parameters.get("GroupId")
+            if any(group in dict(each.groups) for each in region.instances.all() if each.state != "terminated"):
+                raise EC2Error("DependencyViolation", f"resource {group} has a dependent object")
+        reply = _forwarded(self.world, request)
+        if request.action == "CreateSecurityGroup" and reply.status == 200:
+            made = re.search(rb"<groupId>([\w-]+)</groupId>", reply.body)
+            if made:
+                region.young[made[1].decode()] = self.world.clock.now()
+        return reply
+
+    def _request_id(self) -> str:
+        return self.world.new_request_id()
+
+
+def _denied(request: Request) -> EC2Error:
+    right = f"{request.service}:{request.action}"
+    words = f"User: arn:aws:iam::{ACCOUNT}:user/{request.key} is not authorized to perform: {right}"
+    if request.service != "ec2":
+        return EC2Error("AccessDeniedException", words)
+    why = f"because no identity-based policy allows the {right} action"
+    return EC2Error("UnauthorizedOperation", f"You are not authorized to perform this operation. {words} {why}", 403)
+
+
+def _dry(call: Call) -> None:
+    if call.ask.get("DryRun"):
+        raise EC2Error("DryRunOperation", "Request would have succeeded, but DryRun flag is set.", 412)
+
+
+def _check_young(region: Region, named: Iterable[str], ago: float) -> None:
+    for each in named:
+        made = region.young.get(each)
+        if made is not None and made > region.world.clock.now() - ago:
+            raise EC2Error("InvalidGroup.NotFound", f"The security group '{each}' does not exist")
+
+
+def _read(environ: Environ) -> Request | None:
+    signed = re.search(r"Credential=([^/]+)/\d+/([^/]+)/([^/]+)/aws4_request", environ.get("HTTP_AUTHORIZATION", ""))
+    if signed is None or signed[3] == "s3":
+        return None
+    body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+    environ["wsgi.input"] = io.BytesIO(body)
+    action = environ.get("HTTP_X_AMZ_TARGET", "").rpartition(".")[2]
+    if not action:
+        named = re.search(rb"(?:^|&)Action=(\w+)", body)
+        action = named[1].decode() if named else ""
+    return Request(signed[3], signed[2], signed[1], action, body, environ)
+
+
+def _forwarded(world: World, request: Request, body: bytes | None = None) -> Reply:
+    told: list[Any] = []
+    body = request.body if body is None else body
+    environ = {**request.environ, "wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}
+    with world.moto.lock:
+        said = b"".join(world.moto.app(environ, lambda *status_and_headers: told.extend(status_and_headers)))
+    headers = tuple((name, value) for name, value in told[1] if name.lower() not in ("content-type", "content-length"))
+    kind = {name.lower(): value for name, value in told[1]}.get("content-type", XML)
+    return Reply(int(told[0].split()[0]), said, kind, headers)
+
+
+def _refusal(request: Request, error: EC2Error, request_id: str) -> Reply:
+    """In the service's own format."""
+    if request.service == "ec2":
+        return Reply(error.status, render_error(error, request_id))
+    if request.environ.get("HTTP_X_AMZ_TARGET"):
+        told = json.dumps({"__type": error.code, "message": error.message}).encode()
+        return Reply(error.status, told, JSON, (("x-amzn-ErrorType", error.code),))
+    inside = f"<Type>Sender</Type><Code>{escape(error.code)}</Code><Message>{escape(error.message)}</Message>"
+    answer = f"<ErrorResponse><Error>{inside}</Error><RequestId>{request_id}</RequestId></ErrorResponse>"
+    return Reply(error.status, answer.encode())
+
+
+def _sent(reply: Reply, start: Callable[..., Any]) -> Iterable[bytes]:
+    headers = [("Content-Type", reply.kind), ("Content-Length", str(len(reply.body))), *reply.headers]
+    start(f"{reply.status} {_REASONS.get(reply.status, 'Error')}", headers)
+    return [reply.body]
+
+
+_REASONS: Mapping[int, str] = {200: "OK", 400: "Bad Request", 403: "Forbidden", 500: "Internal Server Error"}
+
+
+def _cut(environ: Environ) -> Iterable[bytes]:
+    """The connection ends without an answer: the server finds it closed when it wants to write one."""
+    connection: socket.socket = environ["werkzeug.socket"]
+    connection.shutdown(socket.SHUT_RDWR)
+    raise ConnectionResetError

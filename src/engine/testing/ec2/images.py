@@ -1,0 +1,151 @@
+"""Machine images, and the public parameters by which their newest is found (SSM)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+from .call import Call
+from .filters import chosen, page
+from .protocol import Answer, EC2Error
+from .world import Region
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    id: str
+    name: str
+    architecture: str
+    root_device: str
+    size_gb: int
+    owner: str
+
+
+_UBUNTU, _DEEP_LEARNING, _AMAZON = "099720109477", "898082745236", "137112412989"
+_PARAMETERS = (  # what the parameter is called, (root device, gigabytes, owner)
+    (r"/aws/service/canonical/ubuntu/server/[\w.]+/stable/current/(?P<arch>amd64|arm64)/hvm/ebs-gp[23]/ami-id",
+     ("/dev/sda1", 8, _UBUNTU)),
+    (r"/aws/service/deeplearning/ami/(?P<arch>x86_64|arm64)/[\w.-]*amazon-linux[\w.-]*/latest/ami-id",
+     ("/dev/xvda", 60, _DEEP_LEARNING)),
+    (r"/aws/service/deeplearning/ami/(?P<arch>x86_64|arm64)/[\w.-]+/latest/ami-id", ("/dev/sda1", 60, _DEEP_LEARNING)),
+    (r"/aws/service/ami-amazon-linux-latest/[\w.-]+-(?P<arch>x86_64|arm64)", ("/dev/xvda", 8, _AMAZON)),
+)  # fmt: skip
+WELL_KNOWN = (
+    *(
+        f"/aws/service/canonical/ubuntu/server/{release}/stable/current/{arch}/hvm/ebs-{kind}/ami-id"
+        for release, kind in (("22.04", "gp2"), ("24.04", "gp3"))
+        for arch in ("amd64", "arm64")
+    ),
+    *(
+        f"/aws/service/deeplearning/ami/{arch}/base-oss-nvidia-driver-gpu-ubuntu-{release}/latest/ami-id"
+        for release in ("22.04", "24.04")
+        for arch in ("x86_64", "arm64")
+    ),
+    *(f"/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-{arch}" for arch in ("x86_64", "arm64")),
+)
+
+
+def parameter(region: Region, name: str) -> str | None:
+    """The image which it names, if it is a public parameter that names one."""
+    if _described(name) is None:
+        return None
+    image_id = _id(region, name)
+    region.images[image_id] = name
+    return image_id
+
+
+def find(region: Region, image_id: str) -> Image:
+    """
+    Raises:
+        EC2Error: there is none.
+    """
+    for image in _known(region):
+        if image.id == image_id:
+            return image
+    registered = region.world.moto.image(region.name, image_id)
+    if registered is not None:
+        return Image(image_id, *registered)
+    if not re.fullmatch(r"ami-[0-9a-f]{8,17}", image_id):
+        raise EC2Error("InvalidAMIID.Malformed", f'Invalid id: "{image_id}" (expecting "ami-...")')
+    raise EC2Error("InvalidAMIID.NotFound", f"The image id '[{image_id}]' does not exist")
+
+
+def describe_images(call: Call) -> Answer:
+    ids, owners = call.ask.get("ImageIds") or [], call.ask.get("Owners") or []
+    images = [find(call.region, each) for each in ids] if ids else _known(call.region)
+    aliases = {"amazon": (_DEEP_LEARNING, _AMAZON), "self": (), "aws-marketplace": ()}
+    allowed = {owner for each in owners for owner in aliases.get(each, (each,))}
+    images = [each for each in images if not owners or each.owner in allowed]
+    shown, following = page(chosen(images, call.ask.get("Filters"), _facts), call.ask)
+    return {"Images": [_told(each) for each in shown], "NextToken": following}
+
+
+def _known(region: Region) -> list[Image]:
+    for name in WELL_KNOWN:
+        parameter(region, name)
+    found: list[Image] = []
+    for image_id, name in region.images.items():
+        described = _described(name)
+        assert described is not None, "only such names are kept"
+        architecture, (root_device, size_gb, owner) = described
+        found.append(Image(image_id, name.strip("/").replace("/", "-"), architecture, root_device, size_gb, owner))
+    return found
+
+
+def _described(name: str) -> tuple[str, tuple[str, int, str]] | None:
+    for pattern, facts in _PARAMETERS:
+        fits = re.fullmatch(pattern, name)
+        if fits:
+            return fits["arch"].replace("amd64", "x86_64"), facts
+    return None
+
+
+def _id(region: Region, name: str) -> str:
+    return f"ami-0{sha256(f'{region.name} {name}'.encode()).hexdigest()[:16]}"
+
+
+def _told(it: Image) -> Answer:
+    root: Mapping[str, Any] = {
+        "VolumeSize": it.size_gb,
+        "VolumeType": "gp3",
+        "DeleteOnTermination": True,
+        "Encrypted": False,
+    }
+    return {
+        "ImageId": it.id,
+        "Name": it.name,
+        "Description": it.name,
+        "Architecture": it.architecture,
+        "OwnerId": it.owner,
+        "Public": True,
+        "State": "available",
+        "ImageType": "machine",
+        "PlatformDetails": "Linux/UNIX",
+        "CreationDate": "2026-01-01T00:00:00.000Z",
+        "RootDeviceType": "ebs",
+        "RootDeviceName": it.root_device,
+        "BlockDeviceMappings": [{"DeviceName": it.root_device, "Ebs": root}],
+        "VirtualizationType": "hvm",
+        "Hypervisor": "xen",
+        "EnaSupport": True,
+    }
+
+
+def _facts(it: Image) -> Mapping[str, list[str]]:
+    return {
+        "architecture": [it.architecture],
+        "image-id": [it.id],
+        "image-type": ["machine"],
+        "is-public": ["true"],
+        "name": [it.name],
+        "owner-id": [it.owner],
+        "root-device-type": ["ebs"],
+        "state": ["available"],
+        "virtualization-type": ["hvm"],
+    }
+
+
+ACTIONS = {"DescribeImages": describe_images}

@@ -1,0 +1,141 @@
+"""Instance types: what moto knows of them (it has EC2's own answers), where they are offered, whose quota they use."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
+from functools import cache
+from typing import Any
+
+from .call import Call
+from .filters import chosen, page
+from .protocol import Answer, EC2Error, Rendered, render_item
+
+Data = Mapping[str, Any]
+
+_QUOTAS = (  # families, by how their names begin; the quota of on-demand machines, that of spot ones
+    (r"(g\d|vt)", "L-DB2E81BA", "L-3819A6DF"),
+    (r"p\d", "L-417A185B", "L-7212CCBC"),
+    (r"inf", "L-1945791B", "L-B5D1601B"),
+    (r"trn", "L-2C3B7624", "L-6B0D517C"),
+    (r"dl", "L-6E869C2A", "L-85EED4F7"),
+    (r"hpc", "L-F7808C92", "L-F7808C92"),
+    (r"f\d", "L-74FC7D96", "L-88CF9481"),
+    (r"(x|u)", "L-7295265B", "L-E3A00192"),
+    (r"", "L-1216C47A", "L-34B43A08"),
+)
+
+
+def quota_code(type_name: str, market: str) -> str:
+    for beginning, on_demand, spot in _QUOTAS:
+        if re.match(beginning, type_name):
+            return spot if market == "spot" else on_demand
+    raise AssertionError("the last one fits all")
+
+
+@cache
+def catalogue(patterns: tuple[str, ...]) -> dict[str, Data]:
+    """By name, in EC2's order, which is none."""
+    from moto.ec2.models.instance_types import INSTANCE_TYPES
+
+    return {name: data for name, data in INSTANCE_TYPES.items() if any(fnmatchcase(name, each) for each in patterns)}
+
+
+@cache
+def zones(region: str) -> dict[str, frozenset[str]]:
+    """Type -> the region's zones that have it."""
+    from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS
+
+    found: dict[str, set[str]] = {}
+    for offering in INSTANCE_TYPE_OFFERINGS["availability-zone"].get(region, ()):
+        found.setdefault(offering["InstanceType"], set()).add(offering["Location"])
+    return {name: frozenset(places) for name, places in found.items()}
+
+
+def known(patterns: tuple[str, ...], region: str, type_name: str) -> Data:
+    """
+    Raises:
+        EC2Error: there is no such type.
+    """
+    data = catalogue(patterns).get(type_name)
+    if data is None or type_name not in zones(region):
+        raise EC2Error("InvalidParameterValue", f"Invalid value '{type_name}' for InstanceType.")
+    return data
+
+
+def vcpus(data: Data) -> int:
+    return int(data["VCpuInfo"]["DefaultVCpus"])
+
+
+def architecture(data: Data) -> str:
+    return "arm64" if "arm64" in data["ProcessorInfo"]["SupportedArchitectures"] else "x86_64"
+
+
+def describe_instance_types(call: Call) -> Answer:
+    types, places = catalogue(call.region.world.behaviour.types), zones(call.region.name)
+    names = call.ask.get("InstanceTypes") or [name for name in types if name in places]
+    unknown = [name for name in names if name not in types or name not in places]
+    if unknown:
+        raise EC2Error("InvalidInstanceType", f"The following supplied instance types do not exist: {unknown}")
+    fitting = chosen(names, call.ask.get("Filters"), lambda name: _facts(types[name]))
+    shown, following = page(fitting, call.ask, most=100)
+    return {"InstanceTypes": [_rendered(name) for name in shown], "NextToken": following}
+
+
+def describe_instance_type_offerings(call: Call) -> Answer:
+    types, kind = catalogue(call.region.world.behaviour.types), call.ask.get("LocationType", "region")
+    if kind == "region":
+        found = [(name, call.region.name) for name in zones(call.region.name) if name in types]
+    elif kind == "availability-zone":
+        found = [(name, zone) for name, places in zones(call.region.name).items() if name in types for zone in places]
+    else:
+        raise EC2Error("InvalidParameterValue", f"The location type {kind} is not valid")
+    fitting = chosen(
+        sorted(found), call.ask.get("Filters"), lambda each: {"instance-type": [each[0]], "location": [each[1]]}
+    )
+    shown, following = page(fitting, call.ask, most=1000)
+    offerings = [{"InstanceType": name, "LocationType": kind, "Location": place} for name, place in shown]
+    return {"InstanceTypeOfferings": offerings, "NextToken": following}
+
+
+@cache
+def _rendered(name: str) -> Rendered:
+    return render_item("InstanceTypeInfo", catalogue(("*",))[name])
+
+
+def _facts(data: Data) -> Mapping[str, list[str]]:
+    """Its filters: ``vcpu-info.default-vcpus`` is ``VCpuInfo.DefaultVCpus``, of lists ``...Disks`` is ``...disk``."""
+    found: dict[str, list[str]] = {}
+    for path, value in _leaves("", data):
+        found.setdefault(path, []).append(value)
+    return _Facts(found)
+
+
+class _Facts(dict[str, list[str]]):
+    def __missing__(self, name: str) -> list[str]:
+        plain = name.replace("-", "")
+        *path, last = plain.split(".")
+        for ending in ("", "s", "es"):
+            for middle in ("", "s"):
+                key = ".".join([*path[:-1], *(part + middle for part in path[-1:]), last + ending])
+                if key in self.keys():
+                    return self[key]
+        return []
+
+
+def _leaves(path: str, value: Any) -> Iterator[tuple[str, str]]:
+    if isinstance(value, Mapping):
+        for name, below in value.items():
+            yield from _leaves(f"{path}.{name.lower()}" if path else name.lower(), below)
+    elif isinstance(value, list):
+        for below in value:
+            yield from _leaves(path, below)
+    else:
+        yield path, str(value).lower() if isinstance(value, bool) else str(value)
+
+
+ACTIONS = {
+    "DescribeInstanceTypes": describe_instance_types,
+    "DescribeInstanceTypeOfferings": describe_instance_type_offerings,
+}

@@ -1,0 +1,318 @@
+"""Making instances: what a launch asks for, checked and settled, and then done. `RunInstances` is here."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import ipaddress
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import islice
+from typing import Any
+
+from . import images, prices, templates
+from .billing import Bill
+from .call import Call
+from .capacity import Pool, check
+from .describe import reservation
+from .faults import Market
+from .filters import given_tags
+from .instances import Instance, SpotRequest, Volume
+from .kinds import architecture, known, vcpus, zones
+from .lifecycle import Lifecycle
+from .moto import Subnet
+from .placement import unknown
+from .protocol import Answer, Ask, EC2Error
+from .tokens import once
+from .world import Region
+
+USER_DATA_BYTES = 16384
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """A machine that may be had: everything it needs exists."""
+
+    pool: Pool
+    subnet: Subnet
+    image: images.Image
+    groups: tuple[tuple[str, str], ...]
+    public_key: str
+    tags: Mapping[str, Mapping[str, str]]  # by kind of thing
+    spec: Ask  # as RunInstances has it, with what the template says
+    max_usd: float | None
+
+
+@once
+def run_instances(call: Call) -> Answer:
+    spec = merged(templates.data(call.region, call.ask.get("LaunchTemplate"), call.ago), call.ask)
+    least, most = call.ask["MinCount"], call.ask["MaxCount"]
+    if not 1 <= least <= most:
+        words = f"The value for MinCount ({least}) or MaxCount ({most}) is not valid"
+        raise EC2Error("InvalidParameterValue", words)
+    market: Market = "on-demand"
+    options = spec.get("InstanceMarketOptions") or {}
+    if options.get("MarketType") == "spot":
+        market = "spot"
+    max_usd = (options.get("SpotOptions") or {}).get("MaxPrice")
+    wish, count = _where_most(call, spec, market, least=least, most=most, max_usd=float(max_usd) if max_usd else None)
+    made = launch(call.region, wish, count)
+    return reservation(made, call.region)
+
+
+def merged(template: Mapping[str, Any], ask: Mapping[str, Any]) -> Ask:
+    """What is asked for goes before what the template says; tags of both are given."""
+    both = [*(template.get("TagSpecifications") or ()), *(ask.get("TagSpecifications") or ())]
+    said = {**template, **ask, "TagSpecifications": both}
+    for key in ("MetadataOptions", "Placement"):
+        if template.get(key) and ask.get(key):
+            said[key] = {**template[key], **ask[key]}
+    return said
+
+
+def wish(
+    call: Call, spec: Ask, subnet: Subnet, market: Market, *, type_name: str | None = None, max_usd: float | None = None
+) -> Wish:
+    """
+    Raises:
+        EC2Error: something does not exist, or does not go together.
+    """
+    region = call.region
+    chosen = str(type_name or spec.get("InstanceType") or "m1.small")
+    kind = known(region.world.behaviour.types, region.name, chosen)
+    if not spec.get("ImageId"):
+        raise EC2Error("MissingParameter", "The request must contain the parameter ImageId")
+    image = images.find(region, spec["ImageId"])
+    if image.architecture != architecture(kind):
+        words = (
+            f"The architecture '{architecture(kind)}' of the specified instance type does not match the architecture "
+            f"'{image.architecture}' of the specified AMI. Specify an instance type and an AMI that have matching "
+            "architectures, and try again."
+        )
+        raise EC2Error("InvalidParameterValue", words)
+    _checked_user_data(spec.get("UserData") or "")
+    interface = (spec.get("NetworkInterfaces") or [{}])[0]
+    groups = interface.get("Groups") or spec.get("SecurityGroupIds") or ()
+    for group in groups:
+        if region.young.get(group, 0.0) > region.world.clock.now() - call.ago:
+            raise EC2Error("InvalidGroup.NotFound", f"The security group '{group}' does not exist")
+    placed = (spec.get("Placement") or {}).get("GroupName")
+    if placed and region.placement_groups.get(placed, call.ago) is None:
+        raise unknown(placed)
+    key_name = spec.get("KeyName")
+    return Wish(
+        pool=Pool(chosen, subnet.zone, market),
+        subnet=subnet,
+        image=image,
+        groups=region.world.moto.groups(region.name, groups, subnet.vpc),
+        public_key=region.world.moto.public_key(region.name, key_name) if key_name else "",
+        tags={kind: given_tags(spec, kind) for kind in ("instance", "volume", "spot-instances-request")},
+        spec=spec,
+        max_usd=max_usd,
+    )
+
+
+def subnets(call: Call, spec: Ask) -> list[Subnet]:
+    """Where the launch may go: the subnet it names, or the default ones of the zones it leaves open.
+
+    Raises:
+        EC2Error: that subnet does not exist, or there is no default VPC.
+    """
+    region = call.region
+    interface = (spec.get("NetworkInterfaces") or [{}])[0]
+    named = interface.get("SubnetId") or spec.get("SubnetId")
+    if named:
+        return [region.world.moto.subnet(region.name, named)]
+    zone = (spec.get("Placement") or {}).get("AvailabilityZone")
+    found = [each for each in region.world.moto.subnets(region.name) if each.default and zone in (None, each.zone)]
+    if not found and zone and zone not in region.world.moto.zones(region.name):
+        raise EC2Error("InvalidParameterValue", f"Invalid availability zone: [{zone}]")
+    if not found:
+        words = "No default VPC for this user. GroupName is only supported for EC2-Classic and default VPC."
+        raise EC2Error("VPCIdNotSpecified", words)
+    return sorted(found, key=lambda each: each.zone)
+
+
+def room(region: Region, wanted: Wish, most: int, planned: Sequence[Pool] = ()) -> tuple[int, EC2Error | None]:
+    """How many of these there are, up to ``most``; and, if not that many, what EC2 says."""
+    mine: list[Pool] = []
+    free = len(_free_addresses(region, wanted.subnet, most)) if most else 0
+    while len(mine) < most:
+        try:
+            check(region, wanted.pool, [*planned, *mine], wanted.max_usd)
+        except EC2Error as error:
+            return len(mine), error
+        if len(mine) == free:
+            words = f"There are not enough free addresses in subnet '{wanted.subnet.id}'"
+            why = "to satisfy the requested number of instances."
+            return len(mine), EC2Error("InsufficientFreeAddressesInSubnet", f"{words} {why}")
+        mine.append(wanted.pool)
+    return len(mine), None
+
+
+def launch(region: Region, wanted: Wish, count: int) -> list[Instance]:
+    """Make so many; there is room for them."""
+    world = region.world
+    reserved, made = world.new_id("r"), []
+    for index, address in enumerate(_free_addresses(region, wanted.subnet, count)):
+        instance = _instance(region, wanted, reserved, index, address)
+        region.instances.put(instance.id, instance)
+        for volume in _volumes(region, wanted, instance):
+            region.volumes.put(volume.id, volume)
+        if instance.spot_request is not None:
+            request = SpotRequest(
+                id=instance.spot_request,
+                instance=instance.id,
+                type=instance.type,
+                zone=instance.zone,
+                state="active",
+                status="fulfilled",
+                created=instance.launched,
+                tags=wanted.tags["spot-instances-request"],
+            )
+            region.spot_requests.put(request.id, request)
+        bill = Bill(
+            id=instance.id,
+            type=instance.type,
+            zone=instance.zone,
+            market=instance.market,
+            hourly_usd=instance.hourly_usd,
+            launched=world.clock.unix(),
+        )
+        world.ledger.open(bill)
+        region.lives[instance.id] = life = Lifecycle(region, instance.id)
+        life.begin()
+        made.append(instance)
+    given = region.addresses_given
+    given[wanted.subnet.id] = given.get(wanted.subnet.id, 0) + count
+    return made
+
+
+# --- inside -----------------------------------------------------------------------------------------------------------
+
+
+def _where_most(
+    call: Call, spec: Ask, market: Market, *, least: int, most: int, max_usd: float | None
+) -> tuple[Wish, int]:
+    """All of one launch go to one zone."""
+    best: tuple[Wish, int] | None = None
+    refusal: EC2Error | None = None
+    places = subnets(call, spec)
+    offered = zones(call.region.name).get(spec.get("InstanceType", ""), frozenset())
+    for subnet in [each for each in places if each.zone in offered] or places:
+        wanted = wish(call, spec, subnet, market, max_usd=max_usd)
+        count, said = room(call.region, wanted, most)
+        refusal = refusal or said
+        if best is None or count > best[1]:
+            best = wanted, count
+        if count == most:
+            break
+    assert best is not None, "there is a subnet"
+    if best[1] < least:
+        assert refusal is not None, "fewer than wanted, and nobody refused"
+        raise refusal
+    return best
+
+
+def _checked_user_data(text: str) -> None:
+    try:
+        size = len(base64.b64decode(text, validate=True))
+    except (binascii.Error, ValueError):
+        raise EC2Error("InvalidUserData.Malformed", "Invalid BASE64 encoding of user data.") from None
+    if size > USER_DATA_BYTES:
+        raise EC2Error("InvalidParameterValue", f"User data is limited to {USER_DATA_BYTES} bytes")
+
+
+def _instance(region: Region, wanted: Wish, reserved: str, index: int, address: str) -> Instance:
+    world, pool, spec = region.world, wanted.pool, wanted.spec
+    interfaces = spec.get("NetworkInterfaces") or [{}]
+    public = interfaces[0].get("AssociatePublicIpAddress")
+    if public is None:
+        public = wanted.subnet.public and world.behaviour.public_ips
+    profile = spec.get("IamInstanceProfile") or {}
+    devices = [wanted.image.root_device, *(device for device in _devices(wanted) if device != wanted.image.root_device)]
+    if pool.market == "spot":
+        price = prices.spot(world.behaviour, region.name, pool.zone, pool.type)
+    else:
+        price = prices.on_demand(world.behaviour, region.name, pool.type)
+    kind = known(world.behaviour.types, region.name, pool.type)
+    return Instance(
+        id=world.new_id("i"),
+        reservation=reserved,
+        region=region.name,
+        zone=pool.zone,
+        subnet=wanted.subnet.id,
+        vpc=wanted.subnet.vpc,
+        type=pool.type,
+        vcpus=vcpus(kind),
+        architecture=architecture(kind),
+        market=pool.market,
+        hourly_usd=price,
+        image=wanted.image.id,
+        private_ip=address,
+        public_ip=_public(address) if public else None,
+        launched=world.clock.now(),
+        groups=wanted.groups,
+        tags=wanted.tags["instance"],
+        user_data=spec.get("UserData") or "",
+        key_name=spec.get("KeyName"),
+        public_key=wanted.public_key,
+        on_shutdown=spec.get("InstanceInitiatedShutdownBehavior") or "stop",
+        placement_group=(spec.get("Placement") or {}).get("GroupName"),
+        profile=profile.get("Arn") or profile.get("Name"),
+        volumes=tuple((device, world.new_id("vol")) for device in devices),
+        root_device=wanted.image.root_device,
+        spot_request=world.new_id("sir") if pool.market == "spot" else None,
+        token=spec.get("ClientToken", ""),
+        index=index,
+        metadata_options=spec.get("MetadataOptions") or {},
+        efa=any(str(each.get("InterfaceType", "")).startswith("efa") for each in interfaces),
+    )
+
+
+def _devices(wanted: Wish) -> dict[str, Mapping[str, Any]]:
+    given = wanted.spec.get("BlockDeviceMappings") or ()
+    return {each["DeviceName"]: each.get("Ebs") or {} for each in given if "Ebs" in each}
+
+
+def _volumes(region: Region, wanted: Wish, instance: Instance) -> list[Volume]:
+    given = _devices(wanted)
+    return [
+        Volume(
+            id=name,
+            instance=instance.id,
+            device=device,
+            zone=instance.zone,
+            size_gb=given.get(device, {}).get("VolumeSize") or wanted.image.size_gb,
+            kind=given.get(device, {}).get("VolumeType") or "gp3",
+            encrypted=bool(given.get(device, {}).get("Encrypted")),
+            delete_with_instance=bool(given.get(device, {}).get("DeleteOnTermination", True)),
+            created=region.world.clock.now(),
+            tags=wanted.tags["volume"],
+        )
+        for device, name in instance.volumes
+    ]
+
+
+def _free_addresses(region: Region, subnet: Subnet, count: int) -> list[str]:
+    """Up to so many, after those that were given last."""
+    used = {each.private_ip for each in region.instances.all() if each.state != "terminated"}
+    start = 0 if region.world.behaviour.recycle_addresses else region.addresses_given.get(subnet.id, 0)
+    hosts = _hosts(subnet.cidr)
+    free = (host for place in range(len(hosts)) if (host := hosts[(start + place) % len(hosts)]) not in used)
+    return list(islice(free, count))
+
+
+@cache
+def _hosts(cidr: str) -> list[str]:
+    """EC2 keeps the first four addresses of a subnet, and its last."""
+    return [str(each) for each in list(ipaddress.ip_network(cidr))[4:-1]]
+
+
+def _public(private: str) -> str:
+    """Its address outside: 54.x.y.z for the private one a.x.y.z."""
+    return f"54.{private.partition('.')[2]}"
+
+
+ACTIONS = {"RunInstances": run_instances}

@@ -1,0 +1,228 @@
+"""What becomes of an instance: it gets power, runs, and ends, by its owner's will, its own, or the cloud's."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from .faults import NoBoot
+from .hypervisor import Boot
+from .instances import ENDED, Instance
+from .world import Region
+
+USER = ("Client.UserInitiatedShutdown", "Client.UserInitiatedShutdown: User initiated shutdown")
+ITSELF = ("Client.InstanceInitiatedShutdown", "Client.InstanceInitiatedShutdown: Instance initiated shutdown")
+SPOT = ("Server.SpotInstanceTermination", "Server.SpotInstanceTermination: Spot instance termination")
+INTERNAL = ("Server.InternalError", "Server.InternalError: Internal error on launch")
+REBALANCE, ACTION, TERMINATION = "events/recommendations/rebalance", "spot/instance-action", "spot/termination-time"
+
+
+class Lifecycle:
+    """One instance's, from its launch on. The world's lock is held where its state changes, not while it boots."""
+
+    def __init__(self, region: Region, instance_id: str) -> None:
+        self._region, self._world, self._id = region, region.world, instance_id
+        self._power = "off"  # booting, on
+        self._doomed = 0  # how often it was noticed: a notice that was withdrawn takes nothing
+
+    @property
+    def instance(self) -> Instance:
+        found = self._region.instances.get(self._id)
+        assert found is not None, f"{self._id} was put before its life began"
+        return found
+
+    def begin(self) -> None:
+        """It is pending, and will get power."""
+        self._world.clock.after(self._world.behaviour.boot_s, partial(self._world.spawn, self._boot))
+
+    def stop(self) -> None:
+        with self._world.lock:
+            if self.instance.state == "running":
+                self._end(USER, self._user_initiated(), "stopping")
+
+    def start(self) -> None:
+        with self._world.lock:
+            if self.instance.state == "stopped":
+                self._put(state="pending", reason=None, transition="", launched=self._world.clock.now())
+                self.begin()
+
+    def terminate(self) -> None:
+        with self._world.lock:
+            if self.instance.state not in ENDED:
+                self._end(USER, self._user_initiated())
+
+    def switched_itself_off(self) -> None:
+        with self._world.lock:
+            if self.instance.state in ("pending", "running"):
+                self._end(ITSELF, "", "shutting-down" if self.instance.on_shutdown == "terminate" else "stopping")
+
+    def interrupt(self, notice_s: float, rebalance_s: float | None) -> None:
+        """The recommendation, the notice ``rebalance_s`` later, the end ``notice_s`` after that."""
+        with self._world.lock:
+            self._doomed += 1
+            noticed = partial(self._notice, self._doomed, notice_s)
+            if rebalance_s is None:
+                noticed()
+            else:
+                told = json.dumps({"noticeTime": self._time(0.0)})
+                self._world.hypervisor.metadata(self._id, REBALANCE, told)
+                self._world.clock.after(rebalance_s, noticed)
+
+    def withdraw(self) -> None:
+        with self._world.lock:
+            self._doomed += 1
+            for path in (REBALANCE, ACTION, TERMINATION):
+                self._world.hypervisor.metadata(self._id, path, None)
+
+    def unplug(self) -> None:
+        """At the cloud's end: no machine is left."""
+        if self._power == "on":
+            self._unplug()
+
+    # --- inside ---------------------------------------------------------------------------------------------------
+
+    def _notice(self, doom: int, notice_s: float) -> None:
+        with self._world.lock:
+            if doom != self._doomed or self.instance.state in ENDED:
+                return
+            at = self._time(notice_s)
+            self._world.hypervisor.metadata(self._id, ACTION, json.dumps({"action": "terminate", "time": at}))
+            self._world.hypervisor.metadata(self._id, TERMINATION, at)
+            self._spot("active", "marked-for-termination")
+            self._world.clock.after(notice_s, partial(self._take, doom))
+
+    def _take(self, doom: int) -> None:
+        with self._world.lock:
+            if doom == self._doomed and self.instance.state not in ENDED:
+                self._end(SPOT, SPOT[0], spot_status="instance-terminated-no-capacity")
+
+    def _boot(self) -> None:
+        with self._world.lock:
+            if self.instance.state != "pending":
+                return
+            if self._refused():
+                self._end(INTERNAL, INTERNAL[0])
+                return
+            self._power = "booting"
+        error: Exception | None = None
+        try:
+            self._world.hypervisor.boot(_described(self.instance, self.switched_itself_off))
+        except Exception as failed:  # noqa: BLE001 - the hypervisor is the user's: its failure is the machine's
+            error = failed
+        with self._world.lock:
+            self._power = "on"
+            if error is not None:
+                self._world.failures.append(error)
+                if self.instance.state == "pending":
+                    self._end(INTERNAL, INTERNAL[0])
+            elif self.instance.state == "pending":
+                self._put(state="running")
+            else:  # it was ended meanwhile
+                self._world.spawn(self._unplug)
+
+    def _refused(self) -> bool:
+        for fault in self._world.faults.of(NoBoot):
+            if fault.type in (None, self.instance.type) and fault.zone in (None, self.instance.zone):
+                return self._world.faults.strikes(fault)
+        return False
+
+    def _end(
+        self,
+        reason: tuple[str, str],
+        transition: str,
+        state: str = "shutting-down",
+        spot_status: str = "instance-terminated-by-user",
+    ) -> None:
+        was_off = self._power == "off" and self.instance.state in ("stopped", "pending")
+        self._put(state=state, reason=reason, transition=transition)
+        if state == "shutting-down":
+            self._spot("closed", spot_status)
+        if was_off:
+            self._world.clock.after(self._world.behaviour.stop_s, self._ended)
+        elif self._power == "on":
+            self._world.spawn(self._unplug)  # a booting one is unplugged when it has booted
+
+    def _unplug(self) -> None:
+        try:
+            self._world.hypervisor.power_off(self._id)
+        except Exception as failed:  # noqa: BLE001 - as in _boot
+            self._world.failures.append(failed)
+        with self._world.lock:
+            self._power = "off"
+            self._world.clock.after(self._world.behaviour.stop_s, self._ended)
+
+    def _ended(self) -> None:
+        with self._world.lock:
+            if self.instance.state == "stopping":
+                self._put(state="stopped", public_ip=None)
+            elif self.instance.state == "shutting-down":
+                self._put(state="terminated", public_ip=None)
+                self._world.ledger.close(self._id)
+                self._release_volumes()
+                self._world.clock.after(self._world.behaviour.remembered_s, self._forget)
+
+    def _release_volumes(self) -> None:
+        for _, name in self.instance.volumes:
+            volume = self._region.volumes.get(name)
+            if volume is not None:
+                self._region.volumes.put(name, None if volume.delete_with_instance else replace(volume, instance=None))
+
+    def _forget(self) -> None:
+        with self._world.lock:
+            self._region.instances.put(self._id, None)
+
+    def _put(self, **changes: Any) -> None:
+        self._region.instances.put(self._id, replace(self.instance, **changes))
+
+    def _spot(self, state: str, status: str) -> None:
+        name = self.instance.spot_request
+        request = self._region.spot_requests.get(name) if name else None
+        if name and request is not None:
+            self._region.spot_requests.put(name, replace(request, state=state, status=status))
+
+    def _user_initiated(self) -> str:
+        return f"User initiated ({self._world.clock.date():%Y-%m-%d %H:%M:%S} GMT)"
+
+    def _time(self, after_s: float) -> str:
+        return f"{self._world.clock.date(self._world.clock.now() + after_s):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _described(instance: Instance, on_poweroff: Callable[[], None]) -> Boot:
+    name = f"ip-{instance.private_ip.replace('.', '-')}.ec2.internal"
+    served = {
+        "ami-id": instance.image,
+        "ami-launch-index": str(instance.index),
+        "hostname": name,
+        "instance-action": "none",
+        "instance-id": instance.id,
+        "instance-life-cycle": instance.market,
+        "instance-type": instance.type,
+        "local-hostname": name,
+        "local-ipv4": instance.private_ip,
+        "placement/availability-zone": instance.zone,
+        "placement/region": instance.region,
+        "reservation-id": instance.reservation,
+        "security-groups": "\n".join(name for _, name in instance.groups),
+    }
+    if instance.public_ip:
+        served["public-ipv4"] = instance.public_ip
+    if instance.public_key:
+        served["public-keys/0/openssh-key"] = instance.public_key
+    if instance.metadata_options.get("InstanceMetadataTags") == "enabled":
+        served |= {f"tags/instance/{key}": value for key, value in instance.tags.items()}
+    return Boot(
+        instance_id=instance.id,
+        private_ip=instance.private_ip,
+        public_ip=instance.public_ip,
+        zone=instance.zone,
+        type=instance.type,
+        user_data=base64.b64decode(instance.user_data).decode("utf-8", "surrogateescape"),
+        metadata=served,
+        on_poweroff=on_poweroff,
+        tokens_required=instance.metadata_options.get("HttpTokens") == "required",
+        hop_limit=instance.metadata_options.get("HttpPutResponseHopLimit", 1),
+    )

@@ -1,0 +1,167 @@
+"""moto, which answers what this cloud does not: networks and security groups, key pairs, roles, S3 and the rest.
+
+Its backends are this process's own: one cloud at a time, and each begins with none of the former one's things.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .protocol import EC2Error
+
+if TYPE_CHECKING:
+    from moto.ec2.models import EC2Backend
+
+ACCOUNT = "123456789012"
+_taken = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class Subnet:
+    id: str
+    zone: str
+    vpc: str
+    cidr: str
+    public: bool
+    default: bool
+
+
+class Moto:
+    """Enter it for an empty one.
+
+    Raises:
+        ImportError: moto's server is not installed.
+        RuntimeError: this process has a cloud already.
+    """
+
+    def __init__(self, seed: int = 0, *, default_vpc: bool = True) -> None:
+        self._seed, self._default_vpc = seed, default_vpc
+        self._regions: dict[str, EC2Backend] = {}
+        self.lock = threading.RLock()  # moto's EC2 is made for one call at a time
+
+    def __enter__(self) -> Moto:
+        try:
+            from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+        except ImportError as error:
+            raise ImportError(
+                f"The test cloud needs moto's server, and {error.name} is missing: pip install 'outrider[testing]'."
+            ) from error
+        if not _taken.acquire(blocking=False):
+            raise RuntimeError("This process has a test cloud already: leave its block before the next one begins.")
+        self._reset()
+        self.app: Callable[..., Iterable[bytes]] = DomainDispatcherApplication(create_backend_app)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._reset()
+        _taken.release()
+
+    def _reset(self) -> None:
+        from moto.core.base_backend import BackendDict
+        from moto.core.model_instances import reset_model_data
+        from moto.moto_api._internal import mock_random
+
+        BackendDict.reset()
+        reset_model_data()
+        mock_random.seed(self._seed)
+        self._regions.clear()
+
+    def region(self, name: str) -> EC2Backend:
+        """
+        Raises:
+            KeyError: there is no such region.
+        """
+        with self.lock:
+            if name not in self._regions:
+                from moto.ec2.models import ec2_backends
+
+                self._regions[name] = backend = ec2_backends[ACCOUNT][name]
+                if not self._default_vpc:
+                    _remove_vpc(backend)
+            return self._regions[name]
+
+    def subnets(self, region: str) -> list[Subnet]:
+        with self.lock:
+            return [_subnet(each) for below in self.region(region).subnets.values() for each in below.values()]
+
+    def subnet(self, region: str, subnet_id: str) -> Subnet:
+        for each in self.subnets(region):
+            if each.id == subnet_id:
+                return each
+        raise EC2Error("InvalidSubnetID.NotFound", f"The subnet ID '{subnet_id}' does not exist")
+
+    def zones(self, region: str) -> list[str]:
+        with self.lock:
+            return [each.name for each in self.region(region).describe_availability_zones()]
+
+    def groups(self, region: str, ids: Iterable[str], vpc: str) -> tuple[tuple[str, str], ...]:
+        """(id, name) of each, of the VPC's default group if there are none.
+
+        Raises:
+            EC2Error: one does not exist, or not in this VPC.
+        """
+        with self.lock:
+            backend = self.region(region)
+            wanted = list(ids)
+            if not wanted:
+                default = backend.get_default_security_group(vpc)
+                return ((default.id, default.name),) if default else ()
+            found = []
+            for each in wanted:
+                group = backend.get_security_group_from_id(each)
+                if group is None:
+                    raise EC2Error("InvalidGroup.NotFound", f"The security group '{each}' does not exist")
+                if group.vpc_id != vpc:
+                    words = f"Security group {each} and subnet belong to different networks."
+                    raise EC2Error("InvalidParameter", words)
+                found.append((group.id, group.name))
+            return tuple(found)
+
+    def image(self, region: str, image_id: str) -> tuple[str, str, str, int, str] | None:
+        """Name, architecture, root device, gigabytes and owner of one that somebody registered."""
+        with self.lock:
+            found = self.region(region).amis.get(image_id)
+            if found is None:
+                return None
+            name, device = str(found.name), str(found.root_device_name or "/dev/sda1")
+            return name, str(found.architecture or "x86_64"), device, 8, str(found.owner_id)
+
+    def tags(self, region: str) -> list[tuple[str, str, str, str]]:
+        """(id, kind, key, value) of each on things that moto keeps."""
+        with self.lock:
+            found = self.region(region).describe_tags()
+            return [(tag["resource_id"], tag["resource_type"], tag["key"], tag["value"]) for tag in found]
+
+    def public_key(self, region: str, name: str) -> str:
+        with self.lock:
+            pair = self.region(region).key_pairs.get(name)
+            if pair is None:
+                raise EC2Error("InvalidKeyPair.NotFound", f"The key pair '{name}' does not exist")
+            return pair.public_key.strip()
+
+    def left(self, region: str) -> list[tuple[str, str, dict[str, str]]]:
+        """(kind, id, tags) of what somebody made: groups, key pairs, addresses."""
+        with self.lock:
+            backend = self.region(region)
+            groups = [each for below in backend.groups.values() for each in below.values() if each.name != "default"]
+            found: list[tuple[str, str, Any]] = [("security group", each.id, each) for each in groups]
+            found += [("key pair", each.key_name, each) for each in backend.key_pairs.values()]
+            found += [("address", str(each.allocation_id), each) for each in backend.addresses]
+            return [(kind, name, {tag["key"]: tag["value"] for tag in it.get_tags()}) for kind, name, it in found]
+
+
+def _subnet(found: Any) -> Subnet:
+    public = str(found.map_public_ip_on_launch).lower() == "true"
+    default = str(found.default_for_az).lower() == "true"
+    return Subnet(found.id, found.availability_zone, found.vpc_id, found.cidr_block, public, default)
+
+
+def _remove_vpc(backend: EC2Backend) -> None:
+    vpc = backend.default_vpc.id
+    for below in list(backend.subnets.values()):
+        for subnet in list(below):
+            backend.delete_subnet(subnet)
+    backend.delete_vpc(vpc)

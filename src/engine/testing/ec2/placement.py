@@ -1,0 +1,71 @@
+"""Placement groups, which moto does not have."""
+
+from __future__ import annotations
+
+from .call import Call
+from .filters import chosen, given_tags, tag_facts, tag_list
+from .protocol import Answer, EC2Error
+from .world import PlacementGroup
+
+
+def create_placement_group(call: Call) -> Answer:
+    region, name = call.region, call.ask["GroupName"]
+    if region.placement_groups.get(name) is not None:
+        raise EC2Error("InvalidPlacementGroup.Duplicate", f"The Placement Group '{name}' already exists.")
+    group = PlacementGroup(
+        id=region.world.new_id("pg"),
+        name=name,
+        strategy=call.ask.get("Strategy", "cluster"),
+        tags=given_tags(call.ask, "placement-group"),
+    )
+    region.placement_groups.put(name, group)
+    return {"PlacementGroup": _told(group)}
+
+
+def delete_placement_group(call: Call) -> Answer:
+    region, name = call.region, call.ask["GroupName"]
+    if region.placement_groups.get(name, call.ago) is None:
+        raise unknown(name)
+    if any(each.placement_group == name and each.state != "terminated" for each in region.instances.all()):
+        raise EC2Error("InvalidPlacementGroup.InUse", f"The placement group '{name}' is in use and may not be deleted.")
+    region.placement_groups.put(name, None)
+    return {}
+
+
+def describe_placement_groups(call: Call) -> Answer:
+    found = call.region.placement_groups.all(call.ago)
+    for name in call.ask.get("GroupNames") or ():
+        if name not in [each.name for each in found]:
+            raise unknown(name)
+    for asked, attribute in (("GroupNames", "name"), ("GroupIds", "id")):
+        wanted = call.ask.get(asked)
+        found = [each for each in found if not wanted or getattr(each, attribute) in wanted]
+    fitting = chosen(
+        found,
+        call.ask.get("Filters"),
+        lambda each: (
+            {"group-name": [each.name], "strategy": [each.strategy], "state": ["available"]} | tag_facts(each.tags)
+        ),
+    )
+    return {"PlacementGroups": [_told(each) for each in fitting]}
+
+
+def unknown(name: str) -> EC2Error:
+    return EC2Error("InvalidPlacementGroup.Unknown", f"The Placement Group '{name}' is unknown.")
+
+
+def _told(group: PlacementGroup) -> Answer:
+    return {
+        "GroupName": group.name,
+        "GroupId": group.id,
+        "State": "available",
+        "Strategy": group.strategy,
+        "Tags": tag_list(group.tags),
+    }
+
+
+ACTIONS = {
+    "CreatePlacementGroup": create_placement_group,
+    "DeletePlacementGroup": delete_placement_group,
+    "DescribePlacementGroups": describe_placement_groups,
+}

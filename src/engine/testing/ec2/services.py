@@ -1,0 +1,126 @@
+"""What EC2's users ask of its neighbours: public parameters (SSM), prices, quotas. All else of them is moto's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from typing import Any
+
+from . import images, kinds, prices
+from .faults import ClockSkew, Quota
+from .filters import page
+from .protocol import EC2Error
+from .world import World
+
+PLENTY = 4096.0  # vCPUs, where nobody said
+SIGNED_FOR_S = 300.0
+
+
+def answer(world: World, service: str, region: str, action: str, body: bytes) -> Mapping[str, Any] | None:
+    """None: moto's.
+
+    Raises:
+        EC2Error: as these services refuse.
+    """
+    asked = json.loads(body) if body.startswith(b"{") else {}
+    match service, action:
+        case "ssm", "GetParameter" if asked["Name"].startswith("/aws/service/"):
+            return {"Parameter": _parameter(world, region, asked["Name"])}
+        case "ssm", "GetParameters" if all(name.startswith("/aws/service/") for name in asked["Names"]):
+            return _parameters(world, region, asked["Names"])
+        case "pricing", "GetProducts":
+            return _products(world, asked)
+        case "servicequotas", "GetServiceQuota" if asked["ServiceCode"] == "ec2":
+            return {"Quota": _quota(world, asked["QuotaCode"])}
+    return None
+
+
+def check_date(world: World, date: str | None) -> None:
+    """
+    Raises:
+        EC2Error: the request was signed too long ago, by the cloud's clock.
+    """
+    for fault in world.faults.of(ClockSkew):
+        if date and world.faults.strikes(fault):
+            signed = datetime.strptime(date, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+            now = datetime.now(UTC) + timedelta(seconds=fault.seconds)
+            if abs(now - signed).total_seconds() > SIGNED_FOR_S:
+                raise EC2Error("RequestExpired", "Request has expired.")
+
+
+def _parameter(world: World, region: str, name: str) -> Mapping[str, Any]:
+    with world.lock:
+        value = images.parameter(world.region(region), name)
+    if value is None:
+        raise EC2Error("ParameterNotFound", f"Parameter {name} not found.")
+    arn = f"arn:aws:ssm:{region}::parameter{name}"
+    return {"Name": name, "Type": "String", "Value": value, "Version": 1, "ARN": arn, "DataType": "text"}
+
+
+def _parameters(world: World, region: str, names: list[str]) -> Mapping[str, Any]:
+    found, missing = list[Mapping[str, Any]](), list[str]()
+    for name in names:
+        try:
+            found.append(_parameter(world, region, name))
+        except EC2Error:
+            missing.append(name)
+    return {"Parameters": found, "InvalidParameters": missing}
+
+
+def _products(world: World, asked: Mapping[str, Any]) -> Mapping[str, Any]:
+    """On-demand prices of Linux machines, one product each."""
+    wanted = {each["Field"]: each["Value"] for each in asked.get("Filters") or ()}
+    regions = [wanted["regionCode"]] if "regionCode" in wanted else sorted({*world.regions, "us-east-1"})
+    types = kinds.catalogue(world.behaviour.types)
+    names = [wanted["instanceType"]] if "instanceType" in wanted else list(types)
+    fitting = [
+        (region, name, attributes)
+        for region in regions
+        for name in names
+        if name in types and name in kinds.zones(region)
+        for attributes in [_attributes(region, name, types[name])]
+        if all(attributes.get(field) == value for field, value in wanted.items())
+    ]
+    shown, following = page(fitting, asked, most=100)
+    listed = [json.dumps(_product(world, region, name, attributes)) for region, name, attributes in shown]
+    return {"FormatVersion": "aws_v1", "PriceList": listed, **({"NextToken": following} if following else {})}
+
+
+def _attributes(region: str, name: str, data: Mapping[str, Any]) -> Mapping[str, str]:
+    from botocore.session import get_session
+
+    places = get_session().get_data("endpoints")["partitions"][0]["regions"]
+    return {
+        "capacitystatus": "Used",
+        "instanceType": name,
+        "licenseModel": "No License required",
+        "location": places.get(region, {}).get("description", region).replace("Europe", "EU"),
+        "locationType": "AWS Region",
+        "marketoption": "OnDemand",
+        "memory": f"{data['MemoryInfo']['SizeInMiB'] / 1024:g} GiB",
+        "operatingSystem": "Linux",
+        "operation": "RunInstances",
+        "preInstalledSw": "NA",
+        "regionCode": region,
+        "servicecode": "AmazonEC2",
+        "tenancy": "Shared",
+        "vcpu": str(kinds.vcpus(data)),
+    }
+
+
+def _product(world: World, region: str, name: str, attributes: Mapping[str, str]) -> Mapping[str, Any]:
+    sku = sha256(f"{region} {name}".encode()).hexdigest()[:16].upper()
+    term, rate = f"{sku}.JRTCKXETXF", f"{sku}.JRTCKXETXF.6YS6EN2CT7"
+    usd = f"{prices.on_demand(world.behaviour, region, name):.10f}"
+    price = {"unit": "Hrs", "rateCode": rate, "beginRange": "0", "endRange": "Inf", "pricePerUnit": {"USD": usd}}
+    terms = {"sku": sku, "offerTermCode": "JRTCKXETXF", "priceDimensions": {rate: price}, "termAttributes": {}}
+    product = {"productFamily": "Compute Instance", "attributes": attributes, "sku": sku}
+    return {"product": product, "serviceCode": "AmazonEC2", "terms": {"OnDemand": {term: terms}}}
+
+
+def _quota(world: World, code: str) -> Mapping[str, Any]:
+    limits = [fault.vcpus for fault in world.faults.of(Quota) if fault.code == code]
+    value = min(limits, default=world.behaviour.quotas.get(code, PLENTY))
+    return {"ServiceCode": "ec2", "QuotaCode": code, "QuotaName": code, "Value": float(value), "Unit": "None"}

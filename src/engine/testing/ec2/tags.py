@@ -1,0 +1,109 @@
+"""Tags on what this cloud keeps itself; those of the rest are moto's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from .call import Call
+from .filters import chosen, page
+from .protocol import Answer, EC2Error
+from .versions import Versions
+from .world import Region
+
+KINDS = {
+    "i": "instance",
+    "vol": "volume",
+    "sir": "spot-instances-request",
+    "lt": "launch-template",
+    "pg": "placement-group",
+}
+NOT_FOUND = {
+    "i": "InvalidInstanceID.NotFound",
+    "vol": "InvalidVolume.NotFound",
+    "sir": "InvalidSpotInstanceRequestID.NotFound",
+    "lt": "InvalidLaunchTemplateId.NotFound",
+    "pg": "InvalidPlacementGroup.Unknown",
+}
+
+
+def ours(resource: str) -> bool:
+    return resource.partition("-")[0] in KINDS
+
+
+def create_tags(call: Call) -> Answer:
+    given = {tag["Key"]: tag.get("Value", "") for tag in call.ask["Tags"]}
+    return _retagged(call, lambda tags: {**tags, **given})
+
+
+def delete_tags(call: Call) -> Answer:
+    """A tag that is named with a value goes only where it has that value; without names, all go."""
+    named = {tag["Key"]: tag.get("Value") for tag in call.ask.get("Tags") or ()}
+
+    def without(tags: Mapping[str, str]) -> dict[str, str]:
+        if not named:
+            return {}
+        return {key: value for key, value in tags.items() if key not in named or named[key] not in (None, value)}
+
+    return _retagged(call, without)
+
+
+def describe_tags(call: Call) -> Answer:
+    region = call.region
+    found = [
+        (name, KINDS[prefix], key, value)
+        for prefix, (kept, _) in _kept(region).items()
+        for thing in kept.all(call.ago)
+        for name, tags in [(thing.id, thing.tags)]
+        for key, value in tags.items()
+    ]
+    found += region.world.moto.tags(region.name)
+    shown, following = page(chosen(found, call.ask.get("Filters"), _facts), call.ask)
+    tags = [{"ResourceId": name, "ResourceType": kind, "Key": key, "Value": value} for name, kind, key, value in shown]
+    return {"Tags": tags, "NextToken": following}
+
+
+def _facts(it: tuple[str, str, str, str]) -> Mapping[str, list[str]]:
+    name, kind, key, value = it
+    return {"key": [key], "resource-id": [name], "resource-type": [kind], "value": [value], f"tag:{key}": [value]}
+
+
+def _retagged(call: Call, change: Callable[[Mapping[str, str]], dict[str, str]]) -> Answer:
+    kept = _kept(call.region)
+    things: list[tuple[Versions[Any], str, Any]] = []
+    for name in call.ask["Resources"]:
+        prefix = name.partition("-")[0]
+        versions, key_of = kept[prefix]
+        found = [each for each in versions.all(call.ago) if each.id == name]
+        if not found:
+            raise EC2Error(NOT_FOUND[prefix], f"The ID '{name}' does not exist")
+        things.append((versions, key_of(found[0]), found[0]))
+    for versions, key, _ in things:
+        newest = versions.get(key)
+        if newest is not None:
+            versions.put(key, replace(newest, tags=change(newest.tags)))
+    return {}
+
+
+def _kept(region: Region) -> dict[str, tuple[Versions[Any], Callable[[Any], str]]]:
+    return {
+        "i": (region.instances, _id),
+        "vol": (region.volumes, _id),
+        "sir": (region.spot_requests, _id),
+        "lt": (region.templates, _id),
+        "pg": (region.placement_groups, lambda it: str(it.name)),
+    }
+
+
+def _id(thing: Any) -> str:
+    return str(thing.id)
+
+
+def split(resources: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Ours, and moto's."""
+    named = list(resources)
+    return [each for each in named if ours(each)], [each for each in named if not ours(each)]
+
+
+ACTIONS = {"CreateTags": create_tags, "DeleteTags": delete_tags, "DescribeTags": describe_tags}

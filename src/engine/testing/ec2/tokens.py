@@ -1,0 +1,35 @@
+"""Idempotency: the same ClientToken with the same parameters has the same effect, once, and the same answer."""
+
+from __future__ import annotations
+
+from functools import wraps
+
+from .call import Action, Call
+from .protocol import Answer, EC2Error
+
+
+def once(action: Action) -> Action:
+    """What failed had no effect, and is tried again.
+
+    Raises:
+        EC2Error: IdempotentParameterMismatch
+    """
+
+    @wraps(action)
+    def done_once(call: Call) -> Answer:
+        token = call.ask.get("ClientToken")
+        if not token:
+            return action(call)
+        asked = {name: value for name, value in call.ask.items() if name != "ClientToken"}
+        known = call.region.answered.get((call.action, token))
+        if known is not None:
+            if known[0] != asked:
+                words = "The parameters of the request do not match those of an earlier one with the same client token"
+                raise EC2Error("IdempotentParameterMismatch", words)
+            answer: Answer = known[1]
+            return answer
+        answer = action(call)
+        call.region.answered[call.action, token] = asked, answer
+        return answer
+
+    return done_once

@@ -1,0 +1,31 @@
+"""What things were, and when: an answer may be one of a moment ago, as EC2's are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Versions(Generic[T]):
+    """Immutable values by id, with their past. None is what does not exist (yet, or any more)."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._past: dict[str, list[tuple[float, T | None]]] = {}
+
+    def put(self, name: str, value: T | None) -> None:
+        self._past.setdefault(name, []).append((self._now(), value))
+
+    def get(self, name: str, ago: float = 0.0) -> T | None:
+        """What it was ``ago`` seconds ago."""
+        then = self._now() - ago
+        for at, value in reversed(self._past.get(name, ())):
+            if ago <= 0.0 or at <= then:
+                return value
+        return None
+
+    def all(self, ago: float = 0.0) -> list[T]:
+        """In the order of their first appearance."""
+        return [value for name in self._past if (value := self.get(name, ago)) is not None]

@@ -1,0 +1,119 @@
+"""What there is: the regions of a cloud, and in each the things that EC2 keeps, with their past."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from .behaviour import Behaviour
+from .billing import Ledger
+from .clock import Clock
+from .faults import Faults
+from .hypervisor import Hypervisor
+from .instances import Instance, SpotRequest, Volume
+from .moto import Moto
+from .throttle import Buckets
+from .versions import Versions
+
+if TYPE_CHECKING:
+    from .lifecycle import Lifecycle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Template:
+    """A launch template: ``versions[0]`` is version 1."""
+
+    id: str
+    name: str
+    created: float
+    tags: Mapping[str, str]
+    versions: tuple[Mapping[str, Any], ...]
+    default: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementGroup:
+    id: str
+    name: str
+    strategy: str
+    tags: Mapping[str, str]
+
+
+class World:
+    """One cloud. Whoever looks at it or changes it holds ``lock``."""
+
+    def __init__(self, behaviour: Behaviour, hypervisor: Hypervisor, moto: Moto) -> None:
+        self.behaviour, self.hypervisor, self.moto = behaviour, hypervisor, moto
+        self.clock, self.faults, self.lock = Clock(), Faults(), threading.RLock()
+        self.ledger = Ledger(self.clock.unix)
+        self.regions: dict[str, Region] = {}
+        self.failures: list[Exception] = []  # the hypervisor's
+        self._dice = Random(f"ec2 {behaviour.seed}")  # noqa: S311 - to be repeated, not to be secret
+        self._threads: list[threading.Thread] = []
+
+    def new_id(self, prefix: str) -> str:
+        return f"{prefix}-0{self._dice.getrandbits(64):016x}"
+
+    def new_request_id(self) -> str:
+        return str(uuid4())
+
+    def age_of_answers(self) -> float:
+        stale_s = self.behaviour.stale_s
+        return self._dice.uniform(0.0, stale_s) if self.behaviour.wavering else stale_s
+
+    def region(self, name: str) -> Region:
+        """
+        Raises:
+            KeyError: there is none of that name.
+        """
+        with self.lock:
+            if name not in self.regions:
+                self.moto.region(name)
+                self.regions[name] = Region(self, name)
+            return self.regions[name]
+
+    def spawn(self, deed: Callable[[], None]) -> None:
+        """In a thread of its own: what may take long."""
+        thread = threading.Thread(target=deed, name="ec2-machine", daemon=True)
+        with self.lock:
+            self._threads = [each for each in self._threads if each.is_alive()]
+            self._threads.append(thread)
+            thread.start()
+
+    def close(self) -> None:
+        """Nothing happens any more on return."""
+        self.clock.close()
+        for thread in self._threads:
+            thread.join()
+
+
+@dataclass(slots=True)
+class Region:
+    world: World
+    name: str
+    instances: Versions[Instance] = field(init=False)
+    volumes: Versions[Volume] = field(init=False)
+    spot_requests: Versions[SpotRequest] = field(init=False)
+    templates: Versions[Template] = field(init=False)
+    placement_groups: Versions[PlacementGroup] = field(init=False)
+    buckets: Buckets = field(init=False)
+    lives: dict[str, Lifecycle] = field(default_factory=dict)  # by instance
+    fleets: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    answered: dict[tuple[str, str], tuple[Any, Any]] = field(default_factory=dict)  # by action and ClientToken
+    young: dict[str, float] = field(default_factory=dict)  # when what moto keeps was made
+    addresses_given: dict[str, int] = field(default_factory=dict)  # by subnet
+    images: dict[str, str] = field(default_factory=dict)  # id -> the parameter that named it
+
+    def __post_init__(self) -> None:
+        now = self.world.clock.now
+        self.instances, self.volumes, self.spot_requests = Versions(now), Versions(now), Versions(now)
+        self.templates, self.placement_groups = Versions(now), Versions(now)
+        self.buckets = Buckets(now)
+
+    def living(self) -> list[Instance]:
+        """Those that take up capacity and quota."""
+        return [each for each in self.instances.all() if each.state in ("pending", "running")]
