@@ -1,0 +1,278 @@
+"""What a region has: instance types, the zones they are in, and prices, read from EC2."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from time import monotonic, time
+from typing import Any, Final, Protocol, TypeVar
+
+import anyio
+
+from ..base import Architecture, LaunchRequest
+from . import prices
+from .offers import Catalogue, InstanceType, suitable
+
+T = TypeVar("T")
+
+TYPES_S: Final = 600.0  # what types there are, and where, is believed for so long
+SPOT_S: Final = 60.0  # spot prices move a few times a day
+VALUES_IN_A_FILTER: Final = 200
+TYPES_AT_MOST: Final = 120  # of those that would do, the ones that cost least
+# Families by their names' beginnings, each list a chain of pages: chains run side by side.
+ACCELERATED: Final = (("g*",), ("p*", "trn*", "inf*", "dl*", "f*", "vt*"))
+GENERAL: Final = (("m*",), ("c*",), ("r*",), ("x*", "u*"))
+
+# What EC2 calls devices, where Outrider's name is not that without blanks.
+NAMES: Final[Mapping[str, str]] = {
+    "T4g": "T4G",
+    "A100-80GB": "A100",
+    "RTX PRO Server 6000": "RTXPRO6000",
+    "Gaudi HL-205": "Gaudi",
+    "HL-205": "Gaudi",
+}
+
+
+class Api(prices.Api, Protocol):
+    """What is needed of `api.Api`."""
+
+    @property
+    def profile(self) -> str | None: ...
+
+    async def pages(self, operation: str, key: str, /, **parameters: Any) -> list[dict[str, Any]]: ...
+
+
+async def load(api: Api, request: LaunchRequest, *, instance_types: Collection[str] | None = None) -> Catalogue:
+    """What the API's region has that this request can use. ``instance_types``: only these.
+
+    Cached in the process: 10 minutes for types, zones and on-demand prices, 1 minute for spot prices. Cancelling is
+    safe.
+
+    Raises:
+        BadRequest: no type here has what is asked for.
+        ProviderError: EC2 did not answer.
+    """
+    types = await _types(api, request, instance_types)
+    names = _shortlist(suitable(request, types, api.region, instance_types), api.region)
+    zones: dict[str, frozenset[str]] = {}
+    spot: dict[tuple[str, str], float] = {}
+    on_demand: dict[str, float] = {}
+
+    async def find_zones() -> None:
+        zones.update(await _zones(api, names))
+
+    async def find_spot() -> None:
+        spot.update(await _spot(api, names))
+
+    async def find_on_demand() -> None:
+        on_demand.update(await _on_demand(api, names))
+
+    jobs = [find_zones]
+    if request.allocation != "on-demand":
+        jobs.append(find_spot)
+    if request.allocation != "spot":
+        jobs.append(find_on_demand)
+    await _side_by_side(jobs)
+    return Catalogue(api.region, {each.name: each for each in types}, zones, spot, on_demand)
+
+
+def parse(answer: Mapping[str, Any]) -> InstanceType | None:
+    """One of DescribeInstanceTypes' ``InstanceTypes``. None: it runs no Linux (a Mac)."""
+    said = answer.get("ProcessorInfo", {}).get("SupportedArchitectures", ())
+    architecture: Architecture
+    if "x86_64" in said:
+        architecture = "x86_64"
+    elif "arm64" in said:
+        architecture = "arm64"
+    else:
+        return None
+    name, usage = answer["InstanceType"], answer.get("SupportedUsageClasses", ())
+    network = answer.get("NetworkInfo", {})
+    device = _device(answer)
+    return InstanceType(
+        name=name,
+        vcpus=answer["VCpuInfo"]["DefaultVCpus"],
+        memory_gb=answer["MemoryInfo"]["SizeInMiB"] / 1024,
+        architecture=architecture,
+        accelerator=device.name,
+        accelerators=device.count,
+        accelerator_memory_gb=device.memory_gb,
+        accelerator_share=device.share,
+        network_gbps=_gbps(network),
+        network_cards=network.get("MaximumNetworkCards", 1),
+        efa=network.get("EfaSupported", False),
+        efa_interfaces=network.get("EfaInfo", {}).get("MaximumEfaInterfaces", 0),
+        cluster="cluster" in answer.get("PlacementGroupInfo", {}).get("SupportedStrategies", ()),
+        spot="spot" in usage,
+        on_demand="on-demand" in usage,
+        nvme_gb=float(answer.get("InstanceStorageInfo", {}).get("TotalSizeInGB", 0)),
+        bare_metal=answer.get("BareMetal", False),
+        # Flex types promise their vCPUs for 95 % of the time: "Flex instances", EC2 User Guide.
+        burstable=answer.get("BurstablePerformanceSupported", False) or "-flex." in name,
+        current=answer.get("CurrentGeneration", True),
+    )
+
+
+# --- parts of an answer -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Device:
+    name: str = ""
+    count: int = 0
+    memory_gb: float = 0.0
+    share: float = 1.0
+
+
+def _device(answer: Mapping[str, Any]) -> _Device:
+    """The accelerators, which EC2 tells of in five places. FPGAs and video cards, too: who has them costs more."""
+    places = (
+        ("GpuInfo", "Gpus"),
+        ("NeuronInfo", "NeuronDevices"),
+        ("InferenceAcceleratorInfo", "Accelerators"),
+        ("FpgaInfo", "Fpgas"),
+        ("MediaAcceleratorInfo", "Accelerators"),
+    )
+    for place, key in places:
+        for each in answer.get(place, {}).get(key, ()):
+            share = each.get("GpuPartitionSize", 1.0)
+            count = each.get("LogicalGpuCount", 1) if share < 1 else each.get("Count", 1)
+            told = each.get("Name") or each.get("Manufacturer") or key
+            name = NAMES.get(told, told.replace(" ", ""))
+            return _Device(name, count, each.get("MemoryInfo", {}).get("SizeInMiB", 0) / 1024, share)
+    return _Device()
+
+
+def _gbps(network: Mapping[str, Any]) -> float:
+    cards = network.get("NetworkCards", ())
+    told = [card["BaselineBandwidthInGbps"] for card in cards if "BaselineBandwidthInGbps" in card]
+    if told:
+        return float(sum(told))
+    words = network.get("NetworkPerformance", "")  # "4x 100 Gigabit", "Up to 10 Gigabit", "High"
+    found = re.fullmatch(r"(?:(\d+)x )?(\d+(?:\.\d+)?) Gigabit", words)
+    return float(found[1] or 1) * float(found[2]) if found else 0.0
+
+
+# --- calls ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    value: Any
+    until: float
+
+
+_cache: dict[Hashable, _Kept] = {}
+
+
+async def _cached(key: Hashable, seconds: float, find: Callable[[], Awaitable[T]]) -> T:
+    kept = _cache.get(key)
+    if kept is None or kept.until <= monotonic():
+        kept = _cache[key] = _Kept(await find(), monotonic() + seconds)
+    value: T = kept.value
+    return value
+
+
+def _place(api: Api) -> Hashable:
+    return api.region, api.endpoint_url, api.profile
+
+
+async def _types(api: Api, request: LaunchRequest, instance_types: Collection[str] | None) -> list[InstanceType]:
+    """Side by side, in as many chains of pages as there are lists of names."""
+    if instance_types is not None:
+        chains: Sequence[Sequence[str]] = _batches(sorted(set(instance_types)))
+        usual: list[dict[str, Any]] = []
+    else:
+        chains = ACCELERATED if request.accelerator is not None else GENERAL
+        usual = [_filter("bare-metal", ["false"]), _filter("burstable-performance-supported", ["false"])]
+        if request.accelerator is None:
+            usual.append(_filter("current-generation", ["true"]))
+    found: dict[str, InstanceType] = {}
+
+    async def follow(names: Sequence[str]) -> None:
+        async def find() -> list[InstanceType]:
+            filters = [_filter("instance-type", names), *usual]
+            answers = await api.pages("describe_instance_types", "InstanceTypes", Filters=filters)
+            return [each for each in map(parse, answers) if each is not None]
+
+        for each in await _cached(("types", _place(api), tuple(names), len(usual)), TYPES_S, find):
+            found[each.name] = each
+
+    await _side_by_side([partial(follow, names) for names in chains])
+    return [found[name] for name in sorted(found)]
+
+
+async def _zones(api: Api, names: Sequence[str]) -> dict[str, frozenset[str]]:
+    async def find() -> dict[str, frozenset[str]]:
+        found: dict[str, set[str]] = {}
+        for some in _batches(names):
+            for each in await api.pages(
+                "describe_instance_type_offerings",
+                "InstanceTypeOfferings",
+                LocationType="availability-zone",
+                Filters=[_filter("instance-type", some)],
+            ):
+                found.setdefault(each["InstanceType"], set()).add(each["Location"])
+        return {name: frozenset(zones) for name, zones in found.items()}
+
+    return await _cached(("zones", _place(api), tuple(names)), TYPES_S, find)
+
+
+async def _spot(api: Api, names: Sequence[str]) -> dict[tuple[str, str], float]:
+    async def find() -> dict[tuple[str, str], float]:
+        answers = await api.pages(
+            "describe_spot_price_history",
+            "SpotPriceHistory",
+            InstanceTypes=list(names),
+            ProductDescriptions=["Linux/UNIX", "Linux/UNIX (Amazon VPC)"],
+            StartTime=datetime.now(UTC),  # the prices that are valid then, and nothing of before
+        )
+        return latest(answers)
+
+    return await _cached(("spot", _place(api), tuple(names)), SPOT_S, find)
+
+
+def latest(history: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], float]:
+    """The last price of each type and zone in DescribeSpotPriceHistory's answer, whose order is nobody's promise."""
+    found: dict[tuple[str, str], tuple[datetime, float]] = {}
+    for each in history:
+        key = each["InstanceType"], each["AvailabilityZone"]
+        price = each["Timestamp"], float(each["SpotPrice"])
+        found[key] = max(found.get(key, price), price)
+    return {key: usd for key, (_, usd) in found.items()}
+
+
+async def _on_demand(api: Api, names: Sequence[str]) -> dict[str, float]:
+    async def find() -> dict[str, float]:
+        return await prices.on_demand(api, names, now=time(), kept=prices.cache_file(api.region))
+
+    return await _cached(("on-demand", _place(api), tuple(names)), TYPES_S, find)
+
+
+def _shortlist(types: Sequence[InstanceType], region: str) -> list[str]:
+    """Those that cost least on demand: the others are never chosen, and need no zones and spot prices."""
+    known = {each.name: prices.bundled(each.name, region) for each in types}
+    unknown = max((price.usd for price in known.values() if price is not None), default=0.0)
+    cost = {name: unknown if price is None else price.usd for name, price in known.items()}
+    return sorted(sorted(cost, key=lambda name: (cost[name], name))[:TYPES_AT_MOST])
+
+
+async def _side_by_side(jobs: Iterable[Callable[[], Coroutine[Any, Any, None]]]) -> None:
+    """All of them at once. Of errors the first is raised, as it is."""
+    try:
+        async with anyio.create_task_group() as tasks:
+            for job in jobs:
+                tasks.start_soon(job)
+    except ExceptionGroup as group:
+        raise group.exceptions[0] from None
+
+
+def _batches(names: Sequence[str]) -> list[Sequence[str]]:
+    return [names[start : start + VALUES_IN_A_FILTER] for start in range(0, len(names), VALUES_IN_A_FILTER)]
+
+
+def _filter(name: str, values: Sequence[str]) -> dict[str, Any]:
+    return {"Name": name, "Values": list(values)}

@@ -1,0 +1,389 @@
+"""What to ask EC2 for: a request, what there is, and what failed lately become rounds of offers. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from math import inf
+from typing import Literal, TypeVar
+
+from ..base import AcceleratorRequest, Architecture, LaunchRequest
+from ..errors import BadRequest, NoCapacity
+from .prices import regions_with
+
+Market = Literal["spot", "on-demand"]
+
+# Spot prices of one type differ by 10 to 40 % among a region's zones: so much more is paid for more places to look in.
+CLOSE = 1.3
+# Who asks for 4 vCPUs may get 8 where there are no 4, and no bill for 96: beyond, starting costs more than waiting.
+SPAN = 4.0
+ROUND_AT_MOST = (
+    60  # offers; CreateFleet takes 300 overrides, and answers an instant fleet the sooner the fewer they are
+)
+# Without a wish of the user's: room for Python, its packages and the executor.
+LEAST_VCPUS = 2
+LEAST_MEMORY_GB = 4.0
+GENERAL_PURPOSE = ("m", "c", "r")
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceType:
+    """What DescribeInstanceTypes says of one, in Outrider's words."""
+
+    name: str
+    vcpus: int
+    memory_gb: float
+    architecture: Architecture
+    accelerator: str = ""  # as `outrider.accelerators` calls it; empty: it has none
+    accelerators: int = 0
+    accelerator_memory_gb: float = 0.0  # of each
+    accelerator_share: float = 1.0  # less than 1: a slice of a device
+    network_gbps: float = 0.0  # always there, on all cards together
+    network_cards: int = 1
+    efa: bool = False
+    efa_interfaces: int = 0
+    cluster: bool = False  # may be in a cluster placement group
+    spot: bool = False
+    on_demand: bool = False
+    nvme_gb: float = 0.0
+    bare_metal: bool = False
+    burstable: bool = False  # its vCPUs are not there all of the time
+    current: bool = True  # of the present generations
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """What one region has, as far as it concerns a request. Prices in USD an hour."""
+
+    region: str
+    types: Mapping[str, InstanceType]
+    zones: Mapping[str, frozenset[str]]  # by type
+    spot: Mapping[tuple[str, str], float] = field(default_factory=dict)  # by type and zone
+    on_demand: Mapping[str, float] = field(default_factory=dict)  # by type
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """One type in one zone at one price."""
+
+    type: InstanceType
+    zone: str
+    market: Market
+    hourly_usd: float
+
+
+def choose(
+    request: LaunchRequest,
+    catalogue: Catalogue,
+    avoid: Avoid,
+    now: float,
+    *,
+    instance_types: Collection[str] | None = None,
+    zones: Collection[str] | None = None,
+    together: bool = False,
+) -> list[list[Offer]]:
+    """Rounds in the order in which to try them. Each is one CreateFleet: one market, one architecture, prices close to
+    each other, spread over the zones; the next one is for when it gives too few.
+
+    ``instance_types``, ``zones``: only these. Bare metal, burstable types and slices of GPUs are offered to those who
+    name them. ``together``: a round's offers are all in one zone and fit into a cluster placement group. What was
+    interrupted lately comes last, the longest ago first; what had no capacity lately is left out until its back-off
+    has passed.
+
+    Raises:
+        BadRequest: there is no such machine here, or none for that money.
+        NoCapacity: there are some, and all of them failed just now; says when the first may be tried again.
+    """
+    types = suitable(request, catalogue.types.values(), catalogue.region, instance_types, together=together)
+    priced = _priced(request, catalogue, types, zones)
+    offers = _affordable(request, priced, catalogue.region)
+    if request.max_hourly_cost is None and instance_types is None:
+        offers = _within_span(offers)
+    willing = [offer for offer in offers if avoid.refused_until(offer) <= now]
+    if not willing:
+        raise _all_failed(offers, avoid, now)
+    return _rounds(willing, request, avoid, now, together)
+
+
+# --- types ------------------------------------------------------------------------------------------------------------
+
+
+def suitable(
+    request: LaunchRequest,
+    types: Iterable[InstanceType],
+    region: str,
+    instance_types: Collection[str] | None = None,
+    *,
+    together: bool = False,
+) -> list[InstanceType]:
+    """The types that have all that is asked for; among those without accelerators, general-purpose ones if there are.
+
+    Raises:
+        BadRequest: there are none; with the one that comes closest.
+    """
+    named = instance_types is not None
+    allowed = [each for each in types if each.name in instance_types] if instance_types is not None else list(types)
+    if named and not allowed:
+        raise BadRequest(f"AWS has no {_one_of(sorted(instance_types or ()))} in {region}; see AWS(instance_types=...)")
+    if not named:
+        allowed = [each for each in allowed if _is_plain(each)]
+    if request.accelerator is not None:
+        allowed = _with_accelerator(request.accelerator, allowed, region)
+    found = [each for each in allowed if not _lacks(each, request, together=together, named=named)]
+    if not found:
+        raise _closest(request, allowed, region, together=together, named=named)
+    if named or request.accelerator is not None:
+        return found
+    return [each for each in found if each.current and each.name.startswith(GENERAL_PURPOSE)] or found
+
+
+def _is_plain(each: InstanceType) -> bool:
+    return not (each.bare_metal or each.burstable or each.accelerator_share < 1)
+
+
+def _with_accelerator(wanted: AcceleratorRequest, types: Sequence[InstanceType], region: str) -> list[InstanceType]:
+    found = [each for each in types if _plain(each.accelerator) == _plain(wanted.name)]
+    if found:
+        return found
+    here = {_plain(each.accelerator): each.accelerator for each in types if each.accelerator}
+    close = get_close_matches(_plain(wanted.name), here, n=1, cutoff=0.5)
+    if close:
+        there_is = f"the closest it has is {here[close[0]]}"
+    else:
+        there_is = f"it has {', '.join(sorted(here.values()))}" if here else "nor any other"
+    elsewhere = [each for each in regions_with(wanted.name) if each != region]
+    look = f"; look in {_one_of(elsewhere[:4])}" if elsewhere else ""
+    raise BadRequest(f"AWS has no {wanted.name} in {region}: {there_is}{look}")
+
+
+def _plain(accelerator: str) -> str:
+    return "".join(c for c in accelerator.lower() if c.isalnum())
+
+
+def _lacks(each: InstanceType, request: LaunchRequest, *, together: bool, named: bool) -> list[tuple[float, str]]:
+    """What is missing to a type: how much of it (0 to 1), and in words."""
+    lacks: list[tuple[float, str]] = []
+
+    def least(has: float, wanted: float, what: str) -> None:
+        if has < wanted:
+            lacks.append((1 - has / wanted, f"has {has:g} {what}, not {wanted:g}"))
+
+    accelerator = request.accelerator
+    if accelerator is not None:
+        least(each.accelerators, accelerator.count, each.accelerator)
+        if not accelerator.fits(accelerator.name, each.accelerator_memory_gb):
+            least(each.accelerator_memory_gb, accelerator.memory_gb, f"GB on each {each.accelerator}")
+    elif each.accelerator and not named:
+        lacks.append((1.0, f"has {each.accelerator}, which nobody asked for"))
+    unsaid = not (request.vcpus or request.memory_gb or accelerator or named)
+    least(each.vcpus, LEAST_VCPUS if unsaid else request.vcpus, "vCPUs")
+    least(each.memory_gb, LEAST_MEMORY_GB if unsaid else request.memory_gb, "GB of memory")
+    if request.architecture not in (None, each.architecture):
+        lacks.append((1.0, f"is {each.architecture}, not {request.architecture}"))
+    if request.interconnect == "efa" and not each.efa:
+        lacks.append((1.0, "has no EFA"))
+    if together and not each.cluster:
+        lacks.append((1.0, "cannot be in a cluster placement group"))
+    if request.allocation == "spot" and not each.spot:
+        lacks.append((1.0, "is not sold as spot"))
+    if request.allocation == "on-demand" and not each.on_demand:
+        lacks.append((1.0, "is not sold on demand"))
+    return lacks
+
+
+def _closest(
+    request: LaunchRequest, types: Sequence[InstanceType], region: str, *, together: bool, named: bool
+) -> BadRequest:
+    if not types:
+        return BadRequest(f"AWS answered with no instance type at all in {region}: is the region enabled?")
+    shortfalls = {each.name: _lacks(each, request, together=together, named=named) for each in types}
+    name = min(shortfalls, key=lambda name: (len(shortfalls[name]), sum(by for by, _ in shortfalls[name]), name))
+    words = " and ".join(text for _, text in shortfalls[name])
+    return BadRequest(f"no instance type of AWS in {region} has all that is asked for: the closest, {name}, {words}")
+
+
+# --- prices -----------------------------------------------------------------------------------------------------------
+
+
+def _priced(
+    request: LaunchRequest, catalogue: Catalogue, types: Sequence[InstanceType], zones: Collection[str] | None
+) -> list[Offer]:
+    places = {each.name: _zones(catalogue.zones.get(each.name, ()), catalogue.region, zones) for each in types}
+    if not any(places.values()):
+        names, offering = _one_of([each.name for each in types]), sorted(set().union(*catalogue.zones.values()))
+        if zones is None or not offering:
+            raise BadRequest(f"no zone of {catalogue.region} that is open to this account has {names}")
+        raise BadRequest(f"{_one_of(sorted(zones))} has no {names}: {_one_of(offering)} has")
+    found: list[Offer] = []
+    for each in types:
+        on_demand = catalogue.on_demand.get(each.name)
+        for zone in sorted(places[each.name]):
+            spot = catalogue.spot.get((each.name, zone))
+            if each.spot and spot is not None and request.allocation != "on-demand":
+                found.append(Offer(each, zone, "spot", spot))
+            if each.on_demand and on_demand is not None and request.allocation != "spot":
+                found.append(Offer(each, zone, "on-demand", on_demand))
+    if found:
+        return found
+    names = _one_of([each.name for each in types])
+    if request.allocation == "spot":
+        raise BadRequest(f"AWS has no {names} as spot in {catalogue.region}: use allocation='spot-if-available'")
+    raise BadRequest(
+        f"the price of {names} in {catalogue.region} is not known, and nothing is started at an unknown price: "
+        "allow pricing:GetProducts"
+    )
+
+
+def _zones(offered: Collection[str], region: str, wanted: Collection[str] | None) -> list[str]:
+    """A region's own zones are the region and a letter. Others (local, wavelength) are for those who name them."""
+    if wanted is not None:
+        return [zone for zone in offered if zone in wanted]
+    return [zone for zone in offered if zone.startswith(region) and len(zone) == len(region) + 1]
+
+
+def _affordable(request: LaunchRequest, offers: list[Offer], region: str) -> list[Offer]:
+    most = request.max_hourly_cost
+    if most is None:
+        return offers
+    found = [offer for offer in offers if offer.hourly_usd <= most]
+    if not found:
+        cheapest = min(offers, key=_by_price)
+        raise BadRequest(
+            f"max_hourly_cost={most:g} is too little: the cheapest in {region} is {cheapest.type.name} "
+            f"({cheapest.market}, {cheapest.zone}) at ${cheapest.hourly_usd:.4g} an hour"
+        )
+    return found
+
+
+def _within_span(offers: Sequence[Offer]) -> list[Offer]:
+    cheapest: dict[Market, float] = {}
+    for offer in offers:
+        cheapest[offer.market] = min(offer.hourly_usd, cheapest.get(offer.market, offer.hourly_usd))
+    return [offer for offer in offers if offer.hourly_usd <= SPAN * cheapest[offer.market]]
+
+
+def _by_price(offer: Offer) -> tuple[float, float, int, float, str, str]:
+    """Of two that cost the same, the smaller one: it is the one that was asked for."""
+    each = offer.type
+    return offer.hourly_usd, each.accelerators, each.vcpus, each.memory_gb, each.name, offer.zone
+
+
+# --- rounds -----------------------------------------------------------------------------------------------------------
+
+
+def _rounds(
+    offers: Sequence[Offer], request: LaunchRequest, avoid: Avoid, now: float, together: bool
+) -> list[list[Offer]]:
+    groups: dict[tuple[float, Market, str, str], list[Offer]] = defaultdict(list)
+    for offer in sorted(offers, key=_by_price):
+        interrupted = max(0.0, avoid.interrupted_until(offer) - now)
+        zone = offer.zone if together else ""
+        groups[interrupted, offer.market, offer.type.architecture, zone].append(offer)
+
+    def order(item: tuple[float, list[Offer]]) -> tuple[float, bool, float, int, str]:
+        interrupted, offers = item
+        market_first = request.allocation == "spot-if-available" and offers[0].market == "on-demand"
+        return interrupted, market_first, min(offer.hourly_usd for offer in offers), -len(offers), offers[0].zone
+
+    cut = [(key[0], each) for key, group in groups.items() for each in _cut(group)]
+    return [each for _, each in sorted(cut, key=order)]
+
+
+def _cut(offers: Sequence[Offer]) -> list[list[Offer]]:
+    """Offers in order of price, into pieces of close prices that are no longer than a call takes."""
+    rounds: list[list[Offer]] = []
+    left = list(offers)
+    while left:
+        near = [offer for offer in left if offer.hourly_usd <= CLOSE * left[0].hourly_usd]
+        rounds.append(_spread(near)[:ROUND_AT_MOST])
+        taken = set(rounds[-1])
+        left = [offer for offer in left if offer not in taken]
+    return rounds
+
+
+def _spread(offers: Sequence[Offer]) -> list[Offer]:
+    """The cheapest of every zone, then the second of every zone, and so on."""
+    depth: dict[str, int] = defaultdict(int)
+    turns: list[tuple[int, Offer]] = []
+    for offer in offers:
+        turns.append((depth[offer.zone], offer))
+        depth[offer.zone] += 1
+    return [offer for _, offer in sorted(turns, key=lambda turn: (turn[0], _by_price(turn[1])))]
+
+
+def _all_failed(offers: Sequence[Offer], avoid: Avoid, now: float) -> NoCapacity:
+    first = min(offers, key=lambda offer: (avoid.refused_until(offer), _by_price(offer)))
+    wait = avoid.refused_until(first) - now
+    names = _one_of(sorted({offer.type.name for offer in offers}))
+    places = _one_of(sorted({offer.zone for offer in offers}))
+    return NoCapacity(f"AWS just had no {names} in {places}; the next try is in {wait:.0f} s", retry_after_s=wait)
+
+
+def _one_of(names: Sequence[str], most: int = 6) -> str:
+    shown = [*names[:most], f"{len(names) - most} others"] if len(names) > most else list(names)
+    return " or ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
+
+
+# --- what failed lately -----------------------------------------------------------------------------------------------
+
+FIRST_WAIT_S = 15.0
+LONGEST_WAIT_S = 600.0
+FORGET_AFTER_S = 900.0  # without a new failure: the next one is a first one
+INTERRUPTED_S = 600.0  # a machine there would probably be taken too
+# These do not pass by themselves: the type is not sold in that zone to this account, or its owner must ask for more.
+LASTING = frozenset({"Unsupported", "InstanceTypeNotSupported", "InvalidAvailabilityZone", "OptInRequired"})
+LASTING_S = 3600.0
+QUOTA = frozenset({"VcpuLimitExceeded", "InstanceLimitExceeded", "MaxSpotInstanceCountExceeded"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    length: float
+    until: float
+
+
+@dataclass(slots=True)
+class Avoid:
+    """Where there was no capacity, and where a machine was just interrupted. One per pool; times are the caller's."""
+
+    _failed: dict[tuple[str, str, Market], _Wait] = field(default_factory=dict)
+    _interrupted: dict[tuple[str, str], _Wait] = field(default_factory=dict)
+
+    def failed(self, offer: Offer, code: str, now: float) -> None:
+        """EC2 refused this offer with that error code. The next wait is twice as long; a quota counts in all zones."""
+        key = (offer.type.name, "" if code in QUOTA else offer.zone, offer.market)
+        first = LASTING_S if code in LASTING else FIRST_WAIT_S
+        _extend(self._failed, key, now, first, max(first, LONGEST_WAIT_S))
+
+    def worked(self, offer: Offer) -> None:
+        """A machine came of this offer: what was held against it is forgotten."""
+        for zone in ("", offer.zone):
+            self._failed.pop((offer.type.name, zone, offer.market), None)
+
+    def interrupted(self, type: str, zone: str, now: float) -> None:  # noqa: A002 (EC2's own word)
+        """A spot machine of this type in this zone was taken, or will be."""
+        _extend(self._interrupted, (type, zone), now, INTERRUPTED_S, 8 * INTERRUPTED_S)
+
+    def refused_until(self, offer: Offer) -> float:
+        """When it may be asked for again; minus infinity: at any time."""
+        waits = [self._failed.get((offer.type.name, zone, offer.market)) for zone in ("", offer.zone)]
+        return max((wait.until for wait in waits if wait is not None), default=-inf)
+
+    def interrupted_until(self, offer: Offer) -> float:
+        """Until when another offer is better; minus infinity: it is as good as any."""
+        wait = self._interrupted.get((offer.type.name, offer.zone)) if offer.market == "spot" else None
+        return -inf if wait is None else wait.until
+
+
+_Key = TypeVar("_Key")
+
+
+def _extend(waits: dict[_Key, _Wait], key: _Key, now: float, first: float, longest: float) -> None:
+    last = waits.get(key)
+    if last is not None and now < last.until:
+        return  # several calls at once hear the same: that is one failure
+    again = last is not None and now < last.until + FORGET_AFTER_S
+    length = min(2 * last.length, longest) if last is not None and again else first
+    waits[key] = _Wait(length, now + length)

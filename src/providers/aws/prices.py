@@ -1,0 +1,197 @@
+"""What machines cost on demand: a bundled table, and AWS's own price list where it answers. See decision 20.
+
+The table (``prices.json``) has us-east-1's prices, and for other regions a family's price there relative to that: all
+sizes of a family share it. A family of general-purpose types has one size; the others are in proportion to it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import tempfile
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, Literal, Protocol
+
+import anyio
+
+from ..errors import ProviderError
+
+MONTH_S: Final = 30 * 86400.0  # on-demand prices seldom change
+PATIENCE_S: Final = 5.0
+TYPES_IN_A_QUESTION: Final = 40  # a filter's value has 1024 characters at most
+PAGES_AT_MOST: Final = 10
+FRACTIONS_OF_LARGE: Final = {"nano": 1 / 16, "micro": 1 / 8, "small": 1 / 4, "medium": 1 / 2, "large": 1.0}
+
+
+class Api(Protocol):
+    """What is needed of `api.Api`."""
+
+    @property
+    def region(self) -> str: ...
+
+    @property
+    def endpoint_url(self) -> str | None: ...
+
+    async def call(
+        self, operation: str, /, *, service: Literal["ec2", "pricing"] = "ec2", **parameters: Any
+    ) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """USD an hour, and when that was so (seconds since 1970)."""
+
+    usd: float
+    at: float
+
+
+async def on_demand(api: Api, types: Collection[str], *, now: float, kept: Path | None = None) -> dict[str, float]:
+    """What these types cost in the API's region, USD an hour. One that nobody knows the price of is left out.
+
+    Prices that are older than a month are asked for, and remembered in the file ``kept``; not of an endpoint of the
+    user's own, which has none. Where the price list does not answer in 5 s, or is not for this account to read, the
+    old ones do: this never raises for its sake. ``now``: seconds since 1970.
+    """
+    known = {name: price for name in types if (price := bundled(name, api.region)) is not None}
+    if api.endpoint_url is None:
+        known |= {name: price for name, price in _read(kept).items() if name in types}
+        old = [name for name in types if name not in known or known[name].at < now - MONTH_S]
+        fresh = await _ask(api, old, now) if old else {}
+        if fresh:
+            _write(kept, _read(kept) | fresh)
+        known |= fresh
+    return {name: price.usd for name, price in known.items()}
+
+
+def cache_file(region: str) -> Path:
+    """Where prices of this region are kept between processes."""
+    folder = os.environ.get("OUTRIDER_CACHE") or Path("~/.cache/outrider").expanduser()
+    return Path(folder) / "aws" / f"prices-{region}.json"
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+
+def bundled(type_: str, region: str) -> Price | None:
+    """What the table says."""
+    table = _table()
+    family, _, size = type_.partition(".")
+    entry = table["families"].get(family)
+    if entry is None or region not in entry["regions"]:
+        return None
+    usd = entry["sizes"].get(size)
+    if usd is None and "accelerator" not in entry and (times := _times_large(size)) is not None:
+        usd = entry["sizes"]["large"] * times
+    if usd is None:
+        return None
+    return Price(usd * entry["regions"][region], datetime.fromisoformat(table["as_of"]).replace(tzinfo=UTC).timestamp())
+
+
+def regions_with(accelerator: str) -> list[str]:
+    """Regions where the table knows of types with it: those with the lowest prices first."""
+    lowest: dict[str, float] = {}
+    for entry in _table()["families"].values():
+        if entry.get("accelerator", "").lower() == accelerator.lower():
+            for region, factor in entry["regions"].items():
+                lowest[region] = min(factor, lowest.get(region, math.inf))
+    return sorted(lowest, key=lambda region: (lowest[region], region))
+
+
+@cache
+def _table() -> dict[str, Any]:
+    table: dict[str, Any] = json.loads(Path(__file__).with_name("prices.json").read_text(encoding="utf-8"))
+    return table
+
+
+def _times_large(size: str) -> float | None:
+    found = re.fullmatch(r"(\d*)xlarge", size)
+    return 2.0 * int(found[1] or 1) if found else FRACTIONS_OF_LARGE.get(size)
+
+
+# --- the price list ---------------------------------------------------------------------------------------------------
+
+
+def question(types: Collection[str], region: str) -> dict[str, Any]:
+    """The parameters of GetProducts: Linux on shared hardware, without licences, at the hour's price."""
+    wanted = {
+        "regionCode": region,
+        "operatingSystem": "Linux",
+        "operation": "RunInstances",
+        "tenancy": "Shared",
+        "capacitystatus": "Used",
+        "preInstalledSw": "NA",
+        "marketoption": "OnDemand",
+    }
+    filters = [{"Type": "TERM_MATCH", "Field": name, "Value": value} for name, value in wanted.items()]
+    filters.append({"Type": "ANY_OF", "Field": "instanceType", "Value": ",".join(types)})
+    return {"ServiceCode": "AmazonEC2", "FormatVersion": "aws_v1", "Filters": filters}
+
+
+def understand(products: Iterable[str], region: str) -> dict[str, float]:
+    """USD an hour by type, of GetProducts' answer, whose items are JSON texts."""
+    found: dict[str, float] = {}
+    for text in products:
+        product = json.loads(text)
+        attributes = product["product"]["attributes"]
+        if attributes.get("regionCode") == region and attributes.get("tenancy") == "Shared":
+            for usd in _hourly(product):
+                name = attributes["instanceType"]
+                found[name] = max(usd, found.get(name, 0.0))
+    return found
+
+
+def _hourly(product: Mapping[str, Any]) -> Iterator[float]:
+    for term in product["terms"].get("OnDemand", {}).values():
+        for dimension in term["priceDimensions"].values():
+            usd = float(dimension["pricePerUnit"].get("USD", 0))
+            if dimension["unit"] == "Hrs" and usd > 0:
+                yield usd
+
+
+async def _ask(api: Api, types: list[str], now: float) -> dict[str, Price]:
+    found: dict[str, Price] = {}
+    with anyio.move_on_after(PATIENCE_S):
+        try:
+            for start in range(0, len(types), TYPES_IN_A_QUESTION):
+                asked = question(types[start : start + TYPES_IN_A_QUESTION], api.region)
+                for _ in range(PAGES_AT_MOST):
+                    answer = await api.call("get_products", service="pricing", **asked)
+                    prices = understand(answer.get("PriceList", ()), api.region)
+                    found |= {name: Price(usd, now) for name, usd in prices.items()}
+                    if not answer.get("NextToken"):
+                        break
+                    asked["NextToken"] = answer["NextToken"]
+        except (ProviderError, KeyError, TypeError, ValueError):
+            pass  # refused, or in a form that is not this one: there is a table
+    return found
+
+
+# --- the file ---------------------------------------------------------------------------------------------------------
+
+
+def _read(kept: Path | None) -> dict[str, Price]:
+    if kept is None:
+        return {}
+    try:
+        return {name: Price(float(usd), float(at)) for name, (usd, at) in json.loads(kept.read_text("utf-8")).items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}  # none yet, or not ours
+
+
+def _write(kept: Path | None, prices: Mapping[str, Price]) -> None:
+    if kept is None:
+        return
+    text = json.dumps({name: [price.usd, price.at] for name, price in sorted(prices.items())}, indent=0)
+    try:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=kept.parent, delete=False) as file:
+            file.write(text)
+        Path(file.name).replace(kept)
+    except OSError:
+        pass  # a cache: without it the question is asked again

@@ -1,0 +1,465 @@
+"""Which machines are asked for, in which order: the rules, and properties over whatever there may be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from outrider.providers.aws.offers import (
+    CLOSE,
+    FIRST_WAIT_S,
+    INTERRUPTED_S,
+    LONGEST_WAIT_S,
+    ROUND_AT_MOST,
+    SPAN,
+    Avoid,
+    Catalogue,
+    InstanceType,
+    Offer,
+    choose,
+)
+from outrider.providers.base import AcceleratorRequest, LaunchRequest
+from outrider.providers.errors import BadRequest, NoCapacity
+
+REGION = "us-east-1"
+ZONES = [REGION + letter for letter in "abc"]
+LOCAL = "us-east-1-bos-1a"
+
+
+def machine(name: str, vcpus: int = 4, memory_gb: float = 16.0, **more: Any) -> InstanceType:
+    return InstanceType(**{
+        "name": name, "vcpus": vcpus, "memory_gb": memory_gb, "architecture": "x86_64", "spot": True,
+        "on_demand": True, "cluster": True, **more,
+    })  # fmt: skip
+
+
+def gpus(name: str, accelerator: str, count: int, memory_gb: float, **more: Any) -> InstanceType:
+    device = {"accelerator": accelerator, "accelerators": count, "accelerator_memory_gb": memory_gb}
+    return machine(name, 8 * count, 64.0 * count, **device, **more)
+
+
+M5 = machine("m5.xlarge")
+M7 = machine("m7g.xlarge", architecture="arm64")
+I4 = machine("i4i.xlarge")
+T3 = machine("t3.xlarge", burstable=True)
+METAL = machine("m5.metal", 96, 384, bare_metal=True)
+HUGE = machine("m5.24xlarge", 96, 384)
+T4 = gpus("g4dn.2xlarge", "T4", 1, 16)
+L4 = gpus("g6.2xlarge", "L4", 1, 22.35)
+L40S = gpus("g6e.2xlarge", "L40S", 1, 44.7)
+SLICE = gpus("g6f.2xlarge", "L4", 1, 5.6, accelerator_share=0.25)
+A100 = gpus("p4d.24xlarge", "A100", 8, 40, efa=True, efa_interfaces=4)
+A100_80 = gpus("p4de.24xlarge", "A100", 8, 80, efa=True, efa_interfaces=4)
+TYPES = (M5, M7, I4, T3, METAL, HUGE, T4, L4, L40S, SLICE, A100, A100_80)
+PRICES = dict(zip(TYPES, (0.192, 0.163, 0.15, 0.05, 4.6, 4.608, 0.75, 0.98, 2.2, 0.2, 21.96, 27.45), strict=True))
+
+
+def there_is(*types: InstanceType, zones: Sequence[str] = ZONES, spot: float = 0.4) -> Catalogue:
+    """These types in all zones, at list prices; as spot for that part of it."""
+    return Catalogue(
+        region=REGION,
+        types={each.name: each for each in types},
+        zones={each.name: frozenset(zones) for each in types},
+        spot={(each.name, zone): PRICES.get(each, 1.0) * spot for each in types for zone in zones},
+        on_demand={each.name: PRICES.get(each, 1.0) for each in types},
+    )
+
+
+ALL = there_is(*TYPES)
+
+
+def asking(accelerator: str = "", count: int = 1, device_gb: float = 0.0, **more: Any) -> LaunchRequest:
+    device = AcceleratorRequest(accelerator, count, device_gb) if accelerator else None
+    return LaunchRequest(client_key="", nodes=2, accelerator=device, **more)
+
+
+def names(rounds: list[list[Offer]]) -> list[set[str]]:
+    return [{offer.type.name for offer in offers} for offers in rounds]
+
+
+def markets(rounds: list[list[Offer]]) -> list[str]:
+    return [offers[0].market for offers in rounds]
+
+
+# --- which types ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("wanted", "found"), [("T4", T4), ("L4", L4), ("L40S", L40S), ("l4", L4)])
+def test_an_accelerator_is_found_by_its_name_and_by_no_part_of_one(wanted: str, found: InstanceType) -> None:
+    assert set.union(*names(choose(asking(wanted), ALL, Avoid(), 0.0))) == {found.name}
+
+
+def test_an_accelerator_may_have_a_tenth_less_memory_than_it_is_sold_with() -> None:
+    assert names(choose(asking("L40S", device_gb=48), ALL, Avoid(), 0.0))[0] == {L40S.name}
+    assert names(choose(asking("A100", device_gb=80), ALL, Avoid(), 0.0))[0] == {A100_80.name}
+    assert names(choose(asking("A100", device_gb=40), ALL, Avoid(), 0.0))[0] == {A100.name, A100_80.name}
+
+
+def test_without_an_accelerator_it_is_a_general_purpose_machine() -> None:
+    found = set.union(*names(choose(asking(vcpus=4), ALL, Avoid(), 0.0)))
+    assert found == {M5.name, M7.name}
+
+
+def test_what_is_special_is_offered_when_nothing_else_has_what_is_asked_for() -> None:
+    assert names(choose(asking(vcpus=4), there_is(I4, T4), Avoid(), 0.0))[0] == {I4.name}
+
+
+@pytest.mark.parametrize("odd", [T3, METAL, SLICE], ids=lambda each: each.name)
+def test_odd_types_are_for_those_who_name_them(odd: InstanceType) -> None:
+    accelerator = odd.accelerator
+    with pytest.raises(BadRequest):
+        choose(asking(accelerator), there_is(odd), Avoid(), 0.0)
+    (_, *_), *_ = choose(asking(accelerator), there_is(odd), Avoid(), 0.0, instance_types=[odd.name])
+
+
+def test_named_types_are_the_only_ones_and_still_have_to_do() -> None:
+    named = choose(asking(vcpus=4), ALL, Avoid(), 0.0, instance_types=[T4.name, T3.name])
+    assert set.union(*names(named)) == {T4.name, T3.name}
+    with pytest.raises(BadRequest, match=r"t3\.xlarge, has 4 vCPUs, not 5"):
+        choose(asking(vcpus=5), ALL, Avoid(), 0.0, instance_types=[T3.name])
+
+
+def test_nobody_who_asks_for_little_gets_a_giant() -> None:
+    assert HUGE.name not in set.union(*names(choose(asking(vcpus=2), ALL, Avoid(), 0.0)))
+    assert HUGE.name in set.union(*names(choose(asking(vcpus=2, max_hourly_cost=5), ALL, Avoid(), 0.0)))
+
+
+def test_without_a_wish_there_is_room_for_python() -> None:
+    tiny = machine("c7g.medium", 1, 2)
+    catalogue = replace(there_is(M5), types={"c7g.medium": tiny, M5.name: M5})
+    assert names(choose(asking(), catalogue, Avoid(), 0.0))[0] == {M5.name}
+
+
+def test_efa_and_clusters_are_asked_of_the_type() -> None:
+    plain = gpus("p4x.24xlarge", "A100", 8, 40, cluster=False)
+    catalogue = there_is(plain, A100)
+    assert set.union(*names(choose(asking("A100", interconnect="efa"), catalogue, Avoid(), 0.0))) == {A100.name}
+    assert set.union(*names(choose(asking("A100"), catalogue, Avoid(), 0.0, together=True))) == {A100.name}
+
+
+# --- which zones and markets ------------------------------------------------------------------------------------------
+
+
+def test_a_round_is_spread_over_the_zones() -> None:
+    (first, *_) = choose(asking(vcpus=4, architecture="x86_64"), ALL, Avoid(), 0.0)
+    assert sorted(offer.zone for offer in first) == ZONES
+
+
+def test_together_means_one_zone_in_each_round() -> None:
+    rounds = choose(asking("A100", 8, allocation="spot"), ALL, Avoid(), 0.0, together=True)
+    assert len(rounds) == len(ZONES)
+    assert all(len({offer.zone for offer in offers}) == 1 for offers in rounds)
+
+
+def test_local_zones_are_for_those_who_name_them() -> None:
+    catalogue = there_is(M5, zones=[ZONES[0], LOCAL])
+    assert {offer.zone for offers in choose(asking(), catalogue, Avoid(), 0.0) for offer in offers} == {ZONES[0]}
+    named = choose(asking(), catalogue, Avoid(), 0.0, zones=[LOCAL])
+    assert {offer.zone for offers in named for offer in offers} == {LOCAL}
+
+
+@pytest.mark.parametrize(
+    ("allocation", "spot", "order"),
+    [
+        ("spot", 0.4, ["spot"]),
+        ("on-demand", 0.4, ["on-demand"]),
+        ("spot-if-available", 0.4, ["spot", "on-demand"]),
+        ("spot-if-available", 1.2, ["spot", "on-demand"]),
+        ("cheapest", 0.4, ["spot", "on-demand"]),
+        ("cheapest", 1.2, ["on-demand", "spot"]),
+    ],
+)
+def test_the_allocation_says_which_market_comes_first(allocation: Any, spot: float, order: list[str]) -> None:
+    rounds = choose(asking(allocation=allocation), there_is(M5, spot=spot), Avoid(), 0.0)
+    assert markets(rounds) == order
+
+
+def test_a_round_has_one_architecture() -> None:
+    rounds = choose(asking(), there_is(M5, M7), Avoid(), 0.0)
+    assert names(rounds)[:2] == [{M7.name}, {M5.name}]
+
+
+# --- what is told to people -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("request_", "catalogue", "words"),
+    [
+        (asking("H200"), ALL, "AWS has no H200 in us-east-1: .*; look in us-east-2, us-west-2"),
+        (
+            asking("A10G"),
+            there_is(T4, L4),
+            "has no A10G in us-east-1: it has L4, T4; look in us-east-2, us-w",
+        ),
+        (asking("A10"), there_is(replace(L4, accelerator="A10G")), "the closest it has is A10G"),
+        (asking("A100", 16), ALL, r"closest, p4d\.24xlarge, has 8 A100, not 16"),
+        (asking("T4", device_gb=24), ALL, r"closest, g4dn\.2xlarge, has 16 GB on each T4, not 24"),
+        (asking("T4", architecture="arm64"), ALL, "is x86_64, not arm64"),
+        (asking("T4", interconnect="efa"), ALL, "has no EFA"),
+        (asking(vcpus=128, memory_gb=500), ALL, r"m5\.24xlarge, has 96 vCPUs, not 128 and has 384 GB"),
+        (
+            asking("T4", max_hourly_cost=0.1),
+            ALL,
+            r"cheapest in us-east-1 is g4dn\.2xlarge \(spot, .*1a\) at \$0\.3 ",
+        ),
+        (asking("T4", allocation="spot"), replace(there_is(T4), spot={}), r"no g4dn\.2xlarge as spot in us-east-1"),
+        (asking("T4"), replace(there_is(T4), spot={}, on_demand={}), "allow pricing:GetProducts"),
+        (asking("T4"), replace(there_is(T4), zones={}), "no zone of us-east-1"),
+        (asking("T4"), there_is(), "no instance type at all|nor any other"),
+    ],
+)
+def test_what_there_is_not_is_said_with_what_comes_closest(
+    request_: LaunchRequest, catalogue: Catalogue, words: str
+) -> None:
+    with pytest.raises(BadRequest, match=words):
+        choose(request_, catalogue, Avoid(), 0.0)
+
+
+def test_zones_that_do_not_have_it_are_told_from_those_that_do() -> None:
+    with pytest.raises(BadRequest, match=r"us-east-1f has no g4dn\.2xlarge: us-east-1a or us-east-1b has"):
+        choose(asking("T4"), there_is(T4, zones=ZONES[:2]), Avoid(), 0.0, zones=["us-east-1f"])
+
+
+def test_types_that_are_not_in_the_region_are_named() -> None:
+    with pytest.raises(BadRequest, match=r"no p9\.large in us-east-1"):
+        choose(asking(), ALL, Avoid(), 0.0, instance_types=["p9.large"])
+
+
+# --- what failed lately -----------------------------------------------------------------------------------------------
+
+
+def test_what_had_no_capacity_is_left_out_until_its_back_off_has_passed() -> None:
+    avoid, catalogue = Avoid(), there_is(M5, zones=ZONES[:1])
+    spot, on_demand = choose(asking(), catalogue, avoid, 0.0)
+    avoid.failed(spot[0], "InsufficientInstanceCapacity", 0.0)
+    assert choose(asking(), catalogue, avoid, 1.0) == [on_demand]
+    assert choose(asking(), catalogue, avoid, FIRST_WAIT_S) == [spot, on_demand]
+
+
+def test_back_off_doubles_to_its_limit_and_is_forgotten_with_success() -> None:
+    avoid, now, waits = Avoid(), 0.0, []
+    offer = Offer(M5, ZONES[0], "spot", 0.1)
+    for _ in range(9):
+        avoid.failed(offer, "InsufficientInstanceCapacity", now)
+        avoid.failed(offer, "InsufficientInstanceCapacity", now)  # of another call at the same time
+        waits.append(avoid.refused_until(offer) - now)
+        now = avoid.refused_until(offer)
+    assert waits[:3] == [FIRST_WAIT_S, 2 * FIRST_WAIT_S, 4 * FIRST_WAIT_S]
+    assert waits[-2:] == [LONGEST_WAIT_S, LONGEST_WAIT_S]
+    avoid.worked(offer)
+    assert avoid.refused_until(offer) < 0
+    avoid.failed(offer, "InsufficientInstanceCapacity", now)
+    assert avoid.refused_until(offer) - now == FIRST_WAIT_S
+
+
+def test_a_quota_counts_in_all_zones_of_its_market() -> None:
+    avoid, catalogue = Avoid(), there_is(M5)
+    spot, on_demand = choose(asking(), catalogue, avoid, 0.0)
+    avoid.failed(spot[0], "MaxSpotInstanceCountExceeded", 0.0)
+    assert choose(asking(), catalogue, avoid, 1.0) == [on_demand]
+
+
+def test_when_all_failed_the_first_that_may_be_tried_again_says_when() -> None:
+    avoid, catalogue = Avoid(), there_is(M5)
+    for number, offer in enumerate(offer for offers in choose(asking(), catalogue, avoid, 0.0) for offer in offers):
+        avoid.failed(offer, "InsufficientInstanceCapacity", float(number))
+    with pytest.raises(NoCapacity, match=r"no m5\.xlarge in us-east-1a, us-east-1b or us-east-1c") as caught:
+        choose(asking(), catalogue, avoid, 6.0)
+    assert caught.value.retry_after_s == FIRST_WAIT_S - 6
+
+
+def test_a_replacement_goes_elsewhere_than_where_one_was_just_taken() -> None:
+    avoid, catalogue = Avoid(), there_is(M5)
+    avoid.interrupted(M5.name, ZONES[0], 0.0)
+    spot, on_demand, last = choose(asking(), catalogue, avoid, 1.0)
+    assert {offer.zone for offer in spot} == set(ZONES[1:])
+    assert {offer.market for offer in on_demand} == {"on-demand"}
+    assert [(offer.market, offer.zone) for offer in last] == [("spot", ZONES[0])]
+    assert len(choose(asking(), catalogue, avoid, 1.0 + INTERRUPTED_S)) == 2
+
+
+def test_where_all_were_taken_the_longest_ago_comes_first() -> None:
+    avoid = Avoid()
+    for number, zone in enumerate(reversed(ZONES)):
+        avoid.interrupted(M5.name, zone, float(number))
+    rounds = choose(asking(allocation="spot"), there_is(M5), avoid, 3.0)
+    assert [[offer.zone for offer in offers] for offers in rounds] == [[zone] for zone in reversed(ZONES)]
+
+
+# --- properties -------------------------------------------------------------------------------------------------------
+
+devices = st.sampled_from([("", 0, 0.0), ("T4", 1, 16.0), ("T4", 4, 16.0), ("L4", 1, 22.35), ("A100", 8, 40.0)])
+
+
+@st.composite
+def types(draw: st.DrawFn) -> InstanceType:
+    accelerator, count, memory_gb = draw(devices)
+    return InstanceType(
+        name=draw(st.from_regex(r"[mcrgpx][1-9]\.(large|8xlarge)", fullmatch=True)),
+        vcpus=draw(st.sampled_from([1, 2, 4, 96])),
+        memory_gb=draw(st.sampled_from([2.0, 8.0, 64.0])),
+        architecture=draw(st.sampled_from(["x86_64", "arm64"])),
+        accelerator=accelerator,
+        accelerators=count,
+        accelerator_memory_gb=memory_gb,
+        accelerator_share=draw(st.sampled_from([1.0, 1.0, 0.5])),
+        efa=draw(st.booleans()),
+        cluster=draw(st.booleans()),
+        spot=draw(st.booleans()),
+        on_demand=draw(st.booleans()),
+        bare_metal=draw(st.booleans()),
+        burstable=draw(st.booleans()),
+    )
+
+
+@st.composite
+def catalogues(draw: st.DrawFn) -> Catalogue:
+    found = {each.name: each for each in draw(st.lists(types(), min_size=1, max_size=12))}
+    zones = {name: draw(st.frozensets(st.sampled_from([*ZONES, LOCAL]))) for name in found}
+    prices = st.floats(0.001, 50, allow_subnormal=False)
+    places = [(name, zone) for name in found for zone in sorted(zones[name])]
+    spot = {place: draw(prices) for place in places if draw(st.booleans())}
+    return Catalogue(REGION, found, zones, spot, {name: draw(prices) for name in found if draw(st.booleans())})
+
+
+requests = st.builds(
+    LaunchRequest,
+    client_key=st.just(""),
+    nodes=st.integers(1, 8),
+    accelerator=st.none()
+    | st.builds(
+        AcceleratorRequest,
+        st.sampled_from(["T4", "L4", "A100"]),
+        st.sampled_from([1, 4]),
+        st.sampled_from([0.0, 16.0, 24.0]),
+    ),
+    vcpus=st.sampled_from([0, 2, 4]),
+    memory_gb=st.sampled_from([0.0, 8.0]),
+    architecture=st.sampled_from([None, "x86_64", "arm64"]),
+    max_hourly_cost=st.none() | st.floats(0.01, 60),
+    allocation=st.sampled_from(["spot", "on-demand", "spot-if-available", "cheapest"]),
+    interconnect=st.sampled_from([None, None, "efa"]),
+)
+
+
+@st.composite
+def bad_times(draw: st.DrawFn, catalogue: Catalogue) -> Avoid:
+    avoid = Avoid()
+    for name in catalogue.types:
+        for zone in ZONES:
+            for market in ("spot", "on-demand"):
+                if draw(st.integers(0, 3)) == 0:
+                    avoid.failed(Offer(catalogue.types[name], zone, market, 1.0), "InsufficientInstanceCapacity", 0.0)
+            if draw(st.integers(0, 3)) == 0:
+                avoid.interrupted(name, zone, draw(st.floats(0, 5)))
+    return avoid
+
+
+def attempt(request: LaunchRequest, catalogue: Catalogue, avoid: Avoid, **more: Any) -> list[list[Offer]]:
+    try:
+        return choose(request, catalogue, avoid, 6.0, **more)
+    except (BadRequest, NoCapacity):
+        return []
+
+
+def meets(offer: Offer, request: LaunchRequest, catalogue: Catalogue, *, together: bool, named: bool) -> None:
+    each, device = offer.type, request.accelerator
+    assert each.vcpus >= request.vcpus
+    assert each.memory_gb >= request.memory_gb
+    assert request.architecture in (None, each.architecture)
+    assert request.max_hourly_cost is None or offer.hourly_usd <= request.max_hourly_cost
+    assert request.interconnect is None or each.efa
+    assert not together or each.cluster
+    assert named or not (each.bare_metal or each.burstable or each.accelerator_share < 1)
+    if device is not None:
+        assert each.accelerator == device.name
+        assert each.accelerators >= device.count
+        assert each.accelerator_memory_gb >= 0.9 * device.memory_gb
+    elif not named:
+        assert not each.accelerator
+    if offer.market == "spot":
+        assert each.spot
+        assert request.allocation != "on-demand"
+        assert offer.hourly_usd == catalogue.spot[each.name, offer.zone]
+    else:
+        assert each.on_demand
+        assert request.allocation != "spot"
+        assert offer.hourly_usd == catalogue.on_demand[each.name]
+    assert offer.zone in catalogue.zones[each.name]
+    assert offer.zone != LOCAL
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.data(), catalogues(), requests, st.booleans(), st.booleans())
+def test_every_offer_meets_every_minimum_and_every_round_is_one_call(
+    data: st.DataObject, catalogue: Catalogue, request: LaunchRequest, together: bool, named: bool
+) -> None:
+    avoid = data.draw(bad_times(catalogue))
+    instance_types = sorted(catalogue.types) if named else None
+    rounds = attempt(request, catalogue, avoid, together=together, instance_types=instance_types)
+    for offers in rounds:
+        assert 1 <= len(offers) <= ROUND_AT_MOST
+        assert len({(offer.market, offer.type.architecture) for offer in offers}) == 1
+        assert not together or len({offer.zone for offer in offers}) == 1
+        cheapest = min(offer.hourly_usd for offer in offers)
+        assert all(offer.hourly_usd <= CLOSE * cheapest for offer in offers)
+        for offer in offers:
+            meets(offer, request, catalogue, together=together, named=named)
+            assert avoid.refused_until(offer) <= 6.0
+    everything = [offer for offers in rounds for offer in offers]
+    assert len(everything) == len(set(everything))
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.data(), catalogues(), requests, st.booleans())
+def test_avoiding_only_ever_takes_away_and_puts_last(
+    data: st.DataObject, catalogue: Catalogue, request: LaunchRequest, together: bool
+) -> None:
+    avoid = data.draw(bad_times(catalogue))
+    before = {offer for offers in attempt(request, catalogue, Avoid(), together=together) for offer in offers}
+    rounds = attempt(request, catalogue, avoid, together=together)
+    assert {offer for offers in rounds for offer in offers} == {
+        offer for offer in before if avoid.refused_until(offer) <= 6.0
+    }
+    interrupted = [max(0.0, avoid.interrupted_until(offers[0]) - 6.0) for offers in rounds]
+    assert interrupted == sorted(interrupted)
+
+
+@settings(max_examples=80, deadline=None)
+@given(catalogues(), requests)
+def test_rounds_are_in_order_of_market_and_price(catalogue: Catalogue, request: LaunchRequest) -> None:
+    rounds = attempt(request, catalogue, Avoid())
+    for first, second in pairwise(rounds):
+        floors = [min(offer.hourly_usd for offer in offers) for offers in (first, second)]
+        assert floors[0] <= floors[1] or (request.allocation == "spot-if-available" and markets([first]) == ["spot"])
+        if request.allocation == "spot-if-available":
+            assert markets([first, second]) != ["on-demand", "spot"]
+    if request.max_hourly_cost is None:
+        for market in ("spot", "on-demand"):
+            costs = [offer.hourly_usd for offers in rounds for offer in offers if offer.market == market]
+            assert not costs or max(costs) <= SPAN * min(costs)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 400), st.integers(1, 6))
+def test_what_does_not_fit_into_one_call_goes_into_the_next(count: int, zones: int) -> None:
+    found = [machine(f"m{number}.large") for number in range(count)]
+    places = [REGION + letter for letter in "abcdef"[:zones]]
+    catalogue = Catalogue(
+        REGION,
+        {each.name: each for each in found},
+        {each.name: frozenset(places) for each in found},
+        {(each.name, zone): 1.0 for each in found for zone in places},
+    )
+    rounds = choose(asking(allocation="spot"), catalogue, Avoid(), 0.0)
+    assert sum(map(len, rounds)) == count * zones
+    for offers in rounds[:-1]:
+        spread = [sum(offer.zone == zone for offer in offers) for zone in places]
+        assert sum(spread) == ROUND_AT_MOST
+        assert max(spread) - min(spread) <= 1
