@@ -21,6 +21,7 @@ CHECKIP_S = 5.0
 LAG_S = (
     30.0  # after which EC2 should know what it made: "Ensure idempotency / eventual consistency", EC2 Developer Guide
 )
+UNSHOWN_S = 10.0  # for so long, a group that was made and cannot be found may be new rather than gone
 IN_USE_S = 120.0  # a terminated machine's network interface may hold its group for a while
 IN_USE = frozenset({"DependencyViolation", "InvalidGroup.InUse"})
 
@@ -89,16 +90,16 @@ async def admit(api: Api, network: Network, ssh_from: Sequence[str]) -> None:
 
 
 async def remove(api: Api, pool: str, *, known: Iterable[str] = (), timeout_s: float = IN_USE_S) -> list[str]:
-    """Delete the pool's groups, and the ``known`` ones that EC2 may not tell of yet; returns what was deleted.
+    """Delete the pool's groups, and the ``known`` ones, which EC2 may not show yet; returns what was deleted.
 
     Raises:
         Refused: something uses one still, after ``timeout_s``.
         ProviderError: what `Api.call` says.
     """
     found = await api.pages("describe_security_groups", "SecurityGroups", Filters=[tags.of(pool)])
-    groups = {group["GroupId"] for group in found if tags.is_of(pool, group)} | set(known)
+    lags = dict.fromkeys(known, UNSHOWN_S) | {group["GroupId"]: 0.0 for group in found if tags.is_of(pool, group)}
     deadline = anyio.current_time() + timeout_s
-    return [group for group in sorted(groups) if await _delete(api, group, deadline)]
+    return [group for group in sorted(lags) if await _delete(api, group, deadline, lag_s=lags[group])]
 
 
 async def own_address(endpoint_url: str | None = None) -> str:
@@ -260,12 +261,12 @@ async def _authorize(api: Api, group: str, direction: str, rules: Sequence[Rule]
                 await _authorize(api, group, direction, [rule])
 
 
-async def _delete(api: Api, group: str, deadline: float) -> bool:
+async def _delete(api: Api, group: str, deadline: float, *, lag_s: float) -> bool:
     """False: it was gone."""
     pauses = _Pauses()
     while True:
         try:
-            await api.call("delete_security_group", GroupId=group)
+            await api.call("delete_security_group", lag_s=lag_s, GroupId=group)
         except ProviderError as error:
             if error.code in {"InvalidGroup.NotFound", "InvalidGroupId.NotFound"}:
                 return False
