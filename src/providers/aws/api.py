@@ -25,7 +25,7 @@ Service = Literal["ec2", "pricing", "s3", "service-quotas", "ssm", "sts"]
 CONNECT_S = 5.0
 TRY_S = 10.0  # the least that one try gets, of the time there is for a call
 CONNECTIONS = 64
-LAG_PAUSE_S = 1.0
+LAG_PAUSE_S = (0.1, 0.9)  # at least, and with luck as much again
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +83,9 @@ class Api:
             BadRequest: no region is given or configured, or aiobotocore is not installed.
             NotAuthorized: there is no such profile.
         """
+        # What the environment says is kept: whoever looks after this pool later may have another one.
+        profile = profile or os.environ.get("AWS_PROFILE")
+        endpoint_url = endpoint_url or os.environ.get("AWS_ENDPOINT_URL")
         session = await anyio.to_thread.run_sync(_session, profile)
         chosen = choose_region(region, os.environ, session.get_config_variable("region"))
         async with AsyncExitStack() as clients:
@@ -168,10 +171,12 @@ class Api:
         from botocore.exceptions import BotoCoreError, ClientError
 
         call.tries += 1
+        call.session = self._session
         try:
             client = await self.client(call.service)
             call.action = client.meta.method_to_api_mapping[call.operation]
             await self._take_turn(call)
+            call.failure = None  # of this try nothing is known, should the time be up
             with anyio.move_on_after(call.try_s):
                 call.answer = await getattr(client, call.operation)(**call.parameters)
                 return None
@@ -203,10 +208,10 @@ class Api:
         """How long to wait before the next try; None: this is the answer."""
         if failure.code in EXPIRED and not call.renewed and self._credentials is None:
             call.renewed = True
-            await self._renew()
+            await self._renew(call.session)
             return 0.0
         if failure.code.endswith("NotFound") and lasted_s < lag_s:
-            return self._luck() * LAG_PAUSE_S
+            return LAG_PAUSE_S[0] + self._luck() * LAG_PAUSE_S[1]
         trouble = pace.trouble(failure.code, failure.status)
         if trouble == "throttled" and call.service == "ec2":
             self._bucket(call).throttled(anyio.current_time())
@@ -275,17 +280,18 @@ class Api:
             user_agent_extra="outrider",
         )
         # Prices are served from few regions, and are the same from each: "Price List Query API endpoints".
-        region = "us-east-1" if service == "pricing" else self.region
+        prices_at = "cn-northwest-1" if self.region.startswith("cn-") else "us-east-1"
+        region = prices_at if service == "pricing" else self.region
         return self._session.create_client(
             service, region_name=region, endpoint_url=self.endpoint_url, config=config, **keys
         )
 
-    async def _renew(self) -> None:
+    async def _renew(self, session: Any) -> None:
         """Read the credentials anew, in case they were renewed in the files. Clients that are in use stay open."""
-        session = await anyio.to_thread.run_sync(_session, self.profile)
         async with self._opening:
-            self._session = session
-            self._clients.clear()
+            if self._session is session:  # else another call has done it
+                self._session = await anyio.to_thread.run_sync(_session, self.profile)
+                self._clients.clear()
 
 
 @dataclass(slots=True)
@@ -297,6 +303,7 @@ class _Call:
     try_s: float
     action: str = ""  # the operation as AWS names it
     tries: int = 0
+    session: Any = None
     renewed: bool = False
     failure: Failure | None = None
     answer: dict[str, Any] = field(default_factory=dict)

@@ -27,7 +27,7 @@ _USERS: tuple[tuple[str, str], ...] = (
     (r"\bcentos", "centos"),
     (r"\brocky", "rocky"),
     (r"\bfedora", "fedora"),
-    (r"amazon linux|\bamzn|\bal20\d\d|\brhel|red hat|\bsuse|\bsles|\balma", "ec2-user"),
+    (r"amazon linux|amazon-e[ck]s|\bamzn|\bal20\d\d|\brhel|red hat|\bsuse|\bsles|\balma", "ec2-user"),
 )
 ANY_USER = "outrider"  # where nothing tells: cloud-init makes the user it is told of
 

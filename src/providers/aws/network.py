@@ -178,7 +178,7 @@ def choose(place: Place, *, zones: Collection[str] | None, public: bool) -> dict
     roomy = [each for each in usable if each["AvailabilityZone"] in wanted_zones and _free(each) > 0]
     if not roomy:
         raise NoCapacity(f"the subnets of {place.vpc} in {', '.join(sorted(wanted_zones))} have no free address")
-    roomy.sort(key=lambda each: (_free(each), each["SubnetId"]))  # of one zone the last one stays
+    roomy.sort(key=lambda each: (each["AvailabilityZone"], _free(each), each["SubnetId"]))  # of a zone the last stays
     return {each["AvailabilityZone"]: each["SubnetId"] for each in roomy}
 
 

@@ -17,6 +17,7 @@ import anyio
 import pytest
 from aiohttp import web
 
+from outrider.providers.aws import api as api_module
 from outrider.providers.aws.api import Api, Credentials, choose_region
 from outrider.providers.aws.errors import Refused
 from outrider.providers.errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
@@ -112,7 +113,8 @@ def anyio_backend() -> str:
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     """Nobody's own configuration; returns the file for credentials."""
-    for name in ("AWS_PROFILE", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+    for name in ("AWS_PROFILE", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY",
+                 "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL"):  # fmt: skip
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
@@ -254,6 +256,14 @@ async def test_the_deadline_tells_what_kept_it_waiting(cloud: Cloud) -> None:
     assert caught.value.code == "RequestLimitExceeded"
 
 
+async def test_an_unanswered_try_is_told_whatever_was_before_it(cloud: Cloud, api: Api, hangs: Answer) -> None:
+    cloud.will(ok(), fails("RequestLimitExceeded", status=503), hangs)
+    await api.call("describe_vpcs")
+    with pytest.raises(Refused, match="whether it was done is not known") as caught:
+        await api.call("create_vpc", CidrBlock="10.0.0.0/16", timeout_s=0.8)
+    assert caught.value.code == "TimedOut"
+
+
 async def test_cancelling_leaves_an_api_that_works(cloud: Cloud, api: Api, hangs: Answer) -> None:
     cloud.will(hangs, ok("<vpcSet/>"))
     async with anyio.create_task_group() as tasks:
@@ -349,6 +359,27 @@ async def test_credentials_that_expire_are_read_anew_once(cloud: Cloud, environm
     assert [call.key_id for call in cloud.calls] == ["AKIAONE", "AKIAONE", "AKIATWO"]
 
 
+async def test_calls_that_expire_together_read_anew_together(
+    cloud: Cloud, environment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment.write_text(keys("AKIAONE"))
+    sessions: list[object] = []
+
+    async def by_key(call: Call, request: web.Request) -> web.StreamResponse:
+        old = call.key_id == "AKIAONE"
+        environment.write_text(keys("AKIATWO"))
+        return await (fails("ExpiredToken") if old else ok("<vpcSet/>"))(call, request)
+
+    cloud.will(by_key)
+    made = api_module._session
+    monkeypatch.setattr(api_module, "_session", lambda profile: sessions.append(profile) or made(profile))
+    async with opened(cloud.url, credentials=None) as api, anyio.create_task_group() as tasks:
+        for _ in range(5):
+            tasks.start_soon(api.call, "describe_vpcs")
+    assert len(sessions) == 2
+    assert [call.key_id for call in cloud.calls].count("AKIATWO") == 5
+
+
 async def test_credentials_that_stay_expired_are_told(cloud: Cloud, environment: Path) -> None:
     environment.write_text(keys("AKIAONE"))
     cloud.will(fails("RequestExpired"))
@@ -431,6 +462,17 @@ async def test_a_region_is_never_guessed() -> None:
     with pytest.raises(BadRequest, match="AWS_REGION"):
         async with Api.open():
             pass
+
+
+async def test_what_the_environment_says_is_kept(
+    cloud: Cloud, environment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For the journal: whoever finds the pool's machines later has another environment."""
+    environment.with_name("config").write_text("[profile far]\nregion = ap-southeast-2\n")
+    monkeypatch.setenv("AWS_PROFILE", "far")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", cloud.url)
+    async with Api.open() as api:
+        assert (api.region, api.profile, api.endpoint_url) == ("ap-southeast-2", "far", cloud.url)
 
 
 async def test_the_region_of_the_profile(environment: Path) -> None:

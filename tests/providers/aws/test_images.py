@@ -164,6 +164,7 @@ def test_what_nothing_could_start_from_is_refused(facts: dict[str, Any], said: s
         ("debian-12-amd64-20240717-1811", "admin"),
         ("Fedora-Cloud-Base-40", "fedora"),
         ("Rocky-9-EC2-Base-9.4", "rocky"),
+        ("amazon-eks-node-al2023", "ec2-user"),
         ("AlmaLinux OS 9.4", "ec2-user"),
         ("suse-sles-15-sp6", "ec2-user"),
         ("bitnami-wordpress on Debian", "bitnami"),
