@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         AuthError,
         BootstrapError,
         BroadcastFailed,
+        BudgetExceeded,
         CapacityError,
         CheckpointError,
         CheckpointFenced,
@@ -59,6 +60,8 @@ if TYPE_CHECKING:
     from .engine.spec import Nodes, Worker
     from .engine.sync import SyncPool
     from .engine.task import Compute, StreamCompute, compute
+    from .engine.wanted import Spec
+    from .providers.aws.provider import AWS
     from .providers.local.provider import Local
     from .providers.ssh import SSH, Host
 
@@ -72,6 +75,7 @@ _HOMES = {
         "AuthError",
         "BootstrapError",
         "BroadcastFailed",
+        "BudgetExceeded",
         "CapacityError",
         "CheckpointError",
         "CheckpointFenced",
@@ -108,6 +112,8 @@ _HOMES = {
     "engine.spec": ("Nodes", "Worker"),
     "engine.sync": ("SyncPool",),
     "engine.task": ("Compute", "StreamCompute", "compute"),
+    "engine.wanted": ("Spec",),
+    "providers.aws.provider": ("AWS",),
     "providers.local.provider": ("Local",),
     "providers.ssh": ("SSH", "Host"),
 }
@@ -115,11 +121,13 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _RENAMED = {"ComputePool": "Pool"}
 
 __all__ = [
+    "AWS",
     "SSH",
     "Accelerator",
     "AuthError",
     "BootstrapError",
     "BroadcastFailed",
+    "BudgetExceeded",
     "Call",
     "CapacityError",
     "Checkpoint",
@@ -151,6 +159,7 @@ __all__ = [
     "RemoteTraceback",
     "Secret",
     "SerializationError",
+    "Spec",
     "SpecError",
     "StreamCall",
     "StreamCompute",

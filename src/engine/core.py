@@ -30,10 +30,11 @@ from ..actors.ports import (
     Task,
     TaskId,
 )
-from ..providers.base import AcceleratorRequest, Embedding, LaunchRequest, Provider
+from ..providers.base import Embedding, Fleet, LaunchRequest, Machine, Provider
 from ..providers.errors import ProviderError
-from . import program, source, versions
+from . import meter, program, source, versions
 from .checkpoint.store import VARIABLE as CHECKPOINTS
+from .choice import ChoiceFleet
 from .errors import ConnectionLost, OutriderError, PoolClosed, SpecError
 from .executor.freeports import FEW as MOST_PORTS
 from .observe.observer import Observer
@@ -46,21 +47,25 @@ from .site import attached
 from .stewards import Stewards
 from .streams import Source, Values
 from .translate import pickling_error, provider_error
+from .wanted import is_free
 from .wire import values
 from .wire.messages import RunFlag, Value
 
 if TYPE_CHECKING:
     from ..actors.kernel import Ref
+    from .budget import Cost
     from .calls import Call, StreamCall
     from .image.bootstrap import Phase, Prepared
     from .image.spec import Image
     from .plugins.base import Plugin
     from .pool import Pool
     from .remote.connection import Connector
+    from .remote.fitness import Wanted
     from .remote.ssh import Wiring
     from .spec import Nodes, Options, Worker
     from .task import Decorated
     from .versions import Mismatch
+    from .wanted import Spec
 
 RECONNECT_S = 3.0  # a lost connection is tried again before its node counts as lost; heartbeats took 6 s to find out
 
@@ -74,9 +79,10 @@ EMBEDDING = Embedding(
 class Settings:
     """What `Pool` was given, checked."""
 
-    provider: Provider
+    name: str | None
+    specs: tuple[Spec, ...]
+    provider: Provider  # the specs', or the choice among several
     nodes: Nodes
-    accelerator: AcceleratorRequest | None
     worker: Worker
     image: Image
     plugins: tuple[Plugin, ...]
@@ -85,6 +91,8 @@ class Settings:
     boot_timeout_s: float
     replace_timeout_s: float
     lease_s: float
+    max_lifetime_s: float | None
+    max_cost: float | None  # USD
 
 
 class Defined(NamedTuple):
@@ -104,7 +112,8 @@ class Core:
         self.handles: Mapping[str, Any] = {}  # by plugin
         self.wiring: Wiring | None = None  # in between, towards machines of this computer
         self.plugins: tuple[Plugin, ...] = ()  # around all others, of what is submitted from now on
-        self.id = secrets.token_hex(4)
+        self.id = settings.name or secrets.token_hex(4)
+        self._meter = meter.Meter(settings.max_cost, settings.max_lifetime_s, observer)
         self._loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._stop = asyncio.Event()
@@ -141,7 +150,10 @@ class Core:
         settings = self.settings
         try:
             async with AsyncExitStack() as stack:
-                fleet = await stack.enter_async_context(settings.provider.open(self.id, EMBEDDING))
+                unwatch = await stack.enter_async_context(self._meter.watched())
+                stack.callback(self._meter.close)
+                opened = await stack.enter_async_context(settings.provider.open(self.id, EMBEDDING))
+                fleet = self._meter.around(opened)
                 self.observer.open()
                 name, nodes = settings.provider.name, settings.nodes
                 self.observer("pool_starting", pool=self.id, provider=name, wanted=nodes.desired, least=nodes.min)
@@ -158,7 +170,7 @@ class Core:
                     views=Views(self.id, settings.worker.concurrency),
                     key=key,
                     setup=self._setup(),
-                    accelerator=settings.accelerator,
+                    wanted=lambda machine: self._wanted(opened, machine),
                     lease_s=settings.lease_s,
                     image=self._image(stack),
                     progress=self._progress,
@@ -169,16 +181,10 @@ class Core:
                 )
                 self._connector = connector = Connector(terms)
                 stack.push_async_callback(connector.close)
-                request = LaunchRequest(
-                    client_key=key.export_public_key().decode().strip(),
-                    nodes=nodes.desired + nodes.spare,
-                    least=nodes.min,
-                    accelerator=settings.accelerator,
-                )
                 ref = await stack.enter_async_context(
                     supervise(
                         fleet,
-                        request,
+                        self._request(key.export_public_key().decode().strip()),
                         self._spec(),
                         connector,
                         self.observer,
@@ -191,6 +197,7 @@ class Core:
                 async with attached(self, plugins, stewards, connector) as self.handles:
                     self._ready.set_result(None)
                     await self._stop.wait()
+                unwatch()
                 self._ref = None
                 await stewards.stop()
         except BaseException as error:
@@ -214,6 +221,33 @@ class Core:
         finally:
             self._ref = None
             self.observer("pool_closed")
+
+    @property
+    def cost(self) -> Cost:
+        return self._meter.cost
+
+    def _request(self, client_key: str) -> LaunchRequest:
+        """Of the first spec's machines; a choice among several asks for each of them."""
+        settings = self.settings
+        return settings.specs[0].asked(
+            LaunchRequest(
+                client_key=client_key,
+                nodes=settings.nodes.desired + settings.nodes.spare,
+                least=settings.nodes.min,
+                lease_s=settings.lease_s,
+                max_lifetime_s=settings.max_lifetime_s,
+            )
+        )
+
+    def _wanted(self, fleet: Fleet, machine: Machine) -> Wanted:
+        """What the machine must turn out to have. Of processors and memory a cloud's catalogue is its word."""
+        from .remote.fitness import Wanted
+
+        chosen = fleet.spec_of(machine.id) if isinstance(fleet, ChoiceFleet) else None
+        spec = chosen or self.settings.specs[0]
+        if not is_free(spec.provider):
+            return Wanted(spec.accelerator)
+        return Wanted(spec.accelerator, spec.vcpus, spec.memory_gb)
 
     def _image(self, stack: AsyncExitStack) -> Callable[[], Awaitable[Prepared]]:
         """What goes onto machines that are not this computer is put together while they boot."""

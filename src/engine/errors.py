@@ -32,6 +32,22 @@ class QuotaError(CapacityError):
     """The account's limit, not the cloud's stock: ask for more quota, or for less."""
 
 
+class BudgetExceeded(OutriderError):
+    """The pool reached what its user allowed, and was ended: ``what`` is "max_cost" or "max_lifetime".
+
+    ``limit``: in USD or seconds. ``spent``: USD. ``since``: unix time of the pool's beginning.
+    """
+
+    def __init__(
+        self, message: str, *, what: str = "", limit: float = 0.0, spent: float = 0.0, since: float = 0.0
+    ) -> None:
+        super().__init__(message)
+        self.what = what
+        self.limit = limit
+        self.spent = spent
+        self.since = since
+
+
 class AuthError(OutriderError):
     """The provider does not accept the credentials: missing, wrong, expired or too weak."""
 

@@ -52,6 +52,15 @@ class PoolClosed(_Event):
     """Nothing is left of it. The last event."""
 
 
+@dataclass(frozen=True, slots=True)
+class BudgetMostlySpent(_Event):
+    """Four fifths of ``max_cost`` are gone; at all of it the pool is ended. USD, and USD per hour at present."""
+
+    spent: float
+    limit: float
+    hourly: float
+
+
 # --- its nodes ------------------------------------------------------------------------------------------------------
 
 
@@ -317,6 +326,7 @@ Event = (
     | PoolResized
     | PoolClosing
     | PoolClosed
+    | BudgetMostlySpent
     | NodesRequested
     | LaunchFailed
     | NodeLaunching

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
+from datetime import timedelta
 from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, TypeVarTuple, cast, overload
 
-from ..providers.base import AcceleratorRequest
-from . import spec
+from ..providers.base import Allocation, Architecture
+from . import spec, wanted
 from .accelerators import Accelerator
 from .calls import Call, Group, GroupStream, Job, StreamCall, pending
 from .checkpoint.store import checked_root
+from .choice import Choice
 from .core import Core, Settings
 from .errors import NotACall, PoolClosed, SpecError, unknown_option
 from .image.includes import on_this_computer
@@ -23,10 +25,12 @@ from .mapping import MapRun
 from .observe.observer import Observer, Snapshot
 from .spec import Nodes, Worker
 from .task import Compute
+from .wanted import Spec
 from .wire import values
 
 if TYPE_CHECKING:
     from ..providers.base import Provider
+    from .budget import Cost
     from .events import Event
     from .observe.console import Console
     from .plugins.base import Plugin
@@ -48,13 +52,18 @@ class Pool:
     """A cluster that exists while the block runs: ``async with Pool(...) as pool``, or ``with Pool(...) as pool``.
 
     ``provider``: where machines come from; default `Local()`. ``nodes``: ``4``, ``(2, 8)`` or `Nodes`: ready at the
-    least, growing to the desired number, with spares that stand by. ``accelerator``: what each node has at least:
-    ``"A100"``, ``"A100:8"`` or ``accelerators.A100(count=8)``. ``worker``: a node's task slots. ``image``: the nodes'
-    software. ``plugins`` prepare every task's process. ``on_loss``: what a broadcast does when it loses a rank, for
-    functions that do not say it themselves. ``checkpoints``: where tasks keep theirs: a folder that all nodes share, or
-    a URL. Seconds: ``boot_timeout`` from a launch to a ready node, ``replace_timeout`` to wait for a lost node's
-    replacement, ``lease`` after which nodes that hear nothing from here end themselves. ``chaos``: what befalls its
-    nodes, for tests: see `outrider.testing.Chaos`.
+    least, growing to the desired number, with spares that stand by. ``accelerator``, ``vcpus``, ``memory_gb``,
+    ``disk_gb``, ``architecture``, ``allocation``, ``max_hourly_cost``, ``interconnect``: what each machine is like at
+    least, as in `Spec`. In place of these, several ``Spec(...)``: the ``"cheapest"`` is asked first, or by
+    ``selection`` the ``"first"``, and the next one where it has no machines to give. ``worker``: a node's task slots.
+    ``image``: the nodes' software. ``plugins`` prepare every task's process. ``on_loss``: what a broadcast does when it
+    loses a rank, for functions that do not say it themselves. ``checkpoints``: where tasks keep theirs: a folder that
+    all nodes share, or a URL. ``name``: under which the pool is found again; default a random one. ``chaos``: what
+    befalls its nodes, for tests: see `outrider.testing.Chaos`.
+
+    Seconds: ``boot_timeout`` from a launch to a ready node, ``replace_timeout`` to wait for a lost node's replacement,
+    ``lease`` after which nodes that hear nothing from here end themselves, ``max_lifetime`` after which the pool is
+    ended. ``max_cost``: USD for all its machines, at which it is ended too, by `BudgetExceeded`; see `cost`.
 
     Entering raises `CapacityError` and others; cancelled half way, it leaves nothing behind. Leaving cancels what still
     runs and returns when every machine is gone.
@@ -65,10 +74,19 @@ class Pool:
 
     def __init__(
         self,
-        *,
+        *specs: Spec,
+        selection: spec.Selection = "cheapest",
+        name: str | None = None,
         provider: Provider | None = None,
         nodes: int | tuple[int, int] | Nodes = 1,
         accelerator: str | Accelerator | None = None,
+        vcpus: int | None = None,
+        memory_gb: float | None = None,
+        disk_gb: int | None = None,
+        architecture: Architecture | None = None,
+        allocation: Allocation | None = None,
+        max_hourly_cost: float | None = None,
+        interconnect: wanted.Interconnect | None = None,
         worker: Worker | int = Worker(),  # noqa: B008  immutable
         image: Image = Image(),  # noqa: B008
         plugins: Sequence[Plugin] = (),
@@ -77,30 +95,44 @@ class Pool:
         boot_timeout: float = 600.0,
         replace_timeout: float = 600.0,
         lease: float = 120.0,
+        max_lifetime: float | timedelta | None = None,
+        max_cost: float | None = None,
         console: Console = "auto",
         chaos: Chaos | None = None,
         **unknown: object,
     ) -> None:
-        for name in unknown:
-            raise unknown_option("Pool", name, [p for p in inspect.signature(Pool).parameters if p != "unknown"])
-        if provider is None:
-            from ..providers.local.provider import Local
-
-            provider = Local()
-        spec.check_pool(provider, plugins, on_loss, console)
+        for option in unknown:
+            raise unknown_option("Pool", option, [p for p in inspect.signature(Pool).parameters if p != "unknown"])
+        machines: wanted.MachineOptions = {
+            "provider": provider,
+            "accelerator": accelerator,
+            "vcpus": vcpus,
+            "memory_gb": memory_gb,
+            "disk_gb": disk_gb,
+            "architecture": architecture,
+            "allocation": allocation,
+            "max_hourly_cost": max_hourly_cost,
+            "interconnect": interconnect,
+        }
+        asked = wanted.chosen(specs, machines)
+        spec.check_pool(plugins, on_loss, console, selection)
+        source = asked[0].provider if len(asked) == 1 else Choice(asked, selection)
         self._console: Console = console
         self._settings = Settings(
-            provider=provider,
+            name=None if name is None else spec.pool_name(name),
+            specs=asked,
+            provider=source,
             nodes=Nodes.of(nodes),
-            accelerator=_accelerator(accelerator),
             worker=Worker(worker) if isinstance(worker, int) else worker,
-            image=on_this_computer(image) if provider.local else image,
+            image=on_this_computer(image) if source.local else image,
             plugins=tuple(plugins),
             on_loss=on_loss,
             checkpoints=None if checkpoints is None else checked_root("Pool: checkpoints", checkpoints),
             boot_timeout_s=spec.seconds("boot_timeout", boot_timeout),
             replace_timeout_s=spec.seconds("replace_timeout", replace_timeout),
             lease_s=spec.seconds("lease", lease),
+            max_lifetime_s=None if max_lifetime is None else spec.seconds("max_lifetime", max_lifetime),
+            max_cost=None if max_cost is None else wanted.max_cost(max_cost, source),
         )
         if chaos is not None:
             from .testing.chaos.plan import checked_chaos
@@ -363,6 +395,13 @@ class Pool:
             raise SpecError("The pool has no chaos: write Pool(chaos=Chaos(...)), and open it.")
         return self._turmoil.report
 
+    @property
+    def cost(self) -> Cost:
+        """USD that its machines have cost so far, and cost per hour: from the request until they are confirmed gone."""
+        if self._core is None:
+            raise PoolClosed("The pool is not open yet: use it inside `async with Pool(...) as pool`.")
+        return self._core.cost
+
     def snapshot(self) -> Snapshot:
         """The present state of nodes and tasks."""
         return self._opened().observer.snapshot()
@@ -399,13 +438,6 @@ def _plain(function: Callable[[Any], T]) -> Compute[[Any], T]:
     from .task import compute
 
     return cast("Compute[[Any], T]", compute(function))
-
-
-def _accelerator(wanted: str | Accelerator | None) -> AcceleratorRequest | None:
-    if wanted is None:
-        return None
-    chosen = Accelerator.of(wanted)
-    return AcceleratorRequest(chosen.type, chosen.count, chosen.memory_gb)
 
 
 ComputePool = Pool

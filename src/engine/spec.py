@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from math import isfinite
 from typing import Any, Literal, NoReturn, Self, TypedDict, Unpack, cast, get_args
 
-from ..providers.base import Provider
 from .errors import SpecError, unknown_option
 from .plugins.base import Plugin
 
 OnLossOption = Literal["auto", "restart", "resend", "fail"]
 ConsoleOption = Literal["auto", "rich", "plain", "silent"]
 WorkerKind = Literal["process", "thread"]
+Selection = Literal["cheapest", "first"]
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -44,9 +45,9 @@ class Nodes:
             count(f"Nodes({name}=...)", value)
         count("Nodes(spare=...)", spare, least=0)
         if least > most:
-            _refuse(f"Nodes: max={most} is less than min={least}.")
+            refuse(f"Nodes: max={most} is less than min={least}.")
         if not least <= desired <= most:
-            _refuse(f"Nodes: desired={desired} is not between min={least} and max={most}.")
+            refuse(f"Nodes: desired={desired} is not between min={least} and max={most}.")
         object.__setattr__(self, "desired", desired)
         object.__setattr__(self, "min", least)
         object.__setattr__(self, "max", most)
@@ -62,7 +63,7 @@ class Nodes:
                 count("the least of nodes=(least, most)", least)
                 count("the most of nodes=(least, most)", most)
                 if least > most:
-                    _refuse(f"nodes={nodes!r}: the most, {most}, is less than the least, {least}.")
+                    refuse(f"nodes={nodes!r}: the most, {most}, is less than the least, {least}.")
                 return cls(most, min=least)
             case _:
                 count("nodes", nodes)
@@ -78,7 +79,7 @@ class Worker:
 
     def __post_init__(self) -> None:
         count("Worker(concurrency=...)", self.concurrency)
-        _choice("Worker(kind=...)", self.kind, get_args(WorkerKind))
+        one_of("Worker(kind=...)", self.kind, get_args(WorkerKind))
 
 
 class TaskOptions(TypedDict, total=False):
@@ -122,24 +123,24 @@ class Options:
                     count(option, value, least=0)
                     changes[option] = value
                 case "retry":
-                    _choice("retry", value, ("on_loss", "never"))
+                    one_of("retry", value, ("on_loss", "never"))
                     changes["at_most_once"] = value == "never"
                 case "on_loss":
-                    _choice("on_loss", value, get_args(OnLossOption))
+                    one_of("on_loss", value, get_args(OnLossOption))
                     changes["on_loss"] = value
                 case "name":
                     if not isinstance(value, str) or not value.strip():
-                        _refuse(f"name takes a string that is not empty, not {_shown(value)}.")
+                        refuse(f"name takes a string that is not empty, not {shown(value)}.")
                     changes["name"] = value
                 case _:
                     raise unknown_option("@compute", option, tuple(known))
         retries = changes.get("retries")
         if retries and (changes.get("at_most_once") or ("retry" not in options and self.at_most_once)):
-            _refuse(f'retry="never" and retries={retries} contradict each other: leave one out.')
+            refuse(f'retry="never" and retries={retries} contradict each other: leave one out.')
         merged = replace(self, **changes)
         if merged.max_restarts and (merged.at_most_once or merged.on_loss in {"resend", "fail"}):
             how = 'retry="never"' if merged.at_most_once else f"on_loss={merged.on_loss!r}"
-            _refuse(f"max_restarts={merged.max_restarts} runs every rank again, which {how} forbids: leave one out.")
+            refuse(f"max_restarts={merged.max_restarts} runs every rank again, which {how} forbids: leave one out.")
         return merged
 
     def given(self) -> TaskOptions:
@@ -163,7 +164,7 @@ def placement(on: int | Literal["head"] | None) -> int | None:
     if on == "head":
         return 0
     if not isinstance(on, int) or isinstance(on, bool) or on < 0:
-        _refuse(f'on takes "head" or the rank of a node, 0 or more, not {_shown(on)}.')
+        refuse(f'on takes "head" or the rank of a node, 0 or more, not {shown(on)}.')
     return on
 
 
@@ -172,30 +173,50 @@ def seconds(name: str, value: object) -> float:
     if isinstance(value, timedelta):
         value = value.total_seconds()
     if not isinstance(value, int | float) or isinstance(value, bool):
-        _refuse(f"{name} takes seconds or a timedelta, not {_shown(value)}.")
+        refuse(f"{name} takes seconds or a timedelta, not {shown(value)}.")
     if not isfinite(value) or value <= 0:
-        _refuse(f"{name} must be more than 0 seconds, not {value}; leave it out for no limit.")
+        refuse(f"{name} must be more than 0 seconds, not {value}; leave it out for no limit.")
     return float(value)
 
 
-def check_pool(provider: object, plugins: object, on_loss: object, console: object) -> None:
-    """What `Pool` is given besides sizes.
+def amount(name: str, value: object, unit: str) -> float:
+    """
+    Raises:
+        SpecError: no number, or not more than nothing.
+    """
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        refuse(f"{name} takes {unit}, as a number, not {shown(value)}.")
+    if not isfinite(value) or value <= 0:
+        refuse(f"{name} must be more than 0 {unit}, not {value}; leave it out for no limit.")
+    return float(value)
+
+
+def pool_name(name: object) -> str:
+    """A name that can be a tag, a directory's and a part of other names.
 
     Raises:
         SpecError
     """
-    if isinstance(provider, type):
-        _refuse(f"provider takes an instance: write provider={provider.__name__}().")
-    if not isinstance(provider, Provider):
-        _refuse(f"provider takes a provider such as Local(), not {_shown(provider)}.")
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}", name):
+        refuse(f"name takes up to 40 letters, digits, '.', '_' and '-', not {shown(name)}: as in name=\"train-1\".")
+    return name
+
+
+def check_pool(plugins: object, on_loss: object, console: object, selection: object) -> None:
+    """What `Pool` is given besides sizes and machines.
+
+    Raises:
+        SpecError
+    """
     if isinstance(plugins, Plugin) or not isinstance(plugins, Sequence) or isinstance(plugins, str):
-        _refuse(f"plugins takes a list, as in plugins=[plugins.torch()], not {_shown(plugins)}.")
+        refuse(f"plugins takes a list, as in plugins=[plugins.torch()], not {shown(plugins)}.")
     for plugin in plugins:
         if not isinstance(plugin, Plugin):
             call = f": write plugins.{plugin.__name__}()" if hasattr(plugin, "__name__") else ""
-            _refuse(f"plugins takes plugins, not {_shown(plugin)}{call}.")
-    _choice("on_loss", on_loss, get_args(OnLossOption))
-    _choice("console", console, get_args(ConsoleOption))
+            refuse(f"plugins takes plugins, not {shown(plugin)}{call}.")
+    one_of("on_loss", on_loss, get_args(OnLossOption))
+    one_of("console", console, get_args(ConsoleOption))
+    one_of("selection", selection, get_args(Selection))
 
 
 def count(name: str, value: object, *, least: int = 1) -> None:
@@ -204,24 +225,24 @@ def count(name: str, value: object, *, least: int = 1) -> None:
         SpecError: no whole number, or less than ``least``.
     """
     if not isinstance(value, int) or isinstance(value, bool):
-        _refuse(f"{name} takes a whole number, not {_shown(value)}.")
+        refuse(f"{name} takes a whole number, not {shown(value)}.")
     if value < least:
-        _refuse(f"{name} must be at least {least}, not {value}.")
+        refuse(f"{name} must be at least {least}, not {value}.")
 
 
-def _choice(name: str, value: object, choices: Sequence[str]) -> None:
+def one_of(name: str, value: object, choices: Sequence[str]) -> None:
     if value not in choices:
         from difflib import get_close_matches
 
         close = get_close_matches(value, choices, n=1) if isinstance(value, str) else ()
         meant = f" Did you mean {close[0]!r}?" if close else ""
-        _refuse(f"{name} takes {' or '.join(map(repr, choices))}, not {_shown(value)}.{meant}")
+        refuse(f"{name} takes {' or '.join(map(repr, choices))}, not {shown(value)}.{meant}")
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _refuse(message: str) -> NoReturn:
+def refuse(message: str) -> NoReturn:
     raise SpecError(message)

@@ -15,6 +15,7 @@ from .calls import Call, Group, GroupStream, Job, StreamCall
 from .errors import PoolClosed
 
 if TYPE_CHECKING:
+    from .budget import Cost
     from .events import Event
     from .observe.observer import Snapshot
     from .plugins.sides import Attaching
@@ -157,6 +158,11 @@ class SyncPool:
     def snapshot(self) -> Snapshot:
         """See `Pool.snapshot`."""
         return cast("Snapshot", self._wait(_called, self._pool.snapshot))
+
+    @property
+    def cost(self) -> Cost:
+        """See `Pool.cost`."""
+        return self._pool.cost
 
     @property
     def chaos(self) -> Report:

@@ -8,7 +8,6 @@ import pytest
 from outrider import Image, Nodes, SpecError, Worker, plugins
 from outrider.engine.errors import unknown_option
 from outrider.engine.spec import Options, check_pool, placement
-from outrider.providers.local.provider import Local
 
 
 def test_nodes_can_be_written_in_three_ways() -> None:
@@ -98,15 +97,15 @@ def test_placement_takes_head_or_a_rank() -> None:
 
 
 def test_a_pools_parts_are_checked_with_the_fix_named() -> None:
-    check_pool(Local(), [plugins.torch()], "auto", "silent")
-    with pytest.raises(SpecError, match=r"write provider=Local\(\)"):
-        check_pool(Local, [], "auto", "auto")
+    check_pool([plugins.torch()], "auto", "silent", "first")
     with pytest.raises(SpecError, match=r"write plugins.torch\(\)"):
-        check_pool(Local(), [plugins.torch], "auto", "auto")
+        check_pool([plugins.torch], "auto", "auto", "first")
     with pytest.raises(SpecError, match=r"plugins=\[plugins.torch\(\)\]"):
-        check_pool(Local(), plugins.torch(), "auto", "auto")
+        check_pool(plugins.torch(), "auto", "auto", "first")
     with pytest.raises(SpecError, match="console takes"):
-        check_pool(Local(), [], "auto", "none")
+        check_pool([], "auto", "none", "first")
+    with pytest.raises(SpecError, match="selection takes"):
+        check_pool([], "auto", "auto", "best")
 
 
 def test_an_unknown_option_names_the_one_that_was_meant() -> None:

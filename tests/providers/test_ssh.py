@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -162,3 +163,12 @@ async def test_the_events_end_with_the_fleet() -> None:
         events = fleet.events()
     with anyio.fail_after(1):
         assert [event async for event in events] == []
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("wanted", [{"disk_gb": 100}, {"architecture": "arm64"}, {"interconnect": "efa"}])
+async def test_hosts_cannot_be_made_to_measure(wanted: dict[str, Any]) -> None:
+    async with opened("a") as fleet:
+        with pytest.raises(BadRequest, match=f"leave {next(iter(wanted))} out"):
+            await fleet.launch(LaunchRequest(client_key="", nodes=1, **wanted), 1)
+        assert await fleet.launch(LaunchRequest(client_key="", nodes=1, vcpus=4, memory_gb=16), 1)  # seen when reached

@@ -17,6 +17,8 @@ def words(event: ev.Event) -> str | None:  # noqa: PLR0911, PLR0912 - a table
             return f"{event.ready} of {count(event.wanted, 'node')} ready after {seconds(event.took_s)}"
         case ev.PoolResized():
             return f"resizing to {count(event.wanted, 'node')}"
+        case ev.BudgetMostlySpent():
+            return f"{event.spent:.2f} of {event.limit:.2f} USD are spent, at {event.hourly:.2f} USD per hour"
         case ev.LaunchFailed():
             again = "not tried again" if event.retry_in_s is None else f"next try in {seconds(event.retry_in_s)}"
             return f"launch failed: {_line(event.error)}; {again}"

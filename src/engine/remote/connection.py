@@ -20,7 +20,7 @@ import asyncssh
 import cloudpickle
 
 from ...actors.ports import ConnectFailed, Lost, NodeFacts, NodeId, Order, Report
-from ...providers.base import AcceleratorRequest, Machine
+from ...providers.base import Machine
 from ..errors import BootstrapError, SpecError, version_mismatch
 from ..executor.notices import settings
 from ..payload import Blob, Part
@@ -58,7 +58,7 @@ class Terms:
     views: Views
     key: asyncssh.SSHKey
     setup: dict[str, Any]  # as in `Hello`
-    accelerator: AcceleratorRequest | None
+    wanted: Callable[[Machine], fitness.Wanted]
     lease_s: float
     image: Callable[[], Awaitable[Prepared]]  # made once, when the first machine needs it
     progress: Callable[[NodeId, Phase], None]
@@ -198,7 +198,7 @@ class NodeConnection:
             accelerators=tuple((kind, memory_gb) for kind, memory_gb in said["accelerators"]),
         )
         if not self._machine.embedded:
-            await self._check(facts, said.get("packages", {}))
+            await self._check(facts, said)
 
     async def set_up_plugins(self) -> None:
         """What the pool's plugins do once on each node, through a loss of the connection. Cancelled or failed, it
@@ -236,13 +236,14 @@ class NodeConnection:
             raise ConnectionResetError("the connection was lost")
         return await self._ssh.connection.open_connection(host, port, encoding=None)
 
-    async def _check(self, facts: NodeFacts, packages: Mapping[str, str]) -> None:
+    async def _check(self, facts: NodeFacts, said: Mapping[str, Any]) -> None:
         """
         Raises:
             ConnectFailed: the host has not what the pool needs.
         """
-        node, terms = self._node, self._terms
-        objection = fitness.too_little(facts, terms.accelerator) or fitness.misfit(facts, packages, node)
+        node, terms, packages = self._node, self._terms, said.get("packages", {})
+        wanted = terms.wanted(self._machine)
+        objection = fitness.too_small(facts, said, wanted) or fitness.misfit(facts, packages, node)
         if objection is not None:
             await self.close()
             raise ConnectFailed(str(objection), fatal=True) from objection

@@ -3,12 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from ...actors.ports import NodeFacts, NodeId
 from ...providers.base import AcceleratorRequest
 from .. import versions
 from ..errors import CapacityError, VersionMismatch
 from ..executor.packages import installed
+
+SOLD_AS = 0.9  # a machine sold with 16 GB shows its system 15.3: firmware and kernel have taken theirs
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What every node has at least."""
+
+    accelerator: AcceleratorRequest | None = None
+    vcpus: int = 0
+    memory_gb: float = 0.0
+
+
+def too_small(facts: NodeFacts, said: Mapping[str, Any], wanted: Wanted) -> CapacityError | None:
+    """Fewer accelerators, processors or less memory than the pool asks for. ``said``: the node's own words."""
+    cpus, memory_gb = int(said.get("cpus", 0)), int(said.get("memory_bytes", 0)) / 1e9
+    if cpus < wanted.vcpus:
+        return CapacityError(f"The pool asks for {wanted.vcpus} vCPUs per node; {facts.hostname} has {cpus}.")
+    if memory_gb < SOLD_AS * wanted.memory_gb:
+        return CapacityError(
+            f"The pool asks for {wanted.memory_gb:g} GB of memory per node; {facts.hostname} has {memory_gb:.1f}."
+        )
+    return too_little(facts, wanted.accelerator)
 
 
 def too_little(facts: NodeFacts, wanted: AcceleratorRequest | None) -> CapacityError | None:

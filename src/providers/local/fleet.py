@@ -18,6 +18,7 @@ import anyio
 
 from ..base import Address, Embedding, LaunchRequest, Machine, MachineEvent, MachineGone, MachineId
 from ..errors import NoCapacity, ProviderError
+from .computer import refuse_too_much
 from .devices import Device, divide, find_devices
 from .state import PoolDirectory
 
@@ -57,6 +58,7 @@ class LocalFleet:
         self._how = "died"
 
     async def launch(self, request: LaunchRequest, count: int) -> Sequence[Machine]:
+        refuse_too_much(request, self._directory.path)
         if self._devices is None:
             self._devices = await find_devices()
         shares = divide(self._devices, request.nodes, request.accelerator)

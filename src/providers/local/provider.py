@@ -61,6 +61,10 @@ class Local:
     def local(self) -> bool:
         return True
 
+    @property
+    def free(self) -> bool:
+        return True
+
     @asynccontextmanager
     async def open(self, pool: str, embedding: Embedding) -> AsyncIterator[LocalFleet]:
         """

@@ -8,6 +8,8 @@ import shutil
 import time
 from pathlib import Path
 
+from ..errors import BadRequest
+
 UNOWNED_S = 60.0  # a directory without an owner is being made, or its maker was killed half way
 
 
@@ -24,7 +26,13 @@ class PoolDirectory:
         for directory in (root, root / "local"):
             directory.mkdir(mode=0o700, exist_ok=True)
         self.path = root / "local" / pool
-        self.path.mkdir(mode=0o700)
+        try:
+            self.path.mkdir(mode=0o700)
+        except FileExistsError:
+            if not _is_abandoned(self.path):
+                raise BadRequest(f"a pool {pool} is open already: give this one another name") from None
+            shutil.rmtree(self.path, ignore_errors=True)
+            self.path.mkdir(mode=0o700)
         self._owner = os.open(self.path / "owner.new", os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         os.write(self._owner, f"{os.getpid()}\n".encode())  # for people
         _lock(self._owner)

@@ -38,6 +38,22 @@ def test_a_host_must_have_the_accelerators_that_were_asked_for(
         assert str(wanted) in str(error)
 
 
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        (fitness.Wanted(), ""),
+        (fitness.Wanted(vcpus=8, memory_gb=16), ""),  # sold as 16, and shows 15.4
+        (fitness.Wanted(vcpus=9), "9 vCPUs per node; gpu1 has 8"),
+        (fitness.Wanted(memory_gb=32), "32 GB of memory per node; gpu1 has 15.4"),
+        (fitness.Wanted(AcceleratorRequest("A100")), "shows none"),
+    ],
+)
+def test_a_host_must_have_the_processors_and_memory_that_were_asked_for(wanted: fitness.Wanted, said: str) -> None:
+    error = fitness.too_small(facts(), {"cpus": 8, "memory_bytes": 15_400_000_000}, wanted)
+    assert (error is None) == (said == "")
+    assert said in str(error)
+
+
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fitness, "installed", lambda: {"numpy": "2.1.0", "torch": "2.13.0+cpu"})

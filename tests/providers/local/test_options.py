@@ -7,7 +7,9 @@ import sys
 
 import pytest
 
+from outrider.providers.base import LaunchRequest
 from outrider.providers.errors import BadRequest
+from outrider.providers.local import computer
 from outrider.providers.local.provider import Local
 
 pytestmark = pytest.mark.anyio
@@ -39,3 +41,37 @@ async def test_a_state_directory_that_cannot_be_is_refused_with_what_to_do(tmp_p
     with pytest.raises(BadRequest, match=r"Local\(state="):
         async with Local(state=tmp_path / "file").open("p", embedding):
             pytest.fail("opened")
+
+
+async def test_a_name_is_one_pools_at_a_time_and_a_dead_ones_is_free(tmp_path, embedding):
+    provider = Local(state=tmp_path)
+    async with provider.open("mine", embedding):
+        with pytest.raises(BadRequest, match="a pool mine is open already"):
+            async with provider.open("mine", embedding):
+                pytest.fail("opened")
+    (tmp_path / "local" / "mine").mkdir()
+    (tmp_path / "local" / "mine" / "owner").touch()  # nobody holds its lock
+    async with provider.open("mine", embedding):
+        pass
+    assert list((tmp_path / "local").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        ({"vcpus": 100_000}, "vcpus=100000, and this computer has"),
+        ({"memory_gb": 1e6}, "memory_gb=1e"),
+        ({"disk_gb": 10**6}, "has room for"),
+        ({"architecture": "arm64"}, "and this computer is x86_64"),
+        ({"interconnect": "efa"}, "leave it out"),
+    ],
+)
+async def test_more_than_this_computer_has_is_refused(tmp_path, embedding, monkeypatch, wanted, said):
+    monkeypatch.setattr(computer.platform, "machine", lambda: "x86_64")
+    async with Local(state=tmp_path).open("p", embedding) as fleet:
+        with pytest.raises(BadRequest, match=said):
+            await fleet.launch(LaunchRequest("key", 1, **wanted), 1)
+
+
+def test_what_this_computer_has_is_enough(tmp_path):
+    computer.refuse_too_much(LaunchRequest("key", 1, vcpus=1, memory_gb=0.5, disk_gb=1), tmp_path)

@@ -1,0 +1,155 @@
+"""What a pool has cost, and when it may not go on: decisions alone, and a fleet around a fleet that tells them.
+
+A machine costs its hourly price from the moment it is asked for until its provider confirms that it is gone. Machines
+of a launch that was cancelled half way are not counted: nobody was told their price, and the pool is ending.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass, field
+
+from ..providers.base import Fleet, LaunchRequest, Machine, MachineEvent, MachineGone, MachineId, MachineReachable
+
+MOSTLY = 0.8  # of what may be spent: worth a word
+HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """USD: ``spent`` so far, and ``hourly`` at present."""
+
+    spent: float
+    hourly: float
+
+    def __str__(self) -> str:
+        return f"{self.spent:.2f} USD, {self.hourly:.2f} USD/h"
+
+
+@dataclass(frozen=True, slots=True)
+class Exceeded:
+    """A limit that is reached: ``"max_cost"`` in USD, or ``"max_lifetime"`` in seconds."""
+
+    what: str
+    limit: float
+    spent: float  # USD
+
+
+@dataclass(slots=True)
+class Budget:
+    """A pool's meter. Times are in seconds of any one clock; one that goes back stands still here.
+
+    BUDGET-1: what is spent never gets less. BUDGET-2: a machine that has ended costs nothing more.
+    """
+
+    max_cost: float | None = None  # USD
+    max_lifetime_s: float | None = None
+    since: float = 0.0
+    _now: float = field(init=False)
+    _spent: float = field(init=False, default=0.0)
+    _hourly: dict[MachineId, float] = field(init=False, default_factory=dict)
+    _ended: set[MachineId] = field(init=False, default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._now = self.since
+
+    def launched(self, machine: MachineId, hourly_cost: float, now: float, *, since: float | None = None) -> None:
+        """It exists, from ``since`` on; or it costs something else from now on."""
+        self._advance(now)
+        if machine in self._ended:
+            return  # its end was heard of before its launch had answered
+        if machine not in self._hourly and since is not None:
+            self._spent += max(0.0, self._now - since) * hourly_cost / HOUR_S
+        self._hourly[machine] = hourly_cost
+
+    def ended(self, machine: MachineId, now: float) -> None:
+        """Its provider confirms that it is gone."""
+        self._advance(now)
+        self._hourly.pop(machine, None)
+        self._ended.add(machine)
+
+    def close(self, now: float) -> None:
+        """All of them."""
+        for machine in list(self._hourly):
+            self.ended(machine, now)
+
+    def cost(self, now: float) -> Cost:
+        self._advance(now)
+        return Cost(self._spent, sum(self._hourly.values()))
+
+    def exceeded(self, now: float) -> Exceeded | None:
+        self._advance(now)
+        if self.max_lifetime_s is not None and self._now >= self.since + self.max_lifetime_s:
+            return Exceeded("max_lifetime", self.max_lifetime_s, self._spent)
+        if self.max_cost is not None and self._spent >= self.max_cost:
+            return Exceeded("max_cost", self.max_cost, self._spent)
+        return None
+
+    def mostly_spent(self, now: float) -> bool:
+        self._advance(now)
+        return self.max_cost is not None and self._spent >= MOSTLY * self.max_cost
+
+    def next_s(self, now: float) -> float | None:
+        """In how many seconds there will be something to say, if no machine comes or goes; None: never."""
+        self._advance(now)
+        times = []
+        if self.max_lifetime_s is not None:
+            times.append(self.since + self.max_lifetime_s - self._now)
+        hourly = sum(self._hourly.values())
+        if self.max_cost is not None and hourly > 0:
+            until = (mark - self._spent for mark in (MOSTLY * self.max_cost, self.max_cost) if mark > self._spent)
+            times.append(min(until, default=0.0) / hourly * HOUR_S)
+        return max(0.0, min(times)) if times else None
+
+    def _advance(self, now: float) -> None:
+        if now > self._now:
+            self._spent += sum(self._hourly.values()) * (now - self._now) / HOUR_S
+            self._now = now
+
+
+def clock() -> float:
+    """Seconds that go on while this computer sleeps: machines cost all the same."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+@dataclass(slots=True)
+class Metered:
+    """Implements `providers.base.Fleet`: another one, with its machines on the meter. ``changed``: one came or went."""
+
+    fleet: Fleet
+    budget: Budget
+    changed: Callable[[], object]
+    clock: Callable[[], float] = clock
+
+    async def launch(self, request: LaunchRequest, count: int) -> Sequence[Machine]:
+        since = self.clock()
+        machines = await self.fleet.launch(request, count)
+        for machine in machines:
+            self.budget.launched(machine.id, machine.hourly_cost, self.clock(), since=since)
+        self.changed()
+        return machines
+
+    async def terminate(self, ids: Sequence[MachineId]) -> None:
+        await self.fleet.terminate(ids)
+        self._ended(ids)
+
+    def unusable(self, machine: MachineId, cause: str, *, for_good: bool = True) -> None:
+        self.fleet.unusable(machine, cause, for_good=for_good)
+
+    async def events(self) -> AsyncGenerator[MachineEvent, None]:
+        async for event in self.fleet.events():
+            match event:
+                case MachineGone(machine):
+                    self._ended([machine])
+                case MachineReachable(reachable):
+                    self.budget.launched(reachable.id, reachable.hourly_cost, self.clock())
+                    self.changed()
+                case _:
+                    pass
+            yield event
+
+    def _ended(self, ids: Sequence[MachineId]) -> None:
+        for machine in ids:
+            self.budget.ended(machine, self.clock())
+        self.changed()

@@ -1,0 +1,190 @@
+"""Several `Spec`s as one provider: where one has no machines to give, the next is asked at once.
+
+CHOICE-1: a pool's machines all come from one provider at a time, because its nodes must reach each other. While one of
+them lives, only specs of its provider are asked; when these have none to give, the pool hears that, waits as it does
+for any provider, and gives up as it would. A first launch that gives fewer than the pool needs is given back, and the
+next provider is asked; the last one's answer counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from math import inf
+from typing import Protocol, runtime_checkable
+
+import anyio
+
+from ..providers.base import Embedding, Fleet, LaunchRequest, Machine, MachineEvent, MachineGone, MachineId
+from ..providers.errors import NoCapacity, ProviderError, QuotaExceeded
+from .spec import Selection
+from .wanted import Spec, is_free
+
+AGAIN_S = 1.0  # until a stream of events that failed is read anew
+
+
+@runtime_checkable
+class Quoting(Protocol):
+    """A fleet that knows prices before it launches."""
+
+    async def quote(self, request: LaunchRequest) -> float | None:
+        """USD per hour of one such machine now; None: there is none to be had.
+
+        Raises:
+            ProviderError
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Implements `providers.base.Provider`. Specs of equal providers share one fleet."""
+
+    specs: tuple[Spec, ...]
+    selection: Selection
+
+    @property
+    def name(self) -> str:
+        return " or ".join(dict.fromkeys(spec.provider.name for spec in self.specs))
+
+    @property
+    def local(self) -> bool:
+        return all(spec.provider.local for spec in self.specs)
+
+    @property
+    def free(self) -> bool:
+        return all(is_free(spec.provider) for spec in self.specs)
+
+    @asynccontextmanager
+    async def open(self, pool: str, embedding: Embedding) -> AsyncIterator[ChoiceFleet]:
+        """Each provider gets a pool's name of its own (``train``, ``train-2``): ids of machines never meet."""
+        async with AsyncExitStack() as stack:
+            options: list[Option] = []
+            for spec in self.specs:
+                fleet = next((each.fleet for each in options if each.spec.provider == spec.provider), None)
+                if fleet is None:
+                    others = len({id(each.fleet) for each in options})
+                    own = pool if not others else f"{pool}-{others + 1}"
+                    fleet = await stack.enter_async_context(spec.provider.open(own, embedding))
+                options.append(Option(spec, fleet))
+            tasks = await stack.enter_async_context(anyio.create_task_group())
+            stack.callback(tasks.cancel_scope.cancel)
+            chosen = ChoiceFleet(options, self.selection)
+            for fleet in {id(each.fleet): each.fleet for each in options}.values():
+                tasks.start_soon(chosen.listen, fleet)
+            yield chosen
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Option:
+    spec: Spec
+    fleet: Fleet
+
+
+@dataclass(slots=True)
+class ChoiceFleet:
+    """Implements `providers.base.Fleet`: several."""
+
+    options: Sequence[Option]
+    selection: Selection
+    _of: dict[MachineId, Option] = field(init=False, default_factory=dict)  # that exist, as far as is known
+    _news: list[MachineEvent | ProviderError] = field(init=False, default_factory=list)
+    _more: anyio.Event = field(init=False, default_factory=anyio.Event)
+
+    def spec_of(self, machine: MachineId) -> Spec | None:
+        option = self._of.get(machine)
+        return None if option is None else option.spec
+
+    async def launch(self, request: LaunchRequest, count: int) -> Sequence[Machine]:
+        bound = next(iter(self._of.values()), None)
+        failed: list[tuple[Option, ProviderError]] = []
+        options = await self._in_order(request, bound, failed)
+        for at, option in enumerate(options):
+            try:
+                machines = await option.fleet.launch(option.spec.asked(request), count)
+            except (NoCapacity, QuotaExceeded) as error:
+                failed.append((option, error))
+                continue
+            self._of.update({machine.id: option for machine in machines})
+            elsewhere = any(each.fleet is not option.fleet for each in options[at + 1 :])
+            if bound is None and elsewhere and len(machines) < min(request.least, count):
+                what = f"{len(machines)} of the {request.least} machines that the pool needs could be had"
+                failed.append((option, NoCapacity(what, retry_after_s=0.0)))
+                await self.terminate([machine.id for machine in machines])
+                continue
+            return machines
+        raise _none(failed)
+
+    async def _in_order(
+        self, request: LaunchRequest, bound: Option | None, failed: list[tuple[Option, ProviderError]]
+    ) -> Sequence[Option]:
+        """What is asked, the preferred first; the one that delivers, and what shares its fleet, where one does."""
+        if bound is not None:
+            options = [each for each in self.options if each.fleet is bound.fleet]
+            return sorted(options, key=lambda each: each is not bound)
+        if self.selection == "first":
+            return self.options
+        prices: dict[Option, float] = {}
+        for option in self.options:
+            try:
+                quote = await option.fleet.quote(option.spec.asked(request)) if isinstance(option.fleet, Quoting) else 0
+            except (NoCapacity, QuotaExceeded) as error:
+                failed.append((option, error))
+            else:
+                prices[option] = inf if quote is None else quote
+        return sorted(prices, key=lambda each: prices[each])
+
+    async def terminate(self, ids: Sequence[MachineId]) -> None:
+        by_fleet: dict[int, tuple[Fleet, list[MachineId]]] = {}
+        for machine in ids:
+            option = self._of.get(machine)
+            if option is not None:
+                by_fleet.setdefault(id(option.fleet), (option.fleet, []))[1].append(machine)
+        async with anyio.create_task_group() as tasks:
+            for fleet, machines in by_fleet.values():
+                tasks.start_soon(fleet.terminate, machines)
+        for machine in ids:
+            self._of.pop(machine, None)
+
+    def unusable(self, machine: MachineId, cause: str, *, for_good: bool = True) -> None:
+        option = self._of.get(machine)
+        if option is not None:
+            option.fleet.unusable(machine, cause, for_good=for_good)
+
+    async def events(self) -> AsyncGenerator[MachineEvent, None]:
+        while True:
+            while self._news:
+                event = self._news.pop(0)
+                if isinstance(event, ProviderError):
+                    raise event
+                yield event
+            self._more = anyio.Event()
+            await self._more.wait()
+
+    async def listen(self, fleet: Fleet) -> None:
+        """One fleet's part of the events, for as long as it is open."""
+        while True:
+            try:
+                async for event in fleet.events():
+                    if isinstance(event, MachineGone):
+                        self._of.pop(event.id, None)
+                    self._tell(event)
+                return
+            except ProviderError as error:
+                self._tell(error)
+            await anyio.sleep(AGAIN_S)
+
+    def _tell(self, news: MachineEvent | ProviderError) -> None:
+        self._news.append(news)
+        self._more.set()
+
+
+def _none(failed: Sequence[tuple[Option, ProviderError]]) -> ProviderError:
+    """What every option said; to be tried again as soon as one of them may be."""
+    if len(failed) == 1:
+        return failed[0][1]
+    kind = NoCapacity if any(isinstance(error, NoCapacity) for _, error in failed) else QuotaExceeded
+    again = [error.retry_after_s for _, error in failed if error.retry_after_s is not None]
+    told = "; ".join(f"{option.spec.provider.name}: {error}" for option, error in failed)
+    return kind(told, retry_after_s=min(again, default=None))

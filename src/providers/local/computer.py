@@ -1,0 +1,34 @@
+"""What this computer is, against what a pool asks of each machine: every local node is all of it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from pathlib import Path
+
+from ..base import LaunchRequest
+from ..errors import BadRequest
+
+GB = 1e9
+ARCHITECTURES = {"aarch64": "arm64", "amd64": "x86_64"}
+
+
+def refuse_too_much(request: LaunchRequest, directory: Path) -> None:
+    """
+    Raises:
+        BadRequest: it has less, or is another kind of computer.
+    """
+    cpus = len(os.sched_getaffinity(0))
+    memory_gb = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / GB
+    architecture = ARCHITECTURES.get(platform.machine().lower(), platform.machine())
+    if request.vcpus > cpus:
+        raise BadRequest(f"vcpus={request.vcpus}, and this computer has {cpus}")
+    if request.memory_gb > memory_gb:
+        raise BadRequest(f"memory_gb={request.memory_gb:g}, and this computer has {memory_gb:.1f}")
+    if request.disk_gb and request.disk_gb > (free_gb := shutil.disk_usage(directory).free / GB):
+        raise BadRequest(f"disk_gb={request.disk_gb}, and {directory} has room for {free_gb:.0f}")
+    if request.architecture not in (None, architecture):
+        raise BadRequest(f"architecture={request.architecture!r}, and this computer is {architecture}")
+    if request.interconnect is not None:
+        raise BadRequest(f"interconnect={request.interconnect!r}, and this computer has none: leave it out")

@@ -1,0 +1,111 @@
+"""A pool that reaches its limit is ended, with everything, and says why; what it cost can be read all the time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from outrider import BudgetExceeded, Local, Pool, PoolClosed, SpecError, compute
+from outrider.engine.events import BudgetMostlySpent
+from outrider.providers.base import Embedding, LaunchRequest, Machine
+
+pytestmark = pytest.mark.anyio
+
+
+class Priced:
+    """Local machines that cost so much."""
+
+    name = "priced"
+    local = True
+
+    def __init__(self, hourly_cost: float) -> None:
+        self.hourly_cost = hourly_cost
+
+    @asynccontextmanager
+    async def open(self, pool: str, embedding: Embedding) -> AsyncIterator[Any]:
+        async with Local().open(pool, embedding) as fleet:
+            yield PricedFleet(fleet, self.hourly_cost)
+
+
+class PricedFleet:
+    def __init__(self, fleet: Any, hourly_cost: float) -> None:
+        self._fleet, self._hourly_cost = fleet, hourly_cost
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._fleet, name)
+
+    async def launch(self, request: LaunchRequest, count: int) -> Sequence[Machine]:
+        return [replace(machine, hourly_cost=self._hourly_cost) for machine in await self._fleet.launch(request, count)]
+
+
+@compute
+def forever() -> None:
+    import time
+
+    time.sleep(600)
+
+
+async def test_a_pool_that_costs_too_much_is_ended() -> None:
+    pool = Pool(provider=Priced(3600.0), max_cost=3.0, console="silent")  # 1 USD a second, for 3 s from the launch on
+    told: list[Any] = []
+
+    async def watch() -> None:
+        told.extend([event async for event in pool.events()])
+
+    with pytest.raises(BudgetExceeded, match=r"may cost 3\.00 \(max_cost\)") as exceeded:
+        async with asyncio.timeout(30), pool:
+            watching = asyncio.ensure_future(watch())
+            with pytest.raises(PoolClosed):
+                await pool.run(forever())
+    await watching
+    error = exceeded.value
+    assert (error.what, error.limit) == ("max_cost", 3.0)
+    assert 3.0 <= error.spent < 6.0
+    (mostly,) = [event for event in told if isinstance(event, BudgetMostlySpent)]
+    assert 2.4 <= mostly.spent <= 3.0
+    assert (mostly.limit, mostly.hourly) == (3.0, 3600.0)
+    assert pool.cost.hourly == 0
+    spent = pool.cost.spent
+    await asyncio.sleep(0)
+    assert pool.cost.spent == spent >= error.spent
+
+
+async def test_a_pool_that_is_open_too_long_is_ended() -> None:
+    with pytest.raises(BudgetExceeded, match="its max_lifetime") as exceeded:
+        async with asyncio.timeout(30), Pool(max_lifetime=1.5, console="silent") as pool:
+            with pytest.raises(PoolClosed):
+                await pool.run(forever())
+    assert (exceeded.value.what, exceeded.value.spent) == ("max_lifetime", 0.0)
+
+
+async def test_a_limit_that_is_reached_before_the_pool_is_ready_is_its_error() -> None:
+    with pytest.raises(BudgetExceeded):
+        async with Pool(provider=Priced(3600.0), max_cost=0.001, console="silent"):
+            pytest.fail("opened")
+
+
+async def test_limits_that_are_not_reached_change_nothing() -> None:
+    async with Pool(provider=Priced(3600.0), max_cost=600, max_lifetime=600, console="silent") as pool:
+        cost = pool.cost
+        assert 0 < cost.spent < 600
+        assert cost.hourly == 3600.0
+    assert pool.cost.hourly == 0
+    assert pool.cost.spent >= cost.spent
+
+
+async def test_a_pool_may_have_a_name() -> None:
+    async with Pool(name="train-1", console="silent") as pool:
+        assert pool.snapshot().pool == "train-1"
+        with pytest.raises(SpecError, match="open already"):
+            async with Pool(name="train-1", console="silent"):
+                pytest.fail("opened")
+
+
+async def test_the_cost_of_a_pool_that_was_never_open_is_no_number() -> None:
+    with pytest.raises(PoolClosed):
+        _ = Pool().cost

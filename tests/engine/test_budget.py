@@ -1,0 +1,196 @@
+"""A pool's meter goes forward only, and says when to stop; the fleet around a fleet keeps it."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from dataclasses import replace
+from itertools import count
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from outrider.engine.budget import Budget, Cost, Exceeded, Metered
+from outrider.providers.base import Embedding, LaunchRequest, Machine, MachineGone, MachineId, MachineReachable
+from outrider.providers.fake import Fake, FakeFleet
+
+HOUR = 3600.0
+ONE = MachineId("one")
+
+
+class Meter(RuleBasedStateMachine):
+    """Against bills that are added up machine by machine."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.budget = Budget(max_cost=5.0, max_lifetime_s=10 * HOUR)
+        self.now = 0.0
+        self.prices: dict[MachineId, tuple[float, float]] = {}  # since, USD per hour
+        self.bills = 0.0
+        self.ids = count()
+        self.before = 0.0
+
+    @rule(by=st.floats(-HOUR, HOUR))
+    def time_passes(self, by: float) -> None:
+        self.budget.cost(self.now + by)
+        self.now = max(self.now, self.now + by)
+
+    @rule(number=st.integers(0, 3), price=st.floats(0, 10))
+    def launch(self, number: int, price: float) -> None:
+        for _ in range(number):
+            machine = MachineId(f"{next(self.ids)}")
+            self.budget.launched(machine, price, self.now)
+            self.prices[machine] = (self.now, price)
+
+    @precondition(lambda self: self.prices)
+    @rule(data=st.data())
+    def end(self, data: st.DataObject) -> None:
+        """BUDGET-2"""
+        machine = data.draw(st.sampled_from(sorted(self.prices)))
+        since, price = self.prices.pop(machine)
+        self.bills += (self.now - since) * price / HOUR
+        self.budget.ended(machine, self.now)
+        self.budget.launched(machine, price, self.now)  # a late word of its launch
+        self.budget.ended(machine, self.now)
+
+    @invariant()
+    def it_is_what_the_bills_say(self) -> None:
+        running = sum((self.now - since) * price / HOUR for since, price in self.prices.values())
+        cost = self.budget.cost(self.now)
+        assert cost.spent == pytest.approx(self.bills + running, abs=1e-6)
+        assert cost.hourly == pytest.approx(sum(price for _, price in self.prices.values()))
+
+    @invariant()
+    def it_never_gets_less(self) -> None:
+        """BUDGET-1"""
+        spent = self.budget.cost(self.now - HOUR).spent
+        assert spent >= self.before
+        self.before = spent
+
+    @invariant()
+    def what_it_waits_for_is_when_it_has_something_to_say(self) -> None:
+        if self.budget.exceeded(self.now) is not None:
+            return
+        next_s = self.budget.next_s(self.now)
+        assert next_s is not None
+        later = replace_now(self.budget, self.now + next_s + 1e-3)
+        mostly = self.budget.mostly_spent(self.now)
+        assert later.exceeded(self.now + next_s + 1e-3) or later.mostly_spent(self.now + next_s + 1e-3) != mostly
+
+
+def replace_now(budget: Budget, now: float) -> Budget:
+    """A copy of the budget, later."""
+    copy = Budget(budget.max_cost, budget.max_lifetime_s, budget.since)
+    copy._now, copy._spent, copy._hourly = budget._now, budget._spent, dict(budget._hourly)
+    copy.cost(now)
+    return copy
+
+
+TestMeter = Meter.TestCase
+
+
+def test_a_machine_costs_from_the_request_on() -> None:
+    budget = Budget()
+    budget.launched(ONE, 3.6, now=10.0, since=4.0)
+    assert budget.cost(10.0) == Cost(pytest.approx(0.006), 3.6)
+    assert budget.cost(20.0).spent == pytest.approx(0.016)
+
+
+def test_the_limits_say_what_they_are() -> None:
+    budget = Budget(max_cost=1.0, max_lifetime_s=2 * HOUR, since=100.0)
+    budget.launched(ONE, 1.0, now=100.0)
+    assert budget.next_s(100.0) == pytest.approx(0.8 * HOUR)
+    assert not budget.mostly_spent(100.0 + 0.79 * HOUR)
+    assert budget.mostly_spent(100.0 + 0.8 * HOUR)
+    assert budget.next_s(100.0 + 0.8 * HOUR) == pytest.approx(0.2 * HOUR)
+    assert budget.exceeded(100.0 + 0.99 * HOUR) is None
+    assert budget.exceeded(100.0 + HOUR) == Exceeded("max_cost", 1.0, pytest.approx(1.0))
+    budget.ended(ONE, 100.0 + HOUR)
+    assert budget.exceeded(100.0 + 2 * HOUR) == Exceeded("max_lifetime", 2 * HOUR, pytest.approx(1.0))
+
+
+def test_a_closed_pool_costs_nothing_more() -> None:
+    budget = Budget()
+    budget.launched(ONE, 1.0, now=0.0)
+    budget.launched(MachineId("two"), 2.0, now=0.0)
+    budget.close(HOUR)
+    assert budget.cost(2 * HOUR) == Cost(pytest.approx(3.0), 0)
+
+
+def test_without_limits_there_is_nothing_to_wait_for() -> None:
+    budget = Budget()
+    budget.launched(ONE, 100.0, now=0.0)
+    assert budget.next_s(HOUR) is None
+    assert budget.exceeded(1000 * HOUR) is None
+
+
+def test_machines_that_cost_nothing_spend_nothing() -> None:
+    budget = Budget(max_cost=1.0)
+    budget.launched(ONE, 0.0, now=0.0)
+    assert budget.next_s(HOUR) is None
+    assert budget.cost(1000 * HOUR).spent == 0
+
+
+@given(st.lists(st.floats(-HOUR, HOUR)))
+def test_a_clock_that_goes_back_stands_still(steps: list[float]) -> None:
+    budget, now, last = Budget(), 0.0, 0.0
+    budget.launched(ONE, 1.0, now=0.0)
+    for step in steps:
+        now += step
+        spent = budget.cost(now).spent
+        assert spent >= last
+        last = spent
+
+
+# --- the fleet around a fleet -----------------------------------------------------------------------------------------
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Priced(FakeFleet):
+    """A fleet whose machines have a price."""
+
+    async def launch(self, request: LaunchRequest, count: int) -> list[Machine]:
+        return [replace(machine, hourly_cost=HOUR) for machine in await super().launch(request, count)]
+
+
+@pytest.mark.anyio
+async def test_a_metered_fleet_counts_from_launch_to_the_confirmed_end() -> None:
+    async with anyio.create_task_group() as tasks:
+        clock, budget, inner = Clock(), Budget(), Priced(Fake(), "p", tasks)
+        changes: list[float] = []
+        fleet = Metered(inner, budget, lambda: changes.append(clock.now), clock)
+        first, second, third = await fleet.launch(LaunchRequest("key", 3), 3)
+        clock.now = 10.0
+        assert budget.cost(clock.now) == Cost(30.0, 3 * HOUR)
+        await fleet.terminate([first.id, MachineId("unknown")])
+        clock.now = 20.0
+        assert budget.cost(clock.now) == Cost(50.0, 2 * HOUR)
+        inner.lose(second.id)
+        inner._say(MachineReachable(replace(third, hourly_cost=2 * HOUR)))
+        async with aclosing(fleet.events()) as events:
+            assert [await anext(events), await anext(events)] == [
+                MachineGone(second.id, "spot interruption"),
+                MachineReachable(replace(third, hourly_cost=2 * HOUR)),
+            ]
+        clock.now = 30.0
+        assert budget.cost(clock.now) == Cost(70.0, 2 * HOUR)
+        assert changes == [0.0, 10.0, 20.0, 20.0]
+
+
+@pytest.mark.anyio
+async def test_a_metered_fleet_is_the_fleet() -> None:
+    async with Fake().open("p", Embedding("", "")) as inner:
+        fleet = Metered(inner, Budget(), lambda: None)
+        machines = await fleet.launch(LaunchRequest("key", 2), 2)
+        assert {machine.id for machine in machines} == set(inner.machines)
+        await fleet.terminate([machine.id for machine in machines])
+        assert inner.machines == {}

@@ -1,0 +1,133 @@
+"""What machines a pool asks for is checked when it is written, and reaches the provider as it was meant."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import outrider
+from outrider import SSH, Local, Pool, Spec, SpecError, accelerators
+from outrider.engine.wanted import MachineOptions
+from outrider.providers.base import AcceleratorRequest, LaunchRequest
+from outrider.providers.fake import Fake
+
+REQUEST = LaunchRequest("key", 4, least=2, lease_s=30.0)
+
+
+def settings(*specs: Any, **options: Any) -> Any:
+    return Pool(*specs, **options)._settings
+
+
+def test_what_is_asked_for_reaches_the_provider() -> None:
+    spec = Spec(
+        provider=Fake(),
+        accelerator=accelerators.A100(count=8, memory="80GB"),
+        vcpus=16,
+        memory_gb=64,
+        disk_gb=200,
+        architecture="arm64",
+        allocation="spot",
+        max_hourly_cost=3.5,
+        interconnect="efa",
+    )
+    assert spec.asked(REQUEST) == LaunchRequest(
+        "key",
+        4,
+        least=2,
+        lease_s=30.0,
+        accelerator=AcceleratorRequest("A100", 8, 80),
+        vcpus=16,
+        memory_gb=64.0,
+        disk_gb=200,
+        architecture="arm64",
+        allocation="spot",
+        max_hourly_cost=3.5,
+        interconnect="efa",
+    )
+
+
+def test_nothing_asked_for_is_what_a_launch_request_says() -> None:
+    assert Spec(provider=Fake()).asked(REQUEST) == REQUEST
+
+
+def test_a_pools_options_are_those_of_a_spec() -> None:
+    fake = Fake()
+    one = settings(provider=fake, vcpus=4, memory_gb=16, allocation="cheapest", accelerator="T4")
+    assert one.specs == (Spec(provider=fake, vcpus=4, memory_gb=16, allocation="cheapest", accelerator="T4"),)
+    assert one.provider is fake
+    assert settings().specs == (Spec(),)
+    assert outrider.Spec is Spec
+
+
+@pytest.mark.parametrize(("options", "said"), [
+    ({"vcpus": 0}, "vcpus must be at least 1"),
+    ({"vcpus": 2.5}, "vcpus takes a whole number"),
+    ({"memory_gb": -1}, "memory_gb must be more than 0 GB"),
+    ({"memory_gb": "16GB"}, "memory_gb takes GB, as a number"),
+    ({"disk_gb": 0}, "disk_gb must be at least 1"),
+    ({"architecture": "arm"}, "Did you mean 'arm64'"),
+    ({"allocation": "on_demand"}, "Did you mean 'on-demand'"),
+    ({"max_hourly_cost": 0}, "more than 0 USD per hour"),
+    ({"max_hourly_cost": float("nan")}, "more than 0 USD per hour"),
+    ({"interconnect": "infiniband"}, "interconnect takes 'efa'"),
+    ({"accelerator": "A1000"}, "No accelerator is called"),
+    ({"provider": Local}, r"write provider=Local\(\)"),
+    ({"vcpu": 4}, "did you mean 'vcpus'"),
+])  # fmt: skip
+def test_what_cannot_mean_anything_is_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        Spec(**{"provider": Fake(), **options})
+    with pytest.raises(SpecError, match=said):
+        Pool(**{"provider": Fake(), **options})
+
+
+@pytest.mark.parametrize("provider", [Local(), SSH(["host"])])
+@pytest.mark.parametrize("options", [{"allocation": "spot"}, {"max_hourly_cost": 1.0}])
+def test_prices_are_for_what_costs_something(provider: Any, options: dict[str, Any]) -> None:
+    with pytest.raises(SpecError, match=f"those of {provider.name} do not: leave it out"):
+        Spec(provider=provider, **options)
+    with pytest.raises(SpecError, match="max_cost is for machines that cost something"):
+        Pool(provider=provider, max_cost=1.0)
+
+
+@pytest.mark.parametrize(("options", "said"), [
+    ({"name": ""}, "name takes"),
+    ({"name": "a/b"}, "name takes"),
+    ({"name": "x" * 41}, "up to 40"),
+    ({"max_cost": 0}, "more than 0 USD"),
+    ({"max_lifetime": -1}, "more than 0 seconds"),
+    ({"selection": "best"}, "selection takes"),
+])  # fmt: skip
+def test_a_pools_own_options_are_checked(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        Pool(**{"provider": Fake(), **options})
+
+
+def test_several_specs_say_everything_themselves() -> None:
+    first, second = Spec(provider=Fake()), Spec(provider=Fake(), vcpus=4)
+    pool = settings(first, second, selection="first", nodes=3)
+    assert pool.specs == (first, second)
+    assert (pool.provider.name, pool.provider.local, pool.provider.selection) == ("fake", False, "first")
+    assert settings(second).provider is second.provider
+    for options in ({"vcpus": 4}, {"provider": Fake()}, {"accelerator": "A100"}):
+        with pytest.raises(SpecError, match=r"goes into each Spec\(...\)"):
+            Pool(first, second, **options)  # type: ignore[arg-type]
+    with pytest.raises(SpecError, match="options with names"):
+        Pool("A100")  # type: ignore[arg-type]
+    with pytest.raises(SpecError, match="cannot be one pool's"):
+        Pool(first, Spec(provider=Local()))
+
+
+def test_pool_has_every_option_of_a_spec() -> None:
+    """Both are written out, for people and type checkers."""
+    import inspect
+
+    of_spec = set(inspect.signature(Spec).parameters) - {"unknown"}
+    assert of_spec <= set(inspect.signature(Pool).parameters)
+    assert of_spec == set(MachineOptions.__annotations__)
+    assert all(
+        inspect.signature(Pool).parameters[name].annotation.removeprefix("wanted.")
+        == inspect.signature(Spec).parameters[name].annotation
+        for name in of_spec
+    )
