@@ -10,6 +10,8 @@ FAMILIES = (  # of instance types, as glob patterns: DescribeInstanceTypes over 
     "g4dn.*", "g5.*", "g5g.*", "g6.*", "g6e.*", "p3.*", "p4d.*", "p4de.*", "p5.*", "trn1.*", "inf2.*",
 )  # fmt: skip
 
+VPC_CIDR = "172.31.0.0/16"  # in EC2, and in moto
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Behaviour:
@@ -35,3 +37,4 @@ class Behaviour:
     quotas: Mapping[str, int] = field(default_factory=dict)
     public_ips: bool = True  # False: subnets do not give any
     default_vpc: bool = True
+    vpc_cidr: str = VPC_CIDR  # the default VPC's addresses, divided among its zones

@@ -44,14 +44,14 @@ class Clock:
     def after(self, seconds: float, deed: Deed) -> None:
         self.at(self.now() + seconds, deed)
 
-    def advance(self, seconds: float) -> None:
-        """Let so much time pass at once. What is due meanwhile has been done, in order, on return."""
-        target = self.now() + seconds
-        while (next_at := self._next(before=target)) is not None:
-            self._hurry_to(next_at)
-            self._do_due()
-        self._hurry_to(target)
+    def step(self, until: float) -> bool:
+        """Hurry to the next deed that is due by then, and do it; False: there is none, and it is then."""
+        with self._changed:
+            due = self._due[0][0] if self._due and self._due[0][0] <= until else None
+            self._ahead += max(0.0, (until if due is None else due) - self.now())
+            self._changed.notify_all()
         self._do_due()
+        return due is not None
 
     def sleep(self, seconds: float) -> None:
         """Wait so long in the cloud's time; less if the clock is hurried or closed."""
@@ -66,15 +66,6 @@ class Clock:
             self._due.clear()
             self._changed.notify_all()
         self._thread.join()
-
-    def _hurry_to(self, when: float) -> None:
-        with self._changed:
-            self._ahead += max(0.0, when - self.now())
-            self._changed.notify_all()
-
-    def _next(self, before: float) -> float | None:
-        with self._changed:
-            return self._due[0][0] if self._due and self._due[0][0] <= before else None
 
     def _do_due(self) -> None:
         with self._doing:

@@ -60,7 +60,8 @@ class EC2:
         self._given = tuple(faults)
 
     def __enter__(self) -> EC2:
-        self._moto = Moto(self.behaviour.seed, default_vpc=self.behaviour.default_vpc).__enter__()
+        own = self.behaviour.vpc_cidr if self.behaviour.default_vpc else None
+        self._moto = Moto(self.behaviour.seed, default_vpc=own).__enter__()
         self._world = World(self.behaviour, self.hypervisor, self._moto)
         self._world.faults.add(*self._given)
         self._world.region(self.region)
@@ -110,8 +111,8 @@ class EC2:
         return self._world.clock.unix()
 
     def advance(self, seconds: float) -> None:
-        """Let so much time pass at once: what was to happen meanwhile has begun when this returns."""
-        self._world.clock.advance(seconds)
+        """Let so much time pass at once: what was to happen meanwhile has happened when this returns."""
+        self._world.advance(seconds)
 
     def instances(self, *states: str) -> list[Instance]:
         """Those that there are, terminated ones too as long as EC2 remembers them; or those in these states."""

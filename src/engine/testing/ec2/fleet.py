@@ -13,10 +13,11 @@ from . import prices, templates
 from .call import Call
 from .capacity import Pool
 from .faults import Market, Unauthorized
-from .launch import Wish, launch, merged, room, subnets, wish
+from .launch import launch, room
 from .moto import Subnet
 from .protocol import Answer, Ask, EC2Error
 from .tokens import once
+from .wishes import Wish, merged, subnets, wish
 
 Error = tuple[Mapping[str, Any], Market, EC2Error]  # the override, and what it came to
 
@@ -139,8 +140,8 @@ def _spec(call: Call, template: Ask, override: Mapping[str, Any], system: Mappin
     }
     spec = merged(template, {**own, "TagSpecifications": [*fleets_tags, {"ResourceType": "instance", "Tags": tags}]})
     if "SubnetId" in own and spec.get("NetworkInterfaces"):
-        first, *others = spec["NetworkInterfaces"]
-        spec["NetworkInterfaces"] = [{**first, "SubnetId": own["SubnetId"]}, *others]
+        subnet = spec.pop("SubnetId")
+        spec["NetworkInterfaces"] = [{**each, "SubnetId": subnet} for each in spec["NetworkInterfaces"]]
     placement = {**(template.get("Placement") or {}), **(override.get("Placement") or {})}
     if override.get("AvailabilityZone"):
         placement["AvailabilityZone"] = override["AvailabilityZone"]

@@ -6,8 +6,10 @@ import io
 import json
 import re
 import socket
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
@@ -68,6 +70,7 @@ class Front:
     def __init__(self, world: World) -> None:
         self.world = world
         self.calls: Counter[str] = Counter()
+        self._counting = threading.Lock()
 
     def __call__(self, environ: Environ, start: Callable[..., Any]) -> Iterable[bytes]:
         if environ["PATH_INFO"].rstrip("/") == CHECKIP:
@@ -76,7 +79,8 @@ class Front:
         if request is None:  # not signed, or S3's
             return self.world.moto.app(environ, start)
         faults, action = self.world.faults, request.action
-        self.calls[action] += 1
+        with self._counting:
+            self.calls[action] += 1
         if faults.hits(LostRequest, action) is not None:
             return _cut(environ)
         reply = self._reply(request)
@@ -144,7 +148,7 @@ class Front:
         call = Call(region, request.action, parse(request.action, request.parameters), self.world.age_of_answers())
         _dry(call)
         ours, theirs = tags.split(call.ask["Resources"])
-        _check_young(region, theirs, call.ago)
+        region.check_young(theirs, call.ago)
         if ours:
             call = Call(region, call.action, {**call.ask, "Resources": ours}, call.ago)
             ACTIONS[call.action](call)
@@ -156,11 +160,14 @@ class Front:
 
     def _network(self, request: Request, region: Region) -> Reply:
         """What moto keeps; but who uses a group, and what is too young to be seen, is known here."""
-        _check_young(region, request.parameters.values(), self.world.age_of_answers())
+        region.check_young(request.parameters.values(), self.world.age_of_answers())
         if request.action == "DeleteSecurityGroup":
             group = request.parameters.get("GroupId")
             if any(group in dict(each.groups) for each in region.instances.all() if each.state != "terminated"):
                 raise EC2Error("DependencyViolation", f"resource {group} has a dependent object")
+        if any(region.instances.get(each) is not None for each in request.parameters.values()):
+            words = f"The test cloud does not know how to {request.action} what is an instance"
+            raise EC2Error("UnsupportedOperation", words)
         reply = _forwarded(self.world, request)
         if request.action == "CreateSecurityGroup" and reply.status == 200:
             made = re.search(rb"<groupId>([\w-]+)</groupId>", reply.body)
@@ -186,13 +193,6 @@ def _dry(call: Call) -> None:
         raise EC2Error("DryRunOperation", "Request would have succeeded, but DryRun flag is set.", 412)
 
 
-def _check_young(region: Region, named: Iterable[str], ago: float) -> None:
-    for each in named:
-        made = region.young.get(each)
-        if made is not None and made > region.world.clock.now() - ago:
-            raise EC2Error("InvalidGroup.NotFound", f"The security group '{each}' does not exist")
-
-
 def _read(environ: Environ) -> Request | None:
     signed = re.search(r"Credential=([^/]+)/\d+/([^/]+)/([^/]+)/aws4_request", environ.get("HTTP_AUTHORIZATION", ""))
     if signed is None or signed[3] == "s3":
@@ -210,7 +210,7 @@ def _forwarded(world: World, request: Request, body: bytes | None = None) -> Rep
     told: list[Any] = []
     body = request.body if body is None else body
     environ = {**request.environ, "wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}
-    with world.moto.lock:
+    with world.moto.lock if request.service == "ec2" else nullcontext():
         said = b"".join(world.moto.app(environ, lambda *status_and_headers: told.extend(status_and_headers)))
     headers = tuple((name, value) for name, value in told[1] if name.lower() not in ("content-type", "content-length"))
     kind = {name.lower(): value for name, value in told[1]}.get("content-type", XML)

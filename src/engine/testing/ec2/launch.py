@@ -1,47 +1,27 @@
-"""Making instances: what a launch asks for, checked and settled, and then done. `RunInstances` is here."""
+"""Making instances: as many as there is room for. `RunInstances` is here."""
 
 from __future__ import annotations
 
-import base64
-import binascii
 import ipaddress
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import islice
 from typing import Any
 
-from . import images, prices, templates
+from . import prices, templates
 from .billing import Bill
 from .call import Call
 from .capacity import Pool, check
 from .describe import reservation
 from .faults import Market
-from .filters import given_tags
 from .instances import Instance, SpotRequest, Volume
 from .kinds import architecture, known, vcpus, zones
 from .lifecycle import Lifecycle
 from .moto import Subnet
-from .placement import unknown
 from .protocol import Answer, Ask, EC2Error
 from .tokens import once
+from .wishes import Wish, merged, subnets, wish
 from .world import Region
-
-USER_DATA_BYTES = 16384
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """A machine that may be had: everything it needs exists."""
-
-    pool: Pool
-    subnet: Subnet
-    image: images.Image
-    groups: tuple[tuple[str, str], ...]
-    public_key: str
-    tags: Mapping[str, Mapping[str, str]]  # by kind of thing
-    spec: Ask  # as RunInstances has it, with what the template says
-    max_usd: float | None
 
 
 @once
@@ -59,79 +39,6 @@ def run_instances(call: Call) -> Answer:
     wish, count = _where_most(call, spec, market, least=least, most=most, max_usd=float(max_usd) if max_usd else None)
     made = launch(call.region, wish, count)
     return reservation(made, call.region)
-
-
-def merged(template: Mapping[str, Any], ask: Mapping[str, Any]) -> Ask:
-    """What is asked for goes before what the template says; tags of both are given."""
-    both = [*(template.get("TagSpecifications") or ()), *(ask.get("TagSpecifications") or ())]
-    said = {**template, **ask, "TagSpecifications": both}
-    for key in ("MetadataOptions", "Placement"):
-        if template.get(key) and ask.get(key):
-            said[key] = {**template[key], **ask[key]}
-    return said
-
-
-def wish(
-    call: Call, spec: Ask, subnet: Subnet, market: Market, *, type_name: str | None = None, max_usd: float | None = None
-) -> Wish:
-    """
-    Raises:
-        EC2Error: something does not exist, or does not go together.
-    """
-    region = call.region
-    chosen = str(type_name or spec.get("InstanceType") or "m1.small")
-    kind = known(region.world.behaviour.types, region.name, chosen)
-    if not spec.get("ImageId"):
-        raise EC2Error("MissingParameter", "The request must contain the parameter ImageId")
-    image = images.find(region, spec["ImageId"])
-    if image.architecture != architecture(kind):
-        words = (
-            f"The architecture '{architecture(kind)}' of the specified instance type does not match the architecture "
-            f"'{image.architecture}' of the specified AMI. Specify an instance type and an AMI that have matching "
-            "architectures, and try again."
-        )
-        raise EC2Error("InvalidParameterValue", words)
-    _checked_user_data(spec.get("UserData") or "")
-    interface = (spec.get("NetworkInterfaces") or [{}])[0]
-    groups = interface.get("Groups") or spec.get("SecurityGroupIds") or ()
-    for group in groups:
-        if region.young.get(group, 0.0) > region.world.clock.now() - call.ago:
-            raise EC2Error("InvalidGroup.NotFound", f"The security group '{group}' does not exist")
-    placed = (spec.get("Placement") or {}).get("GroupName")
-    if placed and region.placement_groups.get(placed, call.ago) is None:
-        raise unknown(placed)
-    key_name = spec.get("KeyName")
-    return Wish(
-        pool=Pool(chosen, subnet.zone, market),
-        subnet=subnet,
-        image=image,
-        groups=region.world.moto.groups(region.name, groups, subnet.vpc),
-        public_key=region.world.moto.public_key(region.name, key_name) if key_name else "",
-        tags={kind: given_tags(spec, kind) for kind in ("instance", "volume", "spot-instances-request")},
-        spec=spec,
-        max_usd=max_usd,
-    )
-
-
-def subnets(call: Call, spec: Ask) -> list[Subnet]:
-    """Where the launch may go: the subnet it names, or the default ones of the zones it leaves open.
-
-    Raises:
-        EC2Error: that subnet does not exist, or there is no default VPC.
-    """
-    region = call.region
-    interface = (spec.get("NetworkInterfaces") or [{}])[0]
-    named = interface.get("SubnetId") or spec.get("SubnetId")
-    if named:
-        return [region.world.moto.subnet(region.name, named)]
-    zone = (spec.get("Placement") or {}).get("AvailabilityZone")
-    found = [each for each in region.world.moto.subnets(region.name) if each.default and zone in (None, each.zone)]
-    if not found and zone and zone not in region.world.moto.zones(region.name):
-        raise EC2Error("InvalidParameterValue", f"Invalid availability zone: [{zone}]")
-    if not found:
-        words = "No default VPC for this user. GroupName is only supported for EC2-Classic and default VPC."
-        raise EC2Error("VPCIdNotSpecified", words)
-    return sorted(found, key=lambda each: each.zone)
 
 
 def room(region: Region, wanted: Wish, most: int, planned: Sequence[Pool] = ()) -> tuple[int, EC2Error | None]:
@@ -215,21 +122,12 @@ def _where_most(
     return best
 
 
-def _checked_user_data(text: str) -> None:
-    try:
-        size = len(base64.b64decode(text, validate=True))
-    except (binascii.Error, ValueError):
-        raise EC2Error("InvalidUserData.Malformed", "Invalid BASE64 encoding of user data.") from None
-    if size > USER_DATA_BYTES:
-        raise EC2Error("InvalidParameterValue", f"User data is limited to {USER_DATA_BYTES} bytes")
-
-
 def _instance(region: Region, wanted: Wish, reserved: str, index: int, address: str) -> Instance:
     world, pool, spec = region.world, wanted.pool, wanted.spec
     interfaces = spec.get("NetworkInterfaces") or [{}]
     public = interfaces[0].get("AssociatePublicIpAddress")
     if public is None:
-        public = wanted.subnet.public and world.behaviour.public_ips
+        public = wanted.subnet.public and world.behaviour.public_ips and len(interfaces) == 1
     profile = spec.get("IamInstanceProfile") or {}
     devices = [wanted.image.root_device, *(device for device in _devices(wanted) if device != wanted.image.root_device)]
     if pool.market == "spot":

@@ -8,8 +8,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from ipaddress import ip_network
 from typing import TYPE_CHECKING, Any
 
+from .behaviour import VPC_CIDR
 from .protocol import EC2Error
 
 if TYPE_CHECKING:
@@ -37,7 +39,8 @@ class Moto:
         RuntimeError: this process has a cloud already.
     """
 
-    def __init__(self, seed: int = 0, *, default_vpc: bool = True) -> None:
+    def __init__(self, seed: int = 0, *, default_vpc: str | None = VPC_CIDR) -> None:
+        """``default_vpc``: its addresses; None: there is none."""
         self._seed, self._default_vpc = seed, default_vpc
         self._regions: dict[str, EC2Backend] = {}
         self.lock = threading.RLock()  # moto's EC2 is made for one call at a time
@@ -79,8 +82,10 @@ class Moto:
                 from moto.ec2.models import ec2_backends
 
                 self._regions[name] = backend = ec2_backends[ACCOUNT][name]
-                if not self._default_vpc:
+                if self._default_vpc != VPC_CIDR:
                     _remove_vpc(backend)
+                if self._default_vpc not in {None, VPC_CIDR}:
+                    _make_vpc(backend, self._default_vpc)
             return self._regions[name]
 
     def subnets(self, region: str) -> list[Subnet]:
@@ -142,6 +147,19 @@ class Moto:
                 raise EC2Error("InvalidKeyPair.NotFound", f"The key pair '{name}' does not exist")
             return pair.public_key.strip()
 
+    def check_profile(self, name: str | None, arn: str | None) -> None:
+        """
+        Raises:
+            EC2Error: there is no such instance profile.
+        """
+        from moto.iam.models import iam_backends
+
+        profiles = iam_backends[ACCOUNT]["aws"].instance_profiles.values()
+        if not any(name == each.name or arn == each.arn for each in profiles):
+            field = "name" if name else "arn"
+            words = f"Value ({name or arn}) for parameter iamInstanceProfile.{field} is invalid."
+            raise EC2Error("InvalidParameterValue", f"{words} Invalid IAM Instance Profile {field}")
+
     def left(self, region: str) -> list[tuple[str, str, dict[str, str]]]:
         """(kind, id, tags) of what somebody made: groups, key pairs, addresses."""
         with self.lock:
@@ -165,3 +183,12 @@ def _remove_vpc(backend: EC2Backend) -> None:
         for subnet in list(below):
             backend.delete_subnet(subnet)
     backend.delete_vpc(vpc)
+
+
+def _make_vpc(backend: EC2Backend, cidr: str) -> None:
+    """A default one with these addresses, a subnet in each zone."""
+    backend.default_vpc = backend.create_vpc(cidr, is_default=True)
+    zones = [zone.name for zone in backend.describe_availability_zones()]
+    subnets = ip_network(cidr).subnets(prefixlen_diff=(len(zones) - 1).bit_length())
+    for zone, subnet in zip(zones, subnets, strict=False):
+        backend.create_subnet(backend.default_vpc.id, str(subnet), availability_zone=zone)

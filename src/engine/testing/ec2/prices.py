@@ -66,6 +66,8 @@ def describe_spot_price_history(call: Call) -> Answer:
     pools = [pool for pool in chosen(pools, ask.get("Filters"), _facts) if _spot_sold(types[pool[0]])]
     asked = ask.get("ProductDescriptions")
     product = next((each for each in asked or _PRODUCTS if each in _PRODUCTS), None)
+    periods = list(_periods(now, since, until))
+    shown, following = page(range(len(pools) * len(periods) if product else 0), ask)
     history = [
         {
             "AvailabilityZone": zone,
@@ -74,11 +76,10 @@ def describe_spot_price_history(call: Call) -> Answer:
             "SpotPrice": f"{spot(world.behaviour, region, zone, name, period):.6f}",
             "Timestamp": at,
         }
-        for name, zone in (pools if product else ())
-        for period, at in _periods(now, since, until)
+        for place in shown
+        for (name, zone), (period, at) in [(pools[place // len(periods)], periods[place % len(periods)])]
     ]
-    shown, following = page(history, ask)
-    return {"SpotPriceHistory": shown, "NextToken": following or ""}
+    return {"SpotPriceHistory": history, "NextToken": following or ""}
 
 
 _PRODUCTS = ["Linux/UNIX", "Linux/UNIX (Amazon VPC)"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from hashlib import sha256
 from typing import Any
 
@@ -71,32 +72,50 @@ def _parameters(world: World, region: str, names: list[str]) -> Mapping[str, Any
 
 def _products(world: World, asked: Mapping[str, Any]) -> Mapping[str, Any]:
     """On-demand prices of Linux machines, one product each."""
-    wanted = {each["Field"]: each["Value"] for each in asked.get("Filters") or ()}
-    regions = [wanted["regionCode"]] if "regionCode" in wanted else sorted({*world.regions, "us-east-1"})
+    wanted = {each["Field"]: _values(each) for each in asked.get("Filters") or ()}
+    regions = wanted.get("regionCode") or sorted({*world.regions, "us-east-1"})
     types = kinds.catalogue(world.behaviour.types)
-    names = [wanted["instanceType"]] if "instanceType" in wanted else list(types)
+    names = wanted.get("instanceType") or list(types)
     fitting = [
         (region, name, attributes)
         for region in regions
         for name in names
         if name in types and name in kinds.zones(region)
         for attributes in [_attributes(region, name, types[name])]
-        if all(attributes.get(field) == value for field, value in wanted.items())
+        if all(attributes.get(field) in values for field, values in wanted.items())
     ]
     shown, following = page(fitting, asked, most=100)
     listed = [json.dumps(_product(world, region, name, attributes)) for region, name, attributes in shown]
     return {"FormatVersion": "aws_v1", "PriceList": listed, **({"NextToken": following} if following else {})}
 
 
-def _attributes(region: str, name: str, data: Mapping[str, Any]) -> Mapping[str, str]:
+def _values(one: Mapping[str, str]) -> list[str]:
+    """Those that fit this filter.
+
+    Raises:
+        EC2Error: what filters of its type do not say by naming values.
+    """
+    if one["Type"] in ("TERM_MATCH", "EQUALS"):
+        return [one["Value"]]
+    if one["Type"] == "ANY_OF":
+        return one["Value"].split(",")
+    raise EC2Error("InvalidParameterException", f"The test cloud has no filters of the type {one['Type']}.")
+
+
+@cache
+def _place(region: str) -> str:
     from botocore.session import get_session
 
-    places = get_session().get_data("endpoints")["partitions"][0]["regions"]
+    described = get_session().get_data("endpoints")["partitions"][0]["regions"].get(region, {})
+    return str(described.get("description", region)).replace("Europe", "EU")
+
+
+def _attributes(region: str, name: str, data: Mapping[str, Any]) -> Mapping[str, str]:
     return {
         "capacitystatus": "Used",
         "instanceType": name,
         "licenseModel": "No License required",
-        "location": places.get(region, {}).get("description", region).replace("Europe", "EU"),
+        "location": _place(region),
         "locationType": "AWS Region",
         "marketoption": "OnDemand",
         "memory": f"{data['MemoryInfo']['SizeInMiB'] / 1024:g} GiB",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from .faults import Faults
 from .hypervisor import Hypervisor
 from .instances import Instance, SpotRequest, Volume
 from .moto import Moto
+from .protocol import EC2Error
 from .throttle import Buckets
 from .versions import Versions
 
@@ -84,10 +85,20 @@ class World:
             self._threads.append(thread)
             thread.start()
 
+    def advance(self, seconds: float) -> None:
+        until = self.clock.now() + seconds
+        while self.clock.step(until):
+            self._settle()
+
     def close(self) -> None:
         """Nothing happens any more on return."""
         self.clock.close()
-        for thread in self._threads:
+        self._settle()
+
+    def _settle(self) -> None:
+        with self.lock:
+            threads = list(self._threads)
+        for thread in threads:
             thread.join()
 
 
@@ -113,6 +124,15 @@ class Region:
         self.instances, self.volumes, self.spot_requests = Versions(now), Versions(now), Versions(now)
         self.templates, self.placement_groups = Versions(now), Versions(now)
         self.buckets = Buckets(now)
+
+    def check_young(self, named: Iterable[str], ago: float) -> None:
+        """
+        Raises:
+            EC2Error: one of these is a group that was made since then.
+        """
+        for each in named:
+            if self.young.get(each, 0.0) > self.world.clock.now() - ago:
+                raise EC2Error("InvalidGroup.NotFound", f"The security group '{each}' does not exist")
 
     def living(self) -> list[Instance]:
         """Those that take up capacity and quota."""
