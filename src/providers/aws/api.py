@@ -16,9 +16,9 @@ from typing import Any, Literal
 import anyio
 import anyio.to_thread
 
-from ..errors import BadRequest, ProviderError
+from ..errors import BadRequest, NotAuthorized, ProviderError
 from . import pace
-from .errors import DENIED, EXPIRED, Failure, translate
+from .errors import AGAIN_S, DENIED, EXPIRED, Failure, Refused, translate
 
 Service = Literal["ec2", "pricing", "s3", "service-quotas", "ssm", "sts"]
 
@@ -133,7 +133,7 @@ class Api:
                     return call.answer
                 pause_s = await self._pause(call, failure, lasted_s=anyio.current_time() - started, lag_s=lag_s)
                 if pause_s is None:
-                    raise translate(await self._decoded(failure))
+                    raise self._error(call, await self._decoded(failure))
                 await anyio.sleep(pause_s)
         raise translate(call.failure or self._failure(call, "TimedOut"))
 
@@ -213,11 +213,20 @@ class Api:
         if failure.code.endswith("NotFound") and lasted_s < lag_s:
             return LAG_PAUSE_S[0] + self._luck() * LAG_PAUSE_S[1]
         trouble = pace.trouble(failure.code, failure.status)
+        creates = not pace.idempotent(failure.operation, token=False)
+        call.unsure = call.unsure or (creates and trouble in {"broken", "lost"})
         if trouble == "throttled" and call.service == "ec2":
             self._bucket(call).throttled(anyio.current_time())
         return pace.retry(trouble, call.tries, safe=call.safe, luck=self._luck())
 
     # --- failures -----------------------------------------------------------------------------------------------------
+
+    def _error(self, call: _Call, failure: Failure) -> ProviderError:
+        error = translate(failure)
+        if call.unsure and isinstance(error, NotAuthorized):  # of this try, says AWS: not of the one without an answer
+            told = f"AWS did not answer {failure.operation}: whether it was done is not known, and now {error}"
+            return Refused(told, retry_after_s=AGAIN_S, code=error.code)
+        return error
 
     def _failure(self, call: _Call, code: str, message: str = "", status: int = 0, skew_s: float = 0.0) -> Failure:
         market = call.parameters.get("InstanceMarketOptions") or {}
@@ -305,6 +314,7 @@ class _Call:
     tries: int = 0
     session: Any = None
     renewed: bool = False
+    unsure: bool = False  # something may have been created of which nobody was told
     failure: Failure | None = None
     answer: dict[str, Any] = field(default_factory=dict)
 

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..errors import BadRequest
-
 SSH = 22
 Direction = Literal["ingress", "egress"]
 
@@ -70,15 +68,15 @@ def sources(given: str | Sequence[str]) -> tuple[str, ...]:
     """``ssh_from`` as CIDRs: ``"203.0.113.7"`` is ``"203.0.113.7/32"``.
 
     Raises:
-        BadRequest: one of them is no address.
+        ValueError: one of them is no address, or there is none.
     """
     texts = [given] if isinstance(given, str) else list(given)
     if not texts:
-        raise BadRequest("AWS(ssh_from=...) is empty: nobody could reach the machines")
+        raise ValueError("AWS(ssh_from=...) is empty: nobody could reach the machines")
     try:
         return tuple(dict.fromkeys(as_cidr(text) for text in texts))
     except ValueError as error:
-        raise BadRequest(f"AWS(ssh_from=...): {error}: give 'auto', or addresses such as '203.0.113.0/24'") from None
+        raise ValueError(f"AWS(ssh_from=...): {error}: give 'auto', or such as '203.0.113.0/24'") from None
 
 
 def as_cidr(text: str) -> str:

@@ -62,6 +62,7 @@ async def prepare(
     who uses it tries ``InvalidGroup.NotFound`` again.
 
     Raises:
+        ValueError: ``ssh_from`` is no address.
         BadRequest: there is no such network, it does not fit, or this computer's address cannot be learnt.
         NoCapacity: its subnets have no free addresses.
         ProviderError: what `Api.call` says.

@@ -179,6 +179,14 @@ async def test_a_create_with_a_token_is_done_again_with_that_token(cloud: Cloud,
     assert [call["ClientToken"] for call in cloud.calls] == ["one"] * 3
 
 
+async def test_who_is_let_in_no_more_is_not_told_that_nothing_was_done(cloud: Cloud, api: Api) -> None:
+    cloud.will(loses, fails("AuthFailure", status=401))
+    with pytest.raises(Refused, match="whether it was done is not known, and now AWS does not accept") as caught:
+        await api.call("create_fleet", ClientToken="one", LaunchTemplateConfigs=[],
+                       TargetCapacitySpecification={"TotalTargetCapacity": 1})  # fmt: skip
+    assert caught.value.retry_after_s is not None
+
+
 async def test_botocores_own_token_is_none_of_the_callers(cloud: Cloud, api: Api) -> None:
     cloud.will(loses, ok())
     with pytest.raises(Refused):
