@@ -202,15 +202,7 @@ class Core:
                 await stewards.stop()
         except BaseException as error:
             self._ref = None
-            failure = _only(error)
-            if isinstance(failure, ProviderError):
-                failure = provider_error(failure)
-            elif isinstance(failure, RestartsExhausted):
-                story = f"{type(failure.__cause__).__name__}: {failure.__cause__}"
-                failure = PoolClosed(f"The pool ended by a defect of Outrider's own ({story}); its machines are gone.")
-                failure.__cause__ = error
-            elif isinstance(failure, ConnectFailed):
-                failure = _unreached(failure)
+            failure = _told(error)
             if not self._ready.done():
                 self._ready.set_exception(PoolClosed("start was cancelled") if _is_cancelled(failure) else failure)
                 self._ready.exception()  # the starter has been told, or has gone
@@ -506,6 +498,23 @@ async def _finished(task: asyncio.Task[None]) -> None:
             cancelled = cancelled or error
     if cancelled is not None:
         raise cancelled
+
+
+def _told(error: BaseException) -> BaseException:
+    """What ended the pool, in users' terms."""
+    failure = _only(error)
+    match failure:
+        case ProviderError():
+            return provider_error(failure)
+        case RestartsExhausted():
+            story = f"{type(failure.__cause__).__name__}: {failure.__cause__}"
+            closed = PoolClosed(f"The pool ended by a defect of Outrider's own ({story}); its machines are gone.")
+            closed.__cause__ = error
+            return closed
+        case ConnectFailed():
+            return _unreached(failure)
+        case _:
+            return failure
 
 
 def _unreached(failed: ConnectFailed) -> OutriderError:

@@ -112,7 +112,7 @@ def test_several_specs_say_everything_themselves() -> None:
     assert settings(second).provider is second.provider
     for options in ({"vcpus": 4}, {"provider": Fake()}, {"accelerator": "A100"}):
         with pytest.raises(SpecError, match=r"goes into each Spec\(...\)"):
-            Pool(first, second, **options)  # type: ignore[arg-type]
+            Pool(first, second, **options)
     with pytest.raises(SpecError, match="options with names"):
         Pool("A100")  # type: ignore[arg-type]
     with pytest.raises(SpecError, match="cannot be one pool's"):
