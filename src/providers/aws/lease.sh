@@ -64,18 +64,19 @@ watch() {
     tick=$((lease / 10))
     if [ "$tick" -lt 1 ]; then tick=1; fi
     if [ "$tick" -gt 5 ]; then tick=5; fi
+    umask 000 # any process of the login user renews
     [ -e "$file" ] || touch "$file"
-    chmod 0666 "$file"
+    umask 022
     seen=$(stat -c '%i %y' "$file" 2>/dev/null)
     while :; do command eval look; done
 }
 
 watched() { # the watch makes the file
-    tries=50
+    tries=100
     until [ -e "$file" ]; do
         tries=$((tries - 1))
         if [ "$tries" -lt 0 ]; then return 1; fi
-        sleep 0.1 || sleep 1
+        sleep 0.05 || sleep 1
     done
 }
 
