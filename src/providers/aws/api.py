@@ -17,7 +17,8 @@ import anyio
 import anyio.to_thread
 
 from ..errors import BadRequest, NotAuthorized, ProviderError
-from . import pace
+from . import retries
+from .bucket import Bucket, bucket_for
 from .errors import AGAIN_S, DENIED, EXPIRED, Failure, Refused, translate
 
 Service = Literal["ec2", "pricing", "s3", "service-quotas", "ssm", "sts"]
@@ -40,7 +41,7 @@ class Credentials:
 class Api:
     """One region's services with one set of credentials: ``async with Api.open(region=...) as api``.
 
-    Any number of tasks may use it at once; they share its connections and its pace.
+    Any number of tasks may use it at once; they share its connections and its retries.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class Api:
         self._open = clients
         self._clients: dict[str, Any] = {}
         self._opening = anyio.Lock()
-        self._buckets: dict[str, pace.Bucket] = {}
+        self._buckets: dict[str, Bucket] = {}
 
     @classmethod
     @asynccontextmanager
@@ -123,7 +124,7 @@ class Api:
             ProviderError: which says what to do, with AWS's ``code``.
         """
         token = "ClientToken" in parameters
-        safe = pace.idempotent(_camel(operation), token=token) if idempotent is None else idempotent
+        safe = retries.idempotent(_camel(operation), token=token) if idempotent is None else idempotent
         call = _Call(operation, service, parameters, safe=safe, try_s=max(TRY_S, timeout_s / 3) if safe else timeout_s)
         started = anyio.current_time()
         with anyio.move_on_after(timeout_s):
@@ -200,8 +201,8 @@ class Api:
                 bucket.give_back()
                 raise
 
-    def _bucket(self, call: _Call) -> pace.Bucket:
-        name, bucket = pace.bucket(call.action, filtered=bool(call.parameters))
+    def _bucket(self, call: _Call) -> Bucket:
+        name, bucket = bucket_for(call.action, filtered=bool(call.parameters))
         return self._buckets.setdefault(name, bucket)
 
     async def _pause(self, call: _Call, failure: Failure, *, lasted_s: float, lag_s: float) -> float | None:
@@ -212,12 +213,12 @@ class Api:
             return 0.0
         if failure.code.endswith("NotFound") and lasted_s < lag_s:
             return LAG_PAUSE_S[0] + self._luck() * LAG_PAUSE_S[1]
-        trouble = pace.trouble(failure.code, failure.status)
-        creates = not pace.idempotent(failure.operation, token=False)
+        trouble = retries.trouble(failure.code, failure.status)
+        creates = not retries.idempotent(failure.operation, token=False)
         call.unsure = call.unsure or (creates and trouble in {"broken", "lost"})
         if trouble == "throttled" and call.service == "ec2":
             self._bucket(call).throttled(anyio.current_time())
-        return pace.retry(trouble, call.tries, safe=call.safe, luck=self._luck())
+        return retries.retry(trouble, call.tries, safe=call.safe, luck=self._luck())
 
     # --- failures -----------------------------------------------------------------------------------------------------
 
@@ -241,7 +242,7 @@ class Api:
             instance_type=str(call.parameters.get("InstanceType", "")),
             spot=market.get("MarketType") == "spot",
             endpoint_url=self.endpoint_url or "",
-            regions=_regions(self._session) if code in pace.UNREACHED else (),
+            regions=_regions(self._session) if code in retries.UNREACHED else (),
         )
 
     def _answered(self, call: _Call, response: Mapping[str, Any]) -> Failure:

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 
 from ..errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
 from . import quotas
-from .pace import trouble
+from .retries import trouble
 
 AGAIN_S = 2.0  # after what passes by itself
 CAPACITY_AGAIN_S = 10.0
