@@ -71,12 +71,12 @@ watch() {
     while :; do command eval look; done
 }
 
-watched() { # the watch makes the file
-    tries=100
+watched() { # the watch makes the file: within 16 s, or where nothing sleeps for less than a second, 35
+    tries=0
     until [ -e "$file" ]; do
-        tries=$((tries - 1))
-        if [ "$tries" -lt 0 ]; then return 1; fi
-        sleep 0.05 || sleep 1
+        tries=$((tries + 1))
+        if [ "$tries" -gt 35 ]; then return 1; fi
+        if [ "$tries" -gt 20 ] || ! sleep 0.05; then sleep 1; fi
     done
 }
 
