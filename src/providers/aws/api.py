@@ -26,6 +26,7 @@ Service = Literal["ec2", "pricing", "s3", "service-quotas", "ssm", "sts"]
 CONNECT_S = 5.0
 TRY_S = 10.0  # the least that one try gets, of the time there is for a call
 CONNECTIONS = 64
+CLOSE_S = 5.0
 LAG_PAUSE_S = (0.1, 0.9)  # at least, and with luck as much again
 
 
@@ -89,7 +90,8 @@ class Api:
         endpoint_url = endpoint_url or os.environ.get("AWS_ENDPOINT_URL")
         session = await anyio.to_thread.run_sync(_session, profile)
         chosen = choose_region(region, os.environ, session.get_config_variable("region"))
-        async with AsyncExitStack() as clients:
+        clients = AsyncExitStack()
+        try:
             yield cls(
                 chosen,
                 session,
@@ -99,6 +101,9 @@ class Api:
                 credentials=credentials,
                 luck=luck,
             )
+        finally:
+            with anyio.move_on_after(CLOSE_S, shield=True):
+                await clients.aclose()
 
     async def call(
         self,

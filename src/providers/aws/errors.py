@@ -107,8 +107,9 @@ def _limit(failure: Failure) -> ProviderError | None:
 def _meant(failure: Failure) -> ProviderError | None:
     if failure.code == "Unsupported" and _of_the_zone(failure.message):
         return NoCapacity(_said(failure, f"{failure.what} cannot be had in {failure.where}"))
+    code = "InvalidIamInstanceProfile" if "iamInstanceProfile" in failure.message else failure.code
     for kind, codes, sentence, *again in _MEANINGS:
-        if re.fullmatch(codes, failure.code):
+        if re.fullmatch(codes, code):
             told = sentence.format(
                 call=failure.operation or "request", region=failure.region, what=failure.what, where=failure.where
             )

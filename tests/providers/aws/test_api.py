@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 import sys
@@ -279,6 +280,16 @@ async def test_cancelling_leaves_an_api_that_works(cloud: Cloud, api: Api, hangs
         await cloud.arrived.wait()
         tasks.cancel_scope.cancel()
     assert (await api.call("describe_vpcs"))["Vpcs"] == []
+
+
+async def test_it_is_closed_when_its_user_is_cancelled(cloud: Cloud) -> None:
+    cloud.will(ok("<vpcSet/>"))
+    with anyio.CancelScope() as scope:
+        async with opened(cloud.url) as api:
+            await api.call("describe_vpcs")
+            scope.cancel()
+            await anyio.sleep_forever()
+    gc.collect()  # a session that nobody closed would say so, and warnings are errors
 
 
 async def test_many_tasks_share_it(cloud: Cloud, api: Api) -> None:

@@ -162,6 +162,13 @@ def test_an_ami_that_is_not_shared_is_no_matter_of_credentials() -> None:
     assert isinstance(error, BadRequest)
 
 
+def test_a_wrong_instance_profile_is_told_though_its_code_says_little() -> None:
+    told = "Value (x) for parameter iamInstanceProfile.name is invalid. Invalid IAM Instance Profile name"
+    error = translate(failure("InvalidParameterValue", told))
+    assert "list-instance-profiles" in str(error)
+    assert error.code == "InvalidParameterValue"
+
+
 def test_an_unknown_region_is_told_with_the_close_ones() -> None:
     regions = ("us-east-1", "eu-central-1")
     error = translate(failure("EndpointConnectionError", region="us-esat-1", regions=regions))

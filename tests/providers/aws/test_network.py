@@ -13,11 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.providers.aws import network, tags
-from outrider.providers.aws.api import Api
+from outrider.providers.aws.api import Api, Credentials
 from outrider.providers.aws.errors import Failure, Refused, translate
 from outrider.providers.aws.firewall import OUT, Rule, rules_of, sources, wanted
 from outrider.providers.aws.network import Network, Place, choose, own_address
 from outrider.providers.errors import BadRequest, NoCapacity, ProviderError
+from outrider.testing import EC2 as WholeEC2  # noqa: N811
 
 pytestmark = pytest.mark.anyio
 
@@ -394,3 +395,24 @@ async def test_a_group_that_ec2_does_not_show_yet_is_removed_by_its_id(ec2: EC2)
     ec2.lag_s = 8
     assert await network.remove(cast("Api", ec2), "p", known=["sg-1", "sg-gone"]) == ["sg-1"]
     assert not ec2.groups
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_the_test_cloud_takes_what_is_asked(cloud: WholeEC2) -> None:
+    credentials = Credentials("AKIATEST", "secret")
+    async with Api.open(region=cloud.region, endpoint_url=cloud.endpoint_url, credentials=credentials) as api:
+        made = await network.prepare(api, "p", tags.tags_of("p", {"team": "ü"}), efa=True)
+        assert made.ssh_from == ("127.0.0.1/32",)
+        moved = await network.prepare(
+            api, "p", tags.tags_of("p", {}), efa=True, ssh_from=["2001:db8::/32", "198.51.100.1"]
+        )
+        assert moved.group == made.group
+        (group,) = (await api.call("describe_security_groups", GroupIds=[made.group]))["SecurityGroups"]
+        assert rules_of(group) == wanted(made.group, moved.ssh_from, efa=True) | OUT
+        assert tags.told(group)["team"] == "ü"
+        with pytest.raises(BadRequest, match="describe-vpcs"):
+            await network.prepare(api, "q", {}, vpc="vpc-12345678", ssh_from=CLIENT)
+        with pytest.raises(BadRequest, match="describe-subnets"):
+            await network.prepare(api, "q", {}, subnets=["subnet-12345678"], ssh_from=CLIENT)
+        assert await network.remove(api, "p") == [made.group]
+        assert await network.remove(api, "p") == []
