@@ -9,6 +9,8 @@ app = App(
     help="Runs ordinary Python functions on clusters that exist only while they are needed.",
     version_flags=["--version"],
 )
+app.command("outrider.engine.cli.gc:gc", name="gc")
+app.command("outrider.engine.cli.ps:ps", name="ps")
 app.command("outrider.engine.cli.sim:sim", name="sim")
 
 

@@ -1,0 +1,93 @@
+"""`outrider gc`: finds what dead clients left in clouds, and with ``--apply`` ends it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from ...providers.errors import ProviderError
+from ...providers.journal import Journal, PoolOwned
+from . import clouds
+from .leftovers import Left, Verdict, verdict
+from .where import Where
+
+NOTHING, SOMETHING, UNKNOWN = 0, 1, 2  # left: how it exits
+
+
+def gc(
+    *,
+    where: Where = Where(),  # noqa: B008  immutable
+    apply: Annotated[bool, Parameter(negative="")] = False,
+    foreign: Annotated[bool, Parameter(negative="")] = False,
+    as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
+) -> int:
+    """Show what nobody owns any more, and remove it if told to.
+
+    Looks where the journal of this computer knows of pools, and in the places given. A pool whose owner is alive on
+    this computer is never touched. Exits with 0 when nothing is left to remove, with 1 when something is, and with 2
+    when a place could not be asked.
+
+    Parameters
+    ----------
+    apply:
+        Remove it: without this, it is only shown.
+    foreign:
+        Also pools of other computers, and those that this computer's journal does not know. Be sure that nobody
+        uses them.
+    as_json:
+        For programs.
+    """
+    import anyio
+    from rich.console import Console
+
+    from . import where as means
+
+    journal = means.journal()
+    pools, silent = anyio.run(means.look, journal, where)
+    verdicts = [verdict(pool, foreign=foreign) for pool in pools]
+    ends = anyio.run(_remove, journal, pools, verdicts) if apply else [""] * len(pools)
+    if as_json:
+        own = [
+            {"remove": each.remove, "why": each.why, "removed": apply and each.remove and not end, "failure": end}
+            for each, end in zip(verdicts, ends, strict=True)
+        ]
+        print(means.as_json(pools, list(own)))
+    else:
+        console = Console()
+        words = [_words(each, end, apply=apply) for each, end in zip(verdicts, ends, strict=True)]
+        console.print(means.table(pools, "what becomes of it", words) if pools else "No pools.")
+        if not apply and any(each.remove for each in verdicts):
+            console.print("Nothing was touched: `outrider gc --apply` removes it.")
+        for asked in silent:
+            console.print(f"{means.place(asked.place)} could not be asked: {asked.error}", markup=False, style="red")
+    if any(ends) or (not apply and any(each.remove for each in verdicts)):
+        return SOMETHING
+    return UNKNOWN if silent else NOTHING
+
+
+async def _remove(journal: Journal, pools: Sequence[Left], verdicts: Sequence[Verdict]) -> list[str]:
+    """One after another; of each, why it is not gone, or nothing."""
+    return [await _removed(journal, pool) if each.remove else "" for pool, each in zip(pools, verdicts, strict=True)]
+
+
+async def _removed(journal: Journal, pool: Left) -> str:
+    try:
+        with journal.own(pool.pool, pool.provider, adopt=True):  # nobody attaches to it meanwhile
+            if pool.place:
+                await clouds.CLOUDS[pool.provider].sweep(pool.place, pool.pool, journal)
+            journal.settled(pool.pool, pool.place or None)
+    except PoolOwned as error:
+        return f"it has found an owner meanwhile: {error.owner or error}"
+    except ProviderError as error:
+        return str(error)
+    return ""
+
+
+def _words(each: Verdict, end: str, *, apply: bool) -> str:
+    if not each.remove:
+        return f"kept: {each.why}"
+    if end:
+        return f"not removed: {end}"
+    return f"{'removed' if apply else 'to remove'}: {each.why}"

@@ -1,0 +1,47 @@
+"""`outrider ps`: the pools there are, with their machines, what they cost, and whether anybody still owns them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from .where import Where
+
+WORDS = {
+    "alive": "owned by {owner}",
+    "dead": "owner is dead ({owner}): see `outrider gc`",
+    "elsewhere": "owner is elsewhere: {owner}",
+    "unknown": "of {owner}, not in the journal here",
+}
+
+
+def ps(
+    *,
+    where: Where = Where(),  # noqa: B008  immutable
+    as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
+) -> int:
+    """Show the pools of this user, by the journal of this computer, and those in more places, by their tags.
+
+    Exits with 2 if a place could not be asked.
+
+    Parameters
+    ----------
+    as_json:
+        For programs.
+    """
+    import anyio
+    from rich.console import Console
+
+    from . import where as means
+
+    pools, silent = anyio.run(means.look, means.journal(), where)
+    if as_json:
+        print(means.as_json(pools, [{} for _ in pools]))
+    else:
+        console = Console()
+        words = [WORDS[pool.standing].format(owner=pool.owner or "unknown") for pool in pools]
+        console.print(means.table(pools, "owner", words) if pools else "No pools.")
+        for asked in silent:
+            console.print(f"{means.place(asked.place)} could not be asked: {asked.error}", markup=False, style="red")
+    return 2 if silent else 0

@@ -1,0 +1,123 @@
+"""What `outrider ps` and `outrider gc` have in common: where to look, and how it is shown."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from ...providers.errors import ProviderError
+from ...providers.journal import Journal
+from ...providers.owners import Place
+from . import clouds
+from .leftovers import Asked, Left, left
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Where:
+    """Where to look, besides the places that the journal of this computer knows.
+
+    Parameters
+    ----------
+    region:
+        An AWS region; may be given several times.
+    all_regions:
+        Every AWS region of the account.
+    profile:
+        Of ~/.aws, for those. Default: as the AWS command line takes it.
+    endpoint_url:
+        Of another cloud that speaks EC2, for those.
+    """
+
+    region: Annotated[list[str] | None, Parameter(negative="")] = None
+    all_regions: Annotated[bool, Parameter(negative="")] = False
+    profile: str | None = None
+    endpoint_url: str | None = None
+
+    @property
+    def access(self) -> dict[str, str]:
+        given = {
+            "profile": self.profile or os.environ.get("AWS_PROFILE"),
+            "endpoint_url": self.endpoint_url or os.environ.get("AWS_ENDPOINT_URL"),
+        }
+        return {key: value for key, value in given.items() if value}
+
+
+def journal() -> Journal:
+    """This user's; ends the command with 2 where there can be none."""
+    try:
+        return Journal.open()
+    except ProviderError as error:
+        print(f"outrider: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+async def look(book: Journal, where: Where) -> tuple[list[Left], list[Asked]]:
+    """What there is, and the places that could not be asked."""
+    records = book.records()
+    places: list[Place] = [{"region": region, **where.access} for region in where.region or ()]
+    answers = await clouds.ask(records, places, everywhere=where.access if where.all_regions else None)
+    return left(book.records(), answers), [asked for asked in answers if asked.error]
+
+
+def table(pools: Sequence[Left], last: str, words: Sequence[str]) -> Table:
+    """One line per pool and place; ``words`` go into the ``last`` column."""
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = Table(box=None, padding=(0, 1), header_style="dim")
+    for column in ("pool", "where", "machines", "age", "USD/h"):
+        shown.add_column(column, justify="right" if column in ("age", "USD/h") else "left", no_wrap=True)
+    shown.add_column(last)
+    for pool, word in zip(pools, words, strict=True):
+        cells = (pool.pool, place(pool.place), machines(pool), age(pool, time.time()), price(pool), word)
+        shown.add_row(*map(Text, cells))
+    return shown
+
+
+def place(where: Place) -> str:
+    parts = (where.get("region", ""), where.get("profile", ""), where.get("endpoint_url", ""))
+    return " ".join(part for part in parts if part) or "nowhere"
+
+
+def machines(pool: Left) -> str:
+    if pool.error:
+        return "?"
+    kinds: dict[str, int] = {}
+    for machine in pool.machines:
+        kind = f"{machine.kind} {machine.market}"
+        kinds[kind] = kinds.get(kind, 0) + 1
+    return ", ".join(f"{number} {kind}" for kind, number in sorted(kinds.items())) or "none"
+
+
+def age(pool: Left, now: float) -> str:
+    """Of its oldest machine."""
+    if not pool.machines:
+        return ""
+    minutes = max(0, int(now - min(machine.launched_at for machine in pool.machines))) // 60
+    days, hours = minutes // 1440, minutes // 60 % 24
+    if days:
+        return f"{days} d {hours} h"
+    return f"{hours} h {minutes % 60} min" if hours else f"{minutes} min"
+
+
+def price(pool: Left) -> str:
+    if not pool.machines:
+        return ""
+    return "?" if pool.hourly_usd is None else f"{pool.hourly_usd:.2f}"
+
+
+def as_json(pools: Sequence[Left], more: Sequence[dict[str, object]]) -> str:
+    """For programs: each pool with all that is known of it, and with what one has to say of it."""
+    rows = [{**asdict(pool), "place": dict(pool.place), "hourly_usd": pool.hourly_usd} for pool in pools]
+    return json.dumps([{**row, **own} for row, own in zip(rows, more, strict=True)], indent=2)

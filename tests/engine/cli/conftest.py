@@ -1,0 +1,84 @@
+"""A journal and a cloud of the tests' own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outrider.engine.cli import clouds
+from outrider.engine.cli.leftovers import Seen
+from outrider.engine.cli.main import app
+from outrider.providers.errors import NotAuthorized
+from outrider.providers.journal import Journal
+from outrider.providers.owners import Place
+
+
+@dataclass
+class Sky:
+    """A cloud as a dictionary: pools by region. Implements `clouds.Cloud`."""
+
+    regions: dict[str, list[Seen]] = field(default_factory=dict)
+    swept: list[tuple[str, str]] = field(default_factory=list)
+    refuses: set[str] = field(default_factory=set)
+    stubborn: set[str] = field(default_factory=set)
+
+    async def survey(self, place: Place) -> Sequence[Seen]:
+        if place["region"] in self.refuses:
+            raise NotAuthorized("no credentials")
+        return self.regions.get(place["region"], [])
+
+    async def sweep(self, place: Place, pool: str, journal: Journal) -> Sequence[str]:
+        if pool in self.stubborn:
+            raise NotAuthorized(f"ec2:TerminateInstances is missing for {pool}")
+        self.swept.append((place["region"], pool))
+        here = self.regions[place["region"]]
+        here[:] = [seen for seen in here if seen.pool != pool]
+        journal.settled(pool, place)
+        return []
+
+    async def everywhere(self, place: Place) -> Sequence[Place]:
+        return [{**place, "region": region} for region in self.regions]
+
+
+@dataclass
+class Outrider:
+    """The command, run here."""
+
+    said: Callable[[], str]
+
+    def __call__(self, *arguments: str) -> int:
+        with pytest.raises(SystemExit) as exited:
+            app(list(arguments))
+        assert isinstance(exited.value.code, int)
+        return exited.value.code
+
+    def json(self, *arguments: str) -> Any:
+        self.said()
+        self.status = self(*arguments, "--json")
+        return json.loads(self.said())
+
+
+@pytest.fixture
+def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Journal:
+    monkeypatch.setenv("OUTRIDER_STATE", str(tmp_path / "state"))
+    monkeypatch.setenv("COLUMNS", "200")
+    for name in ("AWS_PROFILE", "AWS_ENDPOINT_URL"):
+        monkeypatch.delenv(name, raising=False)
+    return Journal.open()
+
+
+@pytest.fixture
+def sky(monkeypatch: pytest.MonkeyPatch) -> Sky:
+    sky = Sky()
+    monkeypatch.setattr(clouds, "CLOUDS", {"aws": sky})
+    return sky
+
+
+@pytest.fixture
+def outrider(capsys: pytest.CaptureFixture[str]) -> Outrider:
+    return Outrider(lambda: capsys.readouterr().out)

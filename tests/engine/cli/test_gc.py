@@ -1,0 +1,156 @@
+"""`outrider gc` from the outside: what it removes, what it leaves alone, how it exits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from outrider.engine.cli.leftovers import MachineLeft, Seen
+from outrider.providers.journal import Journal
+
+if TYPE_CHECKING:
+    from .conftest import Outrider, Sky
+
+EAST = {"region": "us-east-1"}
+MACHINE = MachineLeft("i-1", "g5.xlarge", "spot", "us-east-1a", "running", 0.0, hourly_usd=0.5)
+
+
+@pytest.fixture
+def dead(book: Journal, sky: Sky) -> str:
+    """A pool whose client died."""
+    with book.own("lost", "aws", EAST) as owned:
+        owned.keep("client_key", "secret")
+        book.intend("lost", "fleet", "t", EAST)
+        (mine,) = book.records()
+        assert mine.owner is not None
+        sky.regions["us-east-1"] = [Seen("lost", f"{mine.owner.user}@{mine.owner.host}", (MACHINE,))]
+    return "lost"
+
+
+def test_nothing_is_nothing(book: Journal, sky: Sky, outrider: Outrider) -> None:
+    assert outrider("gc") == 0
+    assert "No pools." in outrider.said()
+
+
+def test_it_is_only_shown_until_it_is_told(dead: str, book: Journal, sky: Sky, outrider: Outrider) -> None:
+    assert outrider("gc") == 1
+    said = outrider.said()
+    assert "1 g5.xlarge spot" in said
+    assert "to remove: its owner is dead" in said
+    assert "outrider gc --apply" in said
+    assert sky.swept == []
+    assert [each.pool for each in book.orphans()] == [dead]
+
+    assert outrider("gc", "--apply") == 0
+    assert "removed: its owner is dead" in outrider.said()
+    assert sky.swept == [("us-east-1", dead)]
+    assert book.records() == []
+    assert list(book.pools.iterdir()) == []  # the keys too
+
+    assert outrider("gc") == 0
+
+
+def test_a_living_owner_is_left_alone(dead: str, book: Journal, sky: Sky, outrider: Outrider) -> None:
+    """GC-1"""
+    with book.own(dead, "aws", adopt=True):
+        assert outrider("gc", "--apply", "--foreign") == 0
+        assert "kept: its owner is alive" in outrider.said()
+    assert sky.swept == []
+
+
+def test_what_cannot_be_removed_is_said(dead: str, book: Journal, sky: Sky, outrider: Outrider) -> None:
+    sky.stubborn.add(dead)
+    assert outrider("gc", "--apply") == 1
+    assert "not removed: ec2:TerminateInstances is missing" in outrider.said()
+    assert [each.pool for each in book.orphans()] == [dead]
+
+
+def test_a_place_that_does_not_answer_is_unknown(dead: str, book: Journal, sky: Sky, outrider: Outrider) -> None:
+    sky.refuses.add("us-east-1")
+    assert outrider("gc", "--apply") == 2
+    said = outrider.said()
+    assert "kept: its cloud could not be asked: no credentials" in said
+    assert "us-east-1 could not be asked" in said
+    assert [each.pool for each in book.orphans()] == [dead]
+
+
+def test_pools_of_others_are_removed_only_when_asked_for(book: Journal, sky: Sky, outrider: Outrider) -> None:
+    sky.regions["us-west-2"] = [Seen("theirs", "you@there", (MACHINE,))]
+    assert outrider("gc", "--apply") == 0  # nobody looks there
+    for where in (["--region", "us-west-2"], ["--all-regions"]):
+        assert outrider("gc", "--apply", *where) == 0
+        assert "kept: the journal here does not know it" in outrider.said()
+    assert sky.swept == []
+    assert outrider("gc", "--apply", "--all-regions", "--foreign") == 0
+    assert sky.swept == [("us-west-2", "theirs")]
+    assert book.records() == []
+
+
+def test_it_speaks_json(dead: str, book: Journal, sky: Sky, outrider: Outrider) -> None:
+    (told,) = outrider.json("gc")
+    assert outrider.status == 1
+    assert (told["pool"], told["place"], told["standing"], told["unsettled"]) == (dead, EAST, "dead", 1)
+    assert (told["remove"], told["removed"], told["hourly_usd"]) == (True, False, 0.5)
+    assert told["machines"][0]["id"] == "i-1"
+    (told,) = outrider.json("gc", "--apply")
+    assert (told["removed"], told["failure"], outrider.status) == (True, "", 0)
+
+
+def test_a_pool_that_was_never_anywhere_is_forgotten(book: Journal, sky: Sky, outrider: Outrider) -> None:
+    lock = book.own("early", "aws", EAST)
+    lock.close()
+    (book.pools / "early" / "pool").write_text("{")  # killed while it was written
+    assert outrider("gc", "--apply") == 0
+    assert book.records() == []
+
+
+def test_an_unknown_cloud_is_kept(book: Journal, sky: Sky, outrider: Outrider) -> None:
+    book.own("p", "elsewhere-cloud", EAST).close()
+    assert outrider("gc", "--apply") == 2
+    assert "nobody here knows how to ask elsewhere-cloud" in outrider.said()
+    assert [each.pool for each in book.orphans()] == ["p"]
+
+
+def test_nonsense_is_refused(book: Journal, sky: Sky, outrider: Outrider) -> None:
+    assert outrider("gc", "--aply") != 0
+    assert outrider("gc", "lost") != 0
+
+
+def test_of_a_real_journal_and_a_test_cloud_nothing_is_left(
+    book: Journal, outrider: Outrider, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    pytest.importorskip("aiobotocore")
+    import anyio
+
+    from outrider import AWS
+    from outrider.providers.aws import fleet as fleets
+    from outrider.providers.base import Embedding, LaunchRequest
+    from outrider.testing import EC2, Behaviour
+
+    for name, value in {
+        "ACCESS_KEY_ID": "test",
+        "SECRET_ACCESS_KEY": "test",
+        "CONFIG_FILE": str(tmp_path / "none"),
+    }.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    monkeypatch.setenv("OUTRIDER_CACHE", str(tmp_path / "cache"))
+
+    async def die(provider: AWS) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(fleets.AWSFleet, "close", lambda fleet: anyio.lowlevel.checkpoint())
+            async with provider.open("lost", Embedding("", "")) as fleet:
+                await fleet.launch(LaunchRequest("ssh-ed25519 CLIENT", 2, allocation="on-demand"), 2)
+
+    with EC2(Behaviour(boot_s=0.01, stop_s=0.01, types=("m7i.large",))) as cloud:
+        anyio.run(die, AWS(region=cloud.region, endpoint_url=cloud.endpoint_url))
+        assert len(cloud.instances("pending", "running")) == 2
+        (told,) = outrider.json("ps", "--region", cloud.region, "--endpoint-url", cloud.endpoint_url)
+        assert (told["pool"], told["standing"], len(told["machines"])) == ("lost", "dead", 2)
+        assert told["machines"][0]["kind"] == "m7i.large"
+        assert told["hourly_usd"] > 0
+        assert outrider("gc") == 1
+        assert outrider("gc", "--apply") == 0
+        assert cloud.left() == []
+        assert outrider("gc") == 0
+    assert book.records() == []
