@@ -1,1 +1,0 @@
-"""Amazon EC2: spot and on-demand machines that start at once, fail over, and end with their pool."""
