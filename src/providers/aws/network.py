@@ -58,8 +58,8 @@ async def prepare(
     computer's address as AWS sees it, or for private addresses the VPC's own. ``efa``: the group lets all traffic
     among its members out as well as in, as EFA asks for.
 
-    A group that this pool has already is brought up to date. EC2 may not know a new group everywhere for some seconds:
-    who uses it tries ``InvalidGroup.NotFound`` again.
+    A group that this pool has already is brought up to date, so that port 22 is for who calls now and for nobody else.
+    EC2 may not know a new group everywhere for some seconds: who uses it tries ``InvalidGroup.NotFound`` again.
 
     Raises:
         ValueError: ``ssh_from`` is no address.
@@ -78,16 +78,6 @@ async def prepare(
     group, rules = await _group(api, pool, labels, place.vpc)
     await _permit(api, group, rules, wanted(group, named, efa=efa))
     return Network(place.vpc, chosen, group, named)
-
-
-async def admit(api: Api, network: Network, ssh_from: Sequence[str]) -> None:
-    """Open port 22 of the pool's group to these instead: its client has moved. Nothing, where the user gave groups."""
-    if not network.group:
-        return
-    answer = await api.call("describe_security_groups", GroupIds=[network.group], lag_s=LAG_S)
-    rules = rules_of(answer["SecurityGroups"][0])
-    kept = {rule for rule in rules if not rule.is_door}
-    await _permit(api, network.group, rules, kept | wanted(network.group, ssh_from, efa=False))
 
 
 async def remove(api: Api, pool: str, *, known: Iterable[str] = (), timeout_s: float = IN_USE_S) -> list[str]:
