@@ -15,8 +15,8 @@ from .prices import regions_with
 
 Market = Literal["spot", "on-demand"]
 
-# Spot prices of one type differ by 10 to 40 % among a region's zones: so much more is paid for more places to look in.
-CLOSE = 1.3
+# Spot prices of a type differ by up to a half among a region's zones: so much more is paid for more places to look in.
+CLOSE = 1.5
 # Who asks for 4 vCPUs may get 8 where there are no 4, and no bill for 96: beyond, starting costs more than waiting.
 SPAN = 4.0
 ROUND_AT_MOST = (

@@ -72,6 +72,8 @@ class EC2:
         for name, data in recorded("instance_types.json.gz").items():
             wanted = any(fnmatchcase(name, pattern) for pattern in filters["instance-type"]) and name in here
             flagged = {each: str(data[flag]).lower() for each, flag in flags.items()}
+            vcpus = str(data["VCpuInfo"]["DefaultVCpus"])
+            wanted = wanted and vcpus in filters.get("vcpu-info.default-vcpus", [vcpus])
             if wanted and all(flagged[each] in filters.get(each, ["true", "false"]) for each in flags):
                 yield data
 
@@ -282,3 +284,18 @@ async def test_prices_are_asked_of_no_more_types_than_may_be_chosen(accelerator:
     await load(ec2, asking(accelerator))
     (asked,) = [each["InstanceTypes"] for each in ec2.parameters if "InstanceTypes" in each]
     assert 1 <= len(asked) <= catalogue.TYPES_AT_MOST
+
+
+@pytest.mark.parametrize(
+    ("request_", "largest"),
+    [(asking(), 16), (asking(vcpus=8), 64), (asking(memory_gb=64), 64), (asking(vcpus=2, max_hourly_cost=30), 896)],
+)
+async def test_types_that_are_too_large_are_not_even_read(request_: LaunchRequest, largest: int) -> None:
+    found = await load(EC2(), request_)
+    assert max(each.vcpus for each in found.types.values()) == largest
+    assert max(offer.type.vcpus for offers in choose(request_, found, Avoid(), 0.0) for offer in offers) <= largest
+
+
+async def test_who_asks_for_more_than_there_is_hears_of_the_most_there_is() -> None:
+    with pytest.raises(BadRequest, match="has 896 vCPUs, not 1000"):
+        await load(EC2(), asking(vcpus=1000))
