@@ -56,6 +56,7 @@ async def test_a_close_that_is_cancelled_leaves_no_connection() -> None:
         "_beat": None,
         "_control": None,
         "_nudge": None,
+        "_renewal": None,
     }.items():
         setattr(connection, name, value)
     closing = asyncio.ensure_future(connection.close())
