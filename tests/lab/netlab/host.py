@@ -171,7 +171,7 @@ class Host:
         )
 
     def spawn(self, *argv: str, user: str = "root") -> Spawned:
-        """Start a command on it, which ends with the host at the latest."""
+        """Start a command on it as a child of ours, which ends with the host at the latest."""
         entering = subprocess.Popen(
             self._enter(argv, user),
             stdin=subprocess.DEVNULL,
@@ -181,6 +181,12 @@ class Host:
             start_new_session=True,
         )
         return Spawned(entering)
+
+    def start(self, *argv: str) -> None:
+        """Have its first process start a command, as a machine does at its boot; what it says is on the console."""
+        if any(not word or set(word) & set(" \t\n*?[") for word in argv):
+            raise ValueError(f"{argv}: only plain words can be told to {self.name}")
+        self._tell(f"start {' '.join(argv)}")
 
     def path(self, path: str) -> Path:
         """Where this machine finds the host's file; absolute links in it would lead astray."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,7 +67,15 @@ def write_key(path: Path, comment: str) -> str:
 
 
 def write_identity(
-    upper: Path, *, lower: Path, name: str, address: str, sshd: Sshd, authorized: Sequence[str], hidden: Sequence[str]
+    upper: Path,
+    *,
+    lower: Path,
+    name: str,
+    address: str,
+    sshd: Sshd,
+    authorized: Sequence[str],
+    hidden: Sequence[str],
+    programs: Mapping[str, bytes],
 ) -> str:
     """Fill a new upper layer; returns the host's public key."""
     for own in OWN:
@@ -77,6 +85,11 @@ def write_identity(
         folder.chmod(0o1777 if own.endswith("tmp") else 0o755)
     for path in hidden:
         _hide(upper / path.lstrip("/"))
+    for path, program in programs.items():
+        file = upper / path.lstrip("/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(program)
+        file.chmod(0o755)
     etc = upper / "etc"
     (etc / "hostname").write_text(name + "\n")
     (etc / "hosts").write_text(f"127.0.0.1 localhost\n{address} {name}\n")

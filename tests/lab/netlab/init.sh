@@ -23,6 +23,7 @@ boot() {
 	mount -t tmpfs -o mode=0755 tmpfs "$root/run"
 	mount -t proc proc "$root/proc"
 	mount -t sysfs -o ro sysfs "$root/sys"
+	[ ! -e "$root/proc/sysrq-trigger" ] || mount --bind /dev/null "$root/proc/sysrq-trigger" # it is this machine's own
 	echo "$name" >/proc/sys/kernel/hostname
 	mkdir -p "$root/run/sshd" "$root/run/lock" "$root/.controller"
 
@@ -35,10 +36,13 @@ boot() {
 	rmdir /.controller
 	echo up
 
+	trap 'exit 0' PWR # how a host can end itself
+
 	# bash takes the orphans while it waits here. sshd as process 1 would not.
 	while read -r order; do
 		case $order in
 		sshd) /usr/sbin/sshd -D -e </dev/null >&2 & ;;
+		"start "*) ${order#start } </dev/null >&2 & ;;
 		esac
 	done
 }

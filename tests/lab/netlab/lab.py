@@ -5,9 +5,9 @@ from __future__ import annotations
 import ipaddress
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 
 from .cgroups import Groups
 from .commands import LabError, run
@@ -95,13 +95,15 @@ class Lab:
         disk_bytes: int | None = None,
         memory_bytes: int | None = None,
         hidden: Sequence[str] = (),
+        programs: Mapping[str, bytes] = MappingProxyType({}),
         wait: bool = True,
     ) -> Host:
         """Boot a host.
 
         ``address``: on the first of its ``networks`` (none given: the lab's own). ``lower``: the root that it sees and
         cannot change: this machine's, or that of `debian`. ``sshd``: None for no server. ``authorized``: public keys
-        that may log in, by default the lab's. ``hidden``: paths that are not there. ``wait``: until sshd listens.
+        that may log in, by default the lab's. ``hidden``: paths that are not there. ``programs``: executable files
+        that are, whatever its root has there. ``wait``: until sshd listens.
         """
         with self._lock:
             name = name or f"h{self._made}"
@@ -124,6 +126,7 @@ class Lab:
             sshd=sshd or Sshd(),
             authorized=[self.public_key] if authorized is None else authorized,
             hidden=hidden,
+            programs=programs,
         )
         visible = unseen(self._visible, hidden=OWN) if lower == Path("/") else ()
         console = self._state.folder / f"{name}.console"
