@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from ..base import Architecture, LaunchRequest, Machine, MachineEvent, MachineId
 from ..errors import NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
 from . import catalogue, images, launch, network, offers, tags, teardown
 from .errors import Failure, Refused, translate
-from .launch import Refusal, Shape, Template
+from .launch import Answer, Refusal, Shape, Template
 from .poller import Poller
 from .recorded import RecordedApi, is_lost
 from .seen import News, Seen
@@ -56,14 +56,16 @@ class AWSFleet:
         self._seen = Seen(public=self._public)
         self._poller = Poller(api, pool, self._seen, self._heard)
         self._avoid = offers.Avoid()
-        self._network = Shared(tasks, self._find_network, shielded=True)
-        self._efa_network = Shared(tasks, self._find_efa_network, shielded=True)
+        self._network = Shared(tasks, self._find_network)
+        self._efa_network = Shared(tasks, self._find_efa_network)
         self._images: dict[tuple[Architecture | None, bool], Shared[Ami]] = {}
         self._templates = Templates(api, pool, self._labels)
         self._offers: dict[MachineId, Offer] = {}
         self._to_end: set[MachineId] = set()
         self._ending = anyio.Lock()
-        self._send_event, self._events = anyio.create_memory_object_stream[MachineEvent](math.inf)
+        self._events: deque[MachineEvent] = deque()
+        self._news = anyio.Event()
+        self._closed = False
 
     def start(self) -> None:
         self._tasks.start_soon(self._poller.run)
@@ -87,6 +89,7 @@ class AWSFleet:
                 return machines
             if any(isinstance(error, NotAuthorized) for error in failed):
                 break
+        assert failed, "EC2 gave no machine and no reason"
         raise launch.most_telling(failed)
 
     async def terminate(self, ids: Sequence[MachineId]) -> None:
@@ -114,8 +117,13 @@ class AWSFleet:
         pass  # the next one is another
 
     async def events(self) -> AsyncIterator[MachineEvent]:
-        async for event in self._events:
-            yield event
+        while True:
+            while self._events:
+                yield self._events.popleft()
+            if self._closed:
+                return
+            self._news = anyio.Event()
+            await self._news.wait()
 
     async def close(self) -> None:
         """End everything of the pool and return when EC2 confirms it.
@@ -123,16 +131,20 @@ class AWSFleet:
         Raises:
             ProviderError: machines may be left; says which, and what to do.
         """
-        self._send_event.close()
-        await self._network.ended()
-        await self._efa_network.ended()
-        if not self._api.made:
-            return
-        known, unsure_s = self._seen.machines, self._seen.unsure_for(anyio.current_time())
+        self._closed = True
+        self._news.set()
+        await self._network.stop()
+        await self._efa_network.stop()
+        journal, known = self._api.journal, self._seen.machines
+        made = await teardown.made_in(self._api, self._pool, journal) | self._api.made
         try:
-            await teardown.sweep(self._api, self._pool, journal=self._api.journal, known=known, unsure_s=unsure_s)
+            if made:
+                unsure_s = self._seen.unsure_for(anyio.current_time())
+                await teardown.sweep(self._api, self._pool, journal=journal, known=known, unsure_s=unsure_s)
+            else:
+                await teardown.settle(self._api, self._pool, journal)
         except ProviderError:
-            if teardown.FLEET in self._api.made:
+            if teardown.FLEET in made:
                 raise
             # Where no machine was asked for, what is left costs nothing, and whoever closes has heard of the trouble.
             # The journal knows of it, so that `outrider gc` removes it.
@@ -257,6 +269,7 @@ class AWSFleet:
             lots, count, token=token, subnets=subnets, labels=self._labels, max_usd=plan.request.max_hourly_cost
         )
         machines: list[Machine] = []
+        heard = Answer((), ())
         with anyio.CancelScope(shield=True):
             try:
                 answer = await self._api.call("create_fleet", timeout_s=FLEET_S, **said)
@@ -317,8 +330,8 @@ class AWSFleet:
     # --- what becomes of them ---------------------------------------------------------------------------------------
 
     def _heard(self, news: News) -> None:
-        for event in news.events:
-            self._send_event.send_nowait(event)
+        self._events += news.events
+        self._news.set()
         for machine in news.interrupted:
             if machine in self._offers:
                 offer = self._offers[machine]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Literal, Never
+from typing import TYPE_CHECKING, Literal, Never, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -17,6 +17,7 @@ from ..errors import refuse_unknown_options
 if TYPE_CHECKING:
     from .fleet import AWSFleet
 
+T = TypeVar("T")
 Several = str | Iterable[str]
 
 
@@ -128,10 +129,8 @@ class AWS:
         opened = RecordedApi.open(region=self.region, endpoint_url=self.endpoint_url, profile=self.profile)
         async with opened as api:
             assert isinstance(api, RecordedApi)
-            with anyio.CancelScope(shield=True):  # a lock that nobody knows of would be held to the program's end
-                journal = await anyio.to_thread.run_sync(Journal.open)
-                own = partial(journal.own, pool, self.name, place_of(api))
-                ownership = await anyio.to_thread.run_sync(own)
+            journal = await _surely(Journal.open)
+            ownership = await _surely(partial(journal.own, pool, self.name, place_of(api)))
             try:
                 api.record(journal, pool)
                 async with anyio.create_task_group() as tasks:
@@ -144,8 +143,15 @@ class AWS:
                             await fleet.close()
                         tasks.cancel_scope.cancel()
             finally:
-                with anyio.CancelScope(shield=True):
-                    await anyio.to_thread.run_sync(ownership.close)
+                await _surely(ownership.close)
+
+
+async def _surely(run: Callable[[], T]) -> T:
+    """In a thread, to its end: a lock whose result is lost would be held for as long as the program lives."""
+    results: list[T] = []
+    with anyio.CancelScope(shield=True):
+        results.append(await anyio.to_thread.run_sync(run))
+    return results[0]
 
 
 def _several(option: str, given: Several | None) -> tuple[str, ...] | None:

@@ -17,19 +17,17 @@ T = TypeVar("T")
 
 class _Try(Generic[T]):
     def __init__(self) -> None:
+        self.scope = anyio.CancelScope()
         self.done = anyio.Event()
         self.results: list[T] = []
         self.error: BaseException | None = None
 
 
 class Shared(Generic[T]):
-    """What ``make`` returns. ``shielded``: it creates something, so it is never cut off in the middle.
+    """What ``make`` returns. An error that may pass is told to those who wait; who asks later has it made again."""
 
-    An error that may pass is told once to those who wait; who asks after that has it made again.
-    """
-
-    def __init__(self, tasks: TaskGroup, make: Callable[[], Awaitable[T]], *, shielded: bool = False) -> None:
-        self._tasks, self._make, self._shielded = tasks, make, shielded
+    def __init__(self, tasks: TaskGroup, make: Callable[[], Awaitable[T]]) -> None:
+        self._tasks, self._make = tasks, make
         self._try: _Try[T] | None = None
 
     def start(self) -> None:
@@ -50,20 +48,20 @@ class Shared(Generic[T]):
             self._try = None
         raise mine.error
 
-    async def ended(self) -> None:
-        """It is not under way."""
+    async def stop(self) -> None:
+        """Cancel it if it is under way, and wait for its end."""
         if self._try is not None:
+            self._try.scope.cancel()
             await self._try.done.wait()
 
     async def _run(self, mine: _Try[T]) -> None:
+        mine.error = ProviderError("the pool is closing")
         try:
-            with anyio.CancelScope(shield=self._shielded):
+            with mine.scope:
                 mine.results.append(await self._make())
+                mine.error = None
         except Exception as error:  # noqa: BLE001  whoever asks for the result gets it
             mine.error = only(error)
-        except BaseException:
-            mine.error = ProviderError("the pool is closing")
-            raise
         finally:
             mine.done.set()
 

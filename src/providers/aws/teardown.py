@@ -11,18 +11,17 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
-from typing import Any, TypeVar
+from typing import Any
 
 import anyio
 import anyio.to_thread
 
 from ..errors import ProviderError
-from ..journal import Journal
+from ..journal import Intent, Journal
 from . import network, tags
 from .api import Api
 from .seen import GRACE_S, Sight, change, sights
-
-T = TypeVar("T")
+from .shared import only
 
 FLEET = "fleet"  # the kind of intent that makes machines
 CONFIRM_S = 900.0  # large machines with many devices take minutes from shutting-down to terminated
@@ -39,6 +38,7 @@ class Swept:
     machines: tuple[str, ...] = ()
     templates: tuple[str, ...] = ()
     placement_groups: tuple[str, ...] = ()
+    security_groups: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,36 +85,74 @@ async def sweep(
     Raises:
         ProviderError: it is not confirmed; says what is left.
     """
-    place, now = place_of(api), anyio.current_time()
-    since = dict.fromkeys(known, now)
+    place = place_of(api)
+    written = _Written()
     if journal is not None:
-        written, written_s = await anyio.to_thread.run_sync(_written, journal, pool, place)
-        since = {machine: now - age_s for machine, age_s in written.items()} | since
-        unsure_s = max(unsure_s, written_s)
-    machines = await _end_all(api, pool, since, unsure_s)
-    templates = await _each_removed(api, await templates_of(api, pool), _delete_template)
-    groups = await _each_removed(api, await placement_groups_of(api, pool), _delete_placement_group)
-    await _until_free(lambda: network.remove(api, pool))
-    if journal is not None:
-        await anyio.to_thread.run_sync(journal.settled, pool, place)
-    return Swept(pool, tuple(machines), templates, groups)
+        written = await anyio.to_thread.run_sync(_written, journal, pool, place)
+    now = anyio.current_time()
+    since = {machine: now - age_s for machine, age_s in written.machines.items()} | dict.fromkeys(known, now)
+    machines = await _end_all(api, pool, since, max(unsure_s, written.unsure_s))
+    templates = {*await templates_of(api, pool), *written.names("launch-template")}
+    groups = {*await placement_groups_of(api, pool), *written.names("placement-group")}
+    swept = Swept(
+        pool,
+        tuple(machines),
+        templates=tuple([each for each in sorted(templates) if await _removed(api, _delete_template, each)]),
+        placement_groups=tuple([each for each in sorted(groups) if await _removed(api, _delete_group, each)]),
+        security_groups=tuple(await network.remove(api, pool, known=written.names("security-group"))),
+    )
+    await settle(api, pool, journal)
+    return swept
 
 
-def _written(journal: Journal, pool: str, place: dict[str, str]) -> tuple[dict[str, float], float]:
-    """The machines that the journal knows, with the seconds since they were created, and for how long those of calls
-    without an answer may yet appear.
+async def made_in(api: Api, pool: str, journal: Journal | None) -> set[str]:
+    """The kinds of what the journal says may have been created of the pool in this region."""
+    if journal is None:
+        return set()
+    return {intent.kind for intent in (await anyio.to_thread.run_sync(_written, journal, pool, place_of(api))).intents}
+
+
+async def settle(api: Api, pool: str, journal: Journal | None) -> None:
+    """Nothing of the pool is left in this region.
+
+    Raises:
+        JournalError: it could not be written down.
     """
+    if journal is not None:
+        await anyio.to_thread.run_sync(journal.settled, pool, place_of(api))
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """What the journal knows of a pool in one place."""
+
+    intents: Sequence[Intent] = ()
+    now: float = 0.0
+
+    @property
+    def machines(self) -> dict[str, float]:
+        """With the seconds since they were created."""
+        return {
+            each: self.now - intent.at for intent in self.intents if intent.kind == FLEET for each in intent.ids or ()
+        }
+
+    @property
+    def unsure_s(self) -> float:
+        """For how long machines of a call without an answer may yet appear."""
+        asked = [intent.at for intent in self.intents if intent.kind == FLEET and intent.ids is None]
+        return max((at + GRACE_S - self.now for at in asked), default=0.0)
+
+    def names(self, kind: str) -> list[str]:
+        return [each for intent in self.intents if intent.kind == kind for each in intent.ids or ()]
+
+
+def _written(journal: Journal, pool: str, place: dict[str, str]) -> _Written:
     try:
         record = journal.record(pool)
-    except ProviderError:  # the tags find them all, only later
+    except ProviderError:  # the tags find it all, only later
         record = None
-    ages = {
-        intent: time.time() - intent.at
-        for intent in (record.intents if record is not None else ())
-        if intent.kind == FLEET and dict(intent.place) == place
-    }
-    machines = {machine: age_s for intent, age_s in ages.items() for machine in intent.ids or ()}
-    return machines, max((GRACE_S - age_s for intent, age_s in ages.items() if intent.ids is None), default=0.0)
+    intents = record.intents if record is not None else ()
+    return _Written([intent for intent in intents if dict(intent.place) == place], time.time())
 
 
 async def _end_all(api: Api, pool: str, known: Mapping[str, float], unsure_s: float) -> list[str]:
@@ -146,10 +184,15 @@ class _Ending:
     """Which machines are left. ``known``: those that must have existed, and when they were last known to."""
 
     def __init__(self, known: Mapping[str, float]) -> None:
-        self.ended: set[str] = set()
-        self._at = dict(known)
+        self._at = dict(known)  # when each was last shown
         self._shown: set[str] = set()
-        self._on: set[str] = set(known)  # and not asked to end, as far as EC2 has said
+        self._asked: set[str] = set()  # to end, as EC2 has said itself
+        self._terminated: set[str] = set()
+        self._vanished: set[str] = set()
+
+    @property
+    def ended(self) -> set[str]:
+        return self._terminated | self._vanished
 
     @property
     def left(self) -> set[str]:
@@ -162,31 +205,19 @@ class _Ending:
 
     @property
     def to_end(self) -> list[str]:
-        return sorted(self._on & self.left)
+        return sorted(self.left - self._asked)
 
     def see(self, shown: Sequence[Sight], asked_at: float) -> None:
+        """An answer to the question for all of them."""
         self._shown = {sight.id for sight in shown}
-        for sight in shown:
-            if sight.state == "terminated":
-                self._end(sight)
-            elif sight.id not in self.ended:
-                if sight.id not in self._at and not sight.ends:
-                    self._on.add(sight.id)
-                self._at[sight.id] = asked_at
-        for machine in list(self.left - self._shown):
-            if asked_at - self._at[machine] >= GRACE_S:
-                self.ended.add(machine)
+        self._at |= dict.fromkeys(self._shown, asked_at)
+        self.told(shown)
+        self._vanished = {each for each, at in self._at.items() if asked_at - at >= GRACE_S}
 
-    def told(self, changes: Sequence[Sight]) -> None:
-        for sight in changes:
-            if sight.state == "terminated":
-                self._end(sight)
-            elif sight.ends:
-                self._on.discard(sight.id)
-
-    def _end(self, sight: Sight) -> None:
-        self._at.setdefault(sight.id, 0.0)
-        self.ended.add(sight.id)
+    def told(self, some: Sequence[Sight]) -> None:
+        """What EC2 says of some of them. It does not take an end back: what says so is an older answer."""
+        self._asked |= {sight.id for sight in some if sight.ends}
+        self._terminated |= {sight.id for sight in some if sight.state == "terminated"}
 
 
 async def end(api: Api, machines: Sequence[str]) -> list[Sight]:
@@ -229,23 +260,30 @@ async def instances_of(api: Api, pool: str, *, also: Sequence[str] = ()) -> list
 
 
 async def survey(api: Api) -> list[PoolSeen]:
-    """Every pool of which there is anything in this region, whoever's it is, by name."""
+    """Every pool of which there is anything in this region, whoever's it is, by name.
+
+    Raises:
+        ProviderError
+    """
+    any_pool = [tags.of_any_pool()]
     found: list[tuple[str, str, Any]] = []  # pool, kind, what it is
 
-    async def look(kind: str, read: Awaitable[list[dict[str, Any]]]) -> None:
-        found.extend((tags.told(each).get(tags.POOL, ""), kind, each) for each in await read)
+    async def look(kind: str, operation: str, key: str) -> None:
+        there = await api.pages(operation, key, Filters=any_pool)
+        if kind == "machine":
+            there = [each for some in there for each in some["Instances"] if each["State"]["Name"] != "terminated"]
+        found.extend((tags.told(each).get(tags.POOL, ""), kind, each) for each in there)
 
-    any_pool = tags.of_any_pool()
-    async with anyio.create_task_group() as looks:
-        looks.start_soon(look, "machine", _instances(api, any_pool))
-        looks.start_soon(look, "group", api.pages("describe_security_groups", "SecurityGroups", Filters=[any_pool]))
-        looks.start_soon(
-            look, "template", api.pages("describe_launch_templates", "LaunchTemplates", Filters=[any_pool])
-        )
-        looks.start_soon(look, "place", api.pages("describe_placement_groups", "PlacementGroups", Filters=[any_pool]))
-    alive = [each for each in found if each[1] != "machine" or each[2]["State"]["Name"] != "terminated"]
-    alive.sort(key=lambda each: each[0])
-    return [_pool(api.region, name, list(things)) for name, things in groupby(alive, key=lambda each: each[0])]
+    try:
+        async with anyio.create_task_group() as looks:
+            looks.start_soon(look, "machine", "describe_instances", "Reservations")
+            looks.start_soon(look, "security group", "describe_security_groups", "SecurityGroups")
+            looks.start_soon(look, "template", "describe_launch_templates", "LaunchTemplates")
+            looks.start_soon(look, "placement group", "describe_placement_groups", "PlacementGroups")
+    except ExceptionGroup as group:
+        raise only(group) from None
+    found.sort(key=lambda each: each[:2])
+    return [_pool(api.region, name, list(things)) for name, things in groupby(found, key=lambda each: each[0])]
 
 
 def _pool(region: str, name: str, things: Sequence[tuple[str, str, Any]]) -> PoolSeen:
@@ -258,9 +296,9 @@ def _pool(region: str, name: str, things: Sequence[tuple[str, str, Any]]) -> Poo
         next(filter(None, owners), ""),
         region,
         tuple(_machine(each) for each in of("machine")),
-        tuple(each["GroupId"] for each in of("group")),
+        tuple(each["GroupId"] for each in of("security group")),
         tuple(each["LaunchTemplateName"] for each in of("template")),
-        tuple(each["GroupName"] for each in of("place")),
+        tuple(each["GroupName"] for each in of("placement group")),
     )
 
 
@@ -298,28 +336,12 @@ async def _delete_template(api: Api, name: str) -> None:
     await api.call("delete_launch_template", LaunchTemplateName=name)
 
 
-async def _delete_placement_group(api: Api, name: str) -> None:
+async def _delete_group(api: Api, name: str) -> None:
     await api.call("delete_placement_group", GroupName=name)
 
 
-async def _each_removed(
-    api: Api, names: Sequence[str], remove: Callable[[Api, str], Awaitable[None]]
-) -> tuple[str, ...]:
-    for name in names:
-
-        async def this(name: str = name) -> None:
-            try:
-                await remove(api, name)
-            except ProviderError as error:
-                if not ("NotFound" in error.code or error.code == "InvalidPlacementGroup.Unknown"):
-                    raise
-
-        await _until_free(this)
-    return tuple(names)
-
-
-async def _until_free(remove: Callable[[], Awaitable[T]]) -> T:
-    """What hangs on a machine is in use for a while after its end.
+async def _removed(api: Api, delete: Callable[[Api, str], Awaitable[None]], name: str) -> bool:
+    """False: it was gone. What hangs on a machine is in use for a while after its end.
 
     Raises:
         ProviderError: it still is after `IN_USE_S`.
@@ -327,12 +349,14 @@ async def _until_free(remove: Callable[[], Awaitable[T]]) -> T:
     pauses, last = _pauses(), anyio.current_time() + IN_USE_S
     while True:
         try:
-            return await remove()
+            await delete(api, name)
         except ProviderError as error:
-            if not (error.code == "DependencyViolation" or error.code.endswith(".InUse")):
+            if "NotFound" in error.code or error.code.endswith(".Unknown"):
+                return False
+            if not error.code.endswith(".InUse") or anyio.current_time() > last:
                 raise
-            if anyio.current_time() > last:
-                raise
+        else:
+            return True
         await anyio.sleep(next(pauses))
 
 

@@ -1,0 +1,34 @@
+"""EC2's machines keep the contract that every provider keeps: here machines on paper, in the test cloud."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import anyio
+import pytest
+
+from outrider import AWS
+from outrider.providers import contract
+from outrider.providers.base import Embedding, LaunchRequest, Machine
+from outrider.testing import EC2
+
+REQUEST = LaunchRequest("ssh-ed25519 CLIENT", 2)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("check", contract.CHECKS, ids=lambda check: check.__name__)
+async def test_it_passes_the_contract(check: contract.Check, cloud: EC2, aws: Callable[..., AWS]) -> None:
+    async def alive() -> int:
+        return len(cloud.instances("pending", "running", "stopping", "stopped", "shutting-down"))
+
+    async def kill(machine: Machine) -> None:
+        while cloud.instance(machine.id).state == "pending":
+            await anyio.sleep(0.01)
+        cloud.interrupt(machine.id, notice_s=0)
+
+    await check(
+        contract.Subject(
+            provider=aws(), request=REQUEST, embedding=Embedding("", ""), alive=alive, kill=kill, within_s=20
+        )
+    )
+    assert cloud.left() == []

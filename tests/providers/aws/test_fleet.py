@@ -1,0 +1,354 @@
+"""A pool's machines on EC2, when all is well and when it is not."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import anyio
+import pytest
+
+from outrider import AWS
+from outrider.providers.aws import fleet as fleets
+from outrider.providers.aws import teardown
+from outrider.providers.aws.api import Api
+from outrider.providers.aws.fleet import AWSFleet
+from outrider.providers.base import (
+    AcceleratorRequest,
+    Embedding,
+    LaunchRequest,
+    Machine,
+    MachineEvent,
+    MachineGone,
+    MachineId,
+    MachineReachable,
+)
+from outrider.providers.errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
+from outrider.providers.journal import Journal
+from outrider.testing import EC2, Behaviour
+from outrider.testing import aws_faults as faults
+
+pytestmark = pytest.mark.anyio
+REQUEST = LaunchRequest("ssh-ed25519 CLIENT", 4)
+ONE_TYPE = {"instance_types": ["m7i.large"]}
+ALIVE = ("pending", "running", "stopping", "stopped", "shutting-down")
+WITHIN_S = 20.0
+Provider = Callable[..., AWS]
+
+
+@asynccontextmanager
+async def opened(provider: AWS, pool: str = "pool") -> AsyncIterator[AWSFleet]:
+    """What the body raises comes out alone."""
+    raised: Exception | None = None
+    try:
+        async with provider.open(pool, Embedding("", "")) as fleet:
+            try:
+                with anyio.fail_after(WITHIN_S):
+                    yield fleet
+            except Exception as error:  # noqa: BLE001
+                raised = error
+    except ExceptionGroup as group:
+        raise group.exceptions[0] from None
+    if raised is not None:
+        raise raised
+
+
+async def event(fleet: AWSFleet, kind: type[MachineEvent], machine: MachineId | None = None) -> MachineEvent:
+    async for each in fleet.events():
+        found = each.machine.id if isinstance(each, MachineReachable) else each.id
+        if isinstance(each, kind) and machine in (None, found):
+            return each
+    raise AssertionError("the events ended")
+
+
+async def until(holds: Callable[[], object]) -> None:
+    with anyio.fail_after(WITHIN_S):
+        while not holds():
+            await anyio.sleep(0.01)
+
+
+async def running(cloud: EC2, machines: Sequence[Machine]) -> None:
+    await until(lambda: all(cloud.instance(machine.id).state == "running" for machine in machines))
+
+
+# --- when all is well -------------------------------------------------------------------------------------------------
+
+
+async def test_sixty_four_machines_take_one_call_and_leave_nothing(
+    cloud: EC2, aws: Provider, journal_path: Path
+) -> None:
+    async with opened(aws(tags={"team": "ml"})) as fleet:
+        machines = await fleet.launch(replace(REQUEST, nodes=64, disk_gb=50), 64)
+        assert len({machine.id for machine in machines}) == 64
+        assert cloud.calls["CreateFleet"] == cloud.calls["CreateLaunchTemplate"] == 1
+        for instance in cloud.instances():
+            assert instance.tags["outrider:pool"] == "pool"
+            assert instance.tags["team"] == "ml"
+            assert "@" in instance.tags["outrider:owner"]
+            assert instance.on_shutdown == "terminate"
+            assert instance.metadata_options["HttpTokens"] == "required"
+        (record,) = Journal.open(journal_path).records()
+        (written,) = [intent for intent in record.intents if intent.kind == "fleet"]
+        assert set(written.ids or ()) == {machine.id for machine in machines}
+        kinds = {each.kind for each in cloud.left()}
+        assert {"instance", "volume", "spot request", "launch template", "security group"} <= kinds
+        assert all(each.tags.get("outrider:pool") == "pool" for each in cloud.left())
+    assert cloud.left() == []
+    assert Journal.open(journal_path).records() == []
+
+
+async def test_a_machine_is_what_its_pool_needs_to_know(cloud: EC2, aws: Provider) -> None:
+    async with opened(aws(rebalance=True)) as fleet:
+        (machine,) = await fleet.launch(REQUEST, 1)
+        assert machine.address is None
+        assert machine.host_key.startswith("ssh-ed25519 ")
+        assert machine.rotate_host_key
+        assert machine.notices == ("aws", "aws-rebalance")
+        assert machine.lease == "/run/outrider/lease"
+        told = cloud.instance(machine.id)
+        assert (machine.facts["type"], machine.facts["zone"], machine.facts["market"]) == (
+            told.type,
+            told.zone,
+            told.market,
+        )
+        assert machine.hourly_cost > told.hourly_usd  # and its volume, and its address
+        said = await event(fleet, MachineReachable)
+        assert isinstance(said, MachineReachable)
+        assert said.machine.address is not None
+        told = cloud.instance(machine.id)
+        assert (said.machine.address.host, said.machine.private_address) == (told.public_ip, told.private_ip)
+        assert said.machine.address.user == "ubuntu"
+
+
+async def test_private_machines_have_no_public_address(cloud: EC2, aws: Provider) -> None:
+    async with opened(aws(address="private")) as fleet:
+        (machine,) = await fleet.launch(REQUEST, 1)
+        said = await event(fleet, MachineReachable)
+        assert isinstance(said, MachineReachable)
+        assert said.machine.address is not None
+        told = cloud.instance(machine.id)
+        assert (said.machine.address.host, told.public_ip) == (told.private_ip, None)
+
+
+async def test_launches_of_one_shape_share_a_template(cloud: EC2, aws: Provider) -> None:
+    async with opened(aws()) as fleet:
+        (one,) = await fleet.launch(REQUEST, 1)
+        (two,) = await fleet.launch(REQUEST, 1)
+        assert cloud.calls["CreateLaunchTemplate"] == 1
+        assert one.host_key == two.host_key
+        (other,) = await fleet.launch(replace(REQUEST, disk_gb=99), 1)
+        assert cloud.calls["CreateLaunchTemplate"] == 2
+        assert other.host_key != one.host_key
+
+
+async def test_a_template_that_somebody_deleted_is_made_again(
+    cloud: EC2, aws: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleets, "LAG_S", 0.3)
+    monkeypatch.setattr(fleets, "AGAIN_S", 0.1)
+    async with opened(aws()) as fleet, Api.open(region=cloud.region, endpoint_url=cloud.endpoint_url) as api:
+        await fleet.launch(REQUEST, 1)
+        for name in await teardown.templates_of(api, "pool"):
+            await api.call("delete_launch_template", LaunchTemplateName=name)
+        assert len(await fleet.launch(REQUEST, 1)) == 1
+
+
+async def test_machines_of_several_devices_are_side_by_side_with_efa_on_every_card(cloud: EC2, aws: Provider) -> None:
+    request = replace(REQUEST, nodes=2, accelerator=AcceleratorRequest("A100", 8))
+    async with opened(aws(address="private")) as fleet:
+        one, two = await fleet.launch(request, 2)
+        told = cloud.instance(one.id)
+        assert told.placement_group == "outrider-pool"
+        assert told.efa
+        assert one.facts["efa"] == "4 of 4 interfaces"
+        assert one.facts["zone"] == two.facts["zone"]
+        (third,) = await fleet.launch(request, 1)
+        assert third.facts["zone"] == one.facts["zone"]
+        assert cloud.calls["CreatePlacementGroup"] == 1
+    assert cloud.left() == []
+
+
+# --- no capacity ------------------------------------------------------------------------------------------------------
+
+
+async def test_without_spot_capacity_the_same_launch_takes_on_demand(cloud: EC2, aws: Provider) -> None:
+    cloud.faults.add(faults.NoCapacity(market="spot"))
+    async with opened(aws()) as fleet:
+        machines = await fleet.launch(REQUEST, 4)
+        assert [cloud.instance(machine.id).market for machine in machines] == ["on-demand"] * 4
+        assert all(machine.facts["market"] == "on-demand" for machine in machines)
+    assert cloud.left() == []
+
+
+async def test_what_there_is_is_an_answer_and_the_rest_is_looked_for_elsewhere(cloud: EC2, aws: Provider) -> None:
+    zones = ["us-east-1a", "us-east-1b"]
+    cloud.faults.add(*(faults.NoCapacity(market="spot", zone=zone, machines=1) for zone in zones))
+    async with opened(aws(**ONE_TYPE, zones=zones)) as fleet:
+        first = await fleet.launch(REQUEST, 4)
+        assert {machine.facts["zone"] for machine in first} == {"us-east-1a", "us-east-1b"}
+        assert len(first) == 2
+        rest = await fleet.launch(REQUEST, 2)  # both zones are avoided for spot: no round is lost on them
+        assert [machine.facts["market"] for machine in rest] == ["on-demand"] * 2
+        assert cloud.calls["CreateFleet"] == 2
+
+
+async def test_nothing_at_all_is_worth_another_try(cloud: EC2, aws: Provider) -> None:
+    cloud.faults.add(faults.NoCapacity())
+    async with opened(aws(**ONE_TYPE)) as fleet:
+        asked: list[int] = []
+        for _ in range(2):
+            with pytest.raises(NoCapacity, match=r"m7i\.large") as told:
+                await fleet.launch(REQUEST, 4)
+            assert told.value.retry_after_s is not None
+            asked.append(cloud.calls["CreateFleet"])
+        assert asked[0] >= 2  # spot, then on demand
+        assert asked[1] == asked[0]  # it just failed everywhere: nobody is asked
+    assert cloud.left() == []
+
+
+async def test_a_quota_is_told_by_its_name_and_before_missing_capacity(cloud: EC2, aws: Provider) -> None:
+    cloud.faults.add(faults.NoCapacity(market="spot"), faults.Quota(code="L-1216C47A", vcpus=0))
+    async with opened(aws(**ONE_TYPE)) as fleet:
+        with pytest.raises(QuotaExceeded, match=r"L-1216C47A.*also:"):
+            await fleet.launch(REQUEST, 4)
+
+
+async def test_what_ends_while_it_boots_is_gone(cloud: EC2, aws: Provider) -> None:
+    cloud.faults.add(faults.NoBoot(times=1))
+    async with opened(aws()) as fleet:
+        (machine,) = await fleet.launch(REQUEST, 1)
+        assert await event(fleet, MachineGone) == MachineGone(machine.id, "EC2 failed to start it")
+
+
+async def test_an_interruption_is_told_and_its_place_comes_last_from_now_on(cloud: EC2, aws: Provider) -> None:
+    async with opened(aws(**ONE_TYPE, zones=["us-east-1a", "us-east-1b"])) as fleet:
+        (machine,) = await fleet.launch(replace(REQUEST, allocation="spot"), 1)
+        await running(cloud, [machine])
+        cloud.interrupt(machine.id, notice_s=0)
+        assert await event(fleet, MachineGone) == MachineGone(machine.id, "spot interruption")
+        (other,) = await fleet.launch(replace(REQUEST, allocation="spot"), 1)
+        assert other.facts["zone"] != machine.facts["zone"]
+
+
+# --- a bad connection to EC2 ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("action", ["CreateFleet", "CreateLaunchTemplate", "CreateSecurityGroup", "TerminateInstances"])
+async def test_a_lost_answer_creates_nothing_twice(action: str, cloud: EC2, aws: Provider) -> None:
+    cloud.faults.add(faults.LostAnswer(action))
+    async with opened(aws()) as fleet:
+        machines = await fleet.launch(REQUEST, 3)
+        assert {machine.id for machine in machines} == {instance.id for instance in cloud.instances()}
+        assert len(machines) == 3
+    assert cloud.left() == []
+
+
+async def test_machines_whose_answer_never_came_are_ended(
+    cloud: EC2, aws: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleets, "FLEET_S", 1.0)
+    cloud.faults.add(faults.LostAnswer("CreateFleet", times=None))
+    async with opened(aws()) as fleet:
+        with pytest.raises(ProviderError) as told:
+            await fleet.launch(REQUEST, 3)
+        assert told.value.retry_after_s is not None
+        cloud.faults.clear()
+        mine = await fleet.launch(REQUEST, 2)
+        await until(lambda: len(cloud.instances("terminated")) == 3)
+        assert {each.id for each in cloud.instances("pending", "running")} == {machine.id for machine in mine}
+        monkeypatch.setattr(fleet._seen, "unsure_for", lambda now: 0.0)  # or leaving waits for a minute
+        monkeypatch.setattr(teardown._Written, "unsure_s", 0.0)
+    assert cloud.left() == []
+
+
+async def test_throttling_is_waited_for(cloud: EC2, aws: Provider) -> None:
+    cloud.faults.add(
+        faults.Throttle("DescribeInstances", times=3),
+        faults.Throttle("CreateFleet"),
+        faults.Throttle("TerminateInstances"),
+    )
+    async with opened(aws()) as fleet:
+        (machine,) = await fleet.launch(REQUEST, 1)
+        await event(fleet, MachineReachable)
+        await fleet.terminate([machine.id])
+    assert cloud.left() == []
+
+
+@pytest.mark.parametrize(
+    "behaviour", [Behaviour(boot_s=0.05, stop_s=0.05, stale_s=1.0, wavering=True, types=("m7i.*",))]
+)
+async def test_old_answers_confuse_nobody(behaviour: Behaviour, cloud: EC2, aws: Provider) -> None:
+    async with opened(aws()) as fleet:
+        machines = await fleet.launch(REQUEST, 3)
+        await fleet.terminate([machines[0].id])  # at once: EC2 does not know it everywhere
+        assert cloud.instance(machines[0].id).state == "terminated"
+        seen: list[MachineEvent] = []
+        async for each in fleet.events():
+            seen.append(each)
+            if len(seen) == 2:
+                break
+        assert all(isinstance(each, MachineReachable) for each in seen)
+        cloud.interrupt(machines[1].id, notice_s=0)
+        assert isinstance(await event(fleet, MachineGone), MachineGone)
+    assert cloud.left() == []
+
+
+async def test_what_the_preparation_found_is_told_by_the_launch(cloud: EC2, aws: Provider, journal_path: Path) -> None:
+    cloud.faults.add(faults.Unauthorized("DescribeVpcs"))
+    async with opened(aws()) as fleet:
+        for _ in range(2):
+            with pytest.raises(NotAuthorized, match="ec2:DescribeVpcs"):
+                await fleet.launch(REQUEST, 1)
+    assert Journal.open(journal_path).records() == []
+
+
+async def test_what_cannot_be_is_said(cloud: EC2, aws: Provider) -> None:
+    async with opened(aws()) as fleet:
+        with pytest.raises(BadRequest, match="A10G"):
+            await fleet.launch(replace(REQUEST, accelerator=AcceleratorRequest("A10")), 1)
+
+
+# --- the end ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_launch_that_is_cancelled_leaves_nothing(cloud: EC2, aws: Provider) -> None:
+    cloud.faults.add(faults.Slow("CreateFleet", seconds=0.3))
+    async with opened(aws()) as fleet:
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(fleet.launch, REQUEST, 3)
+                await until(lambda: cloud.calls["CreateFleet"])
+                scope.cancel()
+        assert len(cloud.instances(*ALIVE)) == 3
+        assert len(fleet._seen.machines) == 3  # they are known, though nobody waited
+    assert cloud.left() == []
+
+
+async def test_many_who_terminate_share_their_calls(cloud: EC2, aws: Provider) -> None:
+    async with opened(aws()) as fleet:
+        machines = await fleet.launch(REQUEST, 20)
+        async with anyio.create_task_group() as tasks:
+            for machine in machines:
+                tasks.start_soon(fleet.terminate, [machine.id])
+        assert cloud.instances(*ALIVE) == []
+        assert cloud.calls["TerminateInstances"] <= 3
+
+
+async def test_leaving_that_is_not_confirmed_says_what_is_left_and_can_be_made_good(
+    cloud: EC2, aws: Provider, journal_path: Path
+) -> None:
+    launched: list[MachineId] = []
+    with pytest.raises(NotAuthorized, match=r"i-\w+.*outrider gc --apply.*ec2:TerminateInstances"):
+        async with opened(aws()) as fleet:
+            launched += [machine.id for machine in await fleet.launch(REQUEST, 2)]
+            cloud.faults.add(faults.Unauthorized("TerminateInstances"))
+    assert len(cloud.instances(*ALIVE)) == 2
+    (orphan,) = Journal.open(journal_path).orphans()
+    cloud.faults.clear()
+    async with Api.open(region=cloud.region, endpoint_url=cloud.endpoint_url) as api:
+        swept = await teardown.sweep(api, orphan.pool, journal=Journal.open(journal_path))
+    assert sorted(swept.machines) == sorted(launched)
+    assert cloud.left() == []
+    assert Journal.open(journal_path).records() == []

@@ -1,0 +1,101 @@
+"""What a dead pool left is found by its tag, shown, and ended."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outrider import AWS
+from outrider.providers.aws import fleet as fleets
+from outrider.providers.aws import teardown
+from outrider.providers.aws.api import Api
+from outrider.providers.aws.seen import GRACE_S, Sight, State
+from outrider.providers.base import Embedding, LaunchRequest, MachineId
+from outrider.providers.journal import Journal
+from outrider.testing import EC2
+
+pytestmark = pytest.mark.anyio
+REQUEST = LaunchRequest("ssh-ed25519 CLIENT", 2)
+ALIVE = ("pending", "running", "stopping", "stopped", "shutting-down")
+
+
+@asynccontextmanager
+async def api_of(cloud: EC2) -> AsyncIterator[Api]:
+    async with Api.open(region=cloud.region, endpoint_url=cloud.endpoint_url) as api:
+        yield api
+
+
+async def dead(provider: AWS, pool: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A pool whose client is gone without a word."""
+    with monkeypatch.context() as patched:
+
+        async def nothing(fleet: fleets.AWSFleet) -> None:
+            fleet._closed = True
+
+        patched.setattr(fleets.AWSFleet, "close", nothing)
+        async with provider.open(pool, Embedding("", "")) as fleet:
+            return [machine.id for machine in await fleet.launch(REQUEST, 2)]
+
+
+async def test_a_dead_pool_is_seen_and_swept_and_no_other(
+    cloud: EC2, aws: Callable[..., AWS], monkeypatch: pytest.MonkeyPatch, journal_path: Path
+) -> None:
+    one = await dead(aws(), "one", monkeypatch)
+    two = await dead(aws(), "two", monkeypatch)
+    async with api_of(cloud) as api:
+        pools = {pool.name: pool for pool in await teardown.survey(api)}
+        assert set(pools) == {"one", "two"}
+        assert sorted(machine.id for machine in pools["one"].machines) == sorted(one)
+        assert len(pools["one"].templates) == len(pools["one"].security_groups) == 1
+        assert "@" in pools["one"].owner
+        assert pools["one"].region == cloud.region
+
+        swept = await teardown.sweep(api, "one", journal=Journal.open(journal_path))
+        assert sorted(swept.machines) == sorted(one)
+        assert {instance.id for instance in cloud.instances(*ALIVE)} == set(two)
+        assert {each.tags["outrider:pool"] for each in cloud.left()} == {"two"}
+        assert [orphan.pool for orphan in Journal.open(journal_path).orphans()] == ["two"]
+
+        again = await teardown.sweep(api, "one", journal=None)
+        assert again.templates == ()
+        await teardown.sweep(api, "two", journal=None)
+        assert cloud.left() == []
+        assert await teardown.survey(api) == []
+
+
+async def test_one_that_ec2_does_not_know_keeps_no_other_from_ending(cloud: EC2, aws: Callable[..., AWS]) -> None:
+    async with aws().open("pool", Embedding("", "")) as fleet, api_of(cloud) as api:
+        machines = [machine.id for machine in await fleet.launch(REQUEST, 5)]
+        said = await teardown.end(api, [*machines[:3], "i-0123456789abcdef0", *machines[3:]])
+        assert {sight.id for sight in said} == set(machines)
+
+
+# --- which are left: pure ---------------------------------------------------------------------------------------------
+
+names = st.sampled_from([MachineId("i-1"), MachineId("i-2"), MachineId("i-3")])
+states = st.sampled_from(["pending", "running", "stopped", "shutting-down", "terminated"])
+answers = st.lists(st.tuples(st.floats(0.1, 40), st.dictionaries(names, states), st.sets(names)), max_size=15)
+
+
+@given(st.sets(names), answers)
+def test_a_machine_is_left_until_its_end_is_shown_or_nothing_shows_it(
+    known: set[MachineId], shown: list[tuple[float, dict[MachineId, State], set[MachineId]]]
+) -> None:
+    book = teardown._Ending(dict.fromkeys(known, 0.0))
+    now, last, terminated, ending = 0.0, dict.fromkeys(known, 0.0), set[MachineId](), set[MachineId]()
+    for later_s, answer, told in shown:
+        now += later_s
+        book.see([Sight(machine, state) for machine, state in answer.items()], now)
+        terminated |= {machine for machine, state in answer.items() if state == "terminated"}
+        ending |= {machine for machine, state in answer.items() if state in {"shutting-down", "terminated"}}
+        last |= dict.fromkeys(answer, now)
+        assert book.left == {each for each, at in last.items() if now - at < GRACE_S} - terminated
+        assert set(book.to_end) == book.left - ending
+        assert set(book.hidden) == book.left - answer.keys()
+        book.told([Sight(machine, "shutting-down") for machine in told])
+        ending |= told
