@@ -291,7 +291,7 @@ def _action(failure: Failure) -> str:
 def _unreached(failure: Failure) -> ProviderError:
     region = failure.region
     if failure.endpoint_url:
-        told = f"nothing answers at endpoint_url={failure.endpoint_url}: check it, and that it runs"
+        told = f"nothing answers at endpoint_url={redacted(failure.endpoint_url)}: check it, and that it runs"
         return Refused(told, retry_after_s=AGAIN_S)
     if failure.regions and region not in failure.regions:
         close = " or ".join(get_close_matches(region, failure.regions, n=2))
@@ -315,6 +315,7 @@ def _said(failure: Failure, sentence: str) -> str:
 def redacted(text: str) -> str:
     """Without what may be a credential (AWS repeats the signed request to whom it refuses), and short."""
     text = re.split(r"\s*(?:The Canonical String|Encoded authorization failure)", text)[0]
+    text = re.sub(r"//[^/@\s]+@", "//", text)
     text = re.sub(r"\b(?:AKIA|ASIA)[A-Z0-9]{12,}", "(key)", text)
     text = re.sub(r"[A-Za-z0-9+/=_%-]{100,}|(?<![\w+/=-])[A-Za-z0-9+/]{40}(?![\w+/=-])", "(secret)", text)
     return text if len(text) <= 400 else f"{text[:400]}..."

@@ -177,7 +177,8 @@ def test_an_unknown_region_is_told_with_the_close_ones() -> None:
 
 
 def test_an_endpoint_that_does_not_answer_is_named() -> None:
-    error = translate(failure("EndpointConnectionError", endpoint_url="http://127.0.0.1:1", region="x", regions=("y",)))
+    url = "http://me:password@127.0.0.1:1"
+    error = translate(failure("EndpointConnectionError", endpoint_url=url, region="x", regions=("y",)))
     assert isinstance(error, Refused)
     assert "endpoint_url=http://127.0.0.1:1" in str(error)
 
@@ -245,6 +246,8 @@ def test_the_signed_request_is_not_repeated() -> None:
     assert "secret-token" not in said
 
 
-@given(st.text(max_size=2000), codes)
-def test_messages_are_short(message: str, code: str) -> None:
-    assert len(str(translate(failure(code, message)))) < 900
+@given(st.text(max_size=2000), codes | st.text(max_size=40), st.integers(0, 599))
+def test_every_failure_is_an_error_and_a_short_one(message: str, code: str, status: int) -> None:
+    error = translate(failure(code, message, status=status))
+    assert error.code == code
+    assert 0 < len(str(error)) < 900
