@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from time import monotonic, time
 from typing import Any, Final, Protocol, TypeVar
@@ -15,13 +15,15 @@ import anyio
 from ..base import Architecture, LaunchRequest
 from . import prices
 from .offers import LEAST_VCPUS, SPAN, Catalogue, InstanceType, suitable
+from .shared import only
 
 T = TypeVar("T")
 
 TYPES_S: Final = 600.0  # what types there are, and where, is believed for so long
 SPOT_S: Final = 60.0  # spot prices move a few times a day
 VALUES_IN_A_FILTER: Final = 200
-TYPES_AT_MOST: Final = 120  # of those that would do, the ones that cost least
+CLOCK_AHEAD: Final = timedelta(minutes=10)  # by more than five, nothing that this computer signs is valid
+TYPES_AT_MOST: Final = 100  # of those that would do, the ones that cost least
 # Families by their names' beginnings, each list a chain of pages: chains run side by side.
 ACCELERATED: Final = (("g*",), ("p*", "trn*", "inf*", "dl*", "f*", "vt*"))
 GENERAL: Final = (("m*",), ("c*",), ("r*",), ("x*", "u*"))
@@ -243,7 +245,7 @@ async def _spot(api: Api, names: Sequence[str]) -> dict[tuple[str, str], float]:
             "SpotPriceHistory",
             InstanceTypes=list(names),
             ProductDescriptions=["Linux/UNIX", "Linux/UNIX (Amazon VPC)"],
-            StartTime=datetime.now(UTC),  # the prices that are valid then, and nothing of before
+            StartTime=datetime.now(UTC) - CLOCK_AHEAD,  # the prices that were valid then, and what changed since
         )
         return latest(answers)
 
@@ -276,13 +278,13 @@ def _shortlist(types: Sequence[InstanceType], region: str) -> list[str]:
 
 
 async def _side_by_side(jobs: Iterable[Callable[[], Coroutine[Any, Any, None]]]) -> None:
-    """All of them at once. Of errors the first is raised, as it is."""
+    """All of them at once; of errors, the one that says most is raised."""
     try:
         async with anyio.create_task_group() as tasks:
             for job in jobs:
                 tasks.start_soon(job)
     except ExceptionGroup as group:
-        raise group.exceptions[0] from None
+        raise only(group) from None
 
 
 def _batches(names: Sequence[str]) -> list[Sequence[str]]:

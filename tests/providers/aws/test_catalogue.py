@@ -47,6 +47,7 @@ class EC2:
     endpoint_url: str | None = "http://127.0.0.1:1"  # no price list
     profile: str | None = None
     spot_usd: float = 0.3
+    listed: str = ""
     error: ProviderError | None = None
     asked: list[str] = field(default_factory=list)
     parameters: list[dict[str, Any]] = field(default_factory=list)
@@ -54,7 +55,9 @@ class EC2:
     async def call(
         self, operation: str, /, *, service: Literal["ec2", "pricing"] = "ec2", **parameters: Any
     ) -> dict[str, Any]:
-        raise AssertionError("there are pages for that")
+        assert (operation, service) == ("get_products", "pricing")
+        self.asked.append(operation)
+        return {"PriceList": [self.listed]} if self.listed else {}
 
     async def pages(self, operation: str, key: str, /, **parameters: Any) -> list[dict[str, Any]]:
         self.asked.append(operation)
@@ -241,6 +244,19 @@ async def test_prices_that_do_not_matter_are_not_asked_for(allocation: Any, spot
     ec2 = EC2()
     found = await load(ec2, asking("T4", allocation=allocation))
     assert ("describe_spot_price_history" in ec2.asked, bool(found.on_demand)) == (spot, on_demand)
+
+
+async def test_aws_own_price_list_is_asked_once_for_many_processes(tmp_path: Path) -> None:
+    term = {"priceDimensions": {"x": {"unit": "Hrs", "pricePerUnit": {"USD": "0.5"}}}}
+    what = {"instanceType": "g4dn.xlarge", "regionCode": "us-east-1", "tenancy": "Shared"}
+    ec2 = EC2(
+        endpoint_url=None, listed=json.dumps({"product": {"attributes": what}, "terms": {"OnDemand": {"x": term}}})
+    )
+    assert (await load(ec2, asking("T4"))).on_demand["g4dn.xlarge"] == 0.5
+    assert "get_products" in ec2.asked
+    assert [path.name for path in tmp_path.rglob("*.json")] == ["prices-us-east-1.json"]
+    catalogue._cache.clear()
+    assert (await load(EC2(endpoint_url=None), asking("T4"))).on_demand["g4dn.xlarge"] == 0.5
 
 
 async def test_answers_are_kept_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
