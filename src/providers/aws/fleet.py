@@ -17,7 +17,7 @@ from .errors import Failure, Refused, translate
 from .launch import Answer, Refusal, Shape, Template
 from .poller import Poller
 from .recorded import RecordedApi, is_lost
-from .seen import News, Seen
+from .seen import News, Seen, sights
 from .shared import Shared
 from .templates import Templates
 from .userdata import LEASE
@@ -125,6 +125,40 @@ class AWSFleet:
             self._news = anyio.Event()
             await self._news.wait()
 
+    async def quote(self, request: LaunchRequest) -> float | None:
+        """USD per hour of such a machine, of those that would be asked for first; None: there is none to be had now.
+
+        Raises:
+            ProviderError: nor will there be, or EC2 does not answer.
+        """
+        try:
+            plan = await self._plan(request)
+        except NoCapacity:
+            return None
+        return min(offer.hourly_usd for offer in plan.rounds[0])
+
+    async def adopt(self, known: Sequence[Machine]) -> Sequence[Machine]:
+        """Take over what a dead client left, before the first launch: those of ``known`` that had been reached and
+        still run are this fleet's from now on, and every other machine of the pool is ended.
+
+        Raises:
+            ProviderError: EC2 did not answer; what was left is still there.
+        """
+        reached = {machine.id: machine for machine in known if machine.address is not None}
+        instances = await teardown.instances_of(self._api, self._pool, also=list(reached))
+        left = [sight for sight in sights(instances, self._pool) if not sight.ends]
+        mine = [sight for sight in left if sight.id in reached and sight.state == "running"]
+        for sight in mine:
+            address = reached[sight.id].address
+            assert address is not None, "those without one are not among them"
+            self._seen.created(reached[sight.id], address.user or "", anyio.current_time())
+        self._heard(self._seen.told(mine, anyio.current_time()))
+        others = [sight.id for sight in left if sight not in mine]
+        if others:
+            await teardown.end(self._api, others)
+        self._poller.begun()
+        return [reached[sight.id] for sight in mine]
+
     async def close(self) -> None:
         """End everything of the pool and return when EC2 confirms it.
 
@@ -172,7 +206,7 @@ class AWSFleet:
             request, there, self._avoid, now, instance_types=types, zones=place.subnets.keys(), together=together
         )
         if together:
-            known = [self._offers[machine] for machine in self._seen.machines]
+            known = [self._offers[machine] for machine in self._seen.machines if machine in self._offers]
             rounds = launch.in_one_place(rounds, {(offer.type.name, offer.zone) for offer in known})
         return _Plan(request, place, rounds, together)
 

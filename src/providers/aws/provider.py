@@ -112,6 +112,11 @@ class AWS:
     def local(self) -> bool:
         return False
 
+    @property
+    def outlives(self) -> bool:
+        """Its machines are there for some minutes after their client's death: see `AWSFleet.adopt`."""
+        return True
+
     @asynccontextmanager
     async def open(self, pool: str, embedding: Embedding) -> AsyncIterator[AWSFleet]:  # noqa: ARG002
         """The network is prepared meanwhile; what goes wrong there is told by `launch`.

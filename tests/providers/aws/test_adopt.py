@@ -1,0 +1,88 @@
+"""What a dead client left is taken over: its machines, the pool's means, and nothing that nobody could use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import anyio
+import pytest
+
+from outrider import AWS
+from outrider.providers.aws import fleet as fleets
+from outrider.providers.base import Embedding, LaunchRequest, Machine, MachineReachable
+from outrider.providers.journal import Journal
+from outrider.testing import EC2
+
+pytestmark = pytest.mark.anyio
+REQUEST = LaunchRequest("ssh-ed25519 CLIENT", 2)
+NOWHERE = Embedding("", "")
+
+
+async def left(provider: AWS, monkeypatch: pytest.MonkeyPatch, count: int) -> Sequence[Machine]:
+    """The machines of a pool whose client has died, as they were when it last saw them."""
+    with monkeypatch.context() as patched:
+
+        async def nothing(fleet: fleets.AWSFleet) -> None:
+            fleet._closed = True
+
+        patched.setattr(fleets.AWSFleet, "close", nothing)
+        async with provider.open("train", NOWHERE) as fleet:
+            await fleet.launch(REQUEST, count)
+            reached: list[Machine] = []
+            with anyio.fail_after(30):
+                async for event in fleet.events():
+                    if isinstance(event, MachineReachable):
+                        reached.append(event.machine)
+                    if len(reached) == count:
+                        break
+    return reached
+
+
+async def test_machines_that_run_are_taken_over_and_all_others_end(
+    cloud: EC2, aws: Callable[..., AWS], monkeypatch: pytest.MonkeyPatch, journal_path: Path
+) -> None:
+    first, second, third = await left(aws(), monkeypatch, 3)
+    book = Journal.open(journal_path)
+    cloud.interrupt(second.id, notice_s=0)
+    with book.own("train", "aws", adopt=True):
+        async with aws().open("train", NOWHERE) as fleet:
+            never_heard_of = third
+            with anyio.fail_after(30):
+                while [each.id for each in cloud.instances("running")].count(second.id):
+                    await anyio.sleep(0.01)
+            assert await fleet.adopt([first, second]) == [first]
+            with anyio.fail_after(30):
+                while {each.id for each in cloud.instances("pending", "running")} != {first.id}:
+                    await anyio.sleep(0.01)
+            (new,) = await fleet.launch(REQUEST, 1)  # the pool's group and template are there already
+            assert new.id not in {first.id, second.id, never_heard_of.id}
+            await fleet.terminate([first.id])
+            assert [each.id for each in cloud.instances("pending", "running")] == [new.id]
+    assert cloud.left() == []
+    assert book.records() == []
+
+
+async def test_a_machine_that_was_never_reached_is_ended(
+    cloud: EC2, aws: Callable[..., AWS], monkeypatch: pytest.MonkeyPatch, journal_path: Path
+) -> None:
+    from dataclasses import replace
+
+    (machine,) = await left(aws(), monkeypatch, 1)
+    with Journal.open(journal_path).own("train", "aws", adopt=True):
+        async with aws().open("train", NOWHERE) as fleet:
+            assert await fleet.adopt([replace(machine, address=None)]) == []
+            with anyio.fail_after(30):
+                while cloud.instances("pending", "running"):
+                    await anyio.sleep(0.01)
+    assert cloud.left() == []
+
+
+async def test_a_quote_is_the_price_of_what_would_be_asked_for_first(cloud: EC2, aws: Callable[..., AWS]) -> None:
+    async with aws().open("train", NOWHERE) as fleet:
+        small = await fleet.quote(LaunchRequest("key", 1, vcpus=2, allocation="on-demand"))
+        large = await fleet.quote(LaunchRequest("key", 1, vcpus=16, allocation="on-demand"))
+        assert small is not None
+        assert large is not None
+        assert 0 < small < large
+    assert cloud.left() == []
