@@ -53,8 +53,8 @@ class Api(prices.Api, Protocol):
 async def load(api: Api, request: LaunchRequest, *, instance_types: Collection[str] | None = None) -> Catalogue:
     """What the API's region has that this request can use. ``instance_types``: only these.
 
-    Cached in the process: 10 minutes for types, zones and on-demand prices, 1 minute for spot prices. Cancelling is
-    safe.
+    Cached: 10 minutes for types, zones and on-demand prices, 1 minute for spot prices; of AWS itself in the process.
+    Cancelling is safe.
 
     Raises:
         BadRequest: no type here has what is asked for.
@@ -182,7 +182,8 @@ async def _cached(key: Hashable, seconds: float, find: Callable[[], Awaitable[T]
 
 
 def _place(api: Api) -> Hashable:
-    return api.region, api.endpoint_url, api.profile
+    """Clouds of one's own come and go, and two of them may have had one port: each `Api` has its own answers there."""
+    return api.region, api.profile, None if api.endpoint_url is None else id(api)
 
 
 async def _types(api: Api, request: LaunchRequest, instance_types: Collection[str] | None) -> list[InstanceType]:

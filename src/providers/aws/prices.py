@@ -54,19 +54,19 @@ class Price:
 async def on_demand(api: Api, types: Collection[str], *, now: float, kept: Path | None = None) -> dict[str, float]:
     """What these types cost in the API's region, USD an hour. One that nobody knows the price of is left out.
 
-    Prices that are older than a month are asked for, and remembered in the file ``kept``; not of an endpoint of the
-    user's own, which has none. Where the price list does not answer in 5 s, or is not for this account to read, the
-    old ones do: this never raises for its sake. ``now``: seconds since 1970.
+    Prices that are older than a month are asked for, and remembered in the file ``kept``; those of an endpoint of the
+    user's own are its own, and are not kept. Where the price list does not answer in 5 s, or is not for this account to
+    read, the old ones do: this never raises for its sake. ``now``: seconds since 1970.
     """
+    if api.endpoint_url is not None:
+        kept = None
     known = {name: price for name in types if (price := bundled(name, api.region)) is not None}
-    if api.endpoint_url is None:
-        known |= {name: price for name, price in _read(kept).items() if name in types}
-        old = [name for name in types if name not in known or known[name].at < now - MONTH_S]
-        fresh = await _ask(api, old, now) if old else {}
-        if fresh:
-            _write(kept, _read(kept) | fresh)
-        known |= fresh
-    return {name: price.usd for name, price in known.items()}
+    known |= {name: price for name, price in _read(kept).items() if name in types}
+    old = [name for name in types if name not in known or known[name].at < now - MONTH_S]
+    fresh = await _ask(api, old, now) if old else {}
+    if fresh:
+        _write(kept, _read(kept) | fresh)
+    return {name: price.usd for name, price in (known | fresh).items()}
 
 
 def cache_file(region: str) -> Path:

@@ -17,11 +17,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from outrider.engine.testing.ec2 import prices as cloud_prices
 from outrider.providers.aws import catalogue
+from outrider.providers.aws.api import Api
 from outrider.providers.aws.catalogue import load, parse
 from outrider.providers.aws.offers import Avoid, InstanceType, choose
 from outrider.providers.base import AcceleratorRequest, LaunchRequest
 from outrider.providers.errors import BadRequest, NotAuthorized, ProviderError
+from outrider.testing import EC2
 
 pytestmark = pytest.mark.anyio
 
@@ -40,11 +43,11 @@ def type_(name: str) -> InstanceType:
 
 
 @dataclass
-class EC2:
+class Recorded:
     """Answers as EC2 does: only what the filters let through."""
 
     region: str = "us-east-1"
-    endpoint_url: str | None = "http://127.0.0.1:1"  # no price list
+    endpoint_url: str | None = None
     profile: str | None = None
     spot_usd: float = 0.3
     listed: str = ""
@@ -204,7 +207,7 @@ def test_of_a_history_the_last_price_counts(order: list[int]) -> None:
 
 
 async def test_a_request_for_gpus_gets_them_with_zones_and_prices() -> None:
-    found = await load(EC2(), asking("A10G"))
+    found = await load(Recorded(), asking("A10G"))
     assert found.zones["g5.xlarge"] >= {"us-east-1a", "us-east-1b"}
     assert found.spot["g5.xlarge", "us-east-1a"] == 0.3
     assert found.on_demand["g5.xlarge"] == 1.006
@@ -226,12 +229,12 @@ async def test_a_request_for_gpus_gets_them_with_zones_and_prices() -> None:
     ],
 )
 async def test_the_cheapest_that_does_is_first(request_: LaunchRequest, name: str) -> None:
-    rounds = choose(request_, await load(EC2(), request_), Avoid(), 0.0)
+    rounds = choose(request_, await load(Recorded(), request_), Avoid(), 0.0)
     assert rounds[0][0].type.name == name
 
 
 async def test_only_the_named_types_are_asked_about() -> None:
-    ec2 = EC2()
+    ec2 = Recorded()
     found = await load(ec2, asking(vcpus=2), instance_types=["t3.large", "m5.metal"])
     assert set(found.types) == set(found.zones) == {"t3.large", "m5.metal"}
     assert ec2.asked.count("describe_instance_types") == 1
@@ -241,7 +244,7 @@ async def test_only_the_named_types_are_asked_about() -> None:
     ("allocation", "spot", "on_demand"), [("spot", True, False), ("on-demand", False, True), ("cheapest", True, True)]
 )
 async def test_prices_that_do_not_matter_are_not_asked_for(allocation: Any, spot: bool, on_demand: bool) -> None:
-    ec2 = EC2()
+    ec2 = Recorded()
     found = await load(ec2, asking("T4", allocation=allocation))
     assert ("describe_spot_price_history" in ec2.asked, bool(found.on_demand)) == (spot, on_demand)
 
@@ -249,46 +252,54 @@ async def test_prices_that_do_not_matter_are_not_asked_for(allocation: Any, spot
 async def test_aws_own_price_list_is_asked_once_for_many_processes(tmp_path: Path) -> None:
     term = {"priceDimensions": {"x": {"unit": "Hrs", "pricePerUnit": {"USD": "0.5"}}}}
     what = {"instanceType": "g4dn.xlarge", "regionCode": "us-east-1", "tenancy": "Shared"}
-    ec2 = EC2(
-        endpoint_url=None, listed=json.dumps({"product": {"attributes": what}, "terms": {"OnDemand": {"x": term}}})
-    )
+    ec2 = Recorded(listed=json.dumps({"product": {"attributes": what}, "terms": {"OnDemand": {"x": term}}}))
     assert (await load(ec2, asking("T4"))).on_demand["g4dn.xlarge"] == 0.5
     assert "get_products" in ec2.asked
     assert [path.name for path in tmp_path.rglob("*.json")] == ["prices-us-east-1.json"]
     catalogue._cache.clear()
-    assert (await load(EC2(endpoint_url=None), asking("T4"))).on_demand["g4dn.xlarge"] == 0.5
+    assert (await load(Recorded(), asking("T4"))).on_demand["g4dn.xlarge"] == 0.5
 
 
 async def test_answers_are_kept_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr(catalogue, "monotonic", lambda: now)
-    ec2 = EC2()
+    ec2 = Recorded()
     first = await load(ec2, asking("T4"))
     calls = len(ec2.asked)
-    assert await load(EC2(), asking("T4")) == first
+    assert await load(Recorded(), asking("T4")) == first
     now += catalogue.SPOT_S
-    assert (await load(dearer := EC2(spot_usd=0.4), asking("T4"))).spot["g4dn.xlarge", "us-east-1a"] == 0.4
+    assert (await load(dearer := Recorded(spot_usd=0.4), asking("T4"))).spot["g4dn.xlarge", "us-east-1a"] == 0.4
     assert dearer.asked == ["describe_spot_price_history"]
     now += catalogue.TYPES_S
-    await load(again := EC2(), asking("T4"))
+    await load(again := Recorded(), asking("T4"))
     assert len(again.asked) == calls
 
 
-async def test_another_region_endpoint_or_profile_is_another_catalogue() -> None:
-    await load(EC2(), asking("T4"))
-    for other in (EC2(region="eu-west-1"), EC2(endpoint_url="http://127.0.0.1:2"), EC2(profile="other")):
+async def test_another_region_or_profile_is_another_catalogue() -> None:
+    await load(Recorded(), asking("T4"))
+    for other in (Recorded(region="eu-west-1"), Recorded(profile="other")):
         await load(other, asking("T4"))
         assert other.asked
 
 
+async def test_a_cloud_of_ones_own_is_not_mistaken_for_the_one_before_at_its_address() -> None:
+    first, second = Recorded(endpoint_url="http://127.0.0.1:1"), Recorded(endpoint_url="http://127.0.0.1:1")
+    await load(first, asking("T4"))
+    calls = len(first.asked)
+    await load(first, asking("T4"))
+    assert len(first.asked) == calls
+    await load(second, asking("T4"))
+    assert len(second.asked) == calls
+
+
 async def test_what_went_wrong_is_told_as_it_is_and_not_remembered() -> None:
     with pytest.raises(NotAuthorized, match="the action is not allowed"):
-        await load(EC2(error=NotAuthorized("the action is not allowed")), asking("T4"))
-    assert (await load(EC2(), asking("T4"))).types
+        await load(Recorded(error=NotAuthorized("the action is not allowed")), asking("T4"))
+    assert (await load(Recorded(), asking("T4"))).types
 
 
 async def test_what_the_region_does_not_have_is_said_before_prices_are_looked_up() -> None:
-    ec2 = EC2(region="eu-south-1")
+    ec2 = Recorded(region="eu-south-1")
     with pytest.raises(BadRequest, match=r"AWS has no H200 in eu-south-1: .*; look in .*us-east-2"):
         await load(ec2, asking("H200"))
     assert set(ec2.asked) == {"describe_instance_types"}
@@ -296,7 +307,7 @@ async def test_what_the_region_does_not_have_is_said_before_prices_are_looked_up
 
 @pytest.mark.parametrize("accelerator", ["T4", ""])
 async def test_prices_are_asked_of_no_more_types_than_may_be_chosen(accelerator: str) -> None:
-    ec2 = EC2()
+    ec2 = Recorded()
     await load(ec2, asking(accelerator))
     (asked,) = [each["InstanceTypes"] for each in ec2.parameters if "InstanceTypes" in each]
     assert 1 <= len(asked) <= catalogue.TYPES_AT_MOST
@@ -307,11 +318,28 @@ async def test_prices_are_asked_of_no_more_types_than_may_be_chosen(accelerator:
     [(asking(), 16), (asking(vcpus=8), 64), (asking(memory_gb=64), 64), (asking(vcpus=2, max_hourly_cost=30), 896)],
 )
 async def test_types_that_are_too_large_are_not_even_read(request_: LaunchRequest, largest: int) -> None:
-    found = await load(EC2(), request_)
+    found = await load(Recorded(), request_)
     assert max(each.vcpus for each in found.types.values()) == largest
     assert max(offer.type.vcpus for offers in choose(request_, found, Avoid(), 0.0) for offer in offers) <= largest
 
 
 async def test_who_asks_for_more_than_there_is_hears_of_the_most_there_is() -> None:
     with pytest.raises(BadRequest, match="has 896 vCPUs, not 1000"):
-        await load(EC2(), asking(vcpus=1000))
+        await load(Recorded(), asking(vcpus=1000))
+
+
+# --- the test cloud ---------------------------------------------------------------------------------------------------
+
+
+async def test_what_is_offered_can_be_launched_at_that_price(cloud: EC2) -> None:
+    request = asking("A10G", allocation="cheapest")
+    async with Api.open(region=cloud.region, endpoint_url=cloud.endpoint_url) as api:
+        found = await load(api, request)
+    behaviour = cloud.behaviour
+    rounds = choose(request, found, Avoid(), 0.0)
+    assert {offer.market for offers in rounds for offer in offers} == {"spot", "on-demand"}
+    for offer in (offer for offers in rounds for offer in offers):
+        if offer.market == "spot":
+            assert offer.hourly_usd == cloud_prices.spot(behaviour, cloud.region, offer.zone, offer.type.name)
+        else:
+            assert offer.hourly_usd == cloud_prices.on_demand(behaviour, cloud.region, offer.type.name)

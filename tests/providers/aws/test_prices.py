@@ -165,12 +165,13 @@ async def test_a_price_list_that_does_not_answer_is_not_waited_for(monkeypatch: 
     assert "m7i.large" in await on_demand(PriceList(hangs=True), ["m7i.large"], now=NOW)
 
 
-async def test_an_endpoint_of_ones_own_is_neither_asked_nor_remembered(tmp_path: Path) -> None:
-    api = PriceList([[product("m7i.large", "0.2")]], endpoint_url="http://127.0.0.1:5000")
-    kept = tmp_path / "prices.json"
-    assert (await on_demand(api, ["m7i.large"], now=NOW, kept=kept))["m7i.large"] != 0.2
-    assert not api.asked
+async def test_the_prices_of_an_endpoint_of_ones_own_are_not_remembered_as_awss(tmp_path: Path) -> None:
+    kept, types = tmp_path / "prices.json", ["m7i.large"]
+    own = PriceList([[product("m7i.large", "0.2")]], endpoint_url="http://127.0.0.1:5000")
+    assert await on_demand(own, types, now=NOW, kept=kept) == {"m7i.large": 0.2}
     assert not kept.exists()
+    await on_demand(PriceList([[product("m7i.large", "0.3")]]), types, now=NOW, kept=kept)
+    assert await on_demand(own, types, now=NOW, kept=kept) == {"m7i.large": 0.2}
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"m7i.large": 3}', '{"m7i.large": ["a", "b"]}', "\x00\xff"])
