@@ -7,20 +7,23 @@ import json
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
 import anyio
 import pytest
+import trio.testing
 from aiohttp import web
 
 from outrider.providers.aws import api as api_module
 from outrider.providers.aws.api import Api, Credentials, choose_region
-from outrider.providers.aws.errors import Refused
+from outrider.providers.aws.bucket import Bucket
+from outrider.providers.aws.errors import Failure, Refused
 from outrider.providers.errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
 
 pytestmark = pytest.mark.anyio
@@ -256,20 +259,41 @@ async def test_a_call_ends_at_its_deadline(cloud: Cloud, api: Api, hangs: Answer
     assert caught.value.code == "TimedOut"
 
 
-async def test_the_deadline_tells_what_kept_it_waiting(cloud: Cloud) -> None:
-    cloud.will(ok(), fails("RequestLimitExceeded", status=503))
-    async with opened(cloud.url, luck=lambda: 0.99) as api:
-        await api.call("describe_vpcs")
-        with anyio.fail_after(5), pytest.raises(Refused, match="too often") as caught:
-            await api.call("describe_vpcs", timeout_s=0.8)
+class Throttled(Api):
+    """Whose every try is refused for its pace, at once."""
+
+    def __init__(self, luck: float) -> None:
+        self.tried_at: list[float] = []
+        options: Any = {"endpoint_url": None, "profile": None, "credentials": CREDENTIALS}
+        super().__init__("us-east-1", None, AsyncExitStack(), luck=lambda: luck, **options)
+
+    async def _try(self, call: api_module._Call) -> Failure:
+        await self._take_turn(call)
+        self.tried_at.append(anyio.current_time())
+        call.tries, call.action = call.tries + 1, "DescribeVpcs"
+        call.failure = self._failure(call, "RequestLimitExceeded", status=503)
+        return call.failure
+
+
+@pytest.mark.parametrize("anyio_backend", [("trio", {"clock": trio.testing.MockClock(autojump_threshold=0)})])
+@pytest.mark.parametrize("luck", [0.0, 0.5, 0.99])
+async def test_a_throttled_call_is_tried_until_its_deadline(luck: float) -> None:
+    api, started = Throttled(luck), anyio.current_time()
+    with pytest.raises(Refused, match="too often") as caught:
+        await api.call("describe_vpcs", timeout_s=30)
     assert caught.value.code == "RequestLimitExceeded"
+    assert anyio.current_time() - started == pytest.approx(30)
+    pauses = [b - a for a, b in pairwise(api.tried_at)]
+    assert all(pause >= 0.05 - 1e-9 for pause in pauses)  # as slow as EC2 fills its bucket, though luck says at once
+    assert max(pauses) <= 10
+    assert 4 <= len(pauses) <= 600
 
 
 async def test_an_unanswered_try_is_told_whatever_was_before_it(cloud: Cloud, api: Api, hangs: Answer) -> None:
     cloud.will(ok(), fails("RequestLimitExceeded", status=503), hangs)
     await api.call("describe_vpcs")
     with pytest.raises(Refused, match="whether it was done is not known") as caught:
-        await api.call("create_vpc", CidrBlock="10.0.0.0/16", timeout_s=0.8)
+        await api.call("create_vpc", CidrBlock="10.0.0.0/16", timeout_s=2)
     assert caught.value.code == "TimedOut"
 
 
@@ -301,16 +325,14 @@ async def test_many_tasks_share_it(cloud: Cloud, api: Api) -> None:
 
 
 async def test_who_gives_up_waiting_gives_the_token_back(cloud: Cloud, api: Api) -> None:
-    """RunInstances: five at once, then two a second. The sixth, cancelled, costs the seventh nothing."""
     cloud.will(ok("<instancesSet/>"))
-    for _ in range(5):
-        await api.call("run_instances", MinCount=1, MaxCount=1)
-    for _ in range(20):
+    slow = api._buckets["RunInstances"] = Bucket(1, 0.01)
+    await api.call("run_instances", MinCount=1, MaxCount=1)
+    for _ in range(3):
         with pytest.raises(Refused):
-            await api.call("run_instances", MinCount=1, MaxCount=1, timeout_s=0.01)
-    with anyio.fail_after(5):
-        await api.call("run_instances", MinCount=1, MaxCount=1)
-    assert len(cloud.calls) == 6
+            await api.call("run_instances", MinCount=1, MaxCount=1, timeout_s=0.1)
+    assert len(cloud.calls) == 1
+    assert slow.take(anyio.current_time()) <= 100
 
 
 async def test_pages_are_read_to_the_last(cloud: Cloud, api: Api) -> None:
