@@ -47,7 +47,7 @@ from .site import attached
 from .stewards import Stewards
 from .streams import Source, Values
 from .translate import pickling_error, provider_error
-from .wanted import is_free
+from .wanted import is_free, outlives
 from .wire import values
 from .wire.messages import RunFlag, Value
 
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from ..actors.kernel import Ref
     from .budget import Cost
     from .calls import Call, StreamCall
+    from .estate import Estate
     from .image.bootstrap import Phase, Prepared
     from .image.spec import Image
     from .plugins.base import Plugin
@@ -80,6 +81,7 @@ class Settings:
     """What `Pool` was given, checked."""
 
     name: str | None
+    attach: bool  # to what a dead client has left under that name
     specs: tuple[Spec, ...]
     provider: Provider  # the specs', or the choice among several
     nodes: Nodes
@@ -112,7 +114,8 @@ class Core:
         self.handles: Mapping[str, Any] = {}  # by plugin
         self.wiring: Wiring | None = None  # in between, towards machines of this computer
         self.plugins: tuple[Plugin, ...] = ()  # around all others, of what is submitted from now on
-        self.id = settings.name or secrets.token_hex(4)
+        self.id = secrets.token_hex(4)
+        self.name = settings.name or self.id
         self._meter = meter.Meter(settings.max_cost, settings.max_lifetime_s, observer)
         self._loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[None] = self._loop.create_future()
@@ -152,22 +155,23 @@ class Core:
             async with AsyncExitStack() as stack:
                 unwatch = await stack.enter_async_context(self._meter.watched())
                 stack.callback(self._meter.close)
-                opened = await stack.enter_async_context(settings.provider.open(self.id, EMBEDDING))
-                fleet = self._meter.around(opened)
+                estate = self._estate(stack)
+                opened = await stack.enter_async_context(settings.provider.open(self.name, EMBEDDING))
+                fleet = self._meter.around(await self._kept(opened, estate))
                 self.observer.open()
                 name, nodes = settings.provider.name, settings.nodes
-                self.observer("pool_starting", pool=self.id, provider=name, wanted=nodes.desired, least=nodes.min)
+                self.observer("pool_starting", pool=self.name, provider=name, wanted=nodes.desired, least=nodes.min)
                 from .remote.connection import Connector, Terms
                 from .remote.ssh import new_key
                 from .remote.views import Views
                 from .remote.witness import anybody
 
-                key = new_key()
+                key = new_key() if estate is None else estate.key
                 plugins = merged(settings.plugins, ())
                 stewards = Stewards(self.id, plugins, lambda: self._reach)
                 terms = Terms(
                     pool=self.id,
-                    views=Views(self.id, settings.worker.concurrency),
+                    views=Views(self.name, settings.worker.concurrency),
                     key=key,
                     setup=self._setup(),
                     wanted=lambda machine: self._wanted(opened, machine),
@@ -178,6 +182,9 @@ class Core:
                     printed=self.observer.printed,
                     stewards=stewards,
                     wiring=lambda: self.wiring,
+                    turn="" if estate is None else estate.turn,
+                    pinned=_launched_with if estate is None else estate.pinned,
+                    rotated=None if estate is None else estate.rotated,
                 )
                 self._connector = connector = Connector(terms)
                 stack.push_async_callback(connector.close)
@@ -213,6 +220,31 @@ class Core:
         finally:
             self._ref = None
             self.observer("pool_closed")
+
+    def _estate(self, stack: AsyncExitStack) -> Estate | None:
+        """None: the machines end with this program, and nobody can take them over.
+
+        Raises:
+            SpecError, ProviderError
+        """
+        settings = self.settings
+        if not outlives(settings.provider):
+            return None
+        from ..providers.journal import Journal
+        from .estate import Estate
+
+        begin = Estate.inherit if settings.attach else Estate.begin
+        estate = begin(Journal.open(), self.name, settings.provider.name)
+        stack.push_async_callback(estate.close)
+        self.id = estate.pool
+        return estate
+
+    async def _kept(self, fleet: Fleet, estate: Estate | None) -> Fleet:
+        if estate is None:
+            return fleet
+        from .estate import Kept
+
+        return await Kept.inherit(fleet, estate) if self.settings.attach else Kept(fleet, estate)
 
     @property
     def cost(self) -> Cost:
@@ -482,6 +514,11 @@ class Core:
             for shared in payload.shared:
                 shared.released()
             payload.shared = ()
+
+
+def _launched_with(_: Machine) -> tuple[str, ...]:
+    """No host key but the one that the machine was launched with."""
+    return ()
 
 
 async def _nothing_to_prepare() -> Never:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from os import PathLike
 from types import TracebackType
@@ -120,6 +121,7 @@ class Pool:
         self._console: Console = console
         self._settings = Settings(
             name=None if name is None else spec.pool_name(name),
+            attach=False,
             specs=asked,
             provider=source,
             nodes=Nodes.of(nodes),
@@ -143,6 +145,23 @@ class Pool:
         self._core: Core | None = None
         self._ended = False
         self._sync: Any = None
+
+    @classmethod
+    def attach(cls, name: str, /, *, provider: Provider, **options: Any) -> Pool:
+        """The pool ``name``, taken over from a client on this computer that died: ``async with Pool.attach(...)``.
+
+        Machines that it left, and that have not ended with their lease, are this pool's nodes in place of new ones;
+        what ran on them is ended. Those that cannot be taken over, or are too many, are terminated; missing ones are
+        launched. ``options``: as of `Pool`; give the same as for the pool that is taken over.
+
+        Raises:
+            SpecError: ``provider``'s machines end with their client. Entering raises it when no such pool was left, or
+                its owner lives.
+        """
+        wanted.check_outlives(provider)
+        pool = cls(name=name, provider=provider, **options)
+        pool._settings = replace(pool._settings, attach=True)
+        return pool
 
     # --- opening and closing --------------------------------------------------------------------------------------
 

@@ -145,6 +145,21 @@ def max_cost(value: object, provider: Provider) -> float:
     return amount("max_cost", value, "USD")
 
 
+def outlives(provider: Provider) -> bool:
+    """Its machines outlive their client, so that another one may take them over."""
+    return bool(getattr(provider, "outlives", False))
+
+
+def check_outlives(provider: object) -> None:
+    """
+    Raises:
+        SpecError: there is nothing to attach to.
+    """
+    _check_provider(provider)
+    if isinstance(provider, Provider) and not outlives(provider):
+        refuse(f"Machines of {provider.name} end with their client: there is nothing to attach to.")
+
+
 def is_free(provider: Provider) -> bool:
     """Its machines cost nothing that one could count; a provider that says nothing has prices."""
     return bool(getattr(provider, "free", False))

@@ -75,7 +75,7 @@ def found(state: Path, made: Path) -> list[str]:
     for name in records:
         with book.own(name, "fake", adopt=True):
             book.settled(name)
-    if book.records() or list(book.pools.iterdir()):
+    if book.records() or any(book.pools.iterdir()):
         wrong.append("something is left after the pool is settled")
     return wrong
 

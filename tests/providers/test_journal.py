@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.providers import journal, owners
+from outrider.providers import owners
 from outrider.providers.errors import BadRequest, ProviderError
 from outrider.providers.journal import Journal, JournalError, PoolOwned
 
@@ -138,7 +138,7 @@ def test_an_owner_on_another_computer_may_be_alive(book: Journal, monkeypatch: p
     abandon(book)
     monkeypatch.setattr(owners, "_boot", lambda: "another boot")
     assert [each.standing for each in book.records()] == ["dead"]  # this computer, after a reboot
-    monkeypatch.setattr(owners.socket, "gethostname", lambda: "another-computer")
+    monkeypatch.setattr("socket.gethostname", lambda: "another-computer")
     assert [each.standing for each in book.records()] == ["elsewhere"]
     assert book.orphans() == []
 
@@ -238,7 +238,7 @@ def test_a_full_disk_refuses_before_anything_is_created(book: Journal, monkeypat
         with pytest.raises(JournalError, match="No space left"):
             book.intend("p", "instances", "t1", EAST)
         monkeypatch.undo()
-        monkeypatch.setattr(owners.os, "fsync", full)
+        monkeypatch.setattr("os.fsync", full)
         with pytest.raises(JournalError, match="make room there"):
             book.own("other", "aws", EAST)
         monkeypatch.undo()
@@ -354,7 +354,7 @@ def test_settling_waits_for_the_word(book: Journal, monkeypatch: pytest.MonkeyPa
     """JOURNAL-3: closing alone forgets nothing, however full the disk is then."""
     owned = book.own("p", "aws", EAST)
     book.intend("p", "instances", "t1", EAST)
-    monkeypatch.setattr(journal.sqlite3, "connect", lambda *_, **__: (_ for _ in ()).throw(OSError(28, "full")))
+    monkeypatch.setattr(sqlite3, "connect", lambda *_, **__: (_ for _ in ()).throw(OSError(28, "full")))
     owned.close()
     monkeypatch.undo()
     assert [each.pool for each in book.orphans()] == ["p"]

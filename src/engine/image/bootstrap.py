@@ -55,7 +55,7 @@ async def bootstrap(
     *,
     pool: str,
     machine: str,
-    node: int,
+    node: int | str,
     address: str | None,
     lease_s: float,
     lease_file: str = "",
@@ -90,7 +90,9 @@ class _Bootstrap:
         self._lines: list[str] = []  # the present phase's
         self._deadline = time.monotonic() + prepared.image.bootstrap_timeout
 
-    async def run(self, machine: str, node: int, address: str | None, lease_s: float, lease_file: str) -> Bootstrapped:
+    async def run(
+        self, machine: str, node: int | str, address: str | None, lease_s: float, lease_file: str
+    ) -> Bootstrapped:
         prepared = self._prepared
         runtime = f"runtime/{prepared.runtime.digest}"
         with self._during("probe"):

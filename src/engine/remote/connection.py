@@ -66,6 +66,9 @@ class Terms:
     printed: Callable[[NodeId, Order | None, wire.Output], None]
     stewards: Stewards
     wiring: Callable[[], ssh.Wiring | None] = lambda: None
+    turn: str = ""  # which of the pool's clients this is, where one took it over from another
+    pinned: Callable[[Machine], tuple[str, ...]] = lambda _: ()  # keys that its host may show, where it was replaced
+    rotated: Callable[[Machine, tuple[str, ...]], Awaitable[None]] | None = None  # told of them before they are in use
 
 
 class Connector:
@@ -167,7 +170,7 @@ class NodeConnection:
         )
         self._ssh: ssh.Connected | None = None
         self._executor: Bootstrapped | None = None
-        self._host_keys: tuple[str, ...] = ()  # pinned in place of the machine's, from when it was replaced
+        self._host_keys = terms.pinned(machine)  # in place of the machine's, from when it was replaced
         self._bridges = asyncio.Semaphore(BRIDGES)
         self._bridged: bool | None = None  # the host's SSH server does not forward sockets; None: not tried yet
         self._nudge: asyncio.Task[object] | None = None
@@ -371,8 +374,14 @@ class NodeConnection:
         async with asyncio.timeout(ROTATE_S):
             if not self._host_keys:
                 self._host_keys = (await hostkeys.make(shell, machine), machine.host_key)
+            await self._tell_host_keys()
             await hostkeys.place(shell, machine)
         self._host_keys = self._host_keys[:1]
+        await self._tell_host_keys()
+
+    async def _tell_host_keys(self) -> None:
+        if self._terms.rotated is not None:
+            await self._terms.rotated(self._machine, self._host_keys)
 
     async def _bootstrapped(self, connection: asyncssh.SSHClientConnection) -> Bootstrapped:
         """
@@ -388,7 +397,7 @@ class NodeConnection:
                 await terms.image(),
                 pool=terms.pool,
                 machine=machine.id.rpartition("/")[2],
-                node=self._node,
+                node=f"{terms.turn}{self._node}",
                 address=machine.private_address or None,
                 lease_s=terms.lease_s,
                 lease_file=machine.lease,

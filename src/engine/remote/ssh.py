@@ -49,9 +49,22 @@ class Connected:
             hop.abort()
 
 
-def new_key() -> asyncssh.SSHKey:
-    """A pool's own key pair; never stored."""
+PoolKey = asyncssh.SSHKey
+
+
+def new_key() -> PoolKey:
+    """A pool's own key pair; stored only where its machines outlive their client: see `engine.estate`."""
     return asyncssh.generate_private_key("ssh-ed25519")
+
+
+def private_text(key: PoolKey) -> str:
+    """For a file that nobody else may read."""
+    return key.export_private_key().decode()
+
+
+def kept_key(text: str) -> PoolKey:
+    """Of such a file."""
+    return asyncssh.import_private_key(text)
 
 
 async def connect(

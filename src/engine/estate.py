@@ -1,0 +1,235 @@
+"""What a pool leaves to whoever takes it over when its client has died: its key, and its machines with their host keys.
+
+It lies in the journal, mode 0600, and goes with the pool. ESTATE-1: a host key is written down before it is in use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Protocol, Self, runtime_checkable
+
+from ..providers.base import (
+    Address,
+    Fleet,
+    LaunchRequest,
+    Machine,
+    MachineEvent,
+    MachineGone,
+    MachineId,
+    MachineReachable,
+)
+from ..providers.errors import ProviderError
+from ..providers.journal import Journal, Ownership, PoolOwned
+from .errors import SpecError
+from .remote.ssh import PoolKey, kept_key, new_key, private_text
+
+KEY, REST = "client_key", "estate"  # under which names they are kept
+NOT_KEPT = ("login", "witnesses")  # no cloud's machine has any
+
+
+@runtime_checkable
+class Adopting(Protocol):
+    """A fleet whose machines outlive their client, and that takes over those of a dead one's."""
+
+    async def adopt(self, known: Sequence[Machine]) -> Sequence[Machine]:
+        """Before the first launch: those of ``known`` that still exist are this fleet's from now on; all else that
+        the pool has is ended.
+
+        Raises:
+            ProviderError
+        """
+        ...
+
+
+class Estate:
+    """One pool's. ``pool``: the name by which its nodes know it; ``turn``: which of its clients this is."""
+
+    def __init__(self, ownership: Ownership, pool: str, key: PoolKey, turn: str) -> None:
+        self.pool, self.key, self.turn = pool, key, turn
+        self.machines: dict[MachineId, Machine] = {}
+        self._ownership = ownership
+        self._host_keys: dict[MachineId, tuple[str, ...]] = {}
+        self._saving = asyncio.Lock()
+        self._changed = False
+        self._later: asyncio.Task[None] | None = None
+
+    @classmethod
+    def begin(cls, journal: Journal, name: str, provider: str) -> Self:
+        """A new pool's.
+
+        Raises:
+            PoolOwned: the name is somebody's.
+            JournalError
+        """
+        estate = cls(journal.own(name, provider), secrets.token_hex(4), new_key(), "")
+        try:
+            estate._ownership.keep(KEY, private_text(estate.key))
+        except BaseException:
+            estate._ownership.close()
+            raise
+        return estate
+
+    @classmethod
+    def inherit(cls, journal: Journal, name: str, provider: str) -> Self:
+        """A dead client's.
+
+        Raises:
+            SpecError: there is none, or not for us; says whose it is.
+            JournalError
+        """
+        record = journal.record(name)
+        if record is None:
+            others = ", ".join(each.pool for each in journal.orphans()) or "none"
+            raise SpecError(
+                f"There is no pool {name!r} to attach to in {journal.root}; left by dead clients: {others}."
+            )
+        if record.standing == "elsewhere":
+            raise SpecError(f"The pool {name!r} is of {record.owner}, which may be alive: attach to it there.")
+        if record.provider != provider:
+            raise SpecError(
+                f"The pool {name!r} has machines of {record.provider or 'nobody known'}, not of {provider}."
+            )
+        try:
+            ownership = journal.own(name, provider, adopt=True)
+        except PoolOwned as error:
+            raise SpecError(f"The pool {name!r} has a living owner: {error.owner or 'unknown'}.") from error
+        try:
+            return cls._read(ownership, name)
+        except BaseException:
+            ownership.close()
+            raise
+
+    @classmethod
+    def _read(cls, ownership: Ownership, name: str) -> Self:
+        key, text = ownership.kept(KEY), ownership.kept(REST)
+        if key is None or text is None:
+            raise SpecError(f"The pool {name!r} was left before it had machines: remove it with `outrider gc --apply`.")
+        written = json.loads(text)
+        estate = cls(ownership, written["pool"], kept_key(key), secrets.token_hex(2))
+        for each in written["machines"]:
+            machine = _machine(each["machine"])
+            estate.machines[machine.id] = machine
+            estate._host_keys[machine.id] = tuple(each["host_keys"])
+        return estate
+
+    async def close(self) -> None:
+        """When the fleet is closed: with a pool that it has settled, all of this goes."""
+        if self._later is not None:
+            await self._later
+        self._ownership.close()
+
+    def pinned(self, machine: Machine) -> tuple[str, ...]:
+        """Which keys its host may show, in place of the one it was launched with; none: that one."""
+        return self._host_keys.get(machine.id, ())
+
+    async def rotated(self, machine: Machine, keys: tuple[str, ...]) -> None:
+        self._host_keys[machine.id] = keys
+        self._changed = True
+        await self._save()
+
+    def has(self, *machines: Machine) -> None:
+        """Written soon: until then they would only be ended, and not be taken over."""
+        self.machines.update({machine.id: machine for machine in machines})
+        self._save_later()
+
+    def lost(self, *machines: MachineId) -> None:
+        for machine in machines:
+            self.machines.pop(machine, None)
+            self._host_keys.pop(machine, None)
+        self._save_later()
+
+    def _save_later(self) -> None:
+        self._changed = True
+        if self._later is None or self._later.done():
+            self._later = asyncio.create_task(self._save(), name="outrider-estate")
+
+    async def _save(self) -> None:
+        """What changes while it is written is written by whoever comes next, once for all. Where it cannot be, the
+        pool goes on: a machine that nobody can take over is ended by its lease.
+        """
+        async with self._saving:
+            while self._changed:
+                self._changed = False
+                with suppress(ProviderError):
+                    await asyncio.to_thread(self._ownership.keep, REST, self._text())
+
+    def _text(self) -> str:
+        machines = [
+            {"machine": _plain(machine), "host_keys": self.pinned(machine)} for machine in self.machines.values()
+        ]
+        return json.dumps({"pool": self.pool, "machines": machines})
+
+
+@dataclass(slots=True)
+class Kept:
+    """Implements `providers.base.Fleet`: another one, whose machines are in the estate; ``heirs`` come first."""
+
+    fleet: Fleet
+    estate: Estate
+    heirs: list[Machine] = field(default_factory=list)
+
+    @classmethod
+    async def inherit(cls, fleet: Fleet, estate: Estate) -> Kept:
+        """With the machines that a dead client left.
+
+        Raises:
+            ProviderError
+        """
+        assert isinstance(fleet, Adopting), "what outlives its client can be adopted"
+        known = list(estate.machines.values())
+        heirs = list(await fleet.adopt(known))
+        estate.lost(*(estate.machines.keys() - {machine.id for machine in heirs}))
+        return cls(fleet, estate, heirs)
+
+    async def launch(self, request: LaunchRequest, count: int) -> Sequence[Machine]:
+        heirs, self.heirs = self.heirs, []
+        taken, surplus = heirs[:count], heirs[count:]
+        if surplus:
+            await self.terminate([machine.id for machine in surplus])
+        if len(taken) == count:
+            return taken
+        try:
+            machines = await self.fleet.launch(request, count - len(taken))
+        except ProviderError:
+            if not taken:
+                raise
+            return taken
+        self.estate.has(*machines)
+        return [*taken, *machines]
+
+    async def terminate(self, ids: Sequence[MachineId]) -> None:
+        await self.fleet.terminate(ids)
+        self.estate.lost(*ids)
+
+    def unusable(self, machine: MachineId, cause: str, *, for_good: bool = True) -> None:
+        self.fleet.unusable(machine, cause, for_good=for_good)
+
+    async def events(self) -> AsyncGenerator[MachineEvent, None]:
+        async for event in self.fleet.events():
+            match event:
+                case MachineReachable(machine):
+                    self.estate.has(machine)
+                case MachineGone(gone):
+                    self.estate.lost(gone)
+                case _:
+                    pass
+            yield event
+
+
+def _plain(machine: Machine) -> dict[str, Any]:
+    said = asdict(replace(machine, facts=dict(machine.facts)))
+    return {name: value for name, value in said.items() if name not in NOT_KEPT}
+
+
+def _machine(written: Mapping[str, Any]) -> Machine:
+    known = {each.name for each in fields(Machine)}
+    said = {name: value for name, value in written.items() if name in known}
+    address = said.get("address")
+    said["address"] = None if address is None else Address(**address)
+    said["notices"] = tuple(said.get("notices", ()))
+    return Machine(**said)

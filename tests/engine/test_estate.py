@@ -1,0 +1,202 @@
+"""What a client keeps for whoever takes its pool over, and what that one makes of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from outrider import SSH, Local, Pool, SpecError
+from outrider.engine import estate as estates
+from outrider.engine.estate import Estate, Kept
+from outrider.providers import owners
+from outrider.providers.base import Address, Embedding, LaunchRequest, Machine, MachineGone, MachineId, MachineReachable
+from outrider.providers.errors import NoCapacity
+from outrider.providers.fake import Fake, FakeFleet, Script
+from outrider.providers.journal import Journal
+
+pytestmark = pytest.mark.anyio
+EAST = {"region": "us-east-1"}
+REQUEST = LaunchRequest("key", 2)
+MACHINE = Machine(
+    MachineId("i-1"),
+    Address("10.0.0.1", 22, user="ubuntu"),
+    "ssh-ed25519 FIRST",
+    private_address="10.0.0.1",
+    rotate_host_key=True,
+    notices=("aws",),
+    lease="/run/outrider/lease",
+    hourly_cost=0.5,
+    facts={"zone": "a"},
+)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Journal:
+    return Journal.open(tmp_path / "state")
+
+
+async def left(book: Journal, *machines: Machine) -> Estate:
+    """A dead client's: its pool is in a place, and nobody has its lock."""
+    estate = Estate.begin(book, "train", "aws")
+    book.own("train", "aws", EAST).close()
+    estate.has(*machines)
+    for machine in machines:
+        await estate.rotated(machine, ("ssh-ed25519 SECOND", machine.host_key))
+    await estate.close()
+    return estate
+
+
+async def test_what_was_kept_is_inherited(book: Journal) -> None:
+    before = await left(book, MACHINE)
+    estate = Estate.inherit(book, "train", "aws")
+    assert estate.machines == {MACHINE.id: MACHINE}
+    assert estate.pinned(MACHINE) == ("ssh-ed25519 SECOND", "ssh-ed25519 FIRST")
+    assert estate.key.export_public_key() == before.key.export_public_key()
+    assert estate.pool == before.pool  # its nodes know it by that
+    assert estate.turn != before.turn == ""
+    assert {each.standing for each in book.records()} == {"alive"}
+    await estate.close()
+
+
+async def test_a_host_key_is_on_the_disk_before_it_is_in_use(book: Journal) -> None:
+    """ESTATE-1: when `rotated` returns. What comes meanwhile is written once for all."""
+    estate = Estate.begin(book, "train", "aws")
+    machines = [replace(MACHINE, id=MachineId(f"i-{number}")) for number in range(20)]
+    estate.has(*machines)
+    writes = 0
+    keep = estate._ownership.keep
+
+    def counted(name: str, text: str) -> None:
+        nonlocal writes
+        writes += 1
+        keep(name, text)
+
+    estate._ownership.keep = counted  # type: ignore[method-assign]
+
+    async def rotate(machine: Machine) -> None:
+        await estate.rotated(machine, (f"new {machine.id}",))
+        assert f"new {machine.id}" in (estate._ownership.kept(estates.REST) or "")
+
+    await asyncio.gather(*map(rotate, machines))
+    assert writes <= 3
+    book.own("train", "aws", EAST).close()
+    estate.lost(machines[0].id)
+    await estate.close()
+    assert '"i-0"' not in (book.pools / "train" / "estate.key").read_text()
+
+
+async def test_a_settled_pool_leaves_no_key(book: Journal) -> None:
+    estate = Estate.begin(book, "train", "aws")
+    estate.has(MACHINE)
+    await estate.close()
+    assert list(book.pools.iterdir()) == []
+
+
+async def test_who_may_not_inherit_is_told_why(book: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SpecError, match=r"There is no pool 'train' to attach to .* left by dead clients: none"):
+        Estate.inherit(book, "train", "aws")
+    await left(book, MACHINE)
+    with pytest.raises(SpecError, match="left by dead clients: train"):
+        Estate.inherit(book, "trian", "aws")
+    with pytest.raises(SpecError, match="machines of aws, not of gcp"):
+        Estate.inherit(book, "train", "gcp")
+    monkeypatch.setattr(owners, "_boot", lambda: "another boot")
+    monkeypatch.setattr("socket.gethostname", lambda: "another-computer")
+    with pytest.raises(SpecError, match="which may be alive: attach to it there"):
+        Estate.inherit(book, "train", "aws")
+    assert [each.pool for each in book.records()] == ["train"]
+
+
+async def test_a_pool_without_an_estate_is_for_gc(book: Journal) -> None:
+    book.own("train", "aws", EAST).close()
+    with pytest.raises(SpecError, match="outrider gc --apply"):
+        Estate.inherit(book, "train", "aws")
+    assert [each.standing for each in book.records()] == ["dead"]  # the lock is free again
+
+
+# --- the fleet --------------------------------------------------------------------------------------------------------
+
+
+class Lasting(FakeFleet):
+    """Machines of a dead client, of which some still run."""
+
+    async def adopt(self, known: Sequence[Machine]) -> Sequence[Machine]:
+        self.machines.update({machine.id: machine for machine in known if machine.id != "i-gone"})
+        return list(self.machines.values())
+
+
+def machine(name: str) -> Machine:
+    return replace(MACHINE, id=MachineId(name))
+
+
+async def inherited(book: Journal, fleet: FakeFleet, *names: str) -> Kept:
+    await left(book, *map(machine, names))
+    return await Kept.inherit(fleet, Estate.inherit(book, "train", "aws"))
+
+
+async def test_what_was_left_comes_before_what_is_new(book: Journal) -> None:
+    async with asyncio.timeout(10), Fake().open("train", Embedding("", "")) as inner:
+        lasting = Lasting(inner.provider, "train", inner.tasks)
+        fleet = await inherited(book, lasting, "i-1", "i-gone", "i-2")
+        assert set(fleet.estate.machines) == {"i-1", "i-2"}
+        machines = await fleet.launch(REQUEST, 3)
+        assert [each.id for each in machines[:2]] == ["i-1", "i-2"]
+        assert [count for _, count in lasting.requests] == [1]
+        assert set(fleet.estate.machines) == {each.id for each in machines}
+        assert len(await fleet.launch(REQUEST, 1)) == 1  # the heirs are no more
+        await fleet.terminate([MachineId("i-1")])
+        lasting.lose(MachineId("i-2"))
+        lasting._say(MachineReachable(replace(machines[2], private_address="10.9.9.9")))
+        events = fleet.events()
+        assert await anext(events) == MachineGone(MachineId("i-2"), "spot interruption")
+        await anext(events)
+        assert "i-1" not in fleet.estate.machines
+        assert "i-2" not in fleet.estate.machines
+        assert fleet.estate.machines[machines[2].id].private_address == "10.9.9.9"
+        await events.aclose()
+        await fleet.estate.close()
+
+
+async def test_too_many_are_ended_and_some_are_better_than_none(book: Journal) -> None:
+    async with Fake(Script(failures=(NoCapacity("sold out"),))).open("train", Embedding("", "")) as inner:
+        lasting = Lasting(inner.provider, "train", inner.tasks)
+        fleet = await inherited(book, lasting, "i-1", "i-2")
+        assert [each.id for each in await fleet.launch(REQUEST, 1)] == ["i-1"]
+        assert inner.provider.terminated == ["i-2"]
+        await fleet.estate.close()
+        book.settled("train")
+        fleet = await inherited(book, Lasting(inner.provider, "train", inner.tasks), "i-1")
+        assert [each.id for each in await fleet.launch(REQUEST, 2)] == ["i-1"]
+        with pytest.raises(NoCapacity):
+            await fleet.launch(REQUEST, 1)
+        await fleet.estate.close()
+
+
+# --- the pool ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_ends_with_its_client_cannot_be_attached_to() -> None:
+    for provider in (Local(), SSH(["host"])):
+        with pytest.raises(SpecError, match=f"Machines of {provider.name} end with their client"):
+            Pool.attach("train", provider=provider)
+    with pytest.raises(SpecError, match="provider takes an instance"):
+        Pool.attach("train", provider=Local)  # type: ignore[arg-type]
+
+
+def test_attaching_takes_what_a_pool_takes() -> None:
+    pytest.importorskip("aiobotocore")
+    from outrider import AWS
+
+    pool = Pool.attach("train", provider=AWS("us-east-1"), nodes=3, vcpus=4, max_cost=5)
+    assert (pool._settings.name, pool._settings.attach, pool._settings.nodes.desired) == ("train", True, 3)
+    with pytest.raises(SpecError, match="name takes"):
+        Pool.attach("a/b", provider=AWS("us-east-1"))
