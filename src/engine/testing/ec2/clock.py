@@ -5,7 +5,8 @@ from __future__ import annotations
 import heapq
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import count
 
@@ -43,6 +44,12 @@ class Clock:
 
     def after(self, seconds: float, deed: Deed) -> None:
         self.at(self.now() + seconds, deed)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Deeds are done by nobody but who is in this block."""
+        with self._doing:
+            yield
 
     def step(self, until: float) -> bool:
         """Hurry to the next deed that is due by then, and do it; False: there is none, and it is then."""

@@ -7,6 +7,7 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -44,6 +45,7 @@ class EC2:
     Raises:
         ImportError: ``outrider[testing]`` is not installed.
         RuntimeError: this process has a cloud already.
+        ValueError: there is no such region.
         ExceptionGroup: at the end, what the hypervisor raised.
     """
 
@@ -61,26 +63,31 @@ class EC2:
 
     def __enter__(self) -> EC2:
         own = self.behaviour.vpc_cidr if self.behaviour.default_vpc else None
-        self._moto = Moto(self.behaviour.seed, default_vpc=own).__enter__()
-        self._world = World(self.behaviour, self.hypervisor, self._moto)
-        self._world.faults.add(*self._given)
-        self._world.region(self.region)
-        self._front = Front(self._world)
-        self._server = _server(self._front)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), name="ec2-front", daemon=True)
-        self._thread.start()
+        with ExitStack() as closing:
+            self._moto = closing.enter_context(Moto(self.behaviour.seed, default_vpc=own))
+            self._world = World(self.behaviour, self.hypervisor, self._moto)
+            closing.callback(self._unplug)
+            closing.callback(self._world.close)
+            self._world.faults.add(*self._given)
+            try:
+                self._world.region(self.region)
+            except KeyError:
+                raise ValueError(f"EC2(region=...): there is no region {self.region!r}") from None
+            self._front = Front(self._world)
+            self._server = _server(self._front)
+            closing.callback(self._server.server_close)
+            serving = threading.Thread(target=self._server.serve_forever, args=(0.02,), name="ec2-front", daemon=True)
+            serving.start()
+            closing.callback(serving.join)
+            closing.callback(self._server.shutdown)
+            closing.callback(self._world.clock.close)  # first: the server waits for its calls, and slow ones for this
+            self._closing = closing.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._world.close()
-        self._server.server_close()
-        for life in self._lives():
-            life.unplug()
-        self._moto.__exit__()
+        self._closing.close()
         if self._world.failures and error is None:
             raise ExceptionGroup("the test cloud's hypervisor failed", self._world.failures)
 
@@ -162,9 +169,10 @@ class EC2:
         found = [Left(kind, each.id, name, dict(each.tags)) for kind, things in ours for each in things]
         return found + [Left(kind, each, name, tags) for kind, each, tags in self._moto.left(name)]
 
-    def _lives(self) -> list[Lifecycle]:
-        with self._world.lock:
-            return [life for region in self._world.regions.values() for life in region.lives.values()]
+    def _unplug(self) -> None:
+        for region in self._world.regions.values():
+            for life in region.lives.values():
+                life.unplug()
 
     def _life(self, instance_id: str) -> Lifecycle:
         with self._world.lock:

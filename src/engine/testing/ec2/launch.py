@@ -23,6 +23,13 @@ from .tokens import once
 from .wishes import Wish, merged, subnets, wish
 from .world import Region
 
+OF_A_ZONE = (  # why another zone may still have machines
+    "InsufficientFreeAddressesInSubnet",
+    "InsufficientInstanceCapacity",
+    "SpotMaxPriceTooLow",
+    "Unsupported",
+)
+
 
 @once
 def run_instances(call: Call) -> Answer:
@@ -113,7 +120,7 @@ def _where_most(
         refusal = refusal or said
         if best is None or count > best[1]:
             best = wanted, count
-        if count == most:
+        if said is None or said.code not in OF_A_ZONE:
             break
     assert best is not None, "there is a subnet"
     if best[1] < least:
@@ -209,8 +216,8 @@ def _hosts(cidr: str) -> list[str]:
 
 
 def _public(private: str) -> str:
-    """Its address outside: 54.x.y.z for the private one a.x.y.z."""
-    return f"54.{private.partition('.')[2]}"
+    """Its address outside: 198.18.y.z for the private one w.x.y.z. They are nobody's (RFC 2544)."""
+    return f"198.18.{private.split('.', 2)[2]}"
 
 
 ACTIONS = {"RunInstances": run_instances}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from random import Random
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -87,19 +88,23 @@ class World:
 
     def advance(self, seconds: float) -> None:
         until = self.clock.now() + seconds
-        while self.clock.step(until):
-            self._settle()
+        with self.clock.held():
+            while self._settle() or self.clock.step(until):
+                pass
 
     def close(self) -> None:
         """Nothing happens any more on return."""
         self.clock.close()
-        self._settle()
+        while self._settle():
+            pass
 
-    def _settle(self) -> None:
+    def _settle(self) -> bool:
+        """Wait for what is being done to machines; False: it was nothing."""
         with self.lock:
-            threads = list(self._threads)
+            threads, self._threads = self._threads, []
         for thread in threads:
             thread.join()
+        return bool(threads)
 
 
 @dataclass(slots=True)
@@ -131,7 +136,7 @@ class Region:
             EC2Error: one of these is a group that was made since then.
         """
         for each in named:
-            if self.young.get(each, 0.0) > self.world.clock.now() - ago:
+            if self.young.get(each, -inf) > self.world.clock.now() - ago:
                 raise EC2Error("InvalidGroup.NotFound", f"The security group '{each}' does not exist")
 
     def living(self) -> list[Instance]:

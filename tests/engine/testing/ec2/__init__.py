@@ -1,0 +1,1 @@
+"""The test cloud, used as its users do: over its endpoint, by boto3."""
