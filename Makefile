@@ -38,7 +38,7 @@ lint: $(VENV)/.dev  ## ruff (rules and format) and the import contracts
 typecheck: $(VENV)/.dev  ## mypy --strict and pyright
 	$(BIN)/mypy --no-error-summary -p outrider
 	MYPYPATH=.shim:tests/lab $(BIN)/mypy --no-error-summary examples benchmarks tests/typing
-	MYPYPATH=.shim:tests/lab $(BIN)/mypy --no-error-summary -p netlab -p bars
+	MYPYPATH=.shim:tests/lab $(BIN)/mypy --no-error-summary -p netlab -p bars -p cloud
 	$(BIN)/pyright --warnings
 
 format: $(VENV)/.dev  ## let ruff rewrite what it can

@@ -84,11 +84,17 @@ SAYS["13_preemptions"] = [
     r"picture: +\S+13_preemptions\.png",
 ]
 
+ELSEWHERE = ["aws_spot"]  # on machines of a cloud: tests/lab/test_aws_training.py runs it on one
+
 NEEDS = {"09_jax": "jax", "10_keras": "keras", "11_trainer": "transformers"}  # what `make test-frameworks` installs
 
 
+def numbered() -> list[str]:
+    return sorted(path.stem for path in EXAMPLES.glob("*.py") if path.stem not in ELSEWHERE)
+
+
 def examples() -> Iterator[ParameterSet]:
-    for name in sorted(path.stem for path in EXAMPLES.glob("*.py")):
+    for name in numbered():
         if (needs := NEEDS.get(name)) is None:
             yield pytest.param(name)
         else:
@@ -115,8 +121,9 @@ def test_example_runs(name: str, tmp_path: Path) -> None:
 
 
 def test_examples_are_numbered_without_a_gap() -> None:
-    names = sorted(path.name for path in EXAMPLES.glob("*.py"))
+    names = numbered()
     assert [name[:3] for name in names] == [f"{number:02}_" for number in range(1, len(names) + 1)]
+    assert all((EXAMPLES / f"{name}.py").exists() for name in ELSEWHERE)
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
@@ -21,6 +22,11 @@ sys.path.insert(0, str(HERE))  # for `netlab`: it is no test, and the tests may 
 from netlab import Host, Lab, LabError, debian, missing  # noqa: E402 - found through the line above
 
 if TYPE_CHECKING:
+    from cloud import LabHypervisor
+
+    from outrider import AWS
+    from outrider.testing import EC2
+
     Hosts = Callable[..., list[Host]]
 
 
@@ -104,6 +110,49 @@ def ssh(lab: Lab, tmp_path: Path) -> Callable[..., SSH]:
         return SSH(given, **{"user": "root", "key": lab.key, "known_hosts": file, **options})
 
     return provider
+
+
+@pytest.fixture
+def hypervisor(lab: Lab) -> Iterator[LabHypervisor]:
+    """What boots hosts as a cloud's machines."""
+    from cloud import LabHypervisor
+
+    try:
+        made = LabHypervisor(lab)
+    except LabError as error:
+        pytest.skip(f"no cloud on this machine: {error}")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def cloud(lab: Lab, hypervisor: LabHypervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EC2]:
+    """EC2 with hosts for machines. The environment leads to it: ``AWS()`` needs no parameters."""
+    from outrider.testing import EC2, Behaviour
+
+    with EC2(Behaviour(vpc_cidr=str(lab.network.subnet)), hypervisor=hypervisor) as cloud:
+        for name in [name for name in os.environ if name.startswith("AWS_")]:
+            monkeypatch.delenv(name)
+        for name, value in {
+            "AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE",
+            "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
+            "AWS_CONFIG_FILE": os.devnull,
+            "AWS_EC2_METADATA_DISABLED": "true",
+            "AWS_ENDPOINT_URL": cloud.endpoint_url,
+            "AWS_REGION": cloud.region,
+            "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+            "OUTRIDER_STATE": str(tmp_path / "state"),
+        }.items():
+            monkeypatch.setenv(name, value)
+        yield cloud
+
+
+@pytest.fixture
+def aws(cloud: EC2) -> Callable[..., AWS]:
+    """``aws(**options)``: this cloud, at its private addresses."""
+    from outrider import AWS
+
+    return lambda **options: AWS(**{"address": "private", **options})
 
 
 @pytest.fixture

@@ -1,0 +1,121 @@
+"""Pools on the test cloud, whose machines are real hosts: launched, reached, used, and gone for certain."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import asyncssh
+import pytest
+from bars import tasks
+from bars.site import until
+
+from outrider import Pool, compute, instance_info
+from outrider.testing import aws_faults
+
+pytestmark = pytest.mark.anyio
+
+
+@compute
+def world() -> tuple[int, int, str, str]:
+    info = instance_info()
+    return info.rank, info.world_size, info.head_addr, info.hostname
+
+
+@compute
+def user() -> str:
+    import os
+    import pwd
+
+    return pwd.getpwuid(os.getuid()).pw_name
+
+
+async def test_four_spot_machines_run_a_broadcast_and_nothing_is_left(cloud, hypervisor, aws, lab):
+    began = time.time()
+    async with Pool(provider=aws(), nodes=4, allocation="spot", console="silent") as pool:
+        assert [instance.market for instance in cloud.instances()] == ["spot"] * 4
+        hosts = hypervisor.hosts.values()
+        results = await pool.broadcast(world())
+        assert [(rank, size) for rank, size, _, _ in results] == [(rank, 4) for rank in range(4)]
+        assert {name for _, _, _, name in results} == {host.name for host in hosts}
+        assert {head for _, _, head, _ in results} <= {host.address for host in hosts}
+        assert set(await pool.broadcast(user())) == {"ubuntu"}
+    ended = time.time()
+    assert {instance.state for instance in cloud.instances()} == {"terminated"}
+    assert lab.hosts == []
+    assert cloud.left() == []
+    assert cloud.ledger.unowned_seconds([(began, ended)]) == 0
+    assert cloud.calls["CreateFleet"] == 1
+
+
+async def test_machines_are_reached_at_their_public_addresses_where_that_is_wanted(cloud, hypervisor, aws):
+    async with Pool(provider=aws(address="public"), nodes=2, console="silent") as pool:
+        results = await pool.broadcast(world())
+        assert {head for _, _, head, _ in results} <= {host.address for host in hypervisor.hosts.values()}, (
+            "among each other they use the private ones"
+        )
+    assert cloud.left() == []
+
+
+async def test_the_host_key_that_crossed_with_the_user_data_is_not_kept(cloud, hypervisor, aws, connect):
+    async with Pool(provider=aws(), nodes=1, console="silent") as pool:
+        [(instance, host)] = hypervisor.hosts.items()
+        await until(lambda: not host.path("/etc/ssh/outrider_new").exists(), 5)
+        now = host.path("/etc/ssh/ssh_host_ed25519_key.pub").read_text().split()[1]
+        private = host.path("/etc/ssh/ssh_host_ed25519_key").read_text().split("\n")[1:-2]
+        given = hypervisor.booted(instance).user_data
+        assert now not in given
+        assert not any(line in given for line in private[2:])
+        with pytest.raises(asyncssh.HostKeyNotVerifiable):
+            known = f"{host.address} {_public(given)}"
+            await connect(host, known_hosts=asyncssh.import_known_hosts(known))
+        host.stop_sshd(sessions=True)
+        host.run("/usr/sbin/sshd")
+        assert await pool.run(tasks.where()) == host.name, "and the new one is what the client knows"
+
+
+def _public(user_data: str) -> str:
+    """The host key that it brings."""
+    import json
+
+    key: str = json.loads(user_data.partition("\n")[2])["ssh_keys"]["ed25519_public"]
+    return key
+
+
+async def test_a_machine_with_another_host_key_is_refused_and_replaced(cloud, hypervisor, aws):
+    """Not at once: until cloud-init has brought the key, a machine may answer with one of its own."""
+    hypervisor.next_suffers("impostor")
+    async with Pool(provider=aws(), nodes=2, boot_timeout=5, console="silent") as pool:
+        assert len(set(await pool.broadcast(tasks.where()))) == 2
+        assert len(cloud.instances("running")) == 2
+        assert len(cloud.instances()) == 3
+    assert cloud.left() == []
+
+
+async def test_a_machine_that_never_answers_is_replaced(cloud, hypervisor, aws):
+    hypervisor.next_suffers("deaf")
+    async with asyncio.timeout(60):
+        async with Pool(provider=aws(), nodes=2, boot_timeout=5, console="silent") as pool:
+            assert len(set(await pool.broadcast(tasks.where()))) == 2
+            assert len(cloud.instances()) == 3
+    assert cloud.left() == []
+
+
+async def test_zones_without_capacity_are_made_up_for_by_others(cloud, aws):
+    cloud.faults.add(*(aws_faults.NoCapacity(zone=f"us-east-1{letter}") for letter in "abde"))
+    async with Pool(provider=aws(), nodes=4, allocation="spot", console="silent") as pool:
+        assert len(set(await pool.broadcast(tasks.where()))) == 4
+        assert {instance.zone for instance in cloud.instances()} <= {"us-east-1c", "us-east-1f"}
+    assert cloud.left() == []
+
+
+async def test_a_pool_whose_opening_is_cancelled_leaves_nothing(cloud, hypervisor, aws, lab):
+    pool = Pool(provider=aws(), nodes=3, console="silent")
+    opening = asyncio.create_task(pool.__aenter__())
+    await until(lambda: hypervisor.hosts, 10)
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    assert lab.hosts == []
+    assert cloud.left() == []
+    assert {instance.state for instance in cloud.instances()} == {"terminated"}
