@@ -52,6 +52,7 @@ class Poller:
             self._seen.forget_lost(anyio.current_time())
             if self._seen.idle:
                 await self._begun.wait()
+                self._next_at = anyio.current_time() + SOON_S
             elif left_s <= 0:
                 return
             else:

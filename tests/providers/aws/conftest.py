@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from outrider import AWS
+from outrider.providers.aws import teardown
 from outrider.testing import EC2, Behaviour
 
 QUICK = Behaviour(
@@ -51,7 +52,8 @@ def behaviour() -> Behaviour:
 
 
 @pytest.fixture
-def cloud(behaviour: Behaviour, surroundings: None) -> Iterator[EC2]:
+def cloud(behaviour: Behaviour, surroundings: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[EC2]:
+    monkeypatch.setattr(teardown, "AGAIN_S", (0.02,))
     with EC2(behaviour) as cloud:
         yield cloud
 

@@ -10,12 +10,14 @@ import pytest
 from outrider import AWS
 from outrider.providers import contract
 from outrider.providers.base import Embedding, LaunchRequest, Machine
-from outrider.testing import EC2
+from outrider.testing import EC2, Behaviour
 
+BEHAVIOUR = Behaviour(boot_s=0.01, stop_s=0.01, types=("m7i.large",))
 REQUEST = LaunchRequest("ssh-ed25519 CLIENT", 2)
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("behaviour", [BEHAVIOUR], ids=[""])
 @pytest.mark.parametrize("check", contract.CHECKS, ids=lambda check: check.__name__)
 async def test_it_passes_the_contract(check: contract.Check, cloud: EC2, aws: Callable[..., AWS]) -> None:
     async def alive() -> int:

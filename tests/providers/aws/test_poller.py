@@ -1,0 +1,156 @@
+"""When EC2 is asked about a pool's machines, and when not: on a virtual clock, against an EC2 made by hand."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import anyio
+import pytest
+import trio.testing
+
+from outrider.providers.aws import tags
+from outrider.providers.aws.api import Api
+from outrider.providers.aws.poller import Poller
+from outrider.providers.aws.seen import GRACE_S, News, Seen
+from outrider.providers.base import Machine, MachineGone, MachineId, MachineReachable
+from outrider.providers.errors import NotAuthorized, ProviderError
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    return "trio", {"clock": trio.testing.MockClock(autojump_threshold=0)}
+
+
+class HandMade:
+    """EC2 as far as the poller asks it."""
+
+    def __init__(self) -> None:
+        self.states: dict[str, str] = {}
+        self.launches: dict[str, str] = {}
+        self.asked_at: list[float] = []
+        self.ended: list[str] = []
+        self.error: ProviderError | None = None
+
+    async def pages(self, operation: str, key: str, /, **parameters: Any) -> list[dict[str, Any]]:
+        assert (operation, key) == ("describe_instances", "Reservations")
+        self.asked_at.append(anyio.current_time())
+        if self.error is not None:
+            raise self.error
+        return [{"Instances": [self._instance(each) for each in self.states]}]
+
+    async def call(self, operation: str, /, **parameters: Any) -> dict[str, Any]:
+        assert operation == "terminate_instances"
+        self.ended += parameters["InstanceIds"]
+        for each in parameters["InstanceIds"]:
+            self.states[each] = "shutting-down"
+        answers = [
+            {"InstanceId": each, "CurrentState": {"Name": "shutting-down"}} for each in parameters["InstanceIds"]
+        ]
+        return {"TerminatingInstances": answers}
+
+    def _instance(self, name: str) -> dict[str, Any]:
+        labels = {tags.POOL: "p", tags.LAUNCH: self.launches.get(name, "")}
+        return {
+            "InstanceId": name,
+            "State": {"Name": self.states[name]},
+            "PrivateIpAddress": "10.0.0.7",
+            "Tags": [{"Key": key, "Value": value} for key, value in labels.items()],
+        }
+
+
+@asynccontextmanager
+async def polling(ec2: HandMade) -> AsyncIterator[tuple[Poller, Seen, list[News]]]:
+    told: list[News] = []
+    seen = Seen(public=False)
+    poller = Poller(cast("Api", ec2), "p", seen, told.append)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(poller.run)
+        await anyio.wait_all_tasks_blocked()
+        yield poller, seen, told
+        tasks.cancel_scope.cancel()
+
+
+def created(ec2: HandMade, poller: Poller, seen: Seen, *names: str) -> None:
+    for name in names:
+        ec2.states[name] = "pending"
+        seen.created(Machine(MachineId(name), None, "key"), "ubuntu", anyio.current_time())
+    poller.begun()
+
+
+async def test_nobody_asks_about_nothing() -> None:
+    ec2 = HandMade()
+    async with polling(ec2):
+        await anyio.sleep(3600)
+    assert ec2.asked_at == []
+
+
+async def test_all_machines_are_asked_about_at_once_and_often_only_while_something_changes() -> None:
+    ec2 = HandMade()
+    async with polling(ec2) as (poller, seen, told):
+        began = anyio.current_time()
+        created(ec2, poller, seen, *(f"i-{number}" for number in range(64)))
+        await anyio.sleep(10)
+        asked = [at - began for at in ec2.asked_at]
+        assert asked[:3] == pytest.approx([0.25, 0.75, 1.75])
+        assert 9 <= len(asked) <= 12
+        ec2.states = dict.fromkeys(ec2.states, "running")
+        await anyio.sleep(1)
+        assert sum(len(news.events) for news in told) == 64
+        asked_before = len(ec2.asked_at)
+        await anyio.sleep(60)
+        assert len(ec2.asked_at) - asked_before == 12  # every 5 s
+        assert sum(len(news.events) for news in told) == 64
+
+
+async def test_an_ec2_that_does_not_answer_is_left_alone_for_longer_and_longer() -> None:
+    ec2 = HandMade()
+    async with polling(ec2) as (poller, seen, told):
+        created(ec2, poller, seen, "i-1")
+        ec2.error = NotAuthorized("the credentials have expired")
+        await anyio.sleep(100)
+        gaps = [after - before for before, after in zip(ec2.asked_at, ec2.asked_at[1:], strict=False)]
+        assert gaps == pytest.approx([1, 2, 4, 8, 16, 30, 30])
+        poller.begun()  # nor does anything that begins hurry it
+        asked = len(ec2.asked_at)
+        await anyio.sleep(1)
+        assert len(ec2.asked_at) == asked
+        ec2.error, ec2.states["i-1"] = None, "running"
+        await anyio.sleep(30)
+        assert [type(event) for news in told for event in news.events] == [MachineReachable]
+
+
+async def test_who_waits_for_an_answer_gets_the_next_one() -> None:
+    ec2 = HandMade()
+    async with polling(ec2) as (poller, seen, _):
+        created(ec2, poller, seen, "i-1")
+        with anyio.fail_after(1):
+            await poller.answer()
+            await poller.answer()
+        assert len(ec2.asked_at) == 2
+
+
+async def test_what_nobody_will_use_is_ended() -> None:
+    ec2 = HandMade()
+    async with polling(ec2) as (poller, seen, told):
+        created(ec2, poller, seen, "i-mine", "i-stopped")
+        ec2.states |= {"i-lost": "running", "i-other": "running", "i-stopped": "stopped"}
+        ec2.launches |= {"i-lost": "token", "i-other": "another's"}
+        seen.launch_lost("token", anyio.current_time())
+        await anyio.sleep(2)
+        assert set(ec2.ended) == {"i-lost", "i-stopped"}
+        gone = [event for news in told for event in news.events if isinstance(event, MachineGone)]
+        assert [event.id for event in gone] == ["i-stopped"]
+
+
+async def test_a_call_without_an_answer_is_looked_after_for_as_long_as_it_may_show() -> None:
+    ec2 = HandMade()
+    async with polling(ec2) as (poller, seen, _):
+        seen.launch_lost("token", anyio.current_time())
+        poller.begun()
+        began = anyio.current_time()
+        await anyio.sleep(600)
+        assert GRACE_S - 2 <= ec2.asked_at[-1] - began <= GRACE_S

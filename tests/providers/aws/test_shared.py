@@ -1,0 +1,83 @@
+"""What is made once for all who need it."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from outrider.providers.aws.shared import Shared, only
+from outrider.providers.errors import BadRequest, NoCapacity, ProviderError
+
+pytestmark = pytest.mark.anyio
+
+
+class Maker:
+    def __init__(self, *results: str | Exception) -> None:
+        self.results = list(results)
+        self.made = 0
+        self.may = anyio.Event()
+
+    async def __call__(self) -> str:
+        self.made += 1
+        await self.may.wait()
+        result = self.results.pop(0)
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+
+async def test_it_is_made_once_and_given_to_all() -> None:
+    got: list[str] = []
+
+    async def get() -> None:
+        got.append(await shared.get())
+
+    async with anyio.create_task_group() as tasks:
+        shared = Shared(tasks, make := Maker("it"))
+        shared.start()
+        for _ in range(3):
+            tasks.start_soon(get)
+        await anyio.wait_all_tasks_blocked()
+        make.may.set()
+    assert got == ["it"] * 3
+    assert make.made == 1
+
+
+async def test_what_may_pass_is_tried_again_by_who_asks_later_and_what_will_not_is_not() -> None:
+    async with anyio.create_task_group() as tasks:
+        make = Maker(NoCapacity("not now", retry_after_s=1.0), BadRequest("never"))
+        make.may.set()
+        shared = Shared(tasks, make)
+        with pytest.raises(NoCapacity):
+            await shared.get()
+        for _ in range(2):
+            with pytest.raises(BadRequest):
+                await shared.get()
+        assert make.made == 2
+
+
+async def test_who_stops_waiting_does_not_stop_it() -> None:
+    async with anyio.create_task_group() as tasks:
+        shared = Shared(tasks, make := Maker("it"))
+        with anyio.move_on_after(0):
+            await shared.get()
+        make.may.set()
+        assert await shared.get() == "it"
+        assert make.made == 1
+
+
+async def test_stopped_it_has_ended() -> None:
+    async with anyio.create_task_group() as tasks:
+        shared = Shared(tasks, Maker("it"))
+        await shared.stop()
+        shared.start()
+        await shared.stop()
+        with pytest.raises(ProviderError, match="closing"):
+            await shared.get()
+
+
+def test_of_several_errors_the_providers_is_told() -> None:
+    error = BadRequest("no")
+    assert only(ExceptionGroup("", [ValueError(), ExceptionGroup("", [error])])) is not None
+    assert only(ExceptionGroup("", [ValueError(), error])) is error
+    assert only(error) is error
