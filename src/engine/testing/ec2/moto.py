@@ -88,8 +88,8 @@ class Moto:
                     self._regions[name] = backend = ec2_backends[ACCOUNT][name]
                 if self._default_vpc != VPC_CIDR:
                     _remove_vpc(backend)
-                if self._default_vpc not in {None, VPC_CIDR}:
-                    _make_vpc(backend, self._default_vpc)
+                    if self._default_vpc is not None:
+                        _make_vpc(backend, self._default_vpc)
             return self._regions[name]
 
     def subnets(self, region: str) -> list[Subnet]:
