@@ -4,29 +4,26 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import anyio
 
-from ..base import Architecture, LaunchRequest, Machine, MachineEvent, MachineId
+from ..base import LaunchRequest, Machine, MachineEvent, MachineId
 from ..errors import NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
-from . import catalogue, images, launch, network, offers, tags, teardown
+from . import launch, offers, tags, teardown
 from .errors import Failure, Refused, translate
-from .launch import Answer, Refusal, Shape, Template
+from .launch import Answer, Refusal, Template
+from .plan import Plan, Planner
 from .poller import Poller
 from .recorded import RecordedApi, is_lost
 from .seen import News, Seen, sights
-from .shared import Shared
 from .templates import Templates
 from .userdata import LEASE
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-    from .images import Ami
-    from .network import Network
     from .offers import Offer
     from .provider import AWS
 
@@ -34,16 +31,6 @@ FLEET_S = 90.0  # CreateFleet answers when its machines are placed: some seconds
 LAG_S = 15.0  # after which what was made just now is known everywhere
 AGAIN_S = 1.0
 RESEND_S = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """Where machines of one request can be had now."""
-
-    request: LaunchRequest
-    network: Network
-    rounds: Sequence[Sequence[Offer]]
-    together: bool
 
 
 class AWSFleet:
@@ -56,11 +43,9 @@ class AWSFleet:
         self._seen = Seen(public=self._public)
         self._poller = Poller(api, pool, self._seen, self._heard)
         self._avoid = offers.Avoid()
-        self._network = Shared(tasks, self._find_network)
-        self._efa_network = Shared(tasks, self._find_efa_network)
-        self._images: dict[tuple[Architecture | None, bool], Shared[Ami]] = {}
+        self._planner = Planner(provider, pool, api, self._labels, tasks)
         self._templates = Templates(api, pool, self._labels)
-        self._offers: dict[MachineId, Offer] = {}
+        self._places: dict[MachineId, tuple[str, str]] = {}  # type and zone
         self._to_end: set[MachineId] = set()
         self._ending = anyio.Lock()
         self._events: deque[MachineEvent] = deque()
@@ -69,7 +54,7 @@ class AWSFleet:
 
     def start(self) -> None:
         self._tasks.start_soon(self._poller.run)
-        self._network.start()
+        self._planner.start()
 
     # --- the protocol -----------------------------------------------------------------------------------------------
 
@@ -139,25 +124,27 @@ class AWSFleet:
 
     async def adopt(self, known: Sequence[Machine]) -> Sequence[Machine]:
         """Take over what a dead client left, before the first launch: those of ``known`` that had been reached and
-        still run are this fleet's from now on, and every other machine of the pool is ended.
+        still run are this fleet's from now on; every other machine of the pool is ended, also one that shows later.
 
         Raises:
             ProviderError: EC2 did not answer; what was left is still there.
         """
-        reached = {machine.id: machine for machine in known if machine.address is not None}
-        instances = await teardown.instances_of(self._api, self._pool, also=list(reached))
-        left = [sight for sight in sights(instances, self._pool) if not sight.ends]
-        mine = [sight for sight in left if sight.id in reached and sight.state == "running"]
-        for sight in mine:
-            address = reached[sight.id].address
-            assert address is not None, "those without one are not among them"
-            self._seen.created(reached[sight.id], address.user or "", anyio.current_time())
-        self._heard(self._seen.told(mine, anyio.current_time()))
-        others = [sight.id for sight in left if sight not in mine]
-        if others:
-            await teardown.end(self._api, others)
+        reached = [machine for machine in known if machine.address is not None]
+        also = [machine.id for machine in reached]
+        left = sights(await teardown.instances_of(self._api, self._pool, also=also), self._pool)
+        running = {sight.id for sight in left if sight.state == "running"}
+        mine = [machine for machine in reached if machine.id in running]
+        for machine in mine:
+            assert machine.address is not None, "those without one are not among them"
+            self._places[machine.id] = (machine.facts.get("type", ""), machine.facts.get("zone", ""))
+            self._seen.created(machine, machine.address.user or "", anyio.current_time())
+        ends = {sight.id for sight in left if not sight.ends} - {machine.id for machine in mine}
+        await teardown.end(self._api, sorted(ends))
+        for intent in await teardown.intents_of(self._api, self._pool, self._api.journal):
+            if intent.kind == teardown.FLEET and intent.ids is None:
+                self._seen.launch_lost(intent.token, anyio.current_time())
         self._poller.begun()
-        return [reached[sight.id] for sight in mine]
+        return mine
 
     async def close(self) -> None:
         """End everything of the pool and return when EC2 confirms it.
@@ -167,10 +154,10 @@ class AWSFleet:
         """
         self._closed = True
         self._news.set()
-        await self._network.stop()
-        await self._efa_network.stop()
+        await self._planner.stop()
         journal, known = self._api.journal, self._seen.machines
-        made = await teardown.made_in(self._api, self._pool, journal) | self._api.made
+        intents = await teardown.intents_of(self._api, self._pool, journal)
+        made = {intent.kind for intent in intents} | self._api.made
         try:
             if made:
                 unsure_s = self._seen.unsure_for(anyio.current_time())
@@ -183,85 +170,13 @@ class AWSFleet:
             # Where no machine was asked for, what is left costs nothing, and whoever closes has heard of the trouble.
             # The journal knows of it, so that `outrider gc` removes it.
 
-    # --- what a launch needs ----------------------------------------------------------------------------------------
-
-    async def _plan(self, request: LaunchRequest) -> _Plan:
-        """All of it is found at once."""
-        provider, given = self._provider, self._provider.ami is not None
-        gpu = request.accelerator is not None
-        if given:
-            image = await self._image(None, gpu=gpu).get()
-            if request.architecture is None:
-                request = replace(request, architecture=image.architecture)
-        else:
-            for architecture in (request.architecture,) if request.architecture else ("x86_64", "arm64"):
-                self._image(architecture, gpu=gpu).start()
-        types = provider.instance_types
-        stock = Shared(self._tasks, lambda: catalogue.load(self._api, request, instance_types=types))
-        stock.start()
-        place, there = await self._network.get(), await stock.get()
-        together = launch.is_together(request)
-        now = anyio.current_time()
-        rounds = offers.choose(
-            request, there, self._avoid, now, instance_types=types, zones=place.subnets.keys(), together=together
-        )
-        if together:
-            known = [self._offers[machine] for machine in self._seen.machines if machine in self._offers]
-            rounds = launch.in_one_place(rounds, {(offer.type.name, offer.zone) for offer in known})
-        return _Plan(request, place, rounds, together)
-
-    async def _find_network(self, *, efa: bool = False) -> Network:
-        provider = self._provider
-        return await network.prepare(
-            self._api,
-            self._pool,
-            self._labels,
-            vpc=provider.vpc,
-            subnets=provider.subnets,
-            zones=provider.zones,
-            security_groups=provider.security_groups,
-            address=provider.address,
-            ssh_from=provider.ssh_from,
-            efa=efa,
-        )
-
-    async def _find_efa_network(self) -> Network:
-        return await self._find_network(efa=True)
-
-    def _image(self, architecture: Architecture | None, *, gpu: bool) -> Shared[Ami]:
-        """``architecture`` None: the one image that the user gave."""
-
-        async def find() -> Ami:
-            given = self._provider
-            return await images.find(
-                self._api, architecture=architecture, accelerator=gpu, ami=given.ami, user=given.user
-            )
-
-        return self._images.setdefault((architecture, gpu), Shared(self._tasks, find))
-
-    async def _shape(self, plan: _Plan, offer: Offer) -> Shape:
-        request, provider = plan.request, self._provider
-        architecture = None if provider.ami is not None else offer.type.architecture
-        cards = launch.cards(offer, together=plan.together, public=self._public)
-        place = await self._efa_network.get() if cards else plan.network
-        return Shape(
-            ami=await self._image(architecture, gpu=request.accelerator is not None).get(),
-            market=offer.market,
-            disk_gb=request.disk_gb,
-            client_key=request.client_key,
-            lease_s=request.lease_s,
-            max_lifetime_s=request.max_lifetime_s,
-            groups=provider.security_groups or (place.group,),
-            public=self._public,
-            profile=provider.instance_profile or "",
-            cluster=await self._templates.cluster() if plan.together else "",
-            cards=cards,
-        )
-
     # --- one CreateFleet --------------------------------------------------------------------------------------------
 
+    async def _plan(self, request: LaunchRequest) -> Plan:
+        return await self._planner.plan(request, self._avoid, {self._places[each] for each in self._seen.machines})
+
     async def _take(
-        self, plan: _Plan, chosen: Sequence[Offer], count: int, failed: list[ProviderError]
+        self, plan: Plan, chosen: Sequence[Offer], count: int, failed: list[ProviderError]
     ) -> list[Machine]:
         """Machines of these offers; why there are none, or fewer, is added to ``failed``.
 
@@ -270,7 +185,8 @@ class AWSFleet:
         """
         began = anyio.current_time()
         while True:
-            shapes = {offer: await self._shape(plan, offer) for offer in chosen}
+            cluster = await self._templates.cluster() if plan.together else ""
+            shapes = {offer: await self._planner.shape(plan, offer, cluster=cluster) for offer in chosen}
             templates = {shape: await self._templates.of(shape) for shape in dict.fromkeys(shapes.values())}
             machines: list[Machine] = []
             errors: list[ProviderError] = []
@@ -294,7 +210,7 @@ class AWSFleet:
             await anyio.sleep(AGAIN_S)
 
     async def _create(
-        self, plan: _Plan, of: dict[Offer, Template], count: int
+        self, plan: Plan, of: dict[Offer, Template], count: int
     ) -> tuple[list[Machine], Sequence[Refusal]]:
         """Once asked for, machines are known here, whoever waits for them."""
         token, chosen, subnets = uuid4().hex, list(of), plan.network.subnets
@@ -333,7 +249,7 @@ class AWSFleet:
         for name, offer in machines:
             machine = launch.machine(name, offer, of[offer], notices=notices, lease=LEASE)
             self._seen.created(machine, of[offer].shape.ami.user, now)
-            self._offers[name] = offer
+            self._places[name] = (offer.type.name, offer.zone)
             self._avoid.worked(offer)
             made.append(machine)
         if made:
@@ -367,9 +283,7 @@ class AWSFleet:
         self._events += news.events
         self._news.set()
         for machine in news.interrupted:
-            if machine in self._offers:
-                offer = self._offers[machine]
-                self._avoid.interrupted(offer.type.name, offer.zone, anyio.current_time())
+            self._avoid.interrupted(*self._places[machine], anyio.current_time())
 
     async def _end(self, machines: Sequence[MachineId]) -> None:
         """Whoever comes while a call is under way has its machines sent with the next one.

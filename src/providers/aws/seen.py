@@ -66,6 +66,10 @@ class Sight:
         return _STEPS[self.state]
 
     @property
+    def lives(self) -> bool:
+        return self.state in {"pending", "running"}
+
+    @property
     def ends(self) -> bool:
         """EC2 is taking it away; a stopped one is still there, and has to be paid for in part."""
         return self.step >= _STEPS["shutting-down"]
@@ -103,8 +107,8 @@ class Seen:
     # --- what the pool does -----------------------------------------------------------------------------------------
 
     def created(self, machine: Machine, user: str, now: float) -> None:
-        """It has no address yet; ``user`` is who may log in there."""
-        self._known[machine.id] = _Known(machine, user, now)
+        """``user`` is who may log in there. One that has an address is reachable, and nothing is told of that."""
+        self._known[machine.id] = _Known(machine, user, now, reachable=machine.address is not None)
 
     def launch_lost(self, token: str, now: float) -> None:
         """Machines of this call may exist, and nobody knows their names yet."""

@@ -105,11 +105,11 @@ async def sweep(
     return swept
 
 
-async def made_in(api: Api, pool: str, journal: Journal | None) -> set[str]:
-    """The kinds of what the journal says may have been created of the pool in this region."""
+async def intents_of(api: Api, pool: str, journal: Journal | None) -> Sequence[Intent]:
+    """What the journal says may have been created of the pool in this region."""
     if journal is None:
-        return set()
-    return {intent.kind for intent in (await anyio.to_thread.run_sync(_written, journal, pool, place_of(api))).intents}
+        return ()
+    return (await anyio.to_thread.run_sync(_written, journal, pool, place_of(api))).intents
 
 
 async def settle(api: Api, pool: str, journal: Journal | None) -> None:

@@ -1,0 +1,128 @@
+"""What a launch needs before it can ask: the network, an image, what there is and what it costs. Found all at once."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import anyio
+
+from ..base import Architecture, LaunchRequest
+from . import catalogue, images, launch, network, offers
+from .launch import Shape
+from .shared import Shared
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
+
+    from .api import Api
+    from .images import Ami
+    from .network import Network
+    from .offers import Avoid, Offer
+    from .provider import AWS
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Where machines of one request can be had now. The next round is for when one gives nothing."""
+
+    request: LaunchRequest
+    network: Network
+    rounds: Sequence[Sequence[Offer]]
+    together: bool  # side by side, in a placement group
+
+
+class Planner:
+    """`start` it early: what needs no request is found meanwhile, and what goes wrong there is told by `plan`."""
+
+    def __init__(self, provider: AWS, pool: str, api: Api, labels: Mapping[str, str], tasks: TaskGroup) -> None:
+        self._provider, self._pool, self._api, self._labels, self._tasks = provider, pool, api, labels, tasks
+        self._network = Shared(tasks, self._find_network)
+        self._efa_network = Shared(tasks, self._find_efa_network)
+        self._images: dict[tuple[Architecture | None, bool], Shared[Ami]] = {}
+
+    def start(self) -> None:
+        self._network.start()
+
+    async def stop(self) -> None:
+        """Nothing is being created any more."""
+        await self._network.stop()
+        await self._efa_network.stop()
+
+    async def plan(self, request: LaunchRequest, avoid: Avoid, living: Collection[tuple[str, str]]) -> Plan:
+        """``living``: types and zones of the pool's machines.
+
+        Raises:
+            ProviderError
+        """
+        provider, gpu = self._provider, request.accelerator is not None
+        if provider.ami is not None:
+            image = await self._image(None, gpu=gpu).get()
+            if request.architecture is None:
+                request = replace(request, architecture=image.architecture)
+        else:
+            for architecture in (request.architecture,) if request.architecture else ("x86_64", "arm64"):
+                self._image(architecture, gpu=gpu).start()
+        types = provider.instance_types
+        stock = Shared(self._tasks, lambda: catalogue.load(self._api, request, instance_types=types))
+        stock.start()
+        place, there = await self._network.get(), await stock.get()
+        together, now = launch.is_together(request), anyio.current_time()
+        zones = place.subnets.keys()
+        rounds = offers.choose(request, there, avoid, now, instance_types=types, zones=zones, together=together)
+        return Plan(request, place, launch.in_one_place(rounds, living) if together else rounds, together)
+
+    async def shape(self, plan: Plan, offer: Offer, *, cluster: str) -> Shape:
+        """Of machines of this offer; ``cluster``: their placement group, if they have one.
+
+        Raises:
+            ProviderError
+        """
+        request, provider = plan.request, self._provider
+        public = provider.address == "public"
+        cards = launch.cards(offer, together=plan.together, public=public)
+        place = await self._efa_network.get() if cards else plan.network
+        architecture = None if provider.ami is not None else offer.type.architecture
+        return Shape(
+            ami=await self._image(architecture, gpu=request.accelerator is not None).get(),
+            market=offer.market,
+            disk_gb=request.disk_gb,
+            client_key=request.client_key,
+            lease_s=request.lease_s,
+            max_lifetime_s=request.max_lifetime_s,
+            groups=provider.security_groups or (place.group,),
+            public=public,
+            profile=provider.instance_profile or "",
+            cluster=cluster,
+            cards=cards,
+        )
+
+    async def _find_network(self, *, efa: bool = False) -> Network:
+        provider = self._provider
+        return await network.prepare(
+            self._api,
+            self._pool,
+            self._labels,
+            vpc=provider.vpc,
+            subnets=provider.subnets,
+            zones=provider.zones,
+            security_groups=provider.security_groups,
+            address=provider.address,
+            ssh_from=provider.ssh_from,
+            efa=efa,
+        )
+
+    async def _find_efa_network(self) -> Network:
+        return await self._find_network(efa=True)
+
+    def _image(self, architecture: Architecture | None, *, gpu: bool) -> Shared[Ami]:
+        """``architecture`` None: the one image that the user gave."""
+
+        async def find() -> Ami:
+            given = self._provider
+            return await images.find(
+                self._api, architecture=architecture, accelerator=gpu, ami=given.ami, user=given.user
+            )
+
+        return self._images.setdefault((architecture, gpu), Shared(self._tasks, find))
