@@ -16,7 +16,8 @@ Deed = Callable[[], None]
 class Clock:
     """Seconds since the cloud began, and one thread that does what is due. Deeds must be short."""
 
-    def __init__(self) -> None:
+    def __init__(self, failed: Callable[[Exception], None]) -> None:
+        self._failed = failed  # told what a deed raised
         self._began, self._wall = time.monotonic(), time.time()
         self._ahead = 0.0
         self._due: list[tuple[float, int, Deed]] = []
@@ -81,7 +82,10 @@ class Clock:
                     if self._over or not self._due or self._due[0][0] > self.now():
                         return
                     _, _, deed = heapq.heappop(self._due)
-                deed()
+                try:
+                    deed()
+                except Exception as error:  # noqa: BLE001 - the clock goes on
+                    self._failed(error)
 
     def _run(self) -> None:
         while True:

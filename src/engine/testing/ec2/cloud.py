@@ -46,7 +46,7 @@ class EC2:
         ImportError: ``outrider[testing]`` is not installed.
         RuntimeError: this process has a cloud already.
         ValueError: there is no such region.
-        ExceptionGroup: at the end, what the hypervisor raised.
+        ExceptionGroup: at the end, what the hypervisor raised, and what the cloud could not answer by its own fault.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class EC2:
     ) -> None:
         self._closing.close()
         if self._world.failures and error is None:
-            raise ExceptionGroup("the test cloud's hypervisor failed", self._world.failures)
+            raise ExceptionGroup("the test cloud or its hypervisor failed", self._world.failures)
 
     @property
     def endpoint_url(self) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .call import Call
@@ -59,12 +60,14 @@ def describe_spot_instance_requests(call: Call) -> Answer:
     return {"SpotInstanceRequests": [_spot_request(call.region, each) for each in shown], "NextToken": following}
 
 
-def named(call: Call, ids: Iterable[str]) -> list[Instance]:
+def named(call: Call, ids: Sequence[str]) -> list[Instance]:
     """
     Raises:
         EC2Error: one does not exist, as far as this call can see.
     """
     found, missing = list[Instance](), list[str]()
+    for malformed in (each for each in ids if not re.fullmatch(r"i-[0-9a-f]{8,17}", each)):
+        raise EC2Error("InvalidInstanceID.Malformed", f'Invalid id: "{malformed}"')
     for instance_id in dict.fromkeys(ids):
         instance = call.region.instances.get(instance_id, call.ago)
         if instance is None:

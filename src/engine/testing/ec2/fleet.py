@@ -138,14 +138,14 @@ def _spec(call: Call, template: Ask, override: Mapping[str, Any], system: Mappin
     own = {
         key: override[key] for key in ("InstanceType", "ImageId", "SubnetId", "BlockDeviceMappings") if key in override
     }
-    spec = merged(template, {**own, "TagSpecifications": [*fleets_tags, {"ResourceType": "instance", "Tags": tags}]})
+    spec = merged(template, own | {"TagSpecifications": [*fleets_tags, {"ResourceType": "instance", "Tags": tags}]})
     if "SubnetId" in own and spec.get("NetworkInterfaces"):
         subnet = spec.pop("SubnetId")
         spec["NetworkInterfaces"] = [{**each, "SubnetId": subnet} for each in spec["NetworkInterfaces"]]
     placement = {**(template.get("Placement") or {}), **(override.get("Placement") or {})}
     if override.get("AvailabilityZone"):
         placement["AvailabilityZone"] = override["AvailabilityZone"]
-    return {**spec, "Placement": placement}
+    return Ask({**spec, "Placement": placement})
 
 
 def _candidate(

@@ -19,7 +19,7 @@ from . import describe, ending, fleet, images, kinds, launch, placement, prices,
 from .call import Actions, Call
 from .faults import ExpiredToken, LostAnswer, LostRequest, Refused, Slow, Throttle, Unauthorized
 from .moto import ACCOUNT
-from .protocol import EC2Error, parse, render, render_error
+from .protocol import Ask, EC2Error, parse, render, render_error
 from .throttle import limit_exceeded
 from .world import Region, World
 
@@ -101,6 +101,9 @@ class Front:
                 return Reply(200, json.dumps(answer).encode(), JSON)
         except EC2Error as error:
             return _refusal(request, error, self._request_id())
+        except Exception as error:  # noqa: BLE001 - a mistake of the test cloud: told when it ends
+            self.world.failures.append(error)
+            return _refusal(request, EC2Error("InternalError", repr(error), 500), self._request_id())
         return _forwarded(self.world, request)
 
     def _let_in(self, request: Request) -> None:
@@ -150,7 +153,7 @@ class Front:
         ours, theirs = tags.split(call.ask["Resources"])
         region.check_young(theirs, call.ago)
         if ours:
-            call = Call(region, call.action, {**call.ask, "Resources": ours}, call.ago)
+            call = Call(region, call.action, Ask(call.ask | {"Resources": ours}), call.ago)
             ACTIONS[call.action](call)
         if not theirs:
             return Reply(200, render(call.action, {}, self._request_id()))

@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from functools import cache
 from typing import Any
 
+from .behaviour import FAMILIES
 from .call import Call
 from .filters import chosen, page
 from .protocol import Answer, EC2Error, Rendered, render_item
@@ -78,7 +79,7 @@ def describe_instance_types(call: Call) -> Answer:
     unknown = [name for name in names if name not in types or name not in places]
     if unknown:
         raise EC2Error("InvalidInstanceType", f"The following supplied instance types do not exist: {unknown}")
-    fitting = chosen(names, call.ask.get("Filters"), lambda name: _facts(types[name]))
+    fitting = chosen(names, call.ask.get("Filters"), _facts)
     shown, following = page(fitting, call.ask, most=100)
     return {"InstanceTypes": [_rendered(name) for name in shown], "NextToken": following}
 
@@ -104,24 +105,36 @@ def _rendered(name: str) -> Rendered:
     return render_item("InstanceTypeInfo", catalogue(("*",))[name])
 
 
-def _facts(data: Data) -> Mapping[str, list[str]]:
-    """Its filters: ``vcpu-info.default-vcpus`` is ``VCpuInfo.DefaultVCpus``, of lists ``...Disks`` is ``...disk``."""
-    found: dict[str, list[str]] = {}
-    for path, value in _leaves("", data):
-        found.setdefault(path, []).append(value)
-    return _Facts(found)
-
-
 class _Facts(dict[str, list[str]]):
+    """Its filters: ``vcpu-info.default-vcpus`` is ``VCpuInfo.DefaultVCpus``, of lists ``...Disks`` is ``...disk``."""
+
     def __missing__(self, name: str) -> list[str]:
-        plain = name.replace("-", "")
-        *path, last = plain.split(".")
-        for ending in ("", "s", "es"):
-            for middle in ("", "s"):
-                key = ".".join([*path[:-1], *(part + middle for part in path[-1:]), last + ending])
-                if key in self.keys():
-                    return self[key]
-        return []
+        known = [form for form in _forms(name) if form in _paths()]
+        if not known:
+            raise KeyError(name)
+        return self.get(known[0], [])
+
+
+def _forms(name: str) -> list[str]:
+    *path, last = name.replace("-", "").split(".")
+    return [
+        ".".join([*path[:-1], *(part + middle for part in path[-1:]), last + ending])
+        for ending in ("", "s", "es")
+        for middle in ("", "s")
+    ]
+
+
+@cache
+def _paths() -> frozenset[str]:
+    return frozenset(path for data in catalogue(FAMILIES).values() for path, _ in _leaves("", data))
+
+
+@cache
+def _facts(name: str) -> _Facts:
+    found = _Facts()
+    for path, value in _leaves("", catalogue(("*",))[name]):
+        found.setdefault(path, []).append(value)
+    return found
 
 
 def _leaves(path: str, value: Any) -> Iterator[tuple[str, str]]:

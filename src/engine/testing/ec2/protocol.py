@@ -14,7 +14,6 @@ from botocore.model import ListShape, OperationNotFoundError, ServiceModel, Shap
 
 NAMESPACE = "http://ec2.amazonaws.com/doc/2016-11-15/"
 
-Ask = dict[str, Any]
 Answer = Mapping[str, Any]
 
 
@@ -24,6 +23,13 @@ class EC2Error(Exception):
     def __init__(self, code: str, message: str, status: int = 400) -> None:
         super().__init__(f"{code}: {message}")
         self.code, self.message, self.status = code, message, status
+
+
+class Ask(dict[str, Any]):
+    """Parameters by name; to look one up that is not there is the caller's mistake."""
+
+    def __missing__(self, name: str) -> Any:
+        raise EC2Error("MissingParameter", f"The request must contain the parameter {name}")
 
 
 class Rendered(str):
@@ -54,11 +60,11 @@ def parse(action: str, parameters: Mapping[str, str]) -> Ask:
             below = branch.setdefault(part, {})
             branch = below if isinstance(below, dict) else {}
         branch[last] = value
-    return _structure(tree, shape) if isinstance(shape, StructureShape) else {}
+    return _structure(tree, shape) if isinstance(shape, StructureShape) else Ask()
 
 
 def _structure(tree: Mapping[str, Any], shape: StructureShape) -> Ask:
-    found = {}
+    found = Ask()
     for name, member in _fields(shape).items():
         key = _asked_as(name, member)
         if key in tree:

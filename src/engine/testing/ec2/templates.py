@@ -97,9 +97,9 @@ def find(region: Region, named: Mapping[str, Any], ago: float = 0.0) -> Template
 def data(region: Region, named: Mapping[str, Any] | None, ago: float = 0.0) -> Ask:
     """What the named version of a template says; nothing is said if none is named."""
     if not named:
-        return {}
+        return Ask()
     template = find(region, named, ago)
-    return dict(template.versions[_number(template, named.get("Version") or "$Default") - 1])
+    return Ask(template.versions[_number(template, named.get("Version") or "$Default") - 1])
 
 
 def _number(template: Template, version: str) -> int:

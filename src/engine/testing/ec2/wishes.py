@@ -39,7 +39,7 @@ class Wish:
 def merged(template: Mapping[str, Any], ask: Mapping[str, Any]) -> Ask:
     """What is asked for goes before what the template says; tags of both are given."""
     both = [*(template.get("TagSpecifications") or ()), *(ask.get("TagSpecifications") or ())]
-    said = {**template, **ask, "TagSpecifications": both}
+    said = Ask({**template, **ask, "TagSpecifications": both})
     for key in ("MetadataOptions", "Placement"):
         if template.get(key) and ask.get(key):
             said[key] = {**template[key], **ask[key]}

@@ -50,22 +50,22 @@ class World:
 
     def __init__(self, behaviour: Behaviour, hypervisor: Hypervisor, moto: Moto) -> None:
         self.behaviour, self.hypervisor, self.moto = behaviour, hypervisor, moto
-        self.clock, self.faults, self.lock = Clock(), Faults(), threading.RLock()
+        self.failures: list[Exception] = []  # the hypervisor's, and this cloud's own
+        self.clock, self.faults, self.lock = Clock(self.failures.append), Faults(), threading.RLock()
         self.ledger = Ledger(self.clock.unix)
         self.regions: dict[str, Region] = {}
-        self.failures: list[Exception] = []  # the hypervisor's
-        self._dice = Random(f"ec2 {behaviour.seed}")  # noqa: S311 - to be repeated, not to be secret
+        self._ids, self._ages = (Random(f"{what} {behaviour.seed}") for what in ("ids", "ages"))  # noqa: S311 - repeated
         self._threads: list[threading.Thread] = []
 
     def new_id(self, prefix: str) -> str:
-        return f"{prefix}-0{self._dice.getrandbits(64):016x}"
+        return f"{prefix}-0{self._ids.getrandbits(64):016x}"
 
     def new_request_id(self) -> str:
         return str(uuid4())
 
     def age_of_answers(self) -> float:
         stale_s = self.behaviour.stale_s
-        return self._dice.uniform(0.0, stale_s) if self.behaviour.wavering else stale_s
+        return self._ages.uniform(0.0, stale_s) if self.behaviour.wavering else stale_s
 
     def region(self, name: str) -> Region:
         """

@@ -116,6 +116,8 @@ def test_types_have_their_hardware_and_filters(account: Account):
     assert "t3.micro" not in arm
     assert "m7i.large" not in names(network_info__efa_supported="true")
     assert "m7i.large" in names(supported_usage_class="spot", bare_metal="false")
+    with pytest.raises(ClientError, match="filter 'colour' is invalid"):
+        names(colour="red")
     with pytest.raises(ClientError, match="InvalidInstanceType"):
         account.ec2.describe_instance_types(InstanceTypes=["m7i.tiny"])
 

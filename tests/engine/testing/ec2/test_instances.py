@@ -148,6 +148,8 @@ def test_ending_a_machine_while_it_boots(open_account: Open):
 
 def test_one_unknown_id_ends_nothing(account: Account):
     ids = account.run()
+    with pytest.raises(ClientError, match=r"InvalidInstanceID\.Malformed"):
+        account.described("i-1")
     with pytest.raises(ClientError, match="i-0123456789abcdef0"):
         account.ec2.terminate_instances(InstanceIds=[*ids, "i-0123456789abcdef0"])
     account.cloud.advance(1)

@@ -1,0 +1,156 @@
+"""The parts that need no server: filters, pages, buckets, what was when, the clock."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outrider.engine.testing.ec2.clock import Clock
+from outrider.engine.testing.ec2.faults import Faults, LostAnswer, Slow, Throttle
+from outrider.engine.testing.ec2.filters import chosen, page
+from outrider.engine.testing.ec2.kinds import quota_code
+from outrider.engine.testing.ec2.protocol import EC2Error
+from outrider.engine.testing.ec2.throttle import Buckets
+from outrider.engine.testing.ec2.versions import Versions
+
+NAMES = st.lists(st.text("ab*?.\\", max_size=4), max_size=6)
+
+
+@given(NAMES, st.text("ab", max_size=4))
+def test_wildcards_stand_for_others_and_nothing_else_does(names: list[str], wanted: str):
+    def found(pattern: str) -> list[str]:
+        return chosen(names, [{"Name": "name", "Values": [pattern]}], lambda name: {"name": [name]})
+
+    assert found("*") == names
+    assert found("?") == [name for name in names if len(name) == 1]
+    assert found(wanted) == [name for name in names if name == wanted]
+    for name in names:
+        assert name in found(re.sub(r"([*?\\])", r"\\\1", name)), "quoted, it is itself"
+
+
+def test_filters_are_all_to_fit_each_by_one_value():
+    things = [
+        {"colour": ["red"], "size": ["1"]},
+        {"colour": ["blue"], "size": ["1"]},
+        {"colour": ["red"], "size": ["2"]},
+    ]
+    asked = [{"Name": "colour", "Values": ["red", "green"]}, {"Name": "size", "Values": ["1"]}]
+    assert chosen(things, asked, lambda thing: thing) == things[:1]
+    with pytest.raises(EC2Error, match="The filter 'weight' is invalid"):
+        chosen(things, [{"Name": "weight", "Values": ["1"]}], lambda thing: thing)
+    assert chosen(things, [{"Name": "tag:weight", "Values": ["1"]}], lambda thing: thing) == []
+
+
+@given(st.integers(0, 50), st.integers(1, 20), st.integers(1, 20))
+def test_pages_are_everything_once(count: int, asked: int, most: int):
+    seen: list[int] = []
+    token: str | None = None
+    while True:
+        shown, token = page(range(count), {"MaxResults": asked, "NextToken": token}, most=most)
+        assert len(shown) <= min(asked, most)
+        seen += shown
+        if token is None:
+            break
+    assert seen == list(range(count))
+    with pytest.raises(EC2Error, match="InvalidNextToken"):
+        page(range(count), {"NextToken": "7"})
+
+
+@given(st.lists(st.floats(0, 5), min_size=1, max_size=60))
+def test_no_bucket_gives_more_than_its_size_and_rate(pauses: list[float]):
+    now, passed = [0.0], 0
+    buckets = Buckets(lambda: now[0])
+    for pause in pauses:
+        now[0] += pause
+        try:
+            buckets.take("RunInstances", narrowed=False)
+            passed += 1
+        except EC2Error:
+            pass
+        buckets.take("TerminateInstances", narrowed=False)  # has its own
+    assert passed <= 5 + 2 * sum(pauses) + 1e-6
+    assert passed >= min(len(pauses), 5)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9) | st.none()), max_size=10), st.integers(0, 20))
+def test_versions_show_what_was(changes: list[tuple[int, int | None]], ago: int):
+    now = [0.0]
+    versions: Versions[int] = Versions(lambda: now[0])
+    value_at: dict[float, int | None] = {}
+    for pause, value in changes:
+        now[0] += pause
+        versions.put("x", value)
+        value_at[now[0]] = value
+    then = now[0] - ago
+    known = [value for at, value in value_at.items() if at <= then] if ago else list(value_at.values())
+    expected = known[-1] if known else None
+    assert versions.get("x", ago) == expected
+    assert versions.all(ago) == ([] if expected is None else [expected])
+
+
+@contextmanager
+def ticking() -> Iterator[tuple[Clock, list[str], list[Exception]]]:
+    failed: list[Exception] = []
+    clock = Clock(failed.append)
+    try:
+        yield clock, [], failed
+    finally:
+        clock.close()
+
+
+def test_deeds_are_done_in_their_order_when_time_is_hurried():
+    with ticking() as (clock, done, _):
+        clock.after(200, lambda: done.append("late"))
+        clock.after(100, lambda: clock.after(50, lambda: done.append("follows")))
+        with clock.held():
+            until = clock.now() + 160
+            while clock.step(until):
+                pass
+        assert done == ["follows"]
+        assert 160 <= clock.now() < 199
+
+
+def test_a_deed_that_raises_does_not_stop_the_clock():
+    with ticking() as (clock, _, failed):
+        done = threading.Event()
+        clock.after(0, lambda: 1 / 0)  # type: ignore[arg-type, return-value]
+        clock.after(0, done.set)
+        assert done.wait(5)
+        assert [type(each) for each in failed] == [ZeroDivisionError]
+
+
+def test_faults_happen_as_often_as_said():
+    faults = Faults()
+    faults.add(Throttle("RunInstances", times=2, after=1), LostAnswer(times=None))
+    hits = [faults.hits(Throttle, "RunInstances") is not None for _ in range(5)]
+    assert hits == [False, True, True, False, False]
+    assert faults.hits(Throttle, "StopInstances") is None
+    assert all(faults.hits(LostAnswer, "Anything") for _ in range(3))
+    assert list(faults) == [LostAnswer(times=None)]
+    faults.add(Slow(seconds=1), Slow(seconds=2))
+    faults.clear(Slow(seconds=1))
+    assert faults.of(Slow) == [Slow(seconds=2)]
+    faults.clear()
+    assert list(faults) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "market", "code"),
+    [
+        ("m7i.large", "on-demand", "L-1216C47A"),
+        ("inf2.xlarge", "spot", "L-B5D1601B"),
+        ("g5.xlarge", "on-demand", "L-DB2E81BA"),
+        ("p5.48xlarge", "spot", "L-7212CCBC"),
+        ("trn1.2xlarge", "on-demand", "L-2C3B7624"),
+        ("hpc7g.4xlarge", "on-demand", "L-F7808C92"),
+        ("i4i.large", "spot", "L-34B43A08"),
+    ],
+)
+def test_types_and_their_quotas(name: str, market: str, code: str):
+    assert quota_code(name, market) == code
