@@ -63,10 +63,14 @@ class Estate:
         """A new pool's.
 
         Raises:
-            PoolOwned: the name is somebody's.
+            SpecError: the name is somebody's; says whose, and what to do.
             JournalError
         """
-        estate = cls(journal.own(name, provider), secrets.token_hex(4), new_key(), "")
+        try:
+            ownership = journal.own(name, provider)
+        except PoolOwned as error:
+            raise SpecError(f"{str(error)[:1].upper()}{str(error)[1:]}.") from error
+        estate = cls(ownership, secrets.token_hex(4), new_key(), "")
         try:
             estate._ownership.keep(KEY, private_text(estate.key))
         except BaseException:

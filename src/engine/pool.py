@@ -152,7 +152,8 @@ class Pool:
 
         Machines that it left, and that have not ended with their lease, are this pool's nodes in place of new ones;
         what ran on them is ended. Those that cannot be taken over, or are too many, are terminated; missing ones are
-        launched. ``options``: as of `Pool`; give the same as for the pool that is taken over.
+        launched. ``options``: as of `Pool`; give the same as for the pool that is taken over. `cost`, ``max_cost`` and
+        ``max_lifetime`` count from here on.
 
         Raises:
             SpecError: ``provider``'s machines end with their client. Entering raises it when no such pool was left, or

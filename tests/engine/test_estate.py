@@ -116,6 +116,15 @@ async def test_who_may_not_inherit_is_told_why(book: Journal, monkeypatch: pytes
     assert [each.pool for each in book.records()] == ["train"]
 
 
+async def test_a_name_that_is_somebodys_is_refused(book: Journal) -> None:
+    estate = Estate.begin(book, "train", "aws")
+    await estate.close()
+    await left(book, MACHINE)
+    with pytest.raises(SpecError, match=r"^The pool train was left by process .*: take it over with Pool\.attach"):
+        Estate.begin(book, "train", "aws")
+    assert [each.standing for each in book.records()] == ["dead"]
+
+
 async def test_a_pool_without_an_estate_is_for_gc(book: Journal) -> None:
     book.own("train", "aws", EAST).close()
     with pytest.raises(SpecError, match="outrider gc --apply"):
