@@ -1,11 +1,14 @@
-"""What all tests share: why one that passed at its second try (see .ci/run) had failed at its first."""
+"""What all tests share: no credentials but their own, and why one that passed at its second try had failed at its first."""
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import pytest
+
+os.environ["AWS_EC2_METADATA_DISABLED"] = "true"  # else AWS's client asks the network who this computer may be
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
