@@ -1,4 +1,4 @@
-"""What all tests share: no credentials but their own, and why one that passed at its second try had failed at its first."""
+"""What all tests share: credentials of their own alone, and why one that passed at its second try had failed."""
 
 from __future__ import annotations
 
