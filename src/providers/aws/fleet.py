@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 FLEET_S = 90.0  # CreateFleet answers when its machines are placed: some seconds for tens of them
 LAG_S = 15.0  # after which what was made just now is known everywhere
 AGAIN_S = 1.0
-RESEND_S = 5.0
+RESEND_S = 0.5
 
 
 class AWSFleet:
@@ -136,7 +136,8 @@ class AWSFleet:
         mine = [machine for machine in reached if machine.id in running]
         for machine in mine:
             assert machine.address is not None, "those without one are not among them"
-            self._places[machine.id] = (machine.facts.get("type", ""), machine.facts.get("zone", ""))
+            if {"type", "zone"} <= machine.facts.keys():
+                self._places[machine.id] = (machine.facts["type"], machine.facts["zone"])
             self._seen.created(machine, machine.address.user or "", anyio.current_time())
         ends = {sight.id for sight in left if not sight.ends} - {machine.id for machine in mine}
         await teardown.end(self._api, sorted(ends))
@@ -173,7 +174,8 @@ class AWSFleet:
     # --- one CreateFleet --------------------------------------------------------------------------------------------
 
     async def _plan(self, request: LaunchRequest) -> Plan:
-        return await self._planner.plan(request, self._avoid, {self._places[each] for each in self._seen.machines})
+        living = {self._places[machine] for machine in self._seen.machines if machine in self._places}
+        return await self._planner.plan(request, self._avoid, living)
 
     async def _take(
         self, plan: Plan, chosen: Sequence[Offer], count: int, failed: list[ProviderError]
@@ -207,7 +209,7 @@ class AWSFleet:
                 return machines
             if lasted_s >= LAG_S / 3:  # then somebody has deleted it
                 self._templates.forget(templates.values())
-            await anyio.sleep(AGAIN_S)
+            await anyio.sleep(min(AGAIN_S, max(AGAIN_S / 5, lasted_s)))
 
     async def _create(
         self, plan: Plan, of: dict[Offer, Template], count: int
@@ -283,7 +285,8 @@ class AWSFleet:
         self._events += news.events
         self._news.set()
         for machine in news.interrupted:
-            self._avoid.interrupted(*self._places[machine], anyio.current_time())
+            if machine in self._places:
+                self._avoid.interrupted(*self._places[machine], anyio.current_time())
 
     async def _end(self, machines: Sequence[MachineId]) -> None:
         """Whoever comes while a call is under way has its machines sent with the next one.

@@ -277,7 +277,7 @@ async def test_throttling_is_waited_for(cloud: EC2, aws: Provider) -> None:
 
 
 @pytest.mark.parametrize(
-    "behaviour", [Behaviour(boot_s=0.05, stop_s=0.05, stale_s=1.0, wavering=True, types=("m7i.*",))]
+    "behaviour", [Behaviour(boot_s=0.05, stop_s=0.05, stale_s=0.4, wavering=True, types=("m7i.*",))]
 )
 async def test_old_answers_confuse_nobody(behaviour: Behaviour, cloud: EC2, aws: Provider) -> None:
     async with opened(aws()) as fleet:
