@@ -19,6 +19,7 @@ class Behaviour:
 
     ``stale_s``: how old the answers to describe calls are; a thing that is younger does not exist yet (NotFound).
     ``wavering``: each answer is of an age between 0 and that, so that a later one may show an earlier state.
+    ``terse_repeats``: a CreateFleet that is repeated with its token is answered by the fleet's id alone.
     ``throttled``: request buckets as EC2's. ``spot_usd``, ``on_demand_usd``: prices by type, or by "type zone";
     what is not there is made up, plausibly, from the seed. ``quotas``: vCPUs by quota code, as ``L-1216C47A``.
     """
@@ -29,6 +30,7 @@ class Behaviour:
     remembered_s: float = 3600.0  # a terminated instance is described until then
     stale_s: float = 0.0  # up to several seconds
     wavering: bool = False
+    terse_repeats: bool = False
     throttled: bool = False
     recycle_addresses: bool = False  # a new machine has the lowest free address, as if the former one were back
     types: tuple[str, ...] = FAMILIES  # glob patterns; ("*",) for all

@@ -28,6 +28,7 @@ _QUOTAS = (  # families, by how their names begin; the quota of on-demand machin
 )
 
 
+@cache
 def quota_code(type_name: str, market: str) -> str:
     for beginning, on_demand, spot in _QUOTAS:
         if re.match(beginning, type_name):

@@ -26,7 +26,7 @@ class Lifecycle:
 
     def __init__(self, region: Region, instance_id: str) -> None:
         self._region, self._world, self._id = region, region.world, instance_id
-        self._power = "off"  # booting, on
+        self._power = "off"  # booting, on, going
         self._doomed = 0  # how often it was noticed: a notice that was withdrawn takes nothing
 
     @property
@@ -36,7 +36,7 @@ class Lifecycle:
         return found
 
     def begin(self) -> None:
-        """It is pending, and will get power."""
+        """It is pending, and is to get power."""
         self._world.clock.after(self._world.behaviour.boot_s, partial(self._world.spawn, self._boot))
 
     def stop(self) -> None:
@@ -58,7 +58,8 @@ class Lifecycle:
     def switched_itself_off(self) -> None:
         with self._world.lock:
             if self.instance.state in ("pending", "running"):
-                self._end(ITSELF, "", "shutting-down" if self.instance.on_shutdown == "terminate" else "stopping")
+                for_good = self.instance.on_shutdown == "terminate" or self.instance.market == "spot"
+                self._end(ITSELF, "", "shutting-down" if for_good else "stopping")
 
     def interrupt(self, notice_s: float, rebalance_s: float | None) -> None:
         """The recommendation, the notice ``rebalance_s`` later, the end ``notice_s`` after that."""
@@ -117,12 +118,12 @@ class Lifecycle:
             self._power = "on"
             if error is not None:
                 self._world.failures.append(error)
-                if self.instance.state == "pending":
-                    self._end(INTERNAL, INTERNAL[0])
-            elif self.instance.state == "pending":
+            if self.instance.state != "pending":  # it was ended meanwhile
+                self._unplug_later()
+            elif error is not None:
+                self._end(INTERNAL, INTERNAL[0])
+            else:
                 self._put(state="running")
-            else:  # it was ended meanwhile
-                self._world.spawn(self._unplug)
 
     def _refused(self) -> bool:
         for fault in self._world.faults.of(NoBoot):
@@ -143,8 +144,12 @@ class Lifecycle:
             self._spot("closed", spot_status)
         if was_off:
             self._world.clock.after(self._world.behaviour.stop_s, self._ended)
-        elif self._power == "on":
-            self._world.spawn(self._unplug)  # a booting one is unplugged when it has booted
+        elif self._power == "on":  # a booting one is unplugged when it has booted
+            self._unplug_later()
+
+    def _unplug_later(self) -> None:
+        self._power = "going"
+        self._world.spawn(self._unplug)
 
     def _unplug(self) -> None:
         try:

@@ -27,7 +27,8 @@ def once(action: Action) -> Action:
                 words = "The parameters of the request do not match those of an earlier one with the same client token"
                 raise EC2Error("IdempotentParameterMismatch", words)
             answer: Answer = known[1]
-            return answer
+            terse = call.action == "CreateFleet" and call.region.world.behaviour.terse_repeats
+            return {"FleetId": answer["FleetId"]} if terse else answer
         answer = action(call)
         call.region.answered[call.action, token] = asked, answer
         return answer

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from botocore.exceptions import ClientError, ConnectionClosedError
 
@@ -35,6 +37,16 @@ def test_a_lost_answer_and_its_repetition(account: Account):
     assert taken(account.fleet(3, template=template, ClientToken="once")) == 3
     assert len(account.cloud.instances()) == 3
     assert account.cloud.calls["CreateFleet"] == 2
+
+
+def test_a_repetition_may_be_answered_by_the_fleets_id_alone(open_account: Callable[..., Account]):
+    account = open_account(terse_repeats=True)
+    template = account.template()
+    first, again = (account.fleet(2, template=template, ClientToken="once") for _ in range(2))
+    assert (first["FleetId"], taken(first)) == (again["FleetId"], 2)
+    assert "Instances" not in again
+    (fleet,) = account.ec2.describe_fleets(FleetIds=[again["FleetId"]])["Fleets"]
+    assert taken(fleet) == 2
 
 
 def test_a_lost_request_had_no_effect(account: Account):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from base64 import b64encode
 from collections.abc import Callable
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -111,6 +113,34 @@ def test_a_machine_that_switches_itself_off(open_account: Open, behaviour: str, 
     assert told["StateReason"]["Code"] == "Client.InstanceInitiatedShutdown"
 
 
+def test_a_spot_machine_that_switches_itself_off_is_terminated(open_account: Open):
+    paper = Paper()
+    account = open_account(hypervisor=paper)
+    (one,) = account.run_spot()
+    account.cloud.advance(1)
+    paper.shut_down(one)
+    account.cloud.advance(1)
+    assert account.states(one) == ["terminated"]
+    assert [each.kind for each in account.cloud.left()] == []
+
+
+def test_a_machine_loses_power_once(open_account: Open):
+    class Counting(Paper):
+        def power_off(self, instance_id: str) -> None:
+            cut.append(instance_id)
+            super().power_off(instance_id)
+
+    cut: list[str] = []
+    account = open_account(hypervisor=Counting())
+    (one,) = account.run()
+    account.cloud.advance(1)
+    account.ec2.stop_instances(InstanceIds=[one])
+    account.ec2.terminate_instances(InstanceIds=[one])
+    account.ec2.terminate_instances(InstanceIds=[one])
+    account.cloud.advance(1)
+    assert cut == [one]
+
+
 def test_a_power_cut_is_not_seen_by_the_api(open_account: Open):
     paper = Paper()
     account = open_account(hypervisor=paper)
@@ -144,6 +174,27 @@ def test_ending_a_machine_while_it_boots(open_account: Open):
     account.cloud.advance(120)
     assert account.states(*ids) == ["terminated", "terminated"]
     assert paper.on == {}
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_ending_a_machine_that_is_getting_power(session: boto3.session.Session, fails: bool):
+    class Slow(Paper):
+        def boot(self, machine: Boot) -> None:
+            booting.set()
+            assert ended.wait(5)
+            super().boot(machine)
+            if fails:
+                raise OSError("no such host")
+
+    booting, ended, paper = threading.Event(), threading.Event(), Slow()
+    with suppress(ExceptionGroup), EC2(hypervisor=paper) as cloud, closing(Account(cloud, session)) as account:
+        (one,) = account.run()
+        assert booting.wait(5)
+        account.ec2.terminate_instances(InstanceIds=[one])
+        ended.set()
+        cloud.advance(1)
+        assert account.states(one) == ["terminated"]
+        assert paper.on == {}
 
 
 def test_one_unknown_id_ends_nothing(account: Account):
