@@ -430,6 +430,7 @@ class NodeConnection:
         await connection.create_session(lambda: channel, shlex.join(bridge), **how)
 
     def _hello(self) -> wire.Hello:
+        machine, setup = self._machine, self._terms.setup
         return wire.Hello(
             wire.PROTOCOL_VERSION,
             self._session_id,
@@ -437,7 +438,7 @@ class NodeConnection:
             ".".join(platform.python_version_tuple()[:2]),
             cloudpickle.__version__,
             self._terms.lease_s,
-            {**self._terms.setup, "notices": list(self._machine.notices)},
+            {**setup, "env": {**machine.env, **setup["env"]}, "notices": list(machine.notices)},
         )
 
     def _accepted(self, answer: wire.Message) -> wire.Welcome:

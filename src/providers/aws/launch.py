@@ -27,6 +27,13 @@ GP3_GB_MONTH_USD = 0.08  # "Amazon EBS pricing", us-east-1; elsewhere up to a ha
 IPV4_HOUR_USD = 0.005  # "Amazon VPC pricing", every region
 MACHINES_ALIKE = "1"  # a template has one version: what is different is another template
 
+# "Get started with EFA and NCCL", EC2 User Guide; the last one keeps NCCL's own connections off what leads nowhere.
+EFA = {
+    "FI_PROVIDER": "efa",
+    "FI_EFA_USE_DEVICE_RDMA": "1",
+    "FI_EFA_FORK_SAFE": "1",
+    "NCCL_SOCKET_IFNAME": "^lo,docker,veth",
+}
 _GRAVITY: tuple[type[ProviderError], ...] = (NotAuthorized, QuotaExceeded, NoCapacity, BadRequest, ProviderError)
 
 
@@ -279,5 +286,6 @@ def machine(name: MachineId, offer: Offer, of: Template, *, notices: tuple[str, 
         notices=notices,
         lease=lease,
         hourly_cost=offer.hourly_usd + shape.hourly_usd,
+        env=EFA if shape.cards else {},
         facts=facts,
     )

@@ -230,6 +230,13 @@ def test_without_rights_trying_again_is_of_no_use() -> None:
     assert (type(one), str(one), one.retry_after_s) == (NoCapacity, "none", 1.0)
 
 
+@pytest.mark.parametrize("cards", [0, 4])
+def test_tasks_are_told_of_efa_where_there_is_one(cards: int) -> None:
+    template = Template("lt-1", replace(SHAPE, cards=cards), "ssh-ed25519 HOST")
+    machine = launch.machine(MachineId("i-1"), offer(efa=32), template, notices=(), lease="")
+    assert ("FI_PROVIDER" in machine.env, "efa" in machine.facts) == (bool(cards), bool(cards))
+
+
 def test_a_machine_costs_its_offer_its_volume_and_its_address() -> None:
     shape = replace(SHAPE, disk_gb=730)
     machine = launch.machine(
