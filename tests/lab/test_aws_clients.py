@@ -1,0 +1,99 @@
+"""Clients that are killed while they have machines: these end with their lease, and `gc` finds what is left."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from bars.site import until
+
+pytestmark = pytest.mark.anyio
+LEASE_S = 3.0
+SHUTDOWN_S = 60.0  # what the guarantee allows beyond the lease
+CLIENT = """
+import asyncio, sys
+from outrider import AWS, Pool
+
+async def main():
+    async with Pool(provider=AWS(address="private"), nodes=2, lease=float(sys.argv[1]), console="silent"):
+        print("ready", flush=True)
+        await asyncio.to_thread(sys.stdin.readline)
+
+asyncio.run(main())
+"""
+
+
+@asynccontextmanager
+async def client() -> AsyncIterator[asyncio.subprocess.Process]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", CLIENT, str(LEASE_S), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def killed(process: asyncio.subprocess.Process, when: Callable[[], object]) -> float:
+    """Its last moment."""
+    await until(when, 30, what="the moment at which it was to be killed")
+    process.kill()
+    await process.wait()
+    return time.time()
+
+
+async def collected() -> None:
+    """``outrider gc --apply``, as a user would type it; nothing is left to remove."""
+    command = "import sys; from outrider.engine.cli.main import main; sys.exit(main())"
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", command, "gc", "--apply", stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    said, _ = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode == 0, said.decode()
+
+
+async def test_machines_whose_client_dies_end_with_their_lease(cloud, hypervisor):
+    began = time.time()
+    async with client() as process:
+        assert process.stdout is not None
+        assert await asyncio.wait_for(process.stdout.readline(), 30) == b"ready\n"
+        ended = await killed(process, lambda: True)
+    assert len(hypervisor.hosts) == 2
+    await until(lambda: not hypervisor.hosts, LEASE_S + SHUTDOWN_S, what="the machines ended themselves")
+    await until(lambda: {each.state for each in cloud.instances()} == {"terminated"}, 5)
+    assert cloud.ledger.unowned_seconds([(began, ended)]) <= 2 * (LEASE_S + SHUTDOWN_S)
+    assert {each.reason[0] for each in cloud.instances() if each.reason} == {"Client.InstanceInitiatedShutdown"}
+    await collected()
+    assert cloud.left() == []
+
+
+async def test_machines_that_their_client_never_reached_end_with_their_lease(cloud, hypervisor):
+    """A first contact is given half a minute more than a renewal: a machine's boot takes its time."""
+    began = time.time()
+    async with client() as process:
+        ended = await killed(process, lambda: cloud.calls["DescribeInstances"] and cloud.instances())
+    await until(lambda: {each.state for each in cloud.instances()} == {"terminated"}, LEASE_S + SHUTDOWN_S)
+    assert len(cloud.instances()) == 2
+    assert cloud.ledger.unowned_seconds([(began, ended)]) <= 2 * (LEASE_S + SHUTDOWN_S)
+    await collected()
+    assert cloud.left() == []
+
+
+@pytest.mark.parametrize("action", ["CreateSecurityGroup", "DescribeInstances", "TerminateInstances"])
+async def test_what_a_dead_client_has_left_is_collected_at_once(cloud, hypervisor, action):
+    """But for a CreateFleet whose answer it did not hear: for a minute its machines may yet appear."""
+    async with client() as process:
+        assert process.stdin is not None
+        process.stdin.write(b"\n")
+        await killed(process, lambda: cloud.calls[action])
+    await collected()
+    assert hypervisor.hosts == {}
+    assert cloud.left() == []
+    assert {each.state for each in cloud.instances()} <= {"terminated"}
