@@ -200,7 +200,10 @@ def _read(environ: Environ) -> Request | None:
     signed = re.search(r"Credential=([^/]+)/\d+/([^/]+)/([^/]+)/aws4_request", environ.get("HTTP_AUTHORIZATION", ""))
     if signed is None or signed[3] == "s3":
         return None
-    body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+    length = int(environ.get("CONTENT_LENGTH") or 0)
+    body = environ["wsgi.input"].read(length)
+    if len(body) < length:
+        raise ConnectionResetError("its sender died in the middle of a request")
     environ["wsgi.input"] = io.BytesIO(body)
     action = environ.get("HTTP_X_AMZ_TARGET", "").rpartition(".")[2]
     if not action:

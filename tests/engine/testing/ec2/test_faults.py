@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -79,6 +80,27 @@ def test_a_client_that_waits_no_longer(account: Account):
     impatient = account.client("ec2", read_timeout=0.05)
     with pytest.raises(ReadTimeoutError):
         impatient.describe_instances()
+
+
+def test_half_a_request_is_none(account: Account):
+    image = account.image()
+    body = f"Action=RunInstances&ImageId={image}&InstanceType=t3.micro&MinCount=1&MaxCount=1"
+    head = (
+        "POST / HTTP/1.1\r\nHost: ec2\r\nContent-Type: application/x-www-form-urlencoded\r\n"
+        "Authorization: AWS4-HMAC-SHA256 Credential=A/20260101/us-east-1/ec2/aws4_request\r\n"
+    )
+    port = int(account.cloud.endpoint_url.rpartition(":")[2])
+
+    def sent(length: int) -> bytes:
+        with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+            connection.sendall(f"{head}Content-Length: {length}\r\n\r\n{body}".encode())
+            connection.shutdown(socket.SHUT_WR)
+            return connection.recv(12)
+
+    assert sent(len(body) + 1) == b""
+    assert account.cloud.instances() == []
+    assert sent(len(body)) == b"HTTP/1.1 200"
+    assert len(account.cloud.instances()) == 1
 
 
 def test_a_right_that_is_missing_is_named(account: Account):
