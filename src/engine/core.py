@@ -44,6 +44,7 @@ from .reach import Reach
 from .secrets import SECRET, crossing, is_crossing, revealed_env
 from .shared import Shared, pending_references, referred
 from .site import attached
+from .spec import unique
 from .stewards import Stewards
 from .streams import Source, Values
 from .translate import pickling_error, provider_error
@@ -115,7 +116,8 @@ class Core:
         self.wiring: Wiring | None = None  # in between, towards machines of this computer
         self.plugins: tuple[Plugin, ...] = ()  # around all others, of what is submitted from now on
         self.id = secrets.token_hex(4)
-        self.name = settings.name or self.id
+        self.name = settings.name or self.id  # for people: another pool, of anybody, may have the same
+        self.tag = self.id if settings.name is None else unique(settings.name)
         self._meter = meter.Meter(settings.max_cost, settings.max_lifetime_s, observer)
         self._loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[None] = self._loop.create_future()
@@ -156,7 +158,7 @@ class Core:
                 unwatch = await stack.enter_async_context(self._meter.watched())
                 stack.callback(self._meter.close)
                 estate = self._estate(stack)
-                opened = await stack.enter_async_context(settings.provider.open(self.name, EMBEDDING))
+                opened = await stack.enter_async_context(settings.provider.open(self.tag, EMBEDDING))
                 fleet = self._meter.around(await self._kept(opened, estate))
                 self.observer.open()
                 name, nodes = settings.provider.name, settings.nodes
@@ -233,10 +235,13 @@ class Core:
         from ..providers.journal import Journal
         from .estate import Estate
 
-        begin = Estate.inherit if settings.attach else Estate.begin
-        estate = begin(Journal.open(), self.name, settings.provider.name)
+        journal, provider = Journal.open(), settings.provider.name
+        if settings.attach:
+            estate = Estate.inherit(journal, self.name, provider)
+            self.id, self.tag = estate.pool, estate.name
+        else:
+            estate = Estate.begin(journal, self.tag, provider, pool=self.id)
         stack.push_async_callback(estate.close)
-        self.id = estate.pool
         return estate
 
     async def _kept(self, fleet: Fleet, estate: Estate | None) -> Fleet:

@@ -24,9 +24,10 @@ from ..providers.base import (
     MachineReachable,
 )
 from ..providers.errors import ProviderError
-from ..providers.journal import Journal, Ownership, PoolOwned
+from ..providers.journal import Journal, Ownership, PoolOwned, PoolRecord
 from .errors import SpecError
 from .remote.ssh import PoolKey, kept_key, new_key, private_text
+from .spec import is_named
 
 KEY, REST = "client_key", "estate"  # under which names they are kept
 NOT_KEPT = ("login", "witnesses")  # no cloud's machine has any
@@ -47,10 +48,10 @@ class Adopting(Protocol):
 
 
 class Estate:
-    """One pool's. ``pool``: the name by which its nodes know it; ``turn``: which of its clients this is."""
+    """One pool's. ``name``: its `unique` one; ``pool``: its nodes' for it; ``turn``: which of its clients this is."""
 
     def __init__(self, ownership: Ownership, pool: str, key: PoolKey, turn: str) -> None:
-        self.pool, self.key, self.turn = pool, key, turn
+        self.name, self.pool, self.key, self.turn = ownership.pool, pool, key, turn
         self.machines: dict[MachineId, Machine] = {}
         self._ownership = ownership
         self._host_keys: dict[MachineId, tuple[str, ...]] = {}
@@ -59,18 +60,14 @@ class Estate:
         self._later: asyncio.Task[None] | None = None
 
     @classmethod
-    def begin(cls, journal: Journal, name: str, provider: str) -> Self:
+    def begin(cls, journal: Journal, name: str, provider: str, *, pool: str) -> Self:
         """A new pool's.
 
         Raises:
-            SpecError: the name is somebody's; says whose, and what to do.
+            PoolOwned: the name is not unique.
             JournalError
         """
-        try:
-            ownership = journal.own(name, provider)
-        except PoolOwned as error:
-            raise SpecError(f"{str(error)[:1].upper()}{str(error)[1:]}.") from error
-        estate = cls(ownership, secrets.token_hex(4), new_key(), "")
+        estate = cls(journal.own(name, provider), pool, new_key(), "")
         try:
             estate._ownership.keep(KEY, private_text(estate.key))
         except BaseException:
@@ -86,22 +83,11 @@ class Estate:
             SpecError: there is none, or not for us; says whose it is.
             JournalError
         """
-        record = journal.record(name)
-        if record is None:
-            others = ", ".join(each.pool for each in journal.orphans()) or "none"
-            raise SpecError(
-                f"There is no pool {name!r} to attach to in {journal.root}; left by dead clients: {others}."
-            )
-        if record.standing == "elsewhere":
-            raise SpecError(f"The pool {name!r} is of {record.owner}, which may be alive: attach to it there.")
-        if record.provider != provider:
-            raise SpecError(
-                f"The pool {name!r} has machines of {record.provider or 'nobody known'}, not of {provider}."
-            )
+        record = _left(journal, name, provider)
         try:
-            ownership = journal.own(name, provider, adopt=True)
+            ownership = journal.own(record.pool, provider, adopt=True)
         except PoolOwned as error:
-            raise SpecError(f"The pool {name!r} has a living owner: {error.owner or 'unknown'}.") from error
+            raise SpecError(f"The pool {name!r} has found an owner meanwhile: {error.owner or 'unknown'}.") from error
         try:
             return cls._read(ownership, name)
         except BaseException:
@@ -167,6 +153,32 @@ class Estate:
             {"machine": _plain(machine), "host_keys": self.pinned(machine)} for machine in self.machines.values()
         ]
         return json.dumps({"pool": self.pool, "machines": machines})
+
+
+def _left(journal: Journal, name: str, provider: str) -> PoolRecord:
+    """
+    Raises:
+        SpecError: there is not just one.
+    """
+    found = [record for record in journal.records() if is_named(record.pool, name)]
+    dead = [record for record in found if record.standing == "dead"]
+    if len(dead) > 1:
+        names = ", ".join(record.pool for record in dead)
+        raise SpecError(f"Several pools {name!r} were left: attach to one of {names}; `outrider ps` shows them.")
+    for record in dead or found:
+        match record.standing:
+            case "alive":
+                raise SpecError(f"The pool {name!r} has a living owner: {record.owner or 'unknown'}.")
+            case "elsewhere":
+                raise SpecError(f"The pool {name!r} is of {record.owner}, which may be alive: attach to it there.")
+            case _:
+                pass
+        if record.provider != provider:
+            whose = record.provider or "nobody known"
+            raise SpecError(f"The pool {name!r} has machines of {whose}, not of {provider}.")
+        return record
+    others = ", ".join(each.pool for each in journal.orphans()) or "none"
+    raise SpecError(f"There is no pool {name!r} to attach to in {journal.root}; left by dead clients: {others}.")
 
 
 @dataclass(slots=True)

@@ -59,8 +59,8 @@ class Pool:
     ``selection`` the ``"first"``, and the next one where it has no machines to give. ``worker``: a node's task slots.
     ``image``: the nodes' software. ``plugins`` prepare every task's process. ``on_loss``: what a broadcast does when it
     loses a rank, for functions that do not say it themselves. ``checkpoints``: where tasks keep theirs: a folder that
-    all nodes share, or a URL. ``name``: under which the pool is found again; default a random one. ``chaos``: what
-    befalls its nodes, for tests: see `outrider.testing.Chaos`.
+    all nodes share, or a URL. ``name``: by which one finds it again, as `attach` does; others may have the same.
+    ``chaos``: what befalls its nodes, for tests: see `outrider.testing.Chaos`.
 
     Seconds: ``boot_timeout`` from a launch to a ready node, ``replace_timeout`` to wait for a lost node's replacement,
     ``lease`` after which nodes that hear nothing from here end themselves, ``max_lifetime`` after which the pool is

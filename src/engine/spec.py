@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
@@ -200,6 +201,16 @@ def pool_name(name: object) -> str:
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}", name):
         refuse(f"name takes up to 40 letters, digits, '.', '_' and '-', not {shown(name)}: as in name=\"train-1\".")
     return name
+
+
+def unique(name: str) -> str:
+    """By which all that belongs to one pool is found, and ended: no two pools have it, though they have one name."""
+    return f"{name}-{secrets.token_hex(3)}"
+
+
+def is_named(unique_name: str, name: str) -> bool:
+    """Whether it is `unique` of ``name``, or ``name`` itself."""
+    return unique_name == name or re.fullmatch(rf"{re.escape(name)}-[0-9a-f]{{6}}", unique_name) is not None
 
 
 def check_pool(plugins: object, on_loss: object, console: object, selection: object) -> None:

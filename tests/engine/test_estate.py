@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from outrider import SSH, Local, Pool, SpecError
 from outrider.engine import estate as estates
 from outrider.engine.estate import Estate, Kept
+from outrider.engine.spec import unique
 from outrider.providers import owners
 from outrider.providers.base import Address, Embedding, LaunchRequest, Machine, MachineGone, MachineId, MachineReachable
 from outrider.providers.errors import NoCapacity
@@ -44,10 +46,14 @@ def book(tmp_path: Path) -> Journal:
     return Journal.open(tmp_path / "state")
 
 
+def begun(book: Journal) -> Estate:
+    return Estate.begin(book, unique("train"), "aws", pool="p1")
+
+
 async def left(book: Journal, *machines: Machine) -> Estate:
     """A dead client's: its pool is in a place, and nobody has its lock."""
-    estate = Estate.begin(book, "train", "aws")
-    book.own("train", "aws", EAST).close()
+    estate = begun(book)
+    book.own(estate.name, "aws", EAST).close()
     estate.has(*machines)
     for machine in machines:
         await estate.rotated(machine, ("ssh-ed25519 SECOND", machine.host_key))
@@ -69,7 +75,7 @@ async def test_what_was_kept_is_inherited(book: Journal) -> None:
 
 async def test_a_host_key_is_on_the_disk_before_it_is_in_use(book: Journal) -> None:
     """ESTATE-1: when `rotated` returns. What comes meanwhile is written once for all."""
-    estate = Estate.begin(book, "train", "aws")
+    estate = begun(book)
     machines = [replace(MACHINE, id=MachineId(f"i-{number}")) for number in range(20)]
     estate.has(*machines)
     writes = 0
@@ -88,14 +94,14 @@ async def test_a_host_key_is_on_the_disk_before_it_is_in_use(book: Journal) -> N
 
     await asyncio.gather(*map(rotate, machines))
     assert writes <= 3
-    book.own("train", "aws", EAST).close()
+    book.own(estate.name, "aws", EAST).close()
     estate.lost(machines[0].id)
     await estate.close()
-    assert '"i-0"' not in (book.pools / "train" / "estate.key").read_text()
+    assert '"i-0"' not in (book.pools / estate.name / "estate.key").read_text()
 
 
 async def test_a_settled_pool_leaves_no_key(book: Journal) -> None:
-    estate = Estate.begin(book, "train", "aws")
+    estate = begun(book)
     estate.has(MACHINE)
     await estate.close()
     assert list(book.pools.iterdir()) == []
@@ -104,8 +110,8 @@ async def test_a_settled_pool_leaves_no_key(book: Journal) -> None:
 async def test_who_may_not_inherit_is_told_why(book: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SpecError, match=r"There is no pool 'train' to attach to .* left by dead clients: none"):
         Estate.inherit(book, "train", "aws")
-    await left(book, MACHINE)
-    with pytest.raises(SpecError, match="left by dead clients: train"):
+    name = (await left(book, MACHINE)).name
+    with pytest.raises(SpecError, match=f"left by dead clients: {name}"):
         Estate.inherit(book, "trian", "aws")
     with pytest.raises(SpecError, match="machines of aws, not of gcp"):
         Estate.inherit(book, "train", "gcp")
@@ -113,16 +119,27 @@ async def test_who_may_not_inherit_is_told_why(book: Journal, monkeypatch: pytes
     monkeypatch.setattr("socket.gethostname", lambda: "another-computer")
     with pytest.raises(SpecError, match="which may be alive: attach to it there"):
         Estate.inherit(book, "train", "aws")
-    assert [each.pool for each in book.records()] == ["train"]
+    assert [each.pool for each in book.records()] == [name]
 
 
-async def test_a_name_that_is_somebodys_is_refused(book: Journal) -> None:
-    estate = Estate.begin(book, "train", "aws")
-    await estate.close()
-    await left(book, MACHINE)
-    with pytest.raises(SpecError, match=r"^The pool train was left by process .*: take it over with Pool\.attach"):
-        Estate.begin(book, "train", "aws")
-    assert [each.standing for each in book.records()] == ["dead"]
+async def test_pools_of_one_name_are_told_apart(book: Journal) -> None:
+    """All that is a pool's is ended by its name: two that shared it would end each other."""
+    living = begun(book)
+    with pytest.raises(SpecError, match=f"has a living owner: process {os.getpid()} "):
+        Estate.inherit(book, "train", "aws")
+    one = await left(book, MACHINE)
+    assert one.name != living.name
+    inherited = Estate.inherit(book, "train", "aws")
+    assert inherited.name == one.name
+    await inherited.close()
+    two = await left(book, MACHINE)
+    with pytest.raises(SpecError, match="Several pools 'train' were left: attach to one of") as several:
+        Estate.inherit(book, "train", "aws")
+    assert one.name in str(several.value)
+    inherited = Estate.inherit(book, two.name, "aws")
+    assert inherited.name == two.name
+    await inherited.close()
+    await living.close()
 
 
 async def test_a_pool_without_an_estate_is_for_gc(book: Journal) -> None:
@@ -182,7 +199,7 @@ async def test_too_many_are_ended_and_some_are_better_than_none(book: Journal) -
         assert [each.id for each in await fleet.launch(REQUEST, 1)] == ["i-1"]
         assert inner.provider.terminated == ["i-2"]
         await fleet.estate.close()
-        book.settled("train")
+        book.settled(fleet.estate.name)
         fleet = await inherited(book, Lasting(inner.provider, "train", inner.tasks), "i-1")
         assert [each.id for each in await fleet.launch(REQUEST, 2)] == ["i-1"]
         with pytest.raises(NoCapacity):
