@@ -82,6 +82,7 @@ class LaunchFailed(_Event):
 class NodeLaunching(_Event):
     node: int
     machine: str = ""
+    hourly_cost: float = 0.0  # USD
 
 
 @dataclass(frozen=True, slots=True)

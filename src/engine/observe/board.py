@@ -32,6 +32,7 @@ class Row:
     note: str = ""
     running: dict[tuple[int, int], tuple[str, float]] = field(default_factory=dict)
     done: int = 0
+    hourly_cost: float = 0.0
 
 
 @dataclass(slots=True)
@@ -54,6 +55,11 @@ class Board:
     def ready(self) -> int:
         return sum(row.state in {State.READY, State.NOTICED} for row in self.rows.values())
 
+    @property
+    def hourly_cost(self) -> float:
+        """USD per hour at present."""
+        return sum(row.hourly_cost for row in self.rows.values() if row.state is not State.LOST)
+
     def apply(self, event: ev.Event) -> None:
         match event:
             case ev.PoolStarting():
@@ -74,7 +80,8 @@ class Board:
     def _node(self, event: ev.Event) -> None:
         match event:
             case ev.NodeLaunching():
-                self.rows[event.node] = Row(event.node, State.LAUNCHING, event.at, where=event.machine)
+                row = Row(event.node, State.LAUNCHING, event.at, where=event.machine, hourly_cost=event.hourly_cost)
+                self.rows[event.node] = row
             case ev.NodePreparing():
                 row = self._row(event.node, event.at)
                 row.note = f"{event.phase}: {event.text}" if event.text else event.phase

@@ -117,6 +117,7 @@ class Observer:
         elif event in STATES:
             self._change(facts["node"], state=STATES[event])
         elif event == "node_launching":
+            facts["hourly_cost"] = facts["machine"].hourly_cost
             self._node_launching(facts["node"], facts["machine"], now)
         elif event == "node_ready":
             facts["took_s"] = now - self._launched.pop(facts["node"], now)

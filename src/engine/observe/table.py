@@ -56,6 +56,8 @@ class View:
         text = Text(no_wrap=True, overflow="ellipsis")
         text.append("outrider ", style="bold")
         text.append(f"{board.provider} · {board.ready} of {count(board.desired, 'node')} ready")
+        if board.hourly_cost:
+            text.append(f" · {board.hourly_cost:.2f} USD/h")
         if board.wanted:
             text.append(f" · {board.done:,} of {count(board.wanted, 'task')} done")
         if board.failed:

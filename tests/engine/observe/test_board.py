@@ -44,6 +44,12 @@ def test_a_lost_node_is_shown_until_another_is_ready(story: list[ev.Event]) -> N
     assert list(board_after(story).rows) == [1, 2]
 
 
+def test_what_it_costs_is_that_of_the_nodes_there_are() -> None:
+    priced = [ev.NodeLaunching(0.0, node, f"m{node}", 1.25) for node in range(3)]
+    assert board_after([*priced, ev.NodeReady(1.0, 0, 0, 1, 3)]).hourly_cost == 3.75
+    assert board_after([*priced, ev.NodeLost(1.0, 0, "gone"), ev.NodeDismissed(1.0, 1)]).hourly_cost == 1.25
+
+
 def test_tasks_are_counted(story: list[ev.Event]) -> None:
     board = board_after(story)
     assert (board.wanted, board.done, board.failed) == (1, 1, 0)

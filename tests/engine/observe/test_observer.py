@@ -13,7 +13,7 @@ from outrider.engine.observe.observer import KEPT, Observer
 from outrider.engine.wire.messages import Output
 from outrider.providers.base import Machine, MachineId
 
-MACHINE = Machine(MachineId("m0"), None, "key", "door", facts={"group": "17"})
+MACHINE = Machine(MachineId("m0"), None, "key", "door", hourly_cost=0.5, facts={"group": "17"})
 FACTS = NodeFacts("here", "127.0.0.1", (1,), (("A100", 80.0),))
 
 
@@ -55,6 +55,7 @@ async def test_events_come_typed_and_in_order_until_the_pool_has_closed(observer
         "PoolClosed",
     ]
     assert seen[0] == ev.PoolStarting(0.0, "p1", "local", 1, 1)
+    assert seen[1] == ev.NodeLaunching(0.0, 0, "m0", 0.5)
     assert isinstance(seen[2], ev.NodeReady)
     assert (seen[2].hostname, seen[2].accelerators, seen[2].ready) == ("here", 1, 1)
     assert seen[4] == ev.TaskSubmitted(0.0, 1, 1, "train")

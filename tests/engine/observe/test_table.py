@@ -32,6 +32,14 @@ def test_the_table(story: list[ev.Event]) -> None:
     ]
 
 
+def test_what_it_costs_stands_above() -> None:
+    board = Board()
+    board.apply(ev.PoolStarting(0.0, "p", "aws", 1, 1))
+    assert "USD" not in drawn(board, 1.0)[0]
+    board.apply(ev.NodeLaunching(0.0, 0, "i-1", 1.25))
+    assert drawn(board, 1.0)[0].startswith("outrider aws · 0 of 1 node ready · 1.25 USD/h")
+
+
 @pytest.mark.parametrize("width", [20, 40, 63, 64, 80, 200])
 @pytest.mark.parametrize("height", [6, 24, 60])
 def test_it_fits(width: int, height: int) -> None:
