@@ -15,7 +15,7 @@ from .capacity import Pool
 from .faults import Market, Unauthorized
 from .launch import launch, room
 from .moto import Subnet
-from .protocol import Answer, Ask, EC2Error
+from .protocol import Answer, Ask, EC2Error, unauthorized
 from .tokens import once
 from .wishes import Wish, merged, subnets, wish
 
@@ -244,7 +244,7 @@ def _where(candidate: Candidate) -> Mapping[str, Any]:
 def _done(call: Call, fleet_id: str, taken: Sequence[tuple[Candidate, int]], errors: Sequence[Error]) -> Answer:
     refused = partial(call.region.world.faults.hits, Unauthorized)
     if taken and refused("RunInstances") is not None:
-        denied = EC2Error("UnauthorizedOperation", "You are not authorized to perform this operation.")
+        denied = unauthorized("RunInstances")
         errors, taken = [*errors, *((_where(it), it.wish.pool.market, denied) for it, _ in taken)], []
     made = [
         {

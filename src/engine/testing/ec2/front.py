@@ -18,8 +18,7 @@ from xml.sax.saxutils import escape
 from . import describe, ending, fleet, images, kinds, launch, placement, prices, services, tags, templates
 from .call import Actions, Call
 from .faults import ExpiredToken, LostAnswer, LostRequest, Refused, Slow, Throttle, Unauthorized
-from .moto import ACCOUNT
-from .protocol import Ask, EC2Error, parse, render, render_error
+from .protocol import USER, Ask, EC2Error, parse, render, render_error, unauthorized
 from .throttle import limit_exceeded
 from .world import Region, World
 
@@ -183,12 +182,10 @@ class Front:
 
 
 def _denied(request: Request) -> EC2Error:
-    right = f"{request.service}:{request.action}"
-    words = f"User: arn:aws:iam::{ACCOUNT}:user/{request.key} is not authorized to perform: {right}"
-    if request.service != "ec2":
-        return EC2Error("AccessDeniedException", words)
-    why = f"because no identity-based policy allows the {right} action"
-    return EC2Error("UnauthorizedOperation", f"You are not authorized to perform this operation. {words} {why}", 403)
+    if request.service == "ec2":
+        return unauthorized(request.action)
+    words = f"User: {USER} is not authorized to perform: {request.service}:{request.action}"
+    return EC2Error("AccessDeniedException", words)
 
 
 def _dry(call: Call) -> None:

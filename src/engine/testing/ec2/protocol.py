@@ -12,6 +12,7 @@ from xml.sax.saxutils import escape
 from botocore.loaders import Loader
 from botocore.model import ListShape, OperationNotFoundError, ServiceModel, Shape, StructureShape
 
+USER = "arn:aws:iam::123456789012:user/anybody"  # whatever the credentials are
 NAMESPACE = "http://ec2.amazonaws.com/doc/2016-11-15/"
 
 Answer = Mapping[str, Any]
@@ -23,6 +24,12 @@ class EC2Error(Exception):
     def __init__(self, code: str, message: str, status: int = 400) -> None:
         super().__init__(f"{code}: {message}")
         self.code, self.message, self.status = code, message, status
+
+
+def unauthorized(action: str) -> EC2Error:
+    words = f"You are not authorized to perform this operation. User: {USER} is not authorized to perform: ec2:{action}"
+    why = f"because no identity-based policy allows the ec2:{action} action"
+    return EC2Error("UnauthorizedOperation", f"{words} {why}", 403)
 
 
 class Ask(dict[str, Any]):

@@ -182,6 +182,7 @@ def test_without_the_right_to_run_instances(account: Account):
     account.cloud.faults.add(faults.Unauthorized("RunInstances"))
     answer = account.fleet(1, at(A))
     assert [each["ErrorCode"] for each in answer["Errors"]] == ["UnauthorizedOperation"]
+    assert "not authorized to perform: ec2:RunInstances" in answer["Errors"][0]["ErrorMessage"]
     assert account.cloud.instances() == []
 
 
