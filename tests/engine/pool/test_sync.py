@@ -44,6 +44,7 @@ def test_methods_give_values(pool: sky.SyncPool) -> None:
     assert list(pool.map(double, range(100))) == [2 * n for n in range(100)]
     assert list(pool.stream(count(3))) == [0, 1, 2]
     assert pool.snapshot().ready == 2
+    assert (pool.cost.spent, pool.cost.hourly) == (0, 0)
 
 
 def test_errors_are_raised_where_they_are_waited_for(pool: sky.SyncPool) -> None:
