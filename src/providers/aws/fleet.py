@@ -13,7 +13,7 @@ from ..base import LaunchRequest, Machine, MachineEvent, MachineId
 from ..errors import NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
 from . import launch, offers, tags, teardown
 from .errors import Failure, Refused, translate
-from .launch import Answer, Refusal, Template
+from .launch import Refusal, Template
 from .plan import Plan, Planner
 from .poller import Poller
 from .recorded import RecordedApi, is_lost
@@ -214,27 +214,23 @@ class AWSFleet:
     async def _create(
         self, plan: Plan, of: dict[Offer, Template], count: int
     ) -> tuple[list[Machine], Sequence[Refusal]]:
-        """Once asked for, machines are known here, whoever waits for them."""
+        """The call is shielded and nothing is awaited after it: what it made is known here, whoever waits for it."""
         token, chosen, subnets = uuid4().hex, list(of), plan.network.subnets
         lots = [(each, [offer for offer in chosen if of[offer] is each]) for each in dict.fromkeys(of.values())]
         said = launch.fleet(
             lots, count, token=token, subnets=subnets, labels=self._labels, max_usd=plan.request.max_hourly_cost
         )
-        machines: list[Machine] = []
-        heard = Answer((), ())
-        with anyio.CancelScope(shield=True):
-            try:
-                answer = await self._api.call("create_fleet", timeout_s=FLEET_S, **said)
-                if not (answer.get("Instances") or answer.get("Errors")):
-                    answer = await self._read_again(answer["FleetId"])
-            except BaseException as error:
-                if not isinstance(error, ProviderError) or is_lost(error):
-                    self._seen.launch_lost(token, anyio.current_time())
-                    self._poller.begun()
-                raise
-            heard = launch.read(answer, chosen, subnets)
-            machines = self._made(heard.machines, of)
-        return machines, heard.refusals
+        try:
+            answer = await self._api.call("create_fleet", timeout_s=FLEET_S, **said)
+            if not (answer.get("Instances") or answer.get("Errors")):
+                answer = await self._read_again(answer["FleetId"])
+        except BaseException as error:
+            if not isinstance(error, ProviderError) or is_lost(error):
+                self._seen.launch_lost(token, anyio.current_time())
+                self._poller.begun()
+            raise
+        heard = launch.read(answer, chosen, subnets)
+        return self._made(heard.machines, of), heard.refusals
 
     async def _read_again(self, fleet: str) -> dict[str, Any]:
         """A CreateFleet that is repeated with its token tells which fleet it was, and perhaps not what came of it."""

@@ -132,7 +132,7 @@ def in_one_place(rounds: Sequence[Sequence[Offer]], living: Collection[tuple[str
 
 def template(shape: Shape, *, name: str, token: str, user_data: str, labels: Mapping[str, str]) -> dict[str, Any]:
     """CreateLaunchTemplate's parameters."""
-    kinds = ["instance", "volume", "network-interface"]
+    kinds = ["network-interface"]  # instances and volumes are tagged by the fleet, with what is the launch's own
     if shape.market == "spot":
         kinds.append("spot-instances-request")  # there is none on demand, and EC2 refuses to tag what there is not
     said: dict[str, Any] = {

@@ -101,7 +101,6 @@ class Seen:
     def __init__(self, *, public: bool) -> None:
         self._public = public
         self._known: dict[MachineId, _Known] = {}
-        self._ended: set[MachineId] = set()  # confirmed; an older answer may still show them
         self._lost_launches: dict[str, float] = {}  # calls whose answer never came, and when they were given up
 
     # --- what the pool does -----------------------------------------------------------------------------------------
@@ -179,7 +178,7 @@ class Seen:
     def _see(self, sight: Sight, now: float, news: News) -> None:
         known = self._known.get(sight.id)
         if known is None:
-            if sight.launch in self._lost_launches and not sight.ends and sight.id not in self._ended:
+            if sight.launch in self._lost_launches and not sight.ends:
                 news.unwanted.append(sight.id)
             return
         known.seen_at = now
@@ -191,7 +190,7 @@ class Seen:
         elif sight.state == "running" and not (known.reachable or known.gone):
             self._address(known, sight, news)
         if sight.state == "terminated":
-            self._end(sight.id)
+            del self._known[sight.id]
 
     def _address(self, known: _Known, sight: Sight, news: News) -> None:
         host = sight.public if self._public else sight.private
@@ -219,11 +218,7 @@ class Seen:
             return
         if not (known.gone or known.ending):
             news.events.append(MachineGone(machine, "EC2 does not know it any more"))
-        self._end(machine)
-
-    def _end(self, machine: MachineId) -> None:
         del self._known[machine]
-        self._ended.add(machine)
 
 
 def cause(sight: Sight) -> str:

@@ -336,6 +336,17 @@ async def test_many_who_terminate_share_their_calls(cloud: EC2, aws: Provider) -
         assert cloud.calls["TerminateInstances"] <= 3
 
 
+async def test_what_could_not_be_ended_goes_with_the_next_call(cloud: EC2, aws: Provider) -> None:
+    refused = faults.Refused("TerminateInstances", code="OperationNotPermitted", status=400)
+    async with opened(aws()) as fleet:
+        one, two = await fleet.launch(REQUEST, 2)
+        cloud.faults.add(refused)
+        with pytest.raises(ProviderError, match="OperationNotPermitted"):
+            await fleet.terminate([one.id])
+        await fleet.terminate([two.id])
+        await until(lambda: cloud.instance(one.id).state == "terminated")
+
+
 async def test_leaving_that_is_not_confirmed_says_what_is_left_and_can_be_made_good(
     cloud: EC2, aws: Provider, journal_path: Path
 ) -> None:

@@ -78,12 +78,14 @@ def test_the_volume_holds_the_image_and_what_is_asked_for(root: int, asked: int,
 
 def test_everything_that_a_launch_creates_is_tagged_with_it() -> None:
     kinds = {each["ResourceType"] for each in template()["TagSpecifications"]}
-    assert kinds == {"instance", "volume", "network-interface", "spot-instances-request"}
+    assert kinds == {"network-interface", "spot-instances-request"}
     on_demand = {each["ResourceType"] for each in template(replace(SHAPE, market="on-demand"))["TagSpecifications"]}
     assert on_demand == kinds - {"spot-instances-request"}
-    for each in fleet(offer())["TagSpecifications"]:
-        assert {"Key": "outrider:pool", "Value": "p"} in each["Tags"]
-        assert {"Key": "outrider:launch", "Value": "token"} in each["Tags"]
+    said = {each["ResourceType"]: each["Tags"] for each in fleet(offer())["TagSpecifications"]}
+    assert set(said) == {"fleet", "instance", "volume"}
+    for each in said.values():
+        assert {"Key": "outrider:pool", "Value": "p"} in each
+        assert {"Key": "outrider:launch", "Value": "token"} in each
 
 
 @pytest.mark.parametrize("public", [True, False])

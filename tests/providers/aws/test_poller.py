@@ -103,6 +103,10 @@ async def test_all_machines_are_asked_about_at_once_and_often_only_while_somethi
         asked_before = len(ec2.asked_at)
         await anyio.sleep(60)
         assert len(ec2.asked_at) - asked_before == 12  # every 5 s
+        began = anyio.current_time()
+        created(ec2, poller, seen, "i-another")
+        await anyio.sleep(2)
+        assert [at - began for at in ec2.asked_at if at > began] == pytest.approx([0.25, 0.75, 1.75])
         assert sum(len(news.events) for news in told) == 64
 
 

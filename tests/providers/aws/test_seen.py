@@ -91,6 +91,22 @@ def test_what_the_pool_ends_itself_is_no_news() -> None:
     assert not pool.has(ONE)
 
 
+def test_a_machine_that_ec2_is_ending_is_not_on_again() -> None:
+    pool = book(ONE)
+    assert pool.still_on([ONE, TWO]) == [ONE]
+    pool.answered([sight(ONE, "shutting-down")], 1, 1)
+    pool.answered([sight(ONE, "running")], 2, 2)  # an older one: SEEN-2
+    assert pool.still_on([ONE]) == []
+
+
+def test_one_that_has_its_address_already_is_no_news() -> None:
+    pool = Seen(public=True)
+    pool.created(Machine(ONE, Address("198.51.100.7", 22, user="ubuntu"), "key"), "ubuntu", 0)
+    assert not pool.busy
+    assert pool.answered([sight(ONE, "running")], 1, 1).events == []
+    assert len(pool.answered([sight(ONE, "terminated")], 2, 2).events) == 1
+
+
 def test_a_stopped_machine_is_gone_and_still_costs_so_it_is_to_be_ended() -> None:
     pool = book(ONE)
     for expected in (1, 0):
@@ -105,6 +121,7 @@ def test_machines_of_a_call_whose_answer_was_lost_are_to_be_ended_and_no_others(
     assert not pool.idle
     shown = [sight(ONE, "pending", launch="token"), sight(TWO, "pending", launch="another's")]
     assert pool.answered(shown, 1, 1).unwanted == [ONE]
+    assert pool.answered([sight(ONE, "shutting-down", launch="token")], 1, 1).unwanted == []
     assert pool.unsure_for(1) == GRACE_S - 1
     pool.forget_lost(GRACE_S)
     assert pool.idle
