@@ -10,7 +10,7 @@ import json
 import secrets
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Protocol, Self, runtime_checkable
 
 from ..providers.base import (
@@ -238,8 +238,12 @@ class Kept:
 
 
 def _plain(machine: Machine) -> dict[str, Any]:
-    said = asdict(replace(machine, facts=dict(machine.facts)))
-    return {name: value for name, value in said.items() if name not in NOT_KEPT}
+    said: dict[str, Any] = {}
+    for each in fields(Machine):
+        value = getattr(machine, each.name)
+        if each.name not in NOT_KEPT:
+            said[each.name] = dict(value) if isinstance(value, Mapping) else value
+    return {**said, "address": None if machine.address is None else asdict(machine.address)}
 
 
 def _machine(written: Mapping[str, Any]) -> Machine:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -32,6 +33,7 @@ MACHINE = Machine(
     notices=("aws",),
     lease="/run/outrider/lease",
     hourly_cost=0.5,
+    env=MappingProxyType({"FI_PROVIDER": "efa"}),
     facts={"zone": "a"},
 )
 
@@ -64,7 +66,7 @@ async def left(book: Journal, *machines: Machine) -> Estate:
 async def test_what_was_kept_is_inherited(book: Journal) -> None:
     before = await left(book, MACHINE)
     estate = Estate.inherit(book, "train", "aws")
-    assert estate.machines == {MACHINE.id: MACHINE}
+    assert estate.machines == {MACHINE.id: replace(MACHINE, env={"FI_PROVIDER": "efa"})}
     assert estate.pinned(MACHINE) == ("ssh-ed25519 SECOND", "ssh-ed25519 FIRST")
     assert estate.key.export_public_key() == before.key.export_public_key()
     assert estate.pool == before.pool  # its nodes know it by that
