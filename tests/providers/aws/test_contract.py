@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import anyio
 import pytest
@@ -12,13 +13,18 @@ from outrider.providers import contract
 from outrider.providers.base import Embedding, LaunchRequest, Machine
 from outrider.testing import EC2, Behaviour
 
-BEHAVIOUR = Behaviour(boot_s=0.01, stop_s=0.01, types=("m7i.large",))
 REQUEST = LaunchRequest("ssh-ed25519 CLIENT", 2)
+GOOD = Behaviour(boot_s=0.01, stop_s=0.01, types=("m7i.large",))
+BAD = replace(GOOD, stale_s=0.5, wavering=True, throttled=True)
+LONG = contract.cancelling_at_any_await_leaves_nothing  # a hundred pools: on a good day is enough
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("behaviour", [BEHAVIOUR], ids=[""])
-@pytest.mark.parametrize("check", contract.CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize(
+    ("check", "behaviour"),
+    [(check, day) for check in contract.CHECKS for day in (GOOD, BAD) if (check, day) != (LONG, BAD)],
+    ids=lambda value: value.__name__ if callable(value) else "on a bad day" if value.throttled else "on a good day",
+)
 async def test_it_passes_the_contract(check: contract.Check, cloud: EC2, aws: Callable[..., AWS]) -> None:
     async def alive() -> int:
         return len(cloud.instances("pending", "running", "stopping", "stopped", "shutting-down"))
