@@ -10,12 +10,12 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 from xml.sax.saxutils import escape
 
-from . import describe, ending, fleet, images, kinds, launch, placement, prices, services, tags, templates
+from . import describe, ending, fleet, groups, images, kinds, launch, placement, prices, services, tags, templates
 from .call import Actions, Call
 from .faults import ExpiredToken, LostAnswer, LostRequest, Refused, Slow, Throttle, Unauthorized
 from .protocol import USER, Ask, EC2Error, parse, render, render_error, unauthorized
@@ -161,21 +161,14 @@ class Front:
         return _forwarded(self.world, request, urlencode(rest).encode())
 
     def _network(self, request: Request, region: Region) -> Reply:
-        """What moto keeps; but who uses a group, and what is too young to be seen, is known here."""
-        region.check_young(request.parameters.values(), self.world.age_of_answers())
-        if request.action == "DeleteSecurityGroup":
-            group = request.parameters.get("GroupId")
-            if any(group in dict(each.groups) for each in region.instances.all() if each.state != "terminated"):
-                raise EC2Error("DependencyViolation", f"resource {group} has a dependent object")
+        """What moto keeps."""
+        call = Call(region, request.action, Ask(), self.world.age_of_answers())
+        groups.check(call, request.parameters)
         if any(region.instances.get(each) is not None for each in request.parameters.values()):
             words = f"The test cloud does not know how to {request.action} what is an instance"
             raise EC2Error("UnsupportedOperation", words)
         reply = _forwarded(self.world, request)
-        if request.action == "CreateSecurityGroup" and reply.status == 200:
-            made = re.search(rb"<groupId>([\w-]+)</groupId>", reply.body)
-            if made:
-                region.young[made[1].decode()] = self.world.clock.now()
-        return reply
+        return replace(reply, body=groups.heard(call, reply.body)) if reply.status == 200 else reply
 
     def _request_id(self) -> str:
         return self.world.new_request_id()

@@ -56,13 +56,19 @@ class Moto:
             ) from error
         if not _taken.acquire(blocking=False):
             raise RuntimeError("This process has a test cloud already: leave its block before the next one begins.")
-        self._reset()
-        self.app: Callable[..., Iterable[bytes]] = DomainDispatcherApplication(create_backend_app)
+        try:
+            self._reset()
+            self.app: Callable[..., Iterable[bytes]] = DomainDispatcherApplication(create_backend_app)
+        except BaseException:
+            _taken.release()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._reset()
-        _taken.release()
+        try:
+            self._reset()
+        finally:
+            _taken.release()
 
     def _reset(self) -> None:
         from moto.core.base_backend import BackendDict

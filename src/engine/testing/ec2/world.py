@@ -130,13 +130,16 @@ class Region:
         self.templates, self.placement_groups = Versions(now), Versions(now)
         self.buckets = Buckets(now)
 
+    def is_young(self, group: str, ago: float) -> bool:
+        return self.young.get(group, -inf) > self.world.clock.now() - ago
+
     def check_young(self, named: Iterable[str], ago: float) -> None:
         """
         Raises:
             EC2Error: one of these is a group that was made since then.
         """
         for each in named:
-            if self.young.get(each, -inf) > self.world.clock.now() - ago:
+            if self.is_young(each, ago):
                 raise EC2Error("InvalidGroup.NotFound", f"The security group '{each}' does not exist")
 
     def living(self) -> list[Instance]:

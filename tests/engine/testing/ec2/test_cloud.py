@@ -179,6 +179,8 @@ def test_groups_that_are_in_use_stay(account: Account):
     ids = account.run(SecurityGroupIds=[group])
     with pytest.raises(ClientError, match="DependencyViolation"):
         account.ec2.delete_security_group(GroupId=group)
+    with pytest.raises(ClientError, match="DependencyViolation"):
+        account.ec2.delete_security_group(GroupName="mine")
     account.ec2.terminate_instances(InstanceIds=ids)
     account.cloud.advance(1)
     account.ec2.delete_security_group(GroupId=group)

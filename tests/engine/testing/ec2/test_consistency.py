@@ -56,15 +56,20 @@ def test_tags_lag(account: Account):
 
 
 def test_templates_and_groups_lag(account: Account):
+    def names() -> list[str]:
+        return [each["GroupName"] for each in account.ec2.describe_security_groups()["SecurityGroups"]]
+
     group = account.ec2.create_security_group(GroupName="mine", Description="of a test")["GroupId"]
     with pytest.raises(ClientError, match=r"InvalidGroup\.NotFound"):
         account.ec2.describe_security_groups(GroupIds=[group])
     with pytest.raises(ClientError, match=r"InvalidGroup\.NotFound"):
         account.run(SecurityGroupIds=[group])
+    assert names() == ["default"]
     template = account.template()
     with pytest.raises(ClientError, match=r"InvalidLaunchTemplateId\.NotFound"):
         account.run(LaunchTemplate={"LaunchTemplateId": template})
     account.cloud.advance(31)
+    assert sorted(names()) == ["default", "mine"]
     account.run(SecurityGroupIds=[group], LaunchTemplate={"LaunchTemplateId": template})
 
 

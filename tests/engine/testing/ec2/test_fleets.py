@@ -74,13 +74,17 @@ def test_one_market_may_be_dry(account: Account):
     assert taken(account.fleet(1, at(A))) == 1
 
 
-def test_a_single_zone_or_type(account: Account):
-    account.cloud.faults.add(faults.NoCapacity(zone=A, machines=3), faults.NoCapacity(zone=B, machines=2))
+@pytest.mark.parametrize(("wanted", "where"), [(5, B), (2, A)])
+def test_a_single_zone_is_the_cheapest_that_has_enough_else_the_one_that_has_most(
+    open_account: Open, wanted: int, where: str
+):
+    account = open_account(spot_usd={f"m7i.large {A}": 0.1, f"m7i.large {B}": 0.2})
+    account.cloud.faults.add(faults.NoCapacity(zone=A, machines=2), faults.NoCapacity(zone=B, machines=3))
     options = {"SingleAvailabilityZone": True, "SingleInstanceType": True}
-    answer = account.fleet(5, at(A), at(B), SpotOptions=options)
-    assert taken(answer) == 3
+    answer = account.fleet(wanted, at(A), at(B), SpotOptions=options)
     (got,) = answer["Instances"]
-    assert got["LaunchTemplateAndOverrides"]["Overrides"]["AvailabilityZone"] == A
+    assert got["LaunchTemplateAndOverrides"]["Overrides"]["AvailabilityZone"] == where
+    assert len(got["InstanceIds"]) == min(wanted, 3)
 
 
 def test_below_the_minimum_nothing_is_launched(account: Account):

@@ -56,15 +56,18 @@ def test_without_notice(account: Account, paper: Paper):
     assert account.states(one) == ["terminated"]
 
 
-def test_a_notice_that_is_withdrawn(account: Account, paper: Paper):
+@pytest.mark.parametrize("rebalance_s", [0, 60])
+def test_a_notice_that_is_withdrawn(account: Account, paper: Paper, rebalance_s: float):
     (one,) = account.run_spot()
     account.cloud.advance(1)
-    account.cloud.interrupt(one, notice_s=120, rebalance_s=0)
+    account.cloud.interrupt(one, notice_s=120, rebalance_s=rebalance_s)
     account.cloud.advance(10)
+    assert (NOTICE in paper.served[one]) is (rebalance_s == 0)
     account.cloud.withdraw(one)
     assert NOTICE not in paper.served[one]
     assert REBALANCE not in paper.served[one]
     account.cloud.advance(300)
+    assert NOTICE not in paper.served[one]
     assert account.states(one) == ["running"]
 
 

@@ -1,0 +1,41 @@
+"""Security groups, which moto keeps: whether they can be seen already, and who uses them, is known here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from xml.etree import ElementTree as ET
+
+from .call import Call
+from .protocol import EC2Error
+
+
+def check(call: Call, parameters: Mapping[str, str]) -> None:
+    """
+    Raises:
+        EC2Error: a group that is named is too young to be known, or is to be deleted and in use.
+    """
+    region = call.region
+    region.check_young(parameters.values(), call.ago)
+    if call.action == "DeleteSecurityGroup":
+        named = {parameters.get("GroupId"), parameters.get("GroupName")}
+        used = {
+            each for it in region.instances.all() if it.state != "terminated" for group in it.groups for each in group
+        }
+        if named & used:
+            raise EC2Error("DependencyViolation", f"resource {(named & used).pop()} has a dependent object")
+
+
+def heard(call: Call, answer: bytes) -> bytes:
+    """moto's answer, without what this call cannot see yet; a group that was made is young from now on."""
+    if call.action == "CreateSecurityGroup":
+        made = ET.fromstring(answer).findtext("{*}groupId")  # noqa: S314 - moto's
+        if made:
+            call.region.young[made] = call.region.world.clock.now()
+    if call.action != "DescribeSecurityGroups" or not call.ago:
+        return answer
+    root = ET.fromstring(answer)  # noqa: S314 - moto's
+    for listed in root.findall("{*}securityGroupInfo"):
+        for item in list(listed):
+            if call.region.is_young(item.findtext("{*}groupId", ""), call.ago):
+                listed.remove(item)
+    return ET.tostring(root)
