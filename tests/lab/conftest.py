@@ -156,6 +156,23 @@ def aws(cloud: EC2) -> Callable[..., AWS]:
 
 
 @pytest.fixture
+def collected(cloud: EC2) -> Callable[[], Awaitable[None]]:
+    """``await collected()``: what ``outrider gc --apply`` does where the environment leads to; nothing may be left."""
+    command = "import sys; from outrider.engine.cli.main import main; sys.exit(main())"
+
+    async def collect() -> None:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", command, "gc", "--apply"),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        said, _ = await asyncio.wait_for(process.communicate(), 120)
+        assert process.returncode == 0, said.decode()
+
+    return collect
+
+
+@pytest.fixture
 def watch() -> Callable[[Pool], Awaitable[list[events.Event]]]:
     """``seen = await watch(pool)``: a list that grows by every event of the pool."""
 

@@ -10,7 +10,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
+from bars import tasks
 from bars.site import until
+
+from outrider import Pool
 
 pytestmark = pytest.mark.anyio
 LEASE_S = 3.0
@@ -20,7 +23,8 @@ import asyncio, sys
 from outrider import AWS, Pool
 
 async def main():
-    async with Pool(provider=AWS(address="private"), nodes=2, lease=float(sys.argv[1]), console="silent"):
+    provider = AWS(address="private")
+    async with Pool(provider=provider, name="left", nodes=2, lease=float(sys.argv[1]), console="silent"):
         print("ready", flush=True)
         await asyncio.to_thread(sys.stdin.readline)
 
@@ -29,9 +33,9 @@ asyncio.run(main())
 
 
 @asynccontextmanager
-async def client() -> AsyncIterator[asyncio.subprocess.Process]:
+async def client(lease_s: float = LEASE_S) -> AsyncIterator[asyncio.subprocess.Process]:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", CLIENT, str(LEASE_S), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        sys.executable, "-c", CLIENT, str(lease_s), stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     try:
         yield process
@@ -43,27 +47,17 @@ async def client() -> AsyncIterator[asyncio.subprocess.Process]:
 
 async def killed(process: asyncio.subprocess.Process, when: Callable[[], object]) -> float:
     """Its last moment."""
-    await until(when, 30, what="the moment at which it was to be killed")
+    await until(when, 60, what="the moment at which it was to be killed")
     process.kill()
     await process.wait()
     return time.time()
 
 
-async def collected() -> None:
-    """``outrider gc --apply``, as a user would type it; nothing is left to remove."""
-    command = "import sys; from outrider.engine.cli.main import main; sys.exit(main())"
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", command, "gc", "--apply", stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-    said, _ = await asyncio.wait_for(process.communicate(), 60)
-    assert process.returncode == 0, said.decode()
-
-
-async def test_machines_whose_client_dies_end_with_their_lease(cloud, hypervisor):
+async def test_machines_whose_client_dies_end_with_their_lease(cloud, hypervisor, collected):
     began = time.time()
     async with client() as process:
         assert process.stdout is not None
-        assert await asyncio.wait_for(process.stdout.readline(), 30) == b"ready\n"
+        assert await asyncio.wait_for(process.stdout.readline(), 90) == b"ready\n"
         ended = await killed(process, lambda: True)
     assert len(hypervisor.hosts) == 2
     await until(lambda: not hypervisor.hosts, LEASE_S + SHUTDOWN_S, what="the machines ended themselves")
@@ -74,7 +68,7 @@ async def test_machines_whose_client_dies_end_with_their_lease(cloud, hypervisor
     assert cloud.left() == []
 
 
-async def test_machines_that_their_client_never_reached_end_with_their_lease(cloud, hypervisor):
+async def test_machines_that_their_client_never_reached_end_with_their_lease(cloud, hypervisor, collected):
     """A first contact is given half a minute more than a renewal: a machine's boot takes its time."""
     began = time.time()
     async with client() as process:
@@ -87,7 +81,7 @@ async def test_machines_that_their_client_never_reached_end_with_their_lease(clo
 
 
 @pytest.mark.parametrize("action", ["CreateSecurityGroup", "DescribeInstances", "TerminateInstances"])
-async def test_what_a_dead_client_has_left_is_collected_at_once(cloud, hypervisor, action):
+async def test_what_a_dead_client_has_left_is_collected_at_once(cloud, hypervisor, collected, action):
     """But for a CreateFleet whose answer it did not hear: for a minute its machines may yet appear."""
     async with client() as process:
         assert process.stdin is not None
@@ -97,3 +91,17 @@ async def test_what_a_dead_client_has_left_is_collected_at_once(cloud, hyperviso
     assert hypervisor.hosts == {}
     assert cloud.left() == []
     assert {each.state for each in cloud.instances()} <= {"terminated"}
+
+
+async def test_machines_of_a_dead_client_can_be_taken_over(cloud, hypervisor, aws):
+    """With their replaced host keys: they are its very machines, and it launches none."""
+    async with client(lease_s=60) as process:
+        assert process.stdout is not None
+        assert await asyncio.wait_for(process.stdout.readline(), 90) == b"ready\n"
+        await killed(process, lambda: True)
+    before = hypervisor.hosts
+    async with Pool.attach("left", provider=aws(), nodes=2, console="silent") as pool:
+        assert set(await pool.broadcast(tasks.where())) == {host.name for host in before.values()}
+        assert hypervisor.hosts == before
+    assert len(cloud.instances()) == 2
+    assert cloud.left() == []

@@ -109,6 +109,14 @@ async def test_zones_without_capacity_are_made_up_for_by_others(cloud, aws):
     assert cloud.left() == []
 
 
+async def test_a_launch_whose_answer_is_lost_is_not_made_twice(cloud, aws):
+    cloud.faults.add(aws_faults.LostAnswer("CreateFleet"), aws_faults.LostAnswer("CreateSecurityGroup"))
+    async with Pool(provider=aws(), nodes=2, console="silent") as pool:
+        assert len(set(await pool.broadcast(tasks.where()))) == 2
+        assert len(cloud.instances()) == 2
+    assert cloud.left() == []
+
+
 async def test_a_pool_whose_opening_is_cancelled_leaves_nothing(cloud, hypervisor, aws, lab):
     pool = Pool(provider=aws(), nodes=3, console="silent")
     opening = asyncio.create_task(pool.__aenter__())
