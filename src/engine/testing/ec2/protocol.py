@@ -9,8 +9,11 @@ from functools import cache
 from typing import Any, cast
 from xml.sax.saxutils import escape
 
-from botocore.loaders import Loader
-from botocore.model import ListShape, OperationNotFoundError, ServiceModel, Shape, StructureShape
+try:
+    from botocore.loaders import Loader
+    from botocore.model import ListShape, OperationNotFoundError, ServiceModel, Shape, StructureShape
+except ImportError as error:
+    raise ImportError("The test cloud needs botocore and moto: pip install 'outrider[testing]'.") from error
 
 USER = "arn:aws:iam::123456789012:user/anybody"  # whatever the credentials are
 NAMESPACE = "http://ec2.amazonaws.com/doc/2016-11-15/"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import closing
@@ -61,6 +63,15 @@ def test_an_unknown_region_lets_nobody_in_and_the_cloud_can_be_opened_again():
         pass
     with EC2():
         pass
+
+
+@pytest.mark.parametrize(
+    ("missing", "statement"), [("botocore", "EC2"), ("flask", "EC2().__enter__()"), ("moto", "EC2().__enter__()")]
+)
+def test_what_is_not_installed_is_named(missing: str, statement: str):
+    program = f"import sys; sys.modules[{missing!r}] = None; from outrider.testing import EC2; {statement}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert "pip install 'outrider[testing]'" in done.stderr.splitlines()[-1]
 
 
 def test_checkip(account: Account):

@@ -78,6 +78,17 @@ def test_no_bucket_gives_more_than_its_size_and_rate(pauses: list[float]):
     assert passed >= min(len(pauses), 5)
 
 
+def test_a_bucket_holds_no_more_than_its_size():
+    now = [0.0]
+    buckets = Buckets(lambda: now[0])
+    buckets.take("RunInstances", narrowed=False)
+    now[0] = 3600.0
+    for _ in range(5):
+        buckets.take("RunInstances", narrowed=False)
+    with pytest.raises(EC2Error, match="RequestLimitExceeded"):
+        buckets.take("RunInstances", narrowed=False)
+
+
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9) | st.none()), max_size=10), st.integers(0, 20))
 def test_versions_show_what_was(changes: list[tuple[int, int | None]], ago: int):
     now = [0.0]

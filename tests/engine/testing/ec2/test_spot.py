@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -113,10 +114,13 @@ def test_prices_differ_by_zone_and_stay_below_on_demand(account: Account):
     assert all(0.2 < usd < 1.2 for (name, _), usd in prices.items() if name == "g5.xlarge")
 
 
-def test_the_history_goes_back(account: Account):
+@pytest.mark.parametrize(
+    "where",
+    [{"AvailabilityZone": "us-east-1a"}, {"Filters": [{"Name": "availability-zone", "Values": ["us-east-1a"]}]}],
+)
+def test_the_history_goes_back(account: Account, where: dict[str, Any]):
     since = datetime.now(UTC) - timedelta(hours=24)
-    zone = [{"Name": "availability-zone", "Values": ["us-east-1a"]}]
-    asked = {"InstanceTypes": ["m7i.large"], "ProductDescriptions": ["Linux/UNIX"], "Filters": zone}
+    asked = {"InstanceTypes": ["m7i.large"], "ProductDescriptions": ["Linux/UNIX"], **where}
     pages = account.ec2.get_paginator("describe_spot_price_history").paginate(
         StartTime=since, PaginationConfig={"PageSize": 2}, **asked
     )
