@@ -126,14 +126,24 @@ class ChoiceFleet:
         if self.selection == "first":
             return self.options
         prices: dict[Option, float] = {}
-        for option in self.options:
+        refused: list[ProviderError] = []
+
+        async def ask(option: Option) -> None:
             try:
                 quote = await option.fleet.quote(option.spec.asked(request)) if isinstance(option.fleet, Quoting) else 0
             except (NoCapacity, QuotaExceeded) as error:
                 failed.append((option, error))
+            except ProviderError as error:
+                refused.append(error)
             else:
                 prices[option] = inf if quote is None else quote
-        return sorted(prices, key=lambda each: prices[each])
+
+        async with anyio.create_task_group() as tasks:
+            for option in self.options:
+                tasks.start_soon(ask, option)
+        if refused:
+            raise refused[0]
+        return sorted(prices, key=lambda each: (prices[each], self.options.index(each)))
 
     async def terminate(self, ids: Sequence[MachineId]) -> None:
         by_fleet: dict[int, tuple[Fleet, list[MachineId]]] = {}
@@ -141,11 +151,10 @@ class ChoiceFleet:
             option = self._of.get(machine)
             if option is not None:
                 by_fleet.setdefault(id(option.fleet), (option.fleet, []))[1].append(machine)
-        async with anyio.create_task_group() as tasks:
-            for fleet, machines in by_fleet.values():
-                tasks.start_soon(fleet.terminate, machines)
-        for machine in ids:
-            self._of.pop(machine, None)
+        for fleet, machines in by_fleet.values():  # of which there is seldom more than one
+            await fleet.terminate(machines)
+            for machine in machines:
+                self._of.pop(machine, None)
 
     def unusable(self, machine: MachineId, cause: str, *, for_good: bool = True) -> None:
         option = self._of.get(machine)

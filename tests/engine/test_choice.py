@@ -129,6 +129,40 @@ async def test_the_cheapest_is_asked_first() -> None:
         assert (east.asked, west.asked) == ([8], [])
 
 
+async def test_what_cannot_be_quoted_for_the_users_fault_is_raised_as_itself() -> None:
+    east, west = Shop("east", prices={4: 1.0}), Shop("west", prices=Refusing())
+    async with opened(Spec(provider=east, vcpus=4), Spec(provider=west, vcpus=4), selection="cheapest") as fleet:
+        with pytest.raises(NotAuthorized):
+            await fleet.launch(REQUEST, 1)
+        assert east.asked == []
+
+
+class Refusing(dict[int, float | None]):
+    """Prices that one may not read."""
+
+    def get(self, key: int, default: Any = None) -> Any:
+        raise NotAuthorized("expired")
+
+    def __bool__(self) -> bool:
+        return True
+
+
+async def test_an_end_that_fails_is_raised_as_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever ends machines tries again what a provider says."""
+    east, west = Shop("east"), Shop("west")
+    async with opened(Spec(provider=east), Spec(provider=west)) as fleet:
+        ids = [machine.id for machine in await fleet.launch(REQUEST, 2)]
+
+        async def fails(fleet: FakeFleet, ids: Sequence[MachineId]) -> None:
+            raise ProviderError("throttled")
+
+        with monkeypatch.context() as patched, pytest.raises(ProviderError, match="throttled"):
+            patched.setattr(FakeFleet, "terminate", fails)
+            await fleet.terminate(ids)
+        await fleet.terminate(ids)
+        assert east.alive == {}
+
+
 async def test_what_has_no_prices_costs_nothing() -> None:
     priced, free = Shop("priced", prices={0: 0.01}), Shop("free")
     async with opened(Spec(provider=priced), Spec(provider=free), selection="cheapest") as fleet:
