@@ -50,10 +50,10 @@ class AWSFleet:
         self._ending = anyio.Lock()
         self._events: deque[MachineEvent] = deque()
         self._news = anyio.Event()
-        self._closed = False
+        self._open = anyio.CancelScope()
 
     def start(self) -> None:
-        self._tasks.start_soon(self._poller.run)
+        self._tasks.start_soon(self._follow)
         self._planner.start()
 
     # --- the protocol -----------------------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ class AWSFleet:
         while True:
             while self._events:
                 yield self._events.popleft()
-            if self._closed:
+            if self._open.cancel_called:
                 return
             self._news = anyio.Event()
             await self._news.wait()
@@ -153,7 +153,7 @@ class AWSFleet:
         Raises:
             ProviderError: machines may be left; says which, and what to do.
         """
-        self._closed = True
+        self._open.cancel()
         self._news.set()
         await self._planner.stop()
         journal, known = self._api.journal, self._seen.machines
@@ -276,6 +276,10 @@ class AWSFleet:
                 self._avoid.failed(offer, error.code, anyio.current_time())
 
     # --- what becomes of them ---------------------------------------------------------------------------------------
+
+    async def _follow(self) -> None:
+        with self._open:
+            await self._poller.run()
 
     def _heard(self, news: News) -> None:
         self._events += news.events

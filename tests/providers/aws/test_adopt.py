@@ -24,7 +24,7 @@ async def left(provider: AWS, monkeypatch: pytest.MonkeyPatch, count: int) -> Se
     with monkeypatch.context() as patched:
 
         async def nothing(fleet: fleets.AWSFleet) -> None:
-            fleet._closed = True
+            fleet._open.cancel()
 
         patched.setattr(fleets.AWSFleet, "close", nothing)
         async with provider.open("train", NOWHERE) as fleet:

@@ -35,7 +35,7 @@ async def dead(provider: AWS, pool: str, monkeypatch: pytest.MonkeyPatch) -> lis
     with monkeypatch.context() as patched:
 
         async def nothing(fleet: fleets.AWSFleet) -> None:
-            fleet._closed = True
+            fleet._open.cancel()
 
         patched.setattr(fleets.AWSFleet, "close", nothing)
         async with provider.open(pool, Embedding("", "")) as fleet:
