@@ -12,7 +12,7 @@ from bars.site import until, watched
 from outrider import Pool, compute, events, instance_info, preemption
 
 pytestmark = pytest.mark.anyio
-NOTICE_S = 8.0  # EC2's is 120
+NOTICE_S = 12.0  # EC2's is 120
 
 
 @compute(on_loss="restart")
