@@ -22,16 +22,16 @@ Open = Callable[..., Account]
 
 
 def test_states_follow_the_clock(open_account: Open):
-    account = open_account(boot_s=20.0, stop_s=30.0, remembered_s=3600.0)
+    account = open_account(boot_s=200.0, stop_s=300.0, remembered_s=3600.0)
     cloud, (one,) = account.cloud, account.run()
     assert account.states(one) == ["pending"]
-    cloud.advance(19)
+    cloud.advance(100)
     assert account.states(one) == ["pending"]
-    cloud.advance(1.1)
+    cloud.advance(101)
     assert account.states(one) == ["running"]
     (change,) = account.ec2.terminate_instances(InstanceIds=[one])["TerminatingInstances"]
     assert (change["PreviousState"]["Name"], change["CurrentState"]["Name"]) == ("running", "shutting-down")
-    cloud.advance(31)
+    cloud.advance(301)
     (told,) = account.described(one)
     assert told["State"] == {"Code": 48, "Name": "terminated"}
     assert told["StateReason"]["Code"] == "Client.UserInitiatedShutdown"
