@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, assert_never
 
 from ..actors.ports import GaveUp, Reason
-from ..providers.errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
+from ..providers.errors import BadRequest, JournalError, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
 from . import reach
 from .errors import (
     AuthError,
@@ -160,6 +160,8 @@ def provider_error(error: ProviderError) -> OutriderError:
             return QuotaError(f"Your account's limit is reached ({said}): ask for more quota, or for fewer nodes.")
         case BadRequest():
             return SpecError(f"The provider can never give what was asked for ({said}).")
+        case JournalError():
+            return OutriderError(f"Nothing was created: {said}.")
         case NoCapacity():
             return CapacityError(f"The provider has no machines to give ({said}): try again, or elsewhere.")
         case _:

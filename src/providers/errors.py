@@ -36,6 +36,10 @@ class BadRequest(ProviderError):
     """The request can never work as it is: the user's specification is at fault."""
 
 
+class JournalError(ProviderError):
+    """The journal cannot be written: nothing was created, because nobody could find it again."""
+
+
 def refuse_unknown_options(provider: str, unknown: Iterable[str], known: Sequence[str]) -> None:
     """For a provider's constructor.
 

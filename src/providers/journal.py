@@ -24,7 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self, TypeVar
 
-from .errors import BadRequest, ProviderError
+from .errors import BadRequest, JournalError
 from .owners import Lock, Owner, Place, flocked, flush, make_directory, owner_of, read, state_root, write, write_whole
 
 T = TypeVar("T")
@@ -44,10 +44,6 @@ INSERT = "INSERT OR IGNORE INTO intents VALUES (?, ?, ?, ?, ?, ?, NULL)"
 SELECT = "SELECT pool, kind, token, place, facts, at, ids FROM intents WHERE ? IS NULL OR pool = ? ORDER BY at"
 
 Standing = Literal["alive", "dead", "elsewhere"]
-
-
-class JournalError(ProviderError):
-    """The journal cannot be written: nothing was created, because nobody could find it again."""
 
 
 class PoolOwned(BadRequest):

@@ -22,7 +22,7 @@ from outrider.engine.translate import (
 )
 from outrider.engine.wire.messages import Cause, Ended, Failed
 from outrider.engine.wire.values import Unpicklable
-from outrider.providers.errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
+from outrider.providers.errors import BadRequest, JournalError, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
 
 PLACE = Place("train", node=4, rank=2, attempt=3)
 FRAMES = 'Traceback (most recent call last):\n  File "train.py", line 3, in train\nValueError: bad epoch\n'
@@ -236,6 +236,7 @@ def test_a_group_of_stopped_ranks_alone_is_a_group_still() -> None:
         (QuotaExceeded("8 vCPU"), errors.QuotaError),
         (NotAuthorized("expired"), errors.AuthError),
         (BadRequest("no such zone"), errors.SpecError),
+        (JournalError("no space left"), errors.OutriderError),
         (ProviderError("500"), errors.CapacityError),
     ],
 )

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from outrider.providers import owners
-from outrider.providers.errors import BadRequest, ProviderError
-from outrider.providers.journal import Journal, JournalError, PoolOwned
+from outrider.providers.errors import BadRequest, JournalError, ProviderError
+from outrider.providers.journal import Journal, PoolOwned
 
 EAST = {"region": "us-east-1", "endpoint": ""}
 WEST = {"region": "us-west-2", "endpoint": ""}

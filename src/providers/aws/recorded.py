@@ -13,19 +13,21 @@ from uuid import uuid4
 import anyio
 import anyio.to_thread
 
-from ..errors import ProviderError
-from ..journal import Intent, Journal, JournalError
+from ..errors import JournalError, ProviderError
+from ..journal import Intent, Journal
 from .api import Api, Service
 from .errors import Refused
 from .teardown import FLEET, place_of
 
 
-def machines_in(answer: Mapping[str, Any]) -> list[str]:
-    """CreateFleet's, or those of an entry of DescribeFleets."""
+def machines_in(answer: Mapping[str, Any]) -> list[str] | None:
+    """CreateFleet's. None: a repeated call was answered by the fleet's name alone."""
+    if not (answer.get("Instances") or answer.get("Errors")):
+        return None
     return [machine for group in answer.get("Instances") or () for machine in group.get("InstanceIds") or ()]
 
 
-_MAKES: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], list[str]]]] = {
+_MAKES: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], list[str] | None]]] = {
     "create_fleet": (FLEET, machines_in),
     "create_launch_template": ("launch-template", lambda answer: [answer["LaunchTemplate"]["LaunchTemplateName"]]),
     "create_placement_group": ("placement-group", lambda answer: [answer["PlacementGroup"]["GroupName"]]),
@@ -84,8 +86,14 @@ class RecordedApi(Api):
                 if not is_lost(error):
                     await self._happened(intent, [])
                 raise
-            await self._happened(intent, ids_in(answer))
+            ids = ids_in(answer)
+            if ids is not None:
+                await self._happened(intent, ids)
         return answer
+
+    async def learnt(self, kind: str, token: str, ids: list[str]) -> None:
+        """What became of a call whose own answer did not say."""
+        await self._happened(Intent(self.pool, kind, token, place_of(self)), ids)
 
     async def _intend(self, kind: str, token: str) -> Intent:
         assert self.journal is not None

@@ -12,8 +12,8 @@ import pytest
 from outrider.providers.aws.api import Api
 from outrider.providers.aws.errors import Refused
 from outrider.providers.aws.recorded import RecordedApi
-from outrider.providers.errors import NoCapacity, ProviderError
-from outrider.providers.journal import Intent, Journal, JournalError
+from outrider.providers.errors import JournalError, NoCapacity, ProviderError
+from outrider.providers.journal import Intent, Journal
 
 pytestmark = pytest.mark.anyio
 FLEET = {"Instances": [{"InstanceIds": ["i-1", "i-2"]}, {"InstanceIds": ["i-3"]}]}
@@ -117,6 +117,18 @@ async def test_a_refusal_is_an_outcome_and_a_lost_answer_is_none(
         await api.call("create_fleet", ClientToken="token")
     (intent,) = written(journal)
     assert intent.ids == ids  # RECORDED-2
+
+
+async def test_an_answer_that_names_no_machines_is_no_outcome(
+    api: RecordedApi, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answering(monkeypatch, {"FleetId": "fleet-1", "Instances": [], "Errors": []})
+    await api.call("create_fleet", ClientToken="token")
+    (intent,) = written(journal)
+    assert intent.ids is None
+    answering(monkeypatch, {"FleetId": "fleet-1", "Errors": [{"ErrorCode": "InsufficientInstanceCapacity"}]})
+    await api.call("create_fleet", ClientToken="another")
+    assert [each.ids for each in written(journal)] == [None, ()]
 
 
 async def test_what_cannot_be_written_down_is_not_asked_for(
