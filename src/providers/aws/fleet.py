@@ -16,7 +16,7 @@ from .errors import Failure, Refused, translate
 from .launch import Refusal, Template
 from .plan import Plan, Planner
 from .poller import Poller
-from .recorded import RecordedApi, is_lost
+from .recorded import RecordedApi, is_lost, machines_in
 from .seen import News, Seen, sights
 from .templates import Templates
 from .userdata import LEASE
@@ -214,7 +214,7 @@ class AWSFleet:
     async def _create(
         self, plan: Plan, of: dict[Offer, Template], count: int
     ) -> tuple[list[Machine], Sequence[Refusal]]:
-        """The call is shielded and nothing is awaited after it: what it made is known here, whoever waits for it."""
+        """The call is shielded and nothing is awaited after its answer: what it made is known, whoever waits for it."""
         token, chosen, subnets = uuid4().hex, list(of), plan.network.subnets
         lots = [(each, [offer for offer in chosen if of[offer] is each]) for each in dict.fromkeys(of.values())]
         said = launch.fleet(
@@ -223,7 +223,7 @@ class AWSFleet:
         try:
             answer = await self._api.call("create_fleet", timeout_s=FLEET_S, **said)
             if not (answer.get("Instances") or answer.get("Errors")):
-                answer = await self._read_again(answer["FleetId"])
+                answer = await self._read_again(answer["FleetId"], token)
         except BaseException as error:
             if not isinstance(error, ProviderError) or is_lost(error):
                 self._seen.launch_lost(token, anyio.current_time())
@@ -232,11 +232,13 @@ class AWSFleet:
         heard = launch.read(answer, chosen, subnets)
         return self._made(heard.machines, of), heard.refusals
 
-    async def _read_again(self, fleet: str) -> dict[str, Any]:
+    async def _read_again(self, fleet: str, token: str) -> dict[str, Any]:
         """A CreateFleet that is repeated with its token tells which fleet it was, and perhaps not what came of it."""
         answer = await self._api.call("describe_fleets", lag_s=LAG_S, FleetIds=[fleet])
         for found in answer.get("Fleets") or ():
-            if found.get("Instances") or found.get("Errors"):
+            ids = machines_in(found)
+            if ids is not None:
+                await self._api.learnt(teardown.FLEET, token, ids)
                 return dict(found)
         raise Refused(f"EC2 does not say which machines {fleet} has", retry_after_s=AGAIN_S, code="TimedOut")
 

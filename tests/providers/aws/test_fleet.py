@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -242,6 +243,25 @@ async def test_a_lost_answer_creates_nothing_twice(action: str, cloud: EC2, aws:
         machines = await fleet.launch(REQUEST, 3)
         assert {machine.id for machine in machines} == {instance.id for instance in cloud.instances()}
         assert len(machines) == 3
+    assert cloud.left() == []
+
+
+async def test_an_answer_that_names_only_the_fleet_is_looked_up(
+    cloud: EC2, aws: Provider, monkeypatch: pytest.MonkeyPatch, journal_path: Path
+) -> None:
+    whole = Api.call
+
+    async def short(api: Api, operation: str, /, **parameters: Any) -> dict[str, Any]:
+        answer = await whole(api, operation, **parameters)
+        return {"FleetId": answer["FleetId"]} if operation == "create_fleet" else answer
+
+    monkeypatch.setattr(Api, "call", short)
+    async with opened(aws()) as fleet:
+        machines = await fleet.launch(REQUEST, 3)
+        assert {machine.id for machine in machines} == {instance.id for instance in cloud.instances()}
+        (record,) = Journal.open(journal_path).records()
+        (intent,) = [each for each in record.intents if each.kind == "fleet"]
+        assert set(intent.ids or ()) == {machine.id for machine in machines}
     assert cloud.left() == []
 
 
