@@ -117,7 +117,8 @@ class DaskKit(Kit):
             command += ["--nworkers", str(workers), "--nthreads", str(threads), "--name", f"node-{side.node}"]
             command += ["--local-directory", str(directory), "--no-dashboard"]
             command += ["--memory-limit", self.plugin.memory_limit] if self.plugin.memory_limit else []
-        return Program(command, {**self.plugin.tls_variables, "PYTHONUNBUFFERED": "1"})
+        variables = {"DASK_TEMPORARY_DIRECTORY": str(directory), "PYTHONUNBUFFERED": "1"}
+        return Program(command, {**self.plugin.tls_variables, **variables})
 
     def up(self, order: Order, directory: Path, log: Sequence[str]) -> Mapping[str, str] | None:
         if order.role == "worker":
