@@ -7,6 +7,7 @@ the whole of that file, which the tests of the examples run. ``<!-- compile: WHY
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -47,8 +48,15 @@ def test_block_works(block: Block, tmp_path: Path) -> None:
     if kind == "run" and not argument:
         program = tmp_path / "block.py"
         program.write_text(block.code)
+        env = {**os.environ, "TMPDIR": str(tmp_path)}
         done = subprocess.run(
-            [sys.executable, program], cwd=tmp_path, capture_output=True, text=True, timeout=TIME_LIMIT_S, check=False
+            [sys.executable, program],
+            cwd=tmp_path,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=TIME_LIMIT_S,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
     elif kind == "run":
