@@ -261,6 +261,7 @@ class Keeper:
         for machine in machines:
             while self.anything_left(machine) and time.monotonic() < deadline:
                 time.sleep(0.0005)
+                processes.kill_group(machine.group)  # an SSH server that was just forked may join a group that is dying
             self.machines.pop(machine.group, None)
             if self.work_mib is not None:
                 processes.unmount(machine.directory / "work")

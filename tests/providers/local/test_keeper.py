@@ -110,6 +110,18 @@ async def test_orphans_in_sessions_of_their_own_end_with_their_machine(end, orph
     assert not table.alive({pid})
 
 
+async def test_a_machine_that_is_terminated_while_its_ssh_server_joins_it_is_gone_at_once(
+    orphan, request_, table, opened
+):
+    """Its server may join after its group was killed; nothing else would end this one."""
+    async with opened(Embedding("orphaning:serve", "orphaning:Home")) as fleet:
+        for _ in range(20):
+            (machine,) = await fleet.launch(request_, 1)
+            with anyio.fail_after(2):
+                await fleet.terminate([machine.id])
+            assert not table.of(machine)
+
+
 async def test_an_executor_that_does_not_start_is_a_machine_gone_and_the_log_says_why(
     orphan, request_, table, opened, tmp_path
 ):
