@@ -43,7 +43,7 @@ def run(folder: Path, tests: str, *options: str) -> subprocess.CompletedProcess[
     (folder / "test_it.py").write_text(COUNTS + tests)
     (folder / "pytest.ini").write_text("[pytest]\n")
     command = [sys.executable, "-m", "pytest", "-p", PLUGIN, "-q", "--strict-markers", "-rA", "--junitxml=junit.xml"]
-    environment = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    environment = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""}
     return subprocess.run(
         [*command, *options], cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False
     )
