@@ -225,11 +225,15 @@ def test_a_machine_can_end_itself_and_no_other(boot, hypervisor, command):
         os.kill(pid, 0)
 
 
-def test_this_machines_own_switches_are_out_of_reach(boot, hosts):
-    machine, _ = boot()
-    for host in (machine, *hosts(1)) if Path("/proc/sysrq-trigger").exists() else ():
+@pytest.mark.skipif(not Path("/proc/sysrq-trigger").exists(), reason="this kernel has no such switch")
+def test_this_machines_own_switch_is_out_of_reach(boot, hosts):
+    for host in (boot()[0], *hosts(1)):
         null = host.run("stat", "-c", "%t:%T", "/dev/null").stdout
         assert host.run("stat", "-c", "%t:%T", "/proc/sysrq-trigger").stdout == null
+
+
+def test_what_a_machine_cannot_do_to_itself_is_refused(boot):
+    machine, _ = boot()
     assert machine.run("systemctl", "reboot", check=False).returncode != 0
     assert machine.run("shutdown", "+5", check=False).returncode != 0
 
