@@ -415,7 +415,9 @@ class NodeConnection:
             door = self._machine.door if executor is None else executor.door
             try:
                 await connection.create_unix_connection(lambda: channel, door, **how)
-            except asyncssh.ChannelOpenError:
+            except asyncssh.ChannelOpenError as error:
+                if connection.is_closed():  # asyncssh gives it the code that servers give where nobody listens
+                    raise ConnectionResetError("the connection was lost") from error
                 # sshd says "open failed" where it forbids forwarding, as where nobody listens: whether sockets are
                 # forwarded shows the first time, when the executor has just answered the bootstrap.
                 if executor is None or self._bridged is False:

@@ -111,6 +111,26 @@ async def test_small_tasks_in_flight_are_neither_lost_nor_repeated(two: Pool, tm
     assert set(executions(tmp_path).values()) == {1}
 
 
+async def test_a_connection_lost_again_while_it_is_opened_costs_no_node(
+    two: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, broken = asyncssh.SSHClientConnection.create_unix_connection, list[Any]()
+
+    async def broken_once(self: Any, *args: Any, **options: Any) -> Any:
+        if len(broken) < 2:
+            broken.append(self)
+            asyncio.get_running_loop().call_soon(self._transport.abort)
+        return await opened(self, *args, **options)
+
+    job = two.submit(attempt())
+    assert await job == 1
+    with monkeypatch.context() as patched:
+        patched.setattr(asyncssh.SSHClientConnection, "create_unix_connection", broken_once)
+        cut(two)
+        await until(lambda: len(broken) == 2 and all(each._control is not None for each in connections(two)))
+    assert [await two.submit(attempt()) for _ in range(4)] == [1] * 4
+
+
 async def test_large_transfers_in_flight_start_over(tmp_path: Path) -> None:
     data = os.urandom(LARGE_BYTES)
     async with Pool(provider=Local(shared_memory=False), nodes=1, console="silent") as pool:
