@@ -6,6 +6,7 @@ world     a gloo all-reduce of 4 ranks loses any rank                --worlds ti
 cut       a client cut off for --cut seconds, then for good                               about 3 minutes
 back      a node comes back when it has been replaced                once
 storm     5 % loss and stalls of 3 s for --storm seconds                                  half an hour
+image     an image on bare hosts: cold, warm, 4 and 16 of them       --rounds times       about 15 s each
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import anyio
 from rich.console import Console
@@ -31,6 +33,8 @@ sys.path.insert(0, str(REPOSITORY / "tests" / "lab"))  # netlab and the scenario
 
 from bars import cuts, losses, notices, weather, worlds  # noqa: E402 - found through the line above
 from netlab import Lab, missing  # noqa: E402
+
+from . import images  # noqa: E402 - it needs netlab
 
 OUT = Path(__file__).parents[1] / "out"
 
@@ -131,6 +135,29 @@ async def storm(options: argparse.Namespace) -> list[Figure]:
     return [Figure("5 % loss, stalls of 3 s: no death in", (seen.lasted_s,), facts=seen._asdict())]
 
 
+async def image(options: argparse.Namespace) -> list[Figure]:
+    seen, ratios = Series(), Series()
+    for number in range(options.rounds):
+        with lab() as hosts, TemporaryDirectory() as folder:
+            wheels = Path(options.wheels or folder)
+            opened = await images.cold_and_warm(hosts, wheels, options.pip, distance_s=options.distance)
+        for each in opened:
+            seen.add(f"{each.hosts} {each.state}", each.took_s)
+        for state in ("cold", "warm"):
+            ratios.add(state, images.with_cores_of_their_own(opened, state))
+        say(f"image {number + 1}/{options.rounds}: {opened}")
+    for state in ("cold", "warm"):
+        four, sixteen = (seen.figure(f"{count} {state}").p50 for count in (4, 16))
+        own = ratios.figure(state).p50
+        say(f"{state}: 16 hosts / 4 = {sixteen / four:.2f} on {os.cpu_count()} shared cores, {own:.2f} on their own")
+    what = " ".join(options.pip) or "a small package"
+    bars = {"4 cold": images.COLD_S, "4 warm": images.WARM_S}
+    return [
+        Figure(f"{name} hosts, bare: {what}", tuple(seconds), bars.get(name), "median")
+        for name, seconds in seen.seconds.items()
+    ]
+
+
 MEASURES: dict[str, Callable[[argparse.Namespace], Awaitable[list[Figure]]]] = {
     "loss": loss,
     "notice": notice,
@@ -138,6 +165,7 @@ MEASURES: dict[str, Callable[[argparse.Namespace], Awaitable[list[Figure]]]] = {
     "cut": cut,
     "back": back,
     "storm": storm,
+    "image": image,
 }
 
 
@@ -152,6 +180,9 @@ def main() -> int:
     parser.add_argument("--lease", type=float, default=20.0, metavar="S")
     parser.add_argument("--storm", type=float, default=1800.0, metavar="S")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--pip", nargs="*", default=[], metavar="PACKAGE", help="for `image`; default: a small one")
+    parser.add_argument("--wheels", metavar="FOLDER", help="for `image`: where those packages and what they need are")
+    parser.add_argument("--distance", type=float, default=0.0, metavar="S", help="for `image`: one way to each host")
     options = parser.parse_args()
     if unknown := set(options.only) - set(MEASURES):
         parser.error(f"no such measurement: {', '.join(sorted(unknown))}")
