@@ -6,7 +6,8 @@ world     a gloo all-reduce of 4 ranks loses any rank                --worlds ti
 cut       a client cut off for --cut seconds, then for good                               about 3 minutes
 back      a node comes back when it has been replaced                once
 storm     5 % loss and stalls of 3 s for --storm seconds                                  half an hour
-image     an image on bare hosts: cold, warm, 4 and 16 of them       --rounds times       about 15 s each
+image     an image on bare hosts, cold and warm: 1, 4 and 16         --rounds times       about 20 s each
+machines  64 of a test cloud; and again with refusals and deaf hosts --repeats times      about 90 s each
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ sys.path.insert(0, str(REPOSITORY / "tests" / "lab"))  # netlab and the scenario
 from bars import cuts, losses, notices, weather, worlds  # noqa: E402 - found through the line above
 from netlab import Lab, missing  # noqa: E402
 
-from . import images  # noqa: E402 - it needs netlab
+from . import images, machines  # noqa: E402 - it needs netlab
 
 OUT = Path(__file__).parents[1] / "out"
 
@@ -158,6 +159,23 @@ async def image(options: argparse.Namespace) -> list[Figure]:
     ]
 
 
+async def cloud(options: argparse.Namespace) -> list[Figure]:
+    calm, longer = list[float](), list[float]()
+    for number in range(options.repeats):
+        with lab() as hosts:
+            first = await machines.opened(hosts, nodes=options.machines, trouble=False)
+        with lab() as hosts:
+            second = await machines.opened(hosts, nodes=options.machines, trouble=True)
+        calm.append(first.ready_s)
+        longer.append(second.ready_s / first.ready_s)
+        say(f"machines {number + 1}/{options.repeats}: {first}, with trouble {second}")
+    name = f"{options.machines} machines ready"
+    return [
+        Figure(name, tuple(calm), machines.READY_S, "median"),
+        Figure(f"{name}: with trouble", tuple(longer), machines.TROUBLE, "median", unit="x"),
+    ]
+
+
 MEASURES: dict[str, Callable[[argparse.Namespace], Awaitable[list[Figure]]]] = {
     "loss": loss,
     "notice": notice,
@@ -166,6 +184,7 @@ MEASURES: dict[str, Callable[[argparse.Namespace], Awaitable[list[Figure]]]] = {
     "back": back,
     "storm": storm,
     "image": image,
+    "machines": cloud,
 }
 
 
@@ -180,6 +199,8 @@ def main() -> int:
     parser.add_argument("--lease", type=float, default=20.0, metavar="S")
     parser.add_argument("--storm", type=float, default=1800.0, metavar="S")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--machines", type=int, default=64)
+    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--pip", nargs="*", default=[], metavar="PACKAGE", help="for `image`; default: a small one")
     parser.add_argument("--wheels", metavar="FOLDER", help="for `image`: where those packages and what they need are")
     parser.add_argument("--distance", type=float, default=0.0, metavar="S", help="for `image`: one way to each host")

@@ -16,6 +16,7 @@ class Figure:
     bar_s: float | None = None
     of: Literal["all", "median"] = "all"
     facts: dict[str, object] = field(default_factory=dict)  # counts, seeds: for the JSON
+    unit: str = "s"
 
     @property
     def p50(self) -> float:
@@ -36,9 +37,9 @@ class Figure:
     def row(self) -> tuple[str, ...]:
         if not self.seconds:
             return (self.name, "0", "", "", "", "", "")
-        bar = "" if self.bar_s is None else f"{self.of} <= {self.bar_s:g} s"
+        bar = "" if self.bar_s is None else f"{self.of} <= {self.bar_s:g} {self.unit}"
         verdict = {None: "", True: "[green]yes", False: "[bold red]NO"}[self.holds]
-        times = (f"{each:.2f} s" for each in (self.p50, self.p99, max(self.seconds)))
+        times = (f"{each:.2f} {self.unit}" for each in (self.p50, self.p99, max(self.seconds)))
         return (self.name, str(len(self.seconds)), *times, bar, verdict)
 
 

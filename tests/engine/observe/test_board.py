@@ -32,6 +32,13 @@ def test_nodes_come_up(story: list[ev.Event]) -> None:
     assert (board.ready, board.desired) == (1, 2)
 
 
+def test_a_late_node_is_marked_until_it_is_ready() -> None:
+    late = [ev.NodeLaunching(0.0, 3, "m-3"), ev.NodeLate(12.0, 3, 12.0, 1.5)]
+    assert board_after(late).rows[3].state is State.LATE
+    ready = ev.NodeReady(20.0, 3, 0, 1, 1, "m-3", "here")
+    assert board_after([*late, ready]).rows[3].state is State.READY
+
+
 def test_a_running_task_stands_at_its_node(story: list[ev.Event]) -> None:
     board = board_after(until(story, ev.TaskStarted))
     assert list(board.rows[0].running.values()) == [("train", 1.0)]
