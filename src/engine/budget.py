@@ -1,7 +1,8 @@
 """What a pool has cost, and when it may not go on: decisions alone, and a fleet around a fleet that tells them.
 
-A machine costs its hourly price from the moment it is asked for until its provider confirms that it is gone. Machines
-of a launch that was cancelled half way are not counted: nobody was told their price, and the pool is ending.
+A machine costs its hourly price from the moment it is asked for until its provider confirms that it is gone, and at
+least for the time for which that provider bills any. Machines of a launch that was cancelled half way are not counted:
+nobody was told their price, and the pool is ending.
 """
 
 from __future__ import annotations
@@ -49,24 +50,29 @@ class Budget:
     _now: float = field(init=False)
     _spent: float = field(init=False, default=0.0)
     _hourly: dict[MachineId, float] = field(init=False, default_factory=dict)
+    _least: dict[MachineId, float] = field(init=False, default_factory=dict)  # until when each is billed in any case
     _ended: set[MachineId] = field(init=False, default_factory=set)
 
     def __post_init__(self) -> None:
         self._now = self.since
 
-    def launched(self, machine: MachineId, hourly_cost: float, now: float, *, since: float | None = None) -> None:
-        """It exists, from ``since`` on; or it costs something else from now on."""
+    def launched(
+        self, machine: MachineId, hourly_cost: float, now: float, *, since: float | None = None, least_s: float = 0.0
+    ) -> None:
+        """It exists, from ``since`` on, and is billed for ``least_s``; or it costs something else from now on."""
         self._advance(now)
         if machine in self._ended:
             return  # its end was heard of before its launch had answered
         if machine not in self._hourly and since is not None:
             self._spent += max(0.0, self._now - since) * hourly_cost / HOUR_S
+            self._least[machine] = since + least_s
         self._hourly[machine] = hourly_cost
 
     def ended(self, machine: MachineId, now: float) -> None:
         """Its provider confirms that it is gone."""
         self._advance(now)
-        self._hourly.pop(machine, None)
+        hourly, least = self._hourly.pop(machine, 0.0), self._least.pop(machine, self._now)
+        self._spent += max(0.0, least - self._now) * hourly / HOUR_S
         self._ended.add(machine)
 
     def close(self, now: float) -> None:
@@ -126,7 +132,8 @@ class Metered:
         since = self.clock()
         machines = await self.fleet.launch(request, count)
         for machine in machines:
-            self.budget.launched(machine.id, machine.hourly_cost, self.clock(), since=since)
+            cost, least_s = machine.hourly_cost, machine.billed_at_least_s
+            self.budget.launched(machine.id, cost, self.clock(), since=since, least_s=least_s)
         self.changed()
         return machines
 

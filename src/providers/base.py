@@ -100,6 +100,7 @@ class Machine:
     embedded: bool = False  # the executor is already behind `door`: nothing to ship
     lease: str = ""  # the file there which keeps it alive: whoever speaks for the client touches it; empty: it has none
     hourly_cost: float = 0.0  # USD, as long as it exists, with its volumes
+    billed_at_least_s: float = 0.0  # however soon it ends
     env: Mapping[str, str] = field(default_factory=dict)  # what tasks need to use its network; the image's own wins
     facts: Mapping[str, str] = field(default_factory=dict)  # zone, type, price, ...: shown, never decided on
 

@@ -99,6 +99,18 @@ def test_a_machine_costs_from_the_request_on() -> None:
     assert budget.cost(20.0).spent == pytest.approx(0.016)
 
 
+def test_a_machine_that_ends_at_once_is_billed_for_the_least_there_is() -> None:
+    budget = Budget()
+    budget.launched(ONE, 3600.0, now=10.0, since=4.0, least_s=60.0)
+    budget.launched(MachineId("two"), 3600.0, now=10.0, since=10.0, least_s=60.0)
+    assert budget.cost(10.0) == Cost(6.0, 7200.0)
+    budget.ended(ONE, now=20.0)
+    assert budget.cost(20.0) == Cost(70.0, 3600.0)
+    budget.ended(MachineId("two"), now=110.0)
+    budget.ended(MachineId("two"), now=120.0)
+    assert budget.cost(130.0) == Cost(160.0, 0.0)
+
+
 def test_the_limits_say_what_they_are() -> None:
     budget = Budget(max_cost=1.0, max_lifetime_s=2 * HOUR, since=100.0)
     budget.launched(ONE, 1.0, now=100.0)

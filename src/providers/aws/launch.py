@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 Market = Literal["spot", "on-demand"]
 
 HOURS_PER_MONTH = 730.0
+BILLED_S = 60.0  # Linux is billed by the second, for a minute at least: https://aws.amazon.com/ec2/pricing/on-demand
 GP3_GB_MONTH_USD = 0.08  # "Amazon EBS pricing", us-east-1; elsewhere up to a half more
 IPV4_HOUR_USD = 0.005  # "Amazon VPC pricing", every region
 MACHINES_ALIKE = "1"  # a template has one version: what is different is another template
@@ -286,6 +287,7 @@ def machine(name: MachineId, offer: Offer, of: Template, *, notices: tuple[str, 
         notices=notices,
         lease=lease,
         hourly_cost=offer.hourly_usd + shape.hourly_usd,
+        billed_at_least_s=BILLED_S,
         env=EFA if shape.cards else {},
         facts=facts,
     )
