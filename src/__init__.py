@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from .engine.spec import Nodes, Worker
     from .engine.sync import SyncPool
     from .engine.task import Compute, StreamCompute, compute
+    from .engine.volume import Volume
     from .engine.wanted import Spec
     from .providers.aws.provider import AWS
     from .providers.local.provider import Local
@@ -112,6 +113,7 @@ _HOMES = {
     "engine.spec": ("Nodes", "Worker"),
     "engine.sync": ("SyncPool",),
     "engine.task": ("Compute", "StreamCompute", "compute"),
+    "engine.volume": ("Volume",),
     "engine.wanted": ("Spec",),
     "providers.aws.provider": ("AWS",),
     "providers.local.provider": ("Local",),
@@ -171,6 +173,7 @@ __all__ = [
     "TaskStopped",
     "TaskTimeout",
     "VersionMismatch",
+    "Volume",
     "Worker",
     "accelerators",
     "checkpoint",

@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from .spec import Nodes, Options, Worker
     from .task import Decorated
     from .versions import Mismatch
+    from .volume import Volume
     from .wanted import Spec
 
 RECONNECT_S = 3.0  # a lost connection is tried again before its node counts as lost; heartbeats took 6 s to find out
@@ -96,6 +97,7 @@ class Settings:
     lease_s: float
     max_lifetime_s: float | None
     max_cost: float | None  # USD
+    volumes: tuple[Volume, ...] = ()
 
 
 class Defined(NamedTuple):
@@ -284,7 +286,7 @@ class Core:
             return _nothing_to_prepare
         from .image.prepare import prepare
 
-        preparing = self._loop.create_task(prepare(self.settings.image))
+        preparing = self._loop.create_task(prepare(self.settings.image, self.settings.volumes))
         preparing.add_done_callback(self._prepared)
         stack.callback(preparing.cancel)
         return lambda: asyncio.shield(preparing)

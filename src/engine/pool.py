@@ -26,6 +26,7 @@ from .mapping import MapRun
 from .observe.observer import Observer, Snapshot
 from .spec import Nodes, Worker
 from .task import Compute
+from .volume import Volume, check_volumes
 from .wanted import Spec
 from .wire import values
 
@@ -59,7 +60,8 @@ class Pool:
     ``selection`` the ``"first"``, and the next one where it has no machines to give. ``worker``: a node's task slots.
     ``image``: the nodes' software. ``plugins`` prepare every task's process. ``on_loss``: what a broadcast does when it
     loses a rank, for functions that do not say it themselves. ``checkpoints``: where tasks keep theirs: a folder that
-    all nodes share, or a URL. ``name``: by which one finds it again, as `attach` does; others may have the same.
+    all nodes share, or a URL. ``volumes``: buckets that are folders on every node. ``name``: by which one finds it
+    again, as `attach` does; others may have the same.
     ``chaos``: what befalls its nodes, for tests: see `outrider.testing.Chaos`.
 
     Seconds: ``boot_timeout`` from a launch to a ready node, ``replace_timeout`` to wait for a lost node's replacement,
@@ -93,6 +95,7 @@ class Pool:
         plugins: Sequence[Plugin] = (),
         on_loss: spec.OnLossOption = "auto",
         checkpoints: str | PathLike[str] | None = None,
+        volumes: Sequence[Volume] = (),
         boot_timeout: float = 600.0,
         replace_timeout: float = 600.0,
         lease: float = 120.0,
@@ -135,6 +138,7 @@ class Pool:
             lease_s=spec.seconds("lease", lease),
             max_lifetime_s=None if max_lifetime is None else spec.seconds("max_lifetime", max_lifetime),
             max_cost=None if max_cost is None else wanted.max_cost(max_cost, source),
+            volumes=check_volumes(volumes, local=source.local),
         )
         if chaos is not None:
             from .testing.chaos.plan import checked_chaos

@@ -50,10 +50,15 @@ def imports(path: Path) -> Iterator[str]:
             yield ".".join([*base, *([node.module] if node.module else [])])
 
 
-@pytest.mark.parametrize("folder", ["wire", "executor", "image/agent"])
+@pytest.mark.parametrize("folder", ["wire", "executor", "image/agent", "volumes"])
 def test_what_runs_on_a_node_needs_only_the_stdlib_msgpack_and_cloudpickle(folder: str) -> None:
     allowed = sys.stdlib_module_names | {"msgpack", "cloudpickle"}
-    ours = ("outrider.engine.wire", "outrider.engine.executor", "outrider.engine.image.agent")
+    ours = (
+        "outrider.engine.wire",
+        "outrider.engine.executor",
+        "outrider.engine.image.agent",
+        "outrider.engine.volumes",
+    )
     foreign = {
         f"{path.relative_to(SRC)}: {name}"
         for path in (SRC / "engine" / folder).rglob("*.py")

@@ -1,5 +1,6 @@
 # ruff: noqa: UP036 - this file must be understood by whatever Python a host has
-"""The runtime's ``__main__``: ``python3 -I <runtime> agent | daemon | bridge``. Each is a module's ``main``."""
+"""The runtime's ``__main__``: ``python3 -I <runtime> agent | volumes | daemon | bridge``. Each is a
+module's ``main``."""
 
 import os
 import sys
@@ -16,6 +17,10 @@ def run() -> int:
         from outrider.engine.image.agent import main as agent  # absolute: this file is not in the package
 
         agent.main()
+    if verb == "volumes":  # started by the agent, with its Python
+        from outrider.engine.volumes import keeper
+
+        return keeper.main()
     if sys.version_info < (3, 11):
         return _too_old("3.11")
     if verb == "bridge":
@@ -26,7 +31,7 @@ def run() -> int:
         from outrider.engine.executor import daemon
 
         return daemon.main()
-    sys.stderr.write("outrider: agent, daemon or bridge?\n")
+    sys.stderr.write("outrider: agent, volumes, daemon or bridge?\n")
     return 2
 
 

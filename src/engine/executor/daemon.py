@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .home import Home
 
 LEASE_S = 600.0  # until a client has said its own
+_UNMOUNTED_S = 6.0  # else they are later: their keeper goes on with it
 _READY, _FAILED = b"+", b"-"
 
 
@@ -64,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--address", default=_own_address(), help="by which the pool's other hosts reach this one")
     parser.add_argument("--lease", type=float, default=LEASE_S, help="seconds without any client after which it ends")
     parser.add_argument("--lease-file", default="", help="the machine's own lease: touched while a client is heard")
+    parser.add_argument("--volumes", type=int, default=-1, help="the descriptor of a socket: they live as long as it")
     parser.add_argument("--foreground", action="store_true", help="run here instead of in the background")
     parser.add_argument("--remove", action="store_true", help="remove the directory in the end")
     return parser
@@ -164,9 +166,20 @@ async def _until_ended(
             with suppress(FileNotFoundError):
                 os.unlink(door)  # noqa: PTH108 - the loop has nothing else to do
         await home.close()
+        if options.volumes >= 0:
+            await asyncio.to_thread(_unmounted, options.volumes)
         if options.remove and _is_ours(options):
             for folder in {directory, door.parent}:
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+def _unmounted(fd: int) -> None:
+    """No task uses the volumes any more: their keeper is told, and closes its end when it has taken them away."""
+    with socket.socket(fileno=fd) as keeper:
+        keeper.settimeout(_UNMOUNTED_S)
+        with suppress(OSError):
+            keeper.shutdown(socket.SHUT_WR)
+            keeper.recv(1)
 
 
 def _is_ours(options: argparse.Namespace) -> bool:

@@ -28,6 +28,65 @@ class _Sign(NamedTuple):
         return any(re.search(word, text, re.IGNORECASE) for word in self.words)
 
 
+_KEYS = "Volume(credentials={'AWS_ACCESS_KEY_ID': Secret.env('AWS_ACCESS_KEY_ID'), ...})"
+_VOLUMES = (
+    _Sign(
+        ("there is no bucket", "nosuchbucket"),
+        "check the bucket's name; one of another store than Amazon's needs Volume(endpoint=...)",
+        alike=True,
+    ),
+    _Sign(("there is nothing in s3:",), "check the prefix: nothing is below it", alike=True),
+    _Sign(
+        ("nocredentialproviders", "no valid providers", "failed to refresh cached credentials", "ec2rolerequest"),
+        f"give the nodes an instance profile, AWS(instance_profile=...), or say {_KEYS}",
+        alike=True,
+    ),
+    _Sign(
+        ("expiredtoken", "token.* expired"),
+        "the credentials have expired: get new ones, or give the nodes an instance profile",
+        alike=True,
+    ),
+    _Sign(
+        ("invalidaccesskeyid", "signaturedoesnotmatch", "invalidtoken"),
+        "the store does not know these credentials: check both halves of the key, and whose store it is",
+        alike=True,
+    ),
+    _Sign(
+        ("accessdenied", "access denied", "forbidden", "status code: 403"),
+        "allow s3:ListBucket on the bucket and s3:GetObject on its objects (and, to write, s3:PutObject, "
+        "s3:DeleteObject and s3:AbortMultipartUpload) to whoever the nodes are",
+        alike=True,
+    ),
+    _Sign(
+        ("requesttimetooskewed",),
+        "set that host's clock: stores refuse requests that are more than 15 minutes off",
+    ),
+    _Sign(
+        ("permanentredirect", "authorizationheadermalformed", "movedpermanently", "illegallocationconstraint"),
+        "the bucket is in another region: name it, Volume(region=...)",
+        alike=True,
+    ),
+    _Sign(
+        ("x509", "certificate"),
+        "the host does not trust the store's certificate: install it there, or name its file in AWS_CA_BUNDLE",
+    ),
+    _Sign(
+        (
+            *("no such host", "connection refused", "i/o timeout", "network is unreachable", "no route to host"),
+            *("did not answer", "deadline exceeded", "timeout awaiting", "connection reset", "server misbehaving"),
+        ),
+        "see whether that host reaches the store: its network, a VPC endpoint or NAT for S3, Volume(endpoint=...)",
+    ),
+    _Sign(
+        ("no /dev/fuse", "fuse device not found", "mount failed: operation not permitted", "modprobe fuse"),
+        "load it there (`modprobe fuse`); a container needs --device /dev/fuse --cap-add SYS_ADMIN",
+    ),
+    _Sign(
+        ("is not empty", "is mounted at .* already", "has mounted", "the folder .* cannot be used"),
+        "choose another mount=, or free that one: a volume takes an empty folder, or one that is not there yet",
+    ),
+)
+
 # The first that matches counts: a full disk explains everything else.
 _SIGNS = (
     _Sign(
@@ -109,6 +168,7 @@ _BY_PHASE = {
     "apt": _BY_HAND,
     "packages": _BY_HAND,
     "files": "see whether the user can write into the cache",
+    "volumes": "try it there by hand, with rclone, to see more",
     "run": f"{_BY_HAND}: it ran in the folder of the includes, with the image's Python first in PATH",
     "executor": "look at the lines below: they end with the executor's own log",
 }
@@ -117,6 +177,7 @@ _WHEN_LATE = {
     "apt": f"see whether that host reaches its Debian mirror; {_LONGER}",
     "packages": f"see whether the index answers that host, or {_OFFLINE}; {_LONGER}",
     "python": f"{_PYTHON}; {_LONGER}",
+    "volumes": f"see whether that host reaches the store; {_LONGER}",
 }
 
 
@@ -128,7 +189,7 @@ class Advice(NamedTuple):
 def advice(phase: str, texts: Sequence[str], *, exit_status: int | None = None, timed_out: bool = False) -> Advice:
     """From what is known of a failure."""
     text = "\n".join(texts)
-    for sign in _SIGNS:
+    for sign in _VOLUMES if phase == "volumes" else _SIGNS:
         if sign.phase in (None, phase) and (phase != "run" or sign is _SIGNS[0]) and sign.is_in(text):
             return Advice(sign.hint, sign.alike)
     if timed_out:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-Name = Literal["probe", "upload", "python", "apt", "packages", "files", "run", "executor"]  # in this order
+Name = Literal["probe", "upload", "python", "apt", "packages", "files", "volumes", "run", "executor"]  # in this order
 State = Literal["started", "line", "finished"]
 
 

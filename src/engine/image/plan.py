@@ -115,6 +115,7 @@ def order(
             [place, file.sha256, file.size_bytes, file.executable] for place, file in prepared.includes.files.items()
         ],
         "paths": list(prepared.includes.paths),
+        "volumes": [volume.order() for volume in prepared.volumes],
         "run": [command if isinstance(command, str) else list(command) for command in image.run],
         "env": revealed_env(image.env),
         "address": address,

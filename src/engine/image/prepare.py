@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import platform
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import cloudpickle
 
 from ..executor import bundle
 from ..secrets import secrets_in
+from ..volume import Volume
 from . import includes, requirements
 from .includes import Includes
 from .requirements import Requirements
@@ -46,9 +48,10 @@ class Prepared:
     uv: Uv | None  # None: not installed here, and so far not needed
     depot: Depot  # wheels, and the uv of other platforms: fetched when the first node needs them
     secrets: tuple[str, ...]  # that must be in no log
+    volumes: tuple[Volume, ...] = ()
 
 
-async def prepare(image: Image, *, client: ClientFacts | None = None) -> Prepared:
+async def prepare(image: Image, volumes: Sequence[Volume] = (), *, client: ClientFacts | None = None) -> Prepared:
     """Read the included files and the lock, and make the runtime. Cancel-safe.
 
     Raises:
@@ -64,7 +67,9 @@ async def prepare(image: Image, *, client: ClientFacts | None = None) -> Prepare
         asyncio.to_thread(includes.scan, image),
         requirements.read(image, uv),
     )
-    secrets = tuple(secret.reveal() for secret in secrets_in(image.env, image.pip_indexes))
+    secrets = tuple(
+        secret.reveal() for secret in secrets_in(image.env, image.pip_indexes, [volume.secrets for volume in volumes])
+    )
     if uv is None:
         uv = Uv.if_installed()
-    return Prepared(image, client, runtime, included, required, uv, Depot(), secrets)
+    return Prepared(image, client, runtime, included, required, uv, Depot(), secrets, tuple(volumes))

@@ -29,6 +29,7 @@ pytestmark = pytest.mark.anyio
 SRC = Path(bundle.__file__).parents[2]
 AGENT = [
     *(SRC / "engine" / "image" / "agent").glob("*.py"),
+    *(SRC / "engine" / "volumes").glob("*.py"),
     *(SRC / name for name in ("__init__.py", "engine/executor/boot.py", "engine/executor/process.py")),
 ]
 

@@ -5,13 +5,13 @@ The agent may run on a Python as old as 3.8.
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
 import time
 from collections.abc import Sequence
 
+from . import root
 from .work import Failed, Work
 
 _LOCK_S = 300  # another installer may hold the lock for so long: a fresh machine's unattended upgrades do
@@ -40,7 +40,7 @@ def install(work: Work, packages: Sequence[str]) -> None:
     Raises:
         Failed
     """
-    become = _root(packages)
+    become = root.become("apt", f"install by hand: sudo apt-get install {' '.join(packages)}")
     try:
         _apt(work, become, "update")
     except Failed as failure:  # one broken source of many does not matter if the packages can be had all the same
@@ -65,31 +65,6 @@ def _is_installed(package: str) -> bool:
     )
     states = [line.split(" ") for line in asked.stdout.decode(errors="replace").splitlines()]
     return any(state[0] == "installed" and version in ("", state[-1]) for state in states)
-
-
-def _root(packages: Sequence[str]) -> list[str]:
-    """What goes in front of a command for root."""
-    if os.geteuid() == 0:
-        return []
-    by_hand = f"sudo apt-get install {' '.join(packages)}"
-    if shutil.which("sudo") is None:
-        raise Failed("apt needs root, and there is no sudo", hint=f"log in as root, or install by hand: {by_hand}")
-    asked = subprocess.run(
-        ["sudo", "-n", "true"],  # noqa: S607
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        check=False,
-    )
-    if asked.returncode != 0:
-        raise Failed(
-            "apt needs root, and sudo asks for a password",
-            command="sudo -n true",
-            exit_status=asked.returncode,
-            log=asked.stderr.decode(errors="replace").splitlines()[-3:],
-            hint=f"allow this user sudo without a password, or install by hand: {by_hand}",
-        )
-    return ["sudo", "-n"]
 
 
 def _apt(work: Work, become: Sequence[str], *arguments: str) -> None:

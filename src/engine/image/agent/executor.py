@@ -11,6 +11,7 @@ import hashlib
 import os
 import shutil
 import signal
+import socket
 import stat
 import tempfile
 import time
@@ -123,8 +124,9 @@ def start(
     lease_s: float,
     lease_file: str,
     env: Mapping[str, str],
+    mounted: socket.socket | None = None,
 ) -> Path:
-    """Its socket, when that can be connected to.
+    """Its socket, when that can be connected to. ``mounted``: what volumes live by, from now on the executor's.
 
     Raises:
         Failed: with the end of its own log.
@@ -142,7 +144,9 @@ def start(
     if lease_file:
         options += ["--lease-file", lease_file]
     try:
-        work.run([str(python), "-I", str(runtime), "daemon", *options], env=env)
+        pass_on = [] if mounted is None else [mounted]
+        options += [word for each in pass_on for word in ("--volumes", str(each.fileno()))]
+        work.run([str(python), "-I", str(runtime), "daemon", *options], env=env, pass_on=pass_on)
     except Failed as failure:
         with suppress(OSError):
             failure.log = [*failure.log, *log.read_text(errors="replace").splitlines()][-TAIL_LINES:]

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from . import apt, environment, executor, files, frames
+from . import apt, environment, executor, files, frames, volumes
 from .inbox import Inbox
 from .work import Failed, Work
 
@@ -84,6 +84,7 @@ def _start(work: Work, inbox: Inbox, plan: Mapping[str, Any], python: Path, dire
             files.lay_out(tree, store, plan["files"])
     tree.mkdir(mode=0o700, exist_ok=True)
     env = _environment(plan, python, tree)
+    mounted = volumes.mount(work, plan)
     if plan["run"]:
         with work.during("run"):
             asked = {**env, **plan["env"]}
@@ -97,7 +98,7 @@ def _start(work: Work, inbox: Inbox, plan: Mapping[str, Any], python: Path, dire
         lease_s, lease_file = plan["lease_s"], plan["lease_file"]
         executor.start(
             work, python, runtime, directory,
-            address=plan["address"], lease_s=lease_s, lease_file=lease_file, env=env,
+            address=plan["address"], lease_s=lease_s, lease_file=lease_file, env=env, mounted=mounted,
         )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ import os
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -55,6 +56,7 @@ class Work:
         self._over = False
         self.phase = "probe"
         self.scratch: list[Path] = []  # folders that are removed if it does not succeed
+        self.held: list[socket.socket] = []  # by which others live, that are to end with us if it does not succeed
         process.adopt_orphans()  # what our commands leave behind can be ended too
 
     def hide(self, secrets: Sequence[str]) -> None:
@@ -98,8 +100,9 @@ class Work:
         cwd: str | Path | None = None,
         stdin: bytes = b"",
         shown: str = "",
+        pass_on: Sequence[socket.socket] = (),
     ) -> list[str]:
-        """The lines that a command printed, each also told as it comes.
+        """The lines that a command printed, each also told as it comes. ``pass_on``: it inherits these.
 
         Raises:
             Failed: it could not be started, or its exit status is not 0.
@@ -114,6 +117,7 @@ class Work:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                pass_fds=[each.fileno() for each in pass_on],
             )
         except OSError as error:
             raise Failed(f"{argv[0]} cannot be run: {error.strerror}", command=command) from error
@@ -177,6 +181,9 @@ class Work:
     def clear(self) -> None:
         """Nothing of ours is left running, and no half of anything in the pool's own folder."""
         me = os.getpid()
+        for held in self.held:
+            with suppress(OSError):
+                held.shutdown(socket.SHUT_RDWR)  # in a thread of ours, somebody may be reading it
         for pid in process.descendants(me):
             with suppress(OSError):
                 os.kill(pid, signal.SIGTERM)

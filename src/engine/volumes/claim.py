@@ -1,0 +1,124 @@
+"""Who has a mount folder of this host: several pools may want the same there, and the last one to leave removes it.
+
+Three locks in a folder, all given back by the kernel when their holder dies: ``lock`` around every change, ``users``
+(shared) for each who wants the mount, ``owner`` for the one whose process it is, with what it is in it.
+
+It may run on a Python as old as 3.8.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+_PATIENCE_S = 120.0  # another may be asking a store that does not answer
+_POLL_S = 0.05
+
+
+class Busy(Exception):
+    """Another does not come to an end with its change."""
+
+
+class Claim:
+    """On the folder ``mount``; ``registry`` is where the claims of this host are."""
+
+    def __init__(self, registry: Path, mount: str) -> None:
+        self._folder = registry / hashlib.sha256(os.fsencode(mount)).hexdigest()[:16]
+        self._users = self._owner = -1
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Nobody else changes anything meanwhile.
+
+        Raises:
+            Busy
+        """
+        fd = self._locked()
+        try:
+            yield
+        finally:
+            os.close(fd)
+
+    def use(self) -> None:
+        """Say that it is wanted."""
+        self._users = self._open("users")
+        fcntl.flock(self._users, fcntl.LOCK_SH)
+
+    def own(self) -> bool:
+        """Become the owner, if there is none."""
+        if self._owner < 0:
+            fd = self._open("owner")
+            if not _try(fd, fcntl.LOCK_EX):
+                os.close(fd)
+                return False
+            self._owner = fd
+        return True
+
+    def told(self) -> dict[str, Any]:
+        """What the owner, or one that has died, has said; empty: nothing."""
+        try:
+            said: dict[str, Any] = json.loads((self._folder / "owner").read_text())
+        except (OSError, ValueError):
+            return {}
+        return said
+
+    def tell(self, facts: dict[str, Any]) -> None:
+        os.ftruncate(self._owner, 0)
+        os.pwrite(self._owner, json.dumps(facts).encode(), 0)
+
+    def leave(self) -> bool:
+        """Want it no longer. Whether nobody else does: then it is ours to end it, while we are alone."""
+        if self._users >= 0:
+            os.close(self._users)
+            self._users = -1
+        fd = self._open("users")
+        try:
+            return _try(fd, fcntl.LOCK_EX)
+        finally:
+            os.close(fd)
+
+    def close(self) -> None:
+        for fd in (self._users, self._owner):
+            if fd >= 0:
+                os.close(fd)
+        self._users = self._owner = -1
+
+    def remove(self) -> None:
+        """There never was one; while we are alone. Who waits for the lock sees that it is another by then."""
+        self.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        for folder in (self._folder.parent, self._folder.parent.parent):
+            with suppress(OSError):  # others are in it
+                folder.rmdir()
+
+    def _locked(self) -> int:
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            with suppress(FileNotFoundError):  # whoever had it has just removed it all
+                fd = self._open("lock")
+                if _try(fd, fcntl.LOCK_EX) and os.fstat(fd).st_nlink:
+                    return fd
+                os.close(fd)
+            if time.monotonic() > deadline:
+                raise Busy
+            time.sleep(_POLL_S)
+
+    def _open(self, name: str) -> int:
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return os.open(self._folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def _try(fd: int, how: int) -> bool:
+    try:
+        fcntl.flock(fd, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

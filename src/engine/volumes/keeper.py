@@ -1,0 +1,132 @@
+"""Keeps a node's volumes mounted for as long as its executor lives: a process of its own, root's where that is needed.
+
+    python3 -I <runtime> volumes <socket
+
+Its stdin is a socket: first the order (a line of JSON), then nothing until the other ends are closed, by the agent that
+failed or the executor that ended, however that was. It answers ``ready`` or ``failed``, and closes its end when
+everything is as it was found.
+
+It may run on a Python as old as 3.8.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Mapping
+from typing import Any
+
+from .post import Post, Refused
+
+_CHECK_S = 0.5
+
+
+def main() -> int:
+    """Returns at once; the work is done in the background."""
+    client = socket.socket(fileno=os.dup(0))
+    if os.fork():
+        return 0
+    try:
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        _let_go()
+        _keep(client)
+    except BaseException:  # noqa: BLE001 - nobody above
+        _say(client, {"is": "failed", "reason": "the keeper failed", "log": traceback.format_exc().splitlines()})
+    finally:
+        os._exit(0)
+
+
+def _let_go() -> None:
+    """Of whatever its starter had given it."""
+    os.chdir("/")
+    os.umask(0o077)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(nothing, fd)
+    os.close(nothing)
+
+
+def _keep(client: socket.socket) -> None:
+    told_to_end: list[int] = []
+    woken, waker = os.pipe()
+    for fd in (woken, waker):
+        os.set_blocking(fd, False)
+    signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+    signal.signal(signal.SIGTERM, lambda number, _: told_to_end.append(number))
+    posts: list[Post] = []
+    answer: dict[str, Any] = {"is": "ready"}
+    try:
+        order = json.loads(_line(client))
+        for volume in order["volumes"]:
+            post = Post(order, volume)
+            post.begin()
+            posts.append(post)
+    except Refused as refused:
+        answer = {"is": "failed", "reason": refused.reason, "log": refused.log}
+    except (OSError, EOFError) as error:
+        answer = {"is": "failed", "reason": str(error), "log": []}
+    if answer["is"] == "ready":
+        _say(client, answer)
+        while not told_to_end:
+            ready, _, _ = select.select([client.fileno(), woken], [], [], _CHECK_S)
+            if client.fileno() in ready and not _heard(client):
+                break
+            _check(posts)
+        posts = _end(posts)
+    else:
+        posts = _end(posts)
+        _say(client, answer)
+    client.close()
+    while posts:  # what another pool has come to use
+        select.select([], [], [], _CHECK_S)
+        _check(posts)
+        posts = _end(posts)
+
+
+def _check(posts: list[Post]) -> None:
+    for post in posts:
+        post.check()
+
+
+def _end(posts: list[Post]) -> list[Post]:
+    """Those that cannot be ended yet."""
+    return [post for post in reversed(posts) if not post.end()]
+
+
+def _line(client: socket.socket) -> bytes:
+    """
+    Raises:
+        EOFError: whoever started us has gone.
+    """
+    data = b""
+    while not data.endswith(b"\n"):
+        more = client.recv(65536)
+        if not more:
+            raise EOFError
+        data += more
+    return data
+
+
+def _heard(client: socket.socket) -> bytes:
+    try:
+        return client.recv(4096)
+    except OSError:
+        return b""
+
+
+def _say(client: socket.socket, frame: Mapping[str, Any]) -> None:
+    try:
+        client.sendall(json.dumps(frame).encode() + b"\n")
+    except OSError:  # nobody listens any more
+        pass
+
+
+if __name__ == "__main__":
+    sys.exit(main())

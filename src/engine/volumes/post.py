@@ -1,0 +1,259 @@
+"""One volume on this host, for as long as one keeper wants it: found, mounted, mended, and taken away.
+
+It may run on a Python as old as 3.8.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from . import mounts, places, rclone
+from .claim import Busy, Claim
+
+_ASKED_S, _MOUNTED_S, _LISTED_S = 25.0, 30.0, 10.0
+_ENDED_S = 1.0  # all in all less than a pool waits for its nodes to end
+_POLL_S = 0.02
+_AGAIN_S = 2.0
+_SAID_LINES = 20
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None)
+
+
+class Refused(Exception):
+    """The volume cannot be had here. ``log``: what was printed."""
+
+    def __init__(self, reason: str, log: Sequence[str] = ()) -> None:
+        super().__init__(reason)
+        self.reason, self.log = reason, list(log)
+
+
+class Post:
+    """``order``: the host's, ``volume``: one of its volumes; see `agent.volumes`."""
+
+    def __init__(self, order: Mapping[str, Any], volume: Mapping[str, Any]) -> None:
+        self._order, self._volume = order, volume
+        self.mount: str = os.path.realpath(volume["mount"])
+        self._claim = Claim(Path(order["registry"]), self.mount)
+        self._cache = Path(order["cache"]) / "volumes" / self.mount.strip("/").replace("/", "-")
+        self._env = rclone.environment(volume, order["login"])
+        self._running: subprocess.Popen[bytes] | None = None
+        self._said: deque[str] = deque(maxlen=_SAID_LINES)
+        self._made: list[str] = []  # folders, the upper ones first
+        self._due_at = 0.0
+
+    def begin(self) -> None:
+        """It is mounted when this returns.
+
+        Raises:
+            Refused
+        """
+        if objection := places.objection(self.mount):
+            raise Refused(f"{self._volume['mount']} is {self.mount} there, and that {objection}")
+        try:
+            with self._claim.alone():
+                self._claim.use()
+                if self._claim.own():
+                    self._take()
+                elif self._claim.told().get("identity") != self._identity:
+                    self._claim.close()
+                    raise Refused(f"another pool has mounted {self._claim.told().get('source')} at {self.mount}")
+        except Busy:
+            raise Refused(f"another pool has been busy with {self.mount} for minutes") from None
+
+    def check(self) -> None:
+        """See to it that it is still there: a process may be killed, ours or the one of the pool that had begun."""
+        if self._running is not None and self._running.poll() is None:
+            return
+        if time.monotonic() < self._due_at or (self._running is None and not self._claim.own()):
+            return
+        self._due_at = time.monotonic() + _AGAIN_S
+        with suppress(Refused, Busy, OSError), self._claim.alone():  # tried again: the store may be away
+            self._made = self._claim.told().get("made", [])
+            self._mend()
+
+    def end(self) -> bool:
+        """Whether that was all: others may still use what is ours. Then ask again."""
+        try:
+            with self._claim.alone():
+                if self._claim.leave() and self._claim.own():
+                    self._made = self._made or self._claim.told().get("made", [])
+                    self._take_away()
+                elif self._running is not None:
+                    return False
+                self._claim.close()
+                return True
+        except (Busy, OSError):
+            return False
+
+    @property
+    def _identity(self) -> list[Any]:
+        """Pools that want exactly the same share it."""
+        wanted = self._volume
+        same = [wanted[name] for name in ("source", "read_only", "region", "endpoint", "cache_bytes")]
+        return [*same, wanted["credentials"].get("AWS_ACCESS_KEY_ID", ""), self._order["uid"]]
+
+    # --- mounting -------------------------------------------------------------------------------------------------
+
+    def _take(self) -> None:
+        self._made = self._claim.told().get("made", [])  # of one that has died
+        try:
+            self._ask()
+            self._clear()
+            self._make_folder()
+            self._start()
+            self._look()
+            self._claim.tell({"identity": self._identity, "source": self._volume["source"], "made": self._made})
+        except BaseException:
+            self._take_away()
+            raise
+
+    def _mend(self) -> None:
+        self._clear()
+        self._start()
+
+    def _ask(self) -> None:
+        """Whether the store answers, knows us, and has the bucket: by a name that nothing has, so that it is short."""
+        source = self._volume["source"]
+        argv = [self._order["rclone"], "lsf", "--max-depth", "1", rclone.remote(self._volume, ".outrider-is-here")]
+        try:
+            asked = subprocess.run(  # noqa: S603
+                argv, env=rclone.asking(self._env), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE, timeout=_ASKED_S, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise Refused(f"{source} cannot be read: its store did not answer within {_ASKED_S:g} s") from None
+        said = asked.stderr.decode(errors="replace")
+        if asked.returncode == rclone.NO_BUCKET:
+            raise Refused(f"there is no bucket {self._volume['bucket']}", said.splitlines())
+        if asked.returncode != 0:
+            raise Refused(rclone.reason(source, said), said.splitlines())
+
+    def _clear(self) -> None:
+        """What a killed process left is taken away; what somebody else has mounted there is not."""
+        found = mounts.at(self.mount)
+        if found is None:
+            return
+        if found.kind != "fuse.rclone" or not mounts.is_dead(self.mount):
+            raise Refused(f"something is mounted at {self.mount} already: {found.source} ({found.kind})")
+        if told := mounts.unmount(self.mount):
+            raise Refused(f"a dead mount at {self.mount} cannot be taken away: {told}")
+
+    def _make_folder(self) -> None:
+        path, missing = Path(self.mount), []
+        while not path.exists():
+            missing.append(path)
+            path = path.parent
+        try:
+            for folder in reversed(missing):
+                folder.mkdir(mode=0o755)
+                self._made.append(str(folder))
+                if os.geteuid() == 0:
+                    os.chown(folder, self._order["uid"], self._order["gid"])
+            if os.listdir(self.mount):  # noqa: PTH208
+                raise Refused(f"the folder {self.mount} is not empty")
+        except OSError as error:
+            raise Refused(f"the folder {self.mount} cannot be used: {error.strerror}") from error
+
+    def _start(self) -> None:
+        shutil.rmtree(self._cache, ignore_errors=True)
+        order = self._order
+        env = rclone.mounting(
+            self._volume, self._env, uid=order["uid"], gid=order["gid"], as_root=os.geteuid() == 0,
+            cache=str(self._cache),
+        )  # fmt: skip
+        argv = [order["rclone"], "mount", rclone.remote(self._volume), self.mount]
+        running = subprocess.Popen(  # noqa: S603
+            argv, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            start_new_session=True, preexec_fn=_end_with(os.getpid()),  # noqa: PLW1509 - one thread forks here
+        )  # fmt: skip
+        self._running = running
+        threading.Thread(target=self._listen, args=(running,), daemon=True).start()
+        deadline = time.monotonic() + _MOUNTED_S
+        while (found := mounts.at(self.mount)) is None or found.kind != "fuse.rclone":
+            if running.poll() is not None:
+                raise Refused(f"rclone cannot mount {self.mount}: {self._last_words()}", self._said)
+            if time.monotonic() > deadline:
+                raise Refused(f"rclone has not mounted {self.mount} within {_MOUNTED_S:g} s", self._said)
+            time.sleep(_POLL_S)
+
+    def _look(self) -> None:
+        """A volume to read has something in it: or the prefix is a mistake. A long list is not waited for."""
+        seen: list[bool | OSError] = []
+        looking = threading.Thread(target=_into, args=(self.mount, seen), daemon=True)
+        looking.start()
+        looking.join(_LISTED_S)
+        [found] = seen or [True]
+        if isinstance(found, OSError):
+            raise Refused(rclone.reason(self._volume["source"], "\n".join(self._said)), self._said)
+        if not found and self._volume["read_only"]:
+            raise Refused(f"there is nothing in {self._volume['source']}")
+
+    # --- ending ---------------------------------------------------------------------------------------------------
+
+    def _take_away(self) -> None:
+        if self._running is not None:
+            mounts.unmount(self.mount)
+            _ended(self._running)
+            self._running = None
+        found = mounts.at(self.mount)
+        if found is not None and found.kind == "fuse.rclone" and mounts.is_dead(self.mount):
+            mounts.unmount(self.mount)
+        shutil.rmtree(self._cache, ignore_errors=True)
+        for folder in (*reversed(self._made), str(self._cache.parent)):
+            with suppress(OSError):  # somebody has put something there
+                os.rmdir(folder)  # noqa: PTH106
+        self._made = []
+        self._claim.remove()
+
+    def _listen(self, running: subprocess.Popen[bytes]) -> None:
+        assert running.stderr is not None
+        with running.stderr as said:
+            for line in said:
+                self._said.append(line.decode(errors="replace").rstrip())
+
+    def _last_words(self) -> str:
+        time.sleep(_POLL_S)  # they may still be on their way
+        return self._said[-1] if self._said else "it does not say why"
+
+
+def _into(folder: str, seen: list[bool | OSError]) -> None:
+    try:
+        with os.scandir(folder) as entries:
+            seen.append(next(entries, None) is not None)
+    except OSError as error:
+        seen.append(error if error.errno != errno.ENOTCONN else OSError(errno.EIO, "it has gone"))
+
+
+def _ended(running: subprocess.Popen[bytes]) -> None:
+    """It ends by itself when nothing is mounted any more; if not, it is made to."""
+    for number in (signal.SIGTERM, signal.SIGKILL, None):
+        try:
+            running.wait(_ENDED_S)
+        except subprocess.TimeoutExpired:
+            if number is not None:
+                running.send_signal(number)
+        else:
+            return
+
+
+def _end_with(parent: int) -> Callable[[], None]:
+    """For a child, before it runs its program: SIGTERM, by which rclone unmounts, when ``parent`` dies."""
+
+    def prepare() -> None:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return prepare

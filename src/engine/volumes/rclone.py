@@ -1,0 +1,110 @@
+"""What rclone is told: everything by its environment, since arguments are everybody's to read, and since a version that
+does not know an option passes over its variable.
+
+It may run on a Python as old as 3.8.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+LEAST = (1, 53)  # Debian 11's and Ubuntu 22.04's; the first whose cache keeps parts of files
+NO_BUCKET = 3  # "directory not found", rclone's documentation: "Exit code"
+
+_LISTS_KEPT_S = {True: 60, False: 5}  # by read_only: who writes looks for what others write
+_PASSED_ON = re.compile(r"(https?|all|no)_proxy|AWS_.*", re.IGNORECASE)
+_NOT_PASSED_ON = ("AWS_CA_BUNDLE", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")  # rclone stumbles over the first
+_SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def version(said: str) -> tuple[int, int]:
+    """Of what ``rclone version`` prints; (0, 0): of something else."""
+    found = re.match(r"rclone v(\d+)\.(\d+)", said)
+    return (int(found.group(1)), int(found.group(2))) if found else (0, 0)
+
+
+def remote(volume: Mapping[str, Any], below: str = "") -> str:
+    """The volume, or a place in it, as rclone's commands name it."""
+    return ":s3:" + "/".join(filter(None, [volume["bucket"], volume["prefix"], below]))
+
+
+def inherited(environ: Mapping[str, str], home: str) -> dict[str, str]:
+    """What of a login's environment leads to a store and its credentials: not what root has after sudo."""
+    kept = {name: value for name, value in environ.items() if _PASSED_ON.fullmatch(name) and name not in _NOT_PASSED_ON}
+    kept.setdefault("AWS_SHARED_CREDENTIALS_FILE", f"{home}/.aws/credentials")
+    kept.setdefault("AWS_CONFIG_FILE", f"{home}/.aws/config")
+    if bundle := environ.get("AWS_CA_BUNDLE"):
+        kept["RCLONE_CA_CERT"] = bundle
+    return {**kept, "AWS_SDK_LOAD_CONFIG": "1", "HOME": home, "PATH": _SYSTEM_PATH}
+
+
+def environment(volume: Mapping[str, Any], login: Mapping[str, str]) -> dict[str, str]:
+    """Of every command on the volume. ``login``: what `inherited` has kept."""
+    env = {
+        **login,
+        "RCLONE_CONFIG": "/dev/null",
+        "RCLONE_S3_PROVIDER": "AWS",
+        "RCLONE_S3_NO_CHECK_BUCKET": "true",  # else it tries to make the bucket
+        "RCLONE_USE_SERVER_MODTIME": "true",  # else it asks for every file by itself
+        "RCLONE_CONTIMEOUT": "10s",
+        "RCLONE_TIMEOUT": "60s",
+    }
+    if volume["region"]:
+        env["RCLONE_S3_REGION"] = volume["region"]
+    if volume["endpoint"]:
+        env["RCLONE_S3_ENDPOINT"] = volume["endpoint"]
+        env["RCLONE_S3_PROVIDER"] = "Other"
+    given = volume["credentials"]
+    if not given:
+        env["RCLONE_S3_ENV_AUTH"] = "true"
+        return env
+    env = {name: value for name, value in env.items() if not name.startswith("AWS_")}
+    env["RCLONE_S3_ENV_AUTH"] = "false"
+    env["RCLONE_S3_ACCESS_KEY_ID"] = given["AWS_ACCESS_KEY_ID"]
+    env["RCLONE_S3_SECRET_ACCESS_KEY"] = given["AWS_SECRET_ACCESS_KEY"]
+    if "AWS_SESSION_TOKEN" in given:
+        env["RCLONE_S3_SESSION_TOKEN"] = given["AWS_SESSION_TOKEN"]
+    return env
+
+
+def asking(env: Mapping[str, str]) -> dict[str, str]:
+    """The same for a question whose answer is waited for: what does not work is told soon."""
+    return {**env, "RCLONE_RETRIES": "1", "RCLONE_LOW_LEVEL_RETRIES": "2", "RCLONE_TIMEOUT": "10s"}
+
+
+def mounting(
+    volume: Mapping[str, Any], env: Mapping[str, str], *, uid: int, gid: int, as_root: bool, cache: str
+) -> dict[str, str]:
+    """The same for ``rclone mount``: its files are ``uid``'s, and nobody else's to see. ``cache``: a folder."""
+    folders, files = ("0500", "0400") if volume["read_only"] else ("0700", "0600")
+    mounted = {
+        **env,
+        "RCLONE_UID": str(uid),
+        "RCLONE_GID": str(gid),
+        "RCLONE_UMASK": "077",
+        "RCLONE_DIR_PERMS": folders,
+        "RCLONE_FILE_PERMS": files,
+        "RCLONE_DEFAULT_PERMISSIONS": "true",
+        "RCLONE_READ_ONLY": "true" if volume["read_only"] else "false",
+        "RCLONE_DIR_CACHE_TIME": f"{_LISTS_KEPT_S[volume['read_only']]}s",
+        "RCLONE_VFS_CACHE_MODE": "off",
+        "RCLONE_CACHE_DIR": cache,
+    }
+    if as_root:
+        mounted["RCLONE_ALLOW_OTHER"] = "true"  # else root's alone; the permissions above still hold
+    if volume["cache_bytes"]:
+        mounted["RCLONE_VFS_CACHE_MODE"] = "full"
+        mounted["RCLONE_VFS_CACHE_MAX_SIZE"] = f"{volume['cache_bytes']}b"
+        mounted["RCLONE_VFS_CACHE_MAX_AGE"] = "8760h"
+        mounted["RCLONE_VFS_FAST_FINGERPRINT"] = "true"
+    return mounted
+
+
+def reason(source: str, said: str) -> str:
+    """Why a store does not answer as it should, out of what rclone prints: the first thing it says, in one line."""
+    lines = [line for line in said.splitlines() if line.strip()]
+    line = next((line for line in lines if "ERROR" in line or "Failed" in line), lines[0] if lines else "")
+    text = re.sub(r"^\d{4}/\d\d/\d\d \d\d:\d\d:\d\d ((ERROR|NOTICE|CRITICAL) *: )?(: )?", "", line)
+    return f"{source} cannot be read: {re.sub(r'^error listing: ', '', text) or 'rclone does not say why'}"

@@ -1,0 +1,110 @@
+"""Who takes a mount away: exactly one, the last one; whoever dies lets go."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from outrider.engine.volumes.claim import Claim
+
+
+class Sharing(RuleBasedStateMachine):
+    """Keepers come, leave in order, and die; each does to the mount what `post.Post` does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scratch = tempfile.TemporaryDirectory()
+        self.registry = Path(self.scratch.name) / "run" / "volumes"
+        self.wanting: list[Claim] = []
+        self.lingering: list[Claim] = []
+        self.owner: Claim | None = None
+
+    @rule()
+    def come(self) -> None:
+        claim = Claim(self.registry, "/data")
+        with claim.alone():
+            claim.use()
+            if claim.own():
+                assert self.owner is None, "CLAIM-1: a mount has one owner"
+                self.owner = claim
+                claim.tell({"made": ["/data"]})
+            else:
+                assert self.owner is not None, "CLAIM-2: who does not own it can rely on somebody who does"
+                assert claim.told() == {"made": ["/data"]}
+        self.wanting.append(claim)
+
+    @precondition(lambda self: self.wanting)
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        claim = data.draw(st.sampled_from(self.wanting))
+        self.wanting.remove(claim)
+        self.lingering.append(claim)
+        self.try_to_end(claim)
+
+    @precondition(lambda self: self.lingering)
+    @rule(data=st.data())
+    def ask_again(self, data: st.DataObject) -> None:
+        self.try_to_end(data.draw(st.sampled_from(self.lingering)))
+
+    @precondition(lambda self: self.wanting or self.lingering)
+    @rule(data=st.data())
+    def die(self, data: st.DataObject) -> None:
+        claim = data.draw(st.sampled_from(self.wanting + self.lingering))
+        for claims in (self.wanting, self.lingering):
+            if claim in claims:
+                claims.remove(claim)
+        claim.close()
+        if claim is self.owner:
+            self.owner = None
+            self.inherit()
+
+    def inherit(self) -> None:
+        """The first that looks after it becomes the owner."""
+        for claim in (*self.wanting, *self.lingering):
+            if claim.own():
+                assert self.owner is None, "CLAIM-1"
+                self.owner = claim
+                claim.tell({"made": ["/data"]})
+
+    def try_to_end(self, claim: Claim) -> None:
+        with claim.alone():
+            if claim.leave() and claim.own():
+                assert not self.wanting, "CLAIM-3: nobody's mount is taken away"
+                self.owner = None
+                claim.remove()
+            elif claim is self.owner:
+                assert self.wanting, "CLAIM-4: the last one takes it away"
+                return
+            claim.close()
+        self.lingering.remove(claim)
+
+    @invariant()
+    def someone_owns_what_is_wanted(self) -> None:
+        assert not self.wanting or self.owner is not None
+
+    def teardown(self) -> None:
+        for claim in (*self.wanting, *self.lingering):
+            claim.close()
+        self.scratch.cleanup()
+
+
+TestSharing = Sharing.TestCase
+TestSharing.settings = settings(deadline=None, max_examples=60, stateful_step_count=30)
+
+
+@given(st.text("abc/", min_size=1))
+@settings(max_examples=20, deadline=None)
+def test_nothing_is_left_of_a_claim(tmp_path_factory, mount: str) -> None:
+    registry = tmp_path_factory.mktemp("run") / "outrider" / "volumes"
+    claim = Claim(registry, mount)
+    with claim.alone():
+        claim.use()
+        assert claim.own()
+        claim.tell({"made": [mount]})
+        assert claim.told() == {"made": [mount]}
+        claim.remove()
+    assert not registry.parent.exists()

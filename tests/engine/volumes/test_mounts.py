@@ -1,0 +1,34 @@
+"""What is mounted where, as the kernel tells it."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outrider.engine.volumes import mounts
+
+LINE = "42 27 0:39 / {} rw,nosuid,nodev,relatime shared:1 master:2 - {} {} rw,user_id=0,group_id=0,allow_other"
+WORDS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1)
+
+
+def written(text: str) -> str:
+    """As the kernel writes it, seq_file.c's mangle_path: blanks and backslashes in octal."""
+    return "".join(f"\\{ord(letter):03o}" if letter in " \t\n\\" else letter for letter in text)
+
+
+@given(st.lists(st.tuples(WORDS.map("/{}".format), st.sampled_from(["fuse.rclone", "ext4"]), WORDS), max_size=4))
+def test_every_mount_is_found(table: list[tuple[str, str, str]]) -> None:
+    lines = [LINE.format(written(point), kind, written(source)) for point, kind, source in table]
+    assert mounts.parse("\n".join(lines)) == [mounts.Mount(*row) for row in table]
+
+
+def test_what_is_no_mount_is_passed_over() -> None:
+    assert mounts.parse("") == []
+    assert mounts.parse("something else\n") == []
+
+
+def test_this_machine_has_a_root() -> None:
+    found = mounts.at("/")
+    assert found is not None
+    assert not mounts.is_dead("/")
+    assert mounts.at("/no/such/place") is None
