@@ -1,0 +1,126 @@
+"""Volumes on the node: what mounts them is brought, and their keeper started; see `outrider.engine.volumes`.
+
+The agent may run on a Python as old as 3.8.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from outrider.engine.volumes import places, rclone
+
+from . import apt, root
+from .work import Failed, Work
+
+PACKAGES = {"rclone": "rclone", "fusermount3": "fuse3"}
+_FUSE = (10, 229)  # Documentation/admin-guide/devices.txt
+_STARTED_S = 30.0
+
+
+def mount(work: Work, plan: Mapping[str, Any]) -> socket.socket | None:
+    """They are mounted until every copy of this socket is closed; None: there are none.
+
+    Raises:
+        Failed
+    """
+    volumes: Sequence[Mapping[str, Any]] = plan["volumes"]
+    if not volumes:
+        return None
+    as_user = _suffices([volume["mount"] for volume in volumes])
+    if not as_user:
+        _install(work)
+    with work.during("volumes", ", ".join(f"{volume['source']} at {volume['mount']}" for volume in volumes)):
+        _check_host()
+        become = [] if as_user else root.become("mounting", f"mount below {_home()}, with rclone and fuse3 installed")
+        is_root = bool(become) or os.geteuid() == 0
+        order = {
+            "volumes": volumes,
+            "rclone": shutil.which("rclone"),
+            "registry": "/run/outrider/volumes" if is_root else f"{plan['cache']}/claims/volumes",
+            "cache": plan["cache"],
+            "uid": os.getuid(),
+            "gid": os.getgid(),
+            "login": rclone.inherited(os.environ, _home()),
+        }
+        return _kept(work, [*become, sys.executable, "-I", plan["runtime"], "volumes"], order)
+
+
+def _home() -> str:
+    return os.path.realpath(Path("~").expanduser())
+
+
+def _suffices(folders: Sequence[str]) -> bool:
+    """Whether a user who is not root can do it alone: with what is installed, below the own home."""
+    if os.geteuid() == 0 or any(shutil.which(tool) is None for tool in PACKAGES):
+        return False
+    below = all(places.is_in(os.path.realpath(folder), _home()) for folder in folders)
+    return below and os.access("/dev/fuse", os.R_OK | os.W_OK)
+
+
+def _install(work: Work) -> None:
+    lacking = [package for tool, package in PACKAGES.items() if shutil.which(tool) is None]
+    if not lacking:
+        return
+    if shutil.which("apt-get") is None:
+        raise Failed(
+            f"this host has no {' and no '.join(lacking)}, and no apt to install it by",
+            hint="install rclone and fuse3 there, or use a host with Debian or Ubuntu",
+        )
+    with work.during("apt", " ".join(lacking)):
+        apt.install(work, lacking)
+
+
+def _check_host() -> None:
+    try:
+        found = os.stat("/dev/fuse")  # noqa: PTH116
+        is_there = stat.S_ISCHR(found.st_mode) and (os.major(found.st_rdev), os.minor(found.st_rdev)) == _FUSE
+    except OSError:
+        is_there = False
+    if not is_there:
+        raise Failed("this host has no /dev/fuse")
+    said = subprocess.run(["rclone", "version"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)  # noqa: S607
+    found_version = rclone.version(said.stdout.decode(errors="replace"))
+    if found_version < rclone.LEAST:
+        least = ".".join(map(str, rclone.LEAST))
+        raise Failed(
+            f"its rclone is {'.'.join(map(str, found_version))}, and at least {least} is needed",
+            hint="install a newer rclone there",
+        )
+
+
+def _kept(work: Work, argv: Sequence[str], order: Mapping[str, Any]) -> socket.socket:
+    """Its keeper has mounted them, and is a process of its own."""
+    ours, theirs = socket.socketpair()
+    work.held.append(ours)
+    with theirs:
+        started = subprocess.run(  # noqa: S603
+            argv,
+            stdin=theirs.fileno(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=_STARTED_S,
+            check=False,
+        )
+    if started.returncode != 0:
+        raise Failed(
+            "the keeper of the volumes did not start",
+            exit_status=started.returncode,
+            log=started.stdout.decode(errors="replace").splitlines(),
+        )
+    ours.sendall(json.dumps(order).encode() + b"\n")
+    said = ours.makefile("rb").readline()
+    if not said:
+        raise Failed("the keeper of the volumes has ended without a word")
+    answer: dict[str, Any] = json.loads(said)
+    if answer["is"] != "ready":
+        raise Failed(answer["reason"], log=answer["log"])
+    return ours
