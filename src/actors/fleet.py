@@ -4,11 +4,14 @@ A node counts as present from the moment its machine is asked for until it is no
 is missing is launched, whatever is too much is dismissed, the newest first. So a notice already brings the replacement,
 and one that is withdrawn makes the newest machine the one too many: nothing is replaced twice.
 
+A machine that is late (`laggards`) does not count as present either: another is asked for, and nothing is ended before
+one of them is ready. As it may still come, what is asked for in its place is a try more, and never one too many failed.
+
 Beside those that work there are ``spare`` nodes, ready and standing by. One of them takes the place of a node that is
 noticed or lost in that very step, and the machine that is launched then becomes the next spare.
 
 FLEET-1: machines asked for and present never exceed those wanted and the spares, except by what a withdrawn notice or a
-    resize leaves.
+    resize leaves. Late ones are beside them.
 FLEET-2: what is missing has been asked for, or waits for its back-off, or the fleet has given up.
 FLEET-3: a node that is lost, failed or dismissed is terminated exactly once.
 FLEET-4: giving up takes ``retries + 1`` failures in a row, or one that cannot go better, and names the last; those of
@@ -17,6 +20,10 @@ FLEET-5: nothing is asked for before the back-off is over.
 FLEET-6: a node that does work is drained, not cut off.
 FLEET-7: no node stands by while fewer work than are wanted, but one whose connection is away; no more work than wanted.
 FLEET-8: a noticed node that holds nothing is dismissed as soon as as many work as are wanted, and never before.
+FLEET-9: a late node works if it is ready after all; it is dismissed as soon as those wanted and the spares are ready,
+    and never before.
+FLEET-10: while a late node may still come, failures to have another in its place are none in a row; nor is its own,
+    while that one is on its way.
 """
 
 from __future__ import annotations
@@ -33,6 +40,7 @@ FLAPS_FREE = 8  # in a row, before the next launch waits
 
 class Standing(Enum):
     BOOTING = auto()
+    LATE = auto()  # booting still, and another is asked for
     READY = auto()  # it works
     SPARE = auto()  # it stands by
     DOOMED = auto()  # noticed
@@ -63,11 +71,13 @@ class Fleet:
         self.failures = 0  # in a row
         self._retries = retries
         self._present = 0  # booting, ready and spare
+        self._late = 0
         self._working = 0  # ready
         self._away: set[NodeId] = set()  # spares whose connection is being tried again
         self._not_before = 0.0
         self._ready_at: dict[NodeId, float] = {}
         self._flaps = 0
+        self._in_vain = 0  # tries in a row to have another in a late one's place
 
     # --- events ---------------------------------------------------------------------------------------------------
 
@@ -96,23 +106,46 @@ class Fleet:
 
     def node_ready(self, node: NodeId, now: float) -> bool:
         """True: it works; False: it stands by."""
-        if self.nodes.get(node) is not Standing.BOOTING:
+        standing = self.nodes.get(node)
+        if standing not in {Standing.BOOTING, Standing.LATE}:
             return False
-        self.failures = 0
+        self.failures = self._in_vain = 0
         self._ready_at[node] = now
-        if self._working < self.wanted:
-            self.nodes[node] = Standing.READY
-            self._working += 1
-            return True
-        self.nodes[node] = Standing.SPARE
-        return False
+        works = self._working < self.wanted
+        self.nodes[node] = Standing.READY if works else Standing.SPARE
+        self._working += works
+        if standing is Standing.LATE:
+            self._late -= 1
+            self._present += 1
+            if self._missing() <= 0:
+                self.given_up = None  # what could not be had is not needed
+        if standing is Standing.LATE or self._late:
+            self._balance(now)
+        return works
 
     def node_failed(self, node: NodeId, error: Exception, now: float, chance: float, *, fatal: bool) -> float | None:
         """It never became ready. Returns as ``launch_failed``."""
+        standing = self.nodes.get(node)
         if not self._forget(node):
             return 0.0
         self.orders.terminations.append(node)
+        if standing is Standing.LATE and not fatal:
+            if self._missing() <= self._late:
+                return 0.0  # another is on its way
+            if self.given_up is not None:
+                self.given_up = None
+                self.failures = 0
         return self._failed(error, now, chance, None if fatal else 0.0)
+
+    def late(self, node: NodeId, now: float) -> bool:
+        """It does not answer, and others did: another is asked for now. False: nothing changed."""
+        if self.nodes.get(node) is not Standing.BOOTING:
+            return False
+        self.nodes[node] = Standing.LATE
+        self._present -= 1
+        self._late += 1
+        self._balance(now)
+        return True
 
     def node_lost(self, node: NodeId, now: float, chance: float) -> None:
         standing = self.nodes.get(node)
@@ -135,7 +168,7 @@ class Fleet:
         standing = self.nodes.get(node)
         if standing in {Standing.READY, Standing.SPARE}:
             self._leaves(node, Standing.DOOMED)
-        elif standing is Standing.BOOTING:
+        elif standing in {Standing.BOOTING, Standing.LATE}:
             self._dismiss(node)
         else:
             return False
@@ -186,7 +219,7 @@ class Fleet:
     @property
     def coming(self) -> int:
         """Machines that may still become ready nodes, those that will be asked for included."""
-        booting = sum(1 for standing in self.nodes.values() if standing is Standing.BOOTING)
+        booting = sum(1 for standing in self.nodes.values() if standing in {Standing.BOOTING, Standing.LATE})
         return booting + self.launching + (0 if self.given_up is not None else max(0, self._missing()))
 
     # --- decisions ------------------------------------------------------------------------------------------------
@@ -206,6 +239,8 @@ class Fleet:
         surplus = self._present - self.wanted - self.spare
         if surplus > 0 or self._working > self.wanted:
             self._shrink(max(0, surplus))
+        if self._late:
+            self._dismiss_late()
 
     def _promote(self, places: int) -> None:
         """The oldest first."""
@@ -243,6 +278,12 @@ class Fleet:
                 self._working -= 1
                 self.orders.demotions.append(node)
 
+    def _dismiss_late(self) -> None:
+        ready = sum(standing in {Standing.READY, Standing.SPARE} for standing in self.nodes.values())
+        if ready >= self.wanted + self.spare:
+            for node in self._newest(Standing.LATE):
+                self._dismiss(node)
+
     def _newest(self, standing: Standing) -> list[NodeId]:
         return sorted((node for node, its in self.nodes.items() if its is standing), reverse=True)
 
@@ -268,11 +309,15 @@ class Fleet:
         if standing in {Standing.BOOTING, Standing.READY, Standing.SPARE}:
             self._present -= 1
         self._working -= standing is Standing.READY
+        self._late -= standing is Standing.LATE
         return standing is not None
 
     def _failed(self, error: Exception, now: float, chance: float, retry_after_s: float | None) -> float | None:
-        if retry_after_s is None or (self._counts(now) and self.failures >= self._retries):
-            self.failures += 1
+        beside = self._is_beside
+        if beside and self.given_up is not None:
+            return None
+        if retry_after_s is None or (self._counts(now) and self.failures >= self._retries and not beside):
+            self.failures += not beside
             self.given_up = error
             return None
         delay = self._back_off(now, chance, least_s=retry_after_s)
@@ -290,8 +335,16 @@ class Fleet:
         """Failures that come during a back-off are of what was asked for before it: one with the failure it is for."""
         return now >= self._not_before
 
+    @property
+    def _is_beside(self) -> bool:
+        """All that is missing may still come: it was asked for beside late nodes."""
+        return self._late > 0 and self._missing() <= self._late
+
     def _back_off(self, now: float, chance: float, *, least_s: float) -> float:
-        if self._counts(now):
+        if self._is_beside and self._counts(now):
+            self._in_vain += 1
+            self._wait(now, chance, self._in_vain)
+        elif self._counts(now):
             self.failures += 1
             self._wait(now, chance, self.failures)
         self._not_before = max(self._not_before, now + least_s)

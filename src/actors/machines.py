@@ -1,13 +1,12 @@
-"""The pool's machines and nodes: hears what becomes of them, lets `fleet` and `silence` decide, does what they say."""
+"""The pool's machines and nodes: hears what becomes of them, lets the pure `fleet`, `laggards` and `silence` decide."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import count
 from random import Random
-from typing import TYPE_CHECKING, assert_never
+from typing import assert_never
 
 import anyio
 
@@ -23,23 +22,18 @@ from ..providers.base import (
 )
 from ..providers.errors import NoCapacity, ProviderError
 from .broadcasts import Broadcasts
+from .calls import Calls
 from .fleet import Fleet, Standing
 from .kernel import Context, Supervisor
+from .laggards import Laggards
 from .ledger import Ledger
 from .lifecycle import ENDS, Fact, State
 from .membership import Member, Membership
-from .messages import Launched, LaunchFailed, Leave, NodeMessage, PoolMessage, Reachable, Signal
+from .messages import Answered, Leave, NodeMessage, PoolMessage, Queued, Reachable
 from .node import TRIES_AT_ONCE, Door, NodeActor
 from .ports import Clock, Connect, ConnectFailed, Connection, Lost, NodeId, Noticed, Observe, PoolSpec, Witness
 from .silence import Silence
 
-if TYPE_CHECKING:
-    from anyio.abc import TaskGroup
-
-TERMINATE_TRIES = 4  # and somebody should know
-TERMINATE_AGAIN_S = 2.0
-TERMINATE_AGAIN_LIMIT_S = 60.0
-ASK_AGAIN_S = 2.0  # whether anybody answers, while all nodes are silent
 EARLY_KEPT = 1024  # words about machines whose launch call has not returned yet
 
 
@@ -71,11 +65,10 @@ class Machines:
         spec = given.spec
         self.fleet = Fleet(spec.desired, retries=spec.launch_retries, spare=spec.spare)
         self.silence = Silence(reconnect_s=spec.reconnect_s, lease_s=spec.lease_s)
-        self._tell = context.ref.tell
-        self._tasks: TaskGroup = context.tasks
+        self.laggards = Laggards(spec.desired)
+        self._calls = Calls(context.tasks, context.ref.tell, given.fleet, given.request, given.observe)
         self._actors = actors
         self._provider = given.fleet
-        self._request = given.request
         self._spec = spec
         tries, returns = anyio.Semaphore(TRIES_AT_ONCE), anyio.Semaphore(TRIES_AT_ONCE)
         self._door = Door(given.connect, spec.boot_timeout_s, tries, returns, context.ref.hand)
@@ -84,14 +77,12 @@ class Machines:
         self._broadcasts = broadcasts
         self._observe = given.observe
         self._witness = given.witness
-        self._asking = False
         self._chance = given.chance.random
         self._draining: set[NodeId] = set()
         self._doomed: set[NodeId] = set()
         self._idle: dict[NodeId, None] = {}  # of the doomed, those that hold nothing
         self._away_since: dict[NodeId, float] = {}  # the connection of a node, which is being tried again
         self._early: OrderedDict[MachineId, list[MachineEvent]] = OrderedDict()
-        self._launching: set[anyio.CancelScope] = set()
         self._unusable: list[ConnectFailed] = []
         self._closing = False
 
@@ -121,18 +112,22 @@ class Machines:
 
     def resize(self, wanted: int, now: float) -> None:
         self._observe("pool_resized", wanted=wanted)
+        self.laggards.wanted = wanted
         self.fleet.resize(wanted, now)
         self._broadcasts.resized(now, minimum=self.minimum, wanted=wanted)
 
     def tick(self, now: float) -> None:
         self.fleet.tick(now)
+        for late in self.laggards.overdue(now):
+            if self.fleet.late(late.node, now):
+                self._observe("node_late", **late._asdict())
         for node in self.silence.overdue(now):
             away_s = self.silence.silent_for(node, now)
             self.lost(node, f"{self._nodes.members[node].dropped_by}, and not heard again for {away_s:.0f} s", now)
 
     def wake_at(self) -> float | None:
-        times = [at for at in (self.fleet.wake_at(), self.silence.wake_at()) if at is not None]
-        return min(times, default=None)
+        times = (self.fleet.wake_at(), self.laggards.wake_at(), self.silence.wake_at())
+        return min((at for at in times if at is not None), default=None)
 
     # --- machines -------------------------------------------------------------------------------------------------
 
@@ -145,6 +140,8 @@ class Machines:
             if member.machine.address is not None:
                 member.life.step(Fact.REACHABLE)
             member.ref = self._actors.spawn(f"node {member.id}", self._node_actor(member), capacity=64)
+        impatient = (member.id for member in members if member.machine.patience_s is None)  # others end by themselves
+        self.laggards.launched(impatient, now)
         retry_in_s = self.fleet.launched([member.id for member in members], asked, now, self._chance())
         if retry_in_s is not None:
             self._not_launched(NoCapacity(f"{len(members)} of {asked} machines could be had"), retry_in_s)
@@ -194,6 +191,18 @@ class Machines:
 
     # --- a node's life --------------------------------------------------------------------------------------------
 
+    def reaching(self, word: Queued | Answered, now: float) -> None:
+        """How far it has come; it is not ready for that."""
+        match word:
+            case Queued(node, True):
+                self.laggards.queued(node)
+            case Queued(node, _):
+                self.laggards.tried(node, now)
+            case Answered(node):
+                self.laggards.answered(node, now)
+            case _:
+                assert_never(word)
+
     def reached(self, node: NodeId, connection: Connection, now: float) -> None:
         member = self._nodes.members[node]
         if not member.life.can(Fact.GREETED):
@@ -203,6 +212,7 @@ class Machines:
         member.ports.extend(connection.facts.ports)
         member.link = self._nodes.links[node] = connection.link
         self.silence.connected(node, now)
+        self.laggards.ready(node, now)
         if self.fleet.node_ready(node, now):
             self._works(member, now)
         else:
@@ -245,9 +255,8 @@ class Machines:
         self._observe("node_suspect", node=node, cause=lost.cause, silent=lost.silent)
         if self.silence.dropped(node, now, silent=lost.silent):
             self._observe("network_silent", nodes=len(self._nodes.links))
-            if self._witness is not None and not self._asking:
-                self._asking = True
-                self._tasks.start_soon(self._ask_others, self._witness)
+            if self._witness is not None:
+                self._calls.ask_others(self._witness, self._unheard)
         if member.life.state is State.SUSPECT:
             self._ledger.node_closed(node, now, recall=False)
         elif member.life.state is State.STANDBY_SUSPECT:
@@ -348,7 +357,7 @@ class Machines:
         launches, orders.launches = orders.launches, []
         for machines in launches:
             self._observe("nodes_requested", count=machines)
-            self._tasks.start_soon(self._launch, machines)
+            self._calls.launch(machines)
         drains, orders.drains = orders.drains, []
         for node in drains:
             member = self._nodes.members[node]
@@ -404,8 +413,7 @@ class Machines:
     def close(self) -> None:
         """Leave all nodes; their machines stay for the provider's context to end."""
         self._closing = True
-        for launching in self._launching:
-            launching.cancel()
+        self._calls.close()
         for member in self._nodes.members.values():
             member.tell(Leave())
 
@@ -415,6 +423,7 @@ class Machines:
 
     def _end(self, member: Member, now: float) -> None:
         """Close its connection; end its machine then, or at once if it is lost anyway."""
+        self.laggards.ended(member.id)
         if member.life.state not in ENDS:
             member.life.step(Fact.UNWANTED if member.booting else Fact.FINISHED)
             self._observe("node_dismissed", node=member.id)
@@ -428,41 +437,10 @@ class Machines:
     def _terminate(self, member: Member) -> None:
         if not member.terminated and not member.gone:
             member.terminated = True
-            self._tasks.start_soon(self._terminate_machine, member.machine.id)
+            self._calls.terminate(member.machine.id)
 
-    async def _ask_others(self, witness: Witness) -> None:
-        """Until one answers, or a node does."""
-        try:
-            while self.silence.cut_off and not self._closing:
-                if await witness([member.machine for member in self._nodes.members.values() if not member.closed]):
-                    self._tell(Signal.ANSWERED)
-                    return
-                await anyio.sleep(ASK_AGAIN_S)
-        finally:
-            self._asking = False
-
-    async def _launch(self, machines: int) -> None:
-        with anyio.CancelScope() as scope:
-            self._launching.add(scope)
-            try:
-                launched = await self._provider.launch(self._request, machines)
-            except ProviderError as error:
-                self._tell(LaunchFailed(machines, error))
-            else:
-                self._tell(Launched(machines, launched))
-            finally:
-                self._launching.discard(scope)
-
-    async def _terminate_machine(self, machine: MachineId) -> None:
-        """As often as it takes, while the pool lives: a machine costs money until its provider confirms."""
-        pause_s = TERMINATE_AGAIN_S
-        for attempt in count(1):
-            try:
-                await self._provider.terminate([machine])
-            except ProviderError as error:
-                if attempt == TERMINATE_TRIES:
-                    self._observe("terminate_failed", machines=(machine,), error=str(error))
-                await anyio.sleep(max(pause_s, error.retry_after_s or 0.0))
-                pause_s = min(2 * pause_s, TERMINATE_AGAIN_LIMIT_S)
-            else:
-                return
+    def _unheard(self) -> Sequence[Machine] | None:
+        """The machines of nodes that are all silent; None: they are not, or not any more."""
+        if not self.silence.cut_off or self._closing:
+            return None
+        return [member.machine for member in self._nodes.members.values() if not member.closed]

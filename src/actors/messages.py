@@ -129,6 +129,21 @@ class MachineNews:
 
 
 @dataclass(frozen=True, slots=True)
+class Queued:
+    """It waits for its turn to be connected to, or (not ``waits``) that has come. Not told where nobody waits."""
+
+    node: NodeId
+    waits: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """Its machine is there; once per node. What makes it ready follows, and may take minutes."""
+
+    node: NodeId
+
+
+@dataclass(frozen=True, slots=True)
 class Reached:
     node: NodeId
     connection: Connection
@@ -182,6 +197,8 @@ FromParts = (
     | Launched
     | LaunchFailed
     | MachineNews
+    | Queued
+    | Answered
     | Reached
     | Unreached
     | Dropped

@@ -7,7 +7,8 @@ fleet's back-off is what limits how often that may happen.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Never, assert_never
 
@@ -16,12 +17,14 @@ import anyio
 from ..providers.base import Machine
 from .kernel import ActorStopped, Context
 from .messages import (
+    Answered,
     Broken,
     Closed,
     Dropped,
     Leave,
     NodeMessage,
     PoolMessage,
+    Queued,
     Reachable,
     Reached,
     Received,
@@ -54,6 +57,7 @@ class NodeActor:
         self._machine = machine
         self._door = door
         self._addressed = anyio.Event()
+        self._has_answered = False
         self._work = anyio.CancelScope()
         if machine.address is not None:
             self._addressed.set()
@@ -103,8 +107,8 @@ class NodeActor:
             down_at = anyio.current_time() + (self._machine.patience_s or math.inf)
             while True:
                 try:
-                    async with self._door.tries:
-                        return await self._door.connect(self._node, self._machine, self._reports)
+                    async with self._turn():
+                        return await self._door.connect(self._node, self._machine, self._reports, self._answered)
                 except ConnectFailed as error:
                     if error.fatal or anyio.current_time() >= down_at:
                         raise
@@ -112,6 +116,23 @@ class NodeActor:
                 await anyio.sleep(pause_s)
                 pause_s = min(pause_s * 1.5, TRY_AGAIN_LIMIT_S)
         raise ConnectFailed(f"not ready within {self._door.boot_timeout_s:g} s: {last}")
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """To try; the pool hears when that is waited for, because it is no silence of the machine's."""
+        tries = self._door.tries
+        waits = tries.value == 0
+        if waits:
+            self._tell(Queued(self._node, waits=True))
+        async with tries:
+            if waits:
+                self._tell(Queued(self._node, waits=False))
+            yield
+
+    def _answered(self) -> None:
+        if not self._has_answered:
+            self._has_answered = True
+            self._tell(Answered(self._node))
 
     async def _keep(self, connection: Connection) -> Never:
         """

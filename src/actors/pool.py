@@ -1,8 +1,8 @@
 """The pool: hears everything, lets the pure machines decide, and does what they say. No policy of its own.
 
-`ledger` decides on tasks, `gang` (through `broadcasts`) on broadcasts, `fleet` and `silence` (through `machines`) on
-machines and lost connections. A crash here ends the pool loudly: everything is settled as CLOSED, and the error raises
-out of `supervise`.
+`ledger` decides on tasks, `gang` (through `broadcasts`) on broadcasts, `fleet`, `laggards` and `silence` (through
+`machines`) on machines and lost connections. A crash here ends the pool loudly: everything is settled as CLOSED, and
+the error raises out of `supervise`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from .ledger import Ledger
 from .machines import Given, Machines
 from .membership import Membership
 from .messages import (
+    Answered,
     Broadcast,
     Broken,
     Cancel,
@@ -36,6 +37,7 @@ from .messages import (
     NodeState,
     PoolMessage,
     PoolState,
+    Queued,
     Reached,
     Received,
     Resize,
@@ -186,6 +188,8 @@ class PoolActor:
                 machines.launched(asked, launched, now)
             case LaunchFailed(asked, failure):
                 machines.launch_failed(asked, failure, now)
+            case Queued() | Answered():
+                machines.reaching(message, now)
             case Reached(node, connection):
                 machines.reached(node, connection, now)
             case Unreached(node, error):

@@ -11,6 +11,7 @@ What crosses once per task is a named tuple: three times as cheap to make as a f
     launch_failed      error, failures, retry_in_s (None: given up)
     node_launching     node, machine (`Machine`)
     node_preparing     node, phase, text (a line of its log, or empty), took_s (None: it goes on)
+    node_late          node, waited_s, others_s          no answer yet, where others took so long: one more is asked for
     node_standby       node, machine, facts (`NodeFacts`)          it is ready, and works when another one is lost
     node_ready         node, machine, facts, rank, ready, wanted   first, promoted, or not to be taken after all
     node_suspect       node, cause, silent
@@ -249,8 +250,16 @@ class ConnectFailed(Exception):
 
 
 class Connect(Protocol):
-    async def __call__(self, node: NodeId, machine: Machine, reports: Callable[[Sequence[Report]], None]) -> Connection:
+    async def __call__(
+        self,
+        node: NodeId,
+        machine: Machine,
+        reports: Callable[[Sequence[Report]], None],
+        answered: Callable[[], None],
+    ) -> Connection:
         """Try once, bounded, to reach a machine and greet its executor. ``reports`` gets what it says, in order.
+
+        ``answered`` is called as soon as it is the right machine that answers: what follows may take minutes.
 
         Raises:
             ConnectFailed

@@ -86,6 +86,18 @@ class NodeLaunching(_Event):
 
 
 @dataclass(frozen=True, slots=True)
+class NodeLate(_Event):
+    """It does not answer, where others had ``others_s`` after their launch: another machine is asked for.
+
+    Whichever is ready first works; the other one is dismissed.
+    """
+
+    node: int
+    waited_s: float
+    others_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class NodePreparing(_Event):
     """A step of bringing the image onto it, each told three ways: it begins, a line of its log, it is over (`took_s`).
 
@@ -331,6 +343,7 @@ Event = (
     | NodesRequested
     | LaunchFailed
     | NodeLaunching
+    | NodeLate
     | NodePreparing
     | NodeReady
     | VersionsDiffer

@@ -219,14 +219,24 @@ class Site:
         self.ports_each = 2
         self.refuse: dict[NodeId, list[ConnectFailed]] = {}
         self.connect_s = 0.01
+        self.prepare_s: dict[NodeId, float] = {}  # from its answer to being ready
         self.close_s = 0.0
         self.deaf = False  # kills are not answered
 
-    async def __call__(self, node: NodeId, machine: Machine, reports: Callable[[Sequence[Report]], None]) -> PlayedNode:
+    async def __call__(
+        self,
+        node: NodeId,
+        machine: Machine,
+        reports: Callable[[Sequence[Report]], None],
+        answered: Callable[[], None],
+    ) -> PlayedNode:
         await anyio.sleep(self.connect_s)
         refusals = self.refuse.get(node) or self.refuse.get(NodeId(-1))
         if refusals:
             raise refusals[0] if len(refusals) == 1 else refusals.pop(0)
+        answered()
+        if node in self.prepare_s:
+            await anyio.sleep(self.prepare_s[node])
         self.ports[node] = [next(self.numbers) for _ in range(self.ports_each)]
         facts = NodeFacts(f"host{node}", machine.private_address, tuple(self.ports[node]))
         self.nodes[node] = PlayedNode(self, node, machine, reports, facts)

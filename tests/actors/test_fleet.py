@@ -1,4 +1,4 @@
-"""FLEET-1 to 8 hold whatever happens, and each of them falls when its guard is taken away."""
+"""FLEET-1 to 10 hold whatever happens, and each of them falls when its guard is taken away."""
 
 from __future__ import annotations
 
@@ -43,6 +43,7 @@ class FleetMachine(RuleBasedStateMachine):
         self.wanted, self.retries, self.spare = wanted, retries, spare
         self.calls: list[int] = []  # launches under way
         self.booting: set[NodeId] = set()
+        self.late: set[NodeId] = set()  # booting too
         self.ready: set[NodeId] = set()  # they work
         self.spares: set[NodeId] = set()
         self.away: set[NodeId] = set()  # of the spares
@@ -63,7 +64,7 @@ class FleetMachine(RuleBasedStateMachine):
         asked = self.calls.pop(data.draw(st.integers(0, len(self.calls) - 1)))
         nodes = [NodeId(next(self.ids)) for _ in range(asked - fewer)]
         self.booting.update(nodes)
-        if fewer and self.now >= self.not_before:
+        if fewer and self.now >= self.not_before and not self.all_may_still_come:
             self.failures = min(self.failures + 1, self.retries)
         self.wait(self.fleet.launched(nodes, asked, self.now, chance))
         self.act()
@@ -78,20 +79,40 @@ class FleetMachine(RuleBasedStateMachine):
         )
 
     @rule(data=st.data())
-    @precondition(lambda self: self.booting)
+    @precondition(lambda self: self.booting | self.late)
     def a_node_is_ready(self, data):
-        node = data.draw(st.sampled_from(sorted(self.booting)))
+        node = data.draw(st.sampled_from(sorted(self.booting | self.late)))
         self.becomes_ready(node)
         self.act()
 
     @rule(data=st.data(), fatal=st.sampled_from([False, False, True]), chance=st.sampled_from([0.0, 0.5, 0.99]))
-    @precondition(lambda self: self.booting)
+    @precondition(lambda self: self.booting | self.late)
     def a_node_never_boots(self, data, fatal, chance):
-        node = data.draw(st.sampled_from(sorted(self.booting)))
+        node = data.draw(st.sampled_from(sorted(self.booting | self.late)))
+        was_late = node in self.late
         self.booting.discard(node)
+        self.late.discard(node)
         self.ended.add(node)
         error = RuntimeError("boot")
-        self.fail(error, self.fleet.node_failed(node, error, self.now, chance, fatal=fatal), never=fatal)
+        delay = self.fleet.node_failed(node, error, self.now, chance, fatal=fatal)
+        if was_late and not fatal and self.missing <= len(self.late):
+            assert delay == 0.0, "FLEET-10: the failure of a late node counts, which another is on its way for"
+            self.act()
+            return
+        if was_late and not fatal and self.was_given_up:
+            self.failures = 0
+            self.was_given_up = False
+        self.fail(error, delay, never=fatal)
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.booting)
+    def a_node_is_late(self, data):
+        node = data.draw(st.sampled_from(sorted(self.booting)))
+        self.booting.discard(node)
+        self.late.add(node)
+        assert self.fleet.late(node, self.now)
+        assert not self.fleet.late(node, self.now)
+        self.act()
 
     @rule(data=st.data(), chance=st.sampled_from([0.0, 0.5, 0.99]))
     @precondition(lambda self: self.ready | self.spares | self.doomed | self.draining)
@@ -105,10 +126,13 @@ class FleetMachine(RuleBasedStateMachine):
         self.act()
 
     @rule(data=st.data())
-    @precondition(lambda self: self.ready | self.spares | self.booting)
+    @precondition(lambda self: self.ready | self.spares | self.booting | self.late)
     def a_notice_comes(self, data):
-        node = data.draw(st.sampled_from(sorted(self.ready | self.spares | self.booting)))
-        if node not in self.booting:
+        node = data.draw(st.sampled_from(sorted(self.ready | self.spares | self.booting | self.late)))
+        if node in self.late:
+            self.late.discard(node)
+            self.ended.add(node)
+        elif node not in self.booting:
             for group in (self.ready, self.spares, self.away):
                 group.discard(node)
             self.doomed.add(node)
@@ -171,13 +195,34 @@ class FleetMachine(RuleBasedStateMachine):
         self.fleet.tick(self.now)
         self.act()
 
+    @property
+    def missing(self):
+        present = len(self.booting) + len(self.ready) + len(self.spares)
+        return self.wanted + self.spare - present - sum(self.calls)
+
+    @property
+    def all_may_still_come(self):
+        """What is missing: it was asked for beside late nodes."""
+        return self.late and self.missing <= len(self.late)
+
     def becomes_ready(self, node):
+        was_late = node in self.late
         self.booting.discard(node)
+        self.late.discard(node)
         self.failures = 0
         works = self.fleet.node_ready(node, self.now)
         (self.ready if works else self.spares).add(node)
+        if was_late and self.missing <= 0:
+            assert self.fleet.given_up is None, "FLEET-10: given up, and nothing is missing"
+            self.was_given_up = False
 
     def fail(self, error, delay, *, never):
+        if self.all_may_still_come:
+            assert never or self.was_given_up or delay is not None, "FLEET-10: given up, and it may still come"
+            assert self.fleet.coming, "FLEET-10: nothing is coming, and it may still come"
+            self.wait(delay)
+            self.act()
+            return
         self.failures += self.now >= self.not_before
         if delay is None:
             assert never or self.failures > self.retries, "FLEET-4: given up too early"
@@ -216,8 +261,11 @@ class FleetMachine(RuleBasedStateMachine):
             assert node not in self.ready | self.spares | self.draining, "FLEET-6: cut off a node that does work"
             assert node not in self.doomed, "FLEET-8: cut off a noticed node"
             self.terminated[node] += 1
-            if node in self.booting:
+            if node in self.late:
+                assert len(self.ready) + len(self.spares) >= self.wanted + self.spare, "FLEET-9: cut off too early"
+            if node in self.booting | self.late:
                 self.booting.discard(node)
+                self.late.discard(node)
                 self.ended.add(node)
         launches, orders.launches = orders.launches, []
         for machines in launches:
@@ -236,6 +284,7 @@ class FleetMachine(RuleBasedStateMachine):
             return
         fleet = self.fleet
         assert {n for n, s in fleet.nodes.items() if s is Standing.BOOTING} == self.booting
+        assert {n for n, s in fleet.nodes.items() if s is Standing.LATE} == self.late, "FLEET-9: which are late"
         assert {n for n, s in fleet.nodes.items() if s is Standing.READY} == self.ready
         assert {n for n, s in fleet.nodes.items() if s is Standing.SPARE} == self.spares
         assert {n for n, s in fleet.nodes.items() if s is Standing.DOOMED} == self.doomed, "FLEET-8: which are noticed"
@@ -245,8 +294,9 @@ class FleetMachine(RuleBasedStateMachine):
         assert present <= self.wanted + self.spare, "FLEET-1: a surplus is kept"
         assert len(self.ready) <= self.wanted, "FLEET-7: more work than are wanted"
         assert len(self.ready) == self.wanted or not self.spares - self.away, "FLEET-7: a node stands by, and is needed"
-        missing = self.wanted + self.spare - present - sum(self.calls)
-        if missing > 0 and fleet.given_up is None:
+        all_ready = len(self.ready) + len(self.spares) == self.wanted + self.spare
+        assert not (all_ready and self.late), "FLEET-9: a late node is kept, and not needed"
+        if self.missing > 0 and fleet.given_up is None:
             assert fleet.wake_at() is not None, "FLEET-2: nobody will ask for what is missing"
             assert fleet.wake_at() >= self.not_before - 1e-9
             assert self.now < fleet.wake_at(), "FLEET-2: it is time to ask for what is missing"
@@ -267,8 +317,9 @@ class FleetMachine(RuleBasedStateMachine):
                 self.fleet.launched(nodes, self.calls.pop(0), self.now, 0.5)
                 self.act()
             for node in sorted(self.booting):
-                self.becomes_ready(node)
-                self.act()
+                if node in self.booting:  # not dismissed meanwhile
+                    self.becomes_ready(node)
+                    self.act()
             self.time_passes(BACK_OFF_LIMIT_S)
         assert len(self.ready) <= 3, "FLEET-1: a surplus is kept"
         assert len(self.ready) == 3, "FLEET-2: the wanted number is never reached"
@@ -346,6 +397,37 @@ class KeepsTheDoomed(Fleet):
         pass
 
 
+class KeepsTheLate(Fleet):
+    def _dismiss_late(self):
+        pass
+
+
+class EndsTheLate(Fleet):
+    def late(self, node, now):
+        late = super().late(node, now)
+        if late:
+            self._dismiss(node)
+        return late
+
+
+class WaitsForTheLate(Fleet):
+    def _missing(self):
+        return super()._missing() - self._late
+
+
+class CountsWhatWasBeside(Fleet):
+    _is_beside = False
+
+
+class CountsTheLate(Fleet):
+    def node_failed(self, node, error, now, chance, *, fatal):
+        if self.nodes.get(node) is Standing.LATE:
+            self._forget(node)
+            self.orders.terminations.append(node)
+            return self._failed(error, now, chance, None if fatal else 0.0)
+        return super().node_failed(node, error, now, chance, fatal=fatal)
+
+
 @pytest.mark.parametrize(
     ("broken", "invariant"),
     [
@@ -360,6 +442,11 @@ class KeepsTheDoomed(Fleet):
         (PromotesWhoIsAway, "FLEET-7"),
         (EndsWhoMayStay, "FLEET-8"),
         (KeepsTheDoomed, "FLEET-8"),
+        (WaitsForTheLate, "FLEET-2"),
+        (KeepsTheLate, "FLEET-9"),
+        (EndsTheLate, "FLEET-9"),
+        (CountsWhatWasBeside, "FLEET-10"),
+        (CountsTheLate, "FLEET-10"),
     ],
 )
 def test_the_invariant_falls_without_its_guard(broken, invariant):
@@ -485,6 +572,72 @@ def test_a_smaller_pool_ends_what_does_nothing_yet_before_it_drains_the_newest(f
     assert fleet.orders.drains == [3]
     fleet.drained(NodeId(3))
     assert fleet.orders.terminations == [5, 4, 3]
+
+
+# --- late ones --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def late():
+    """Four are wanted; three are ready, and the first is late."""
+    fleet = Fleet(4, retries=2)
+    fleet.start(0.0)
+    fleet.launched([NodeId(node) for node in (1, 2, 3, 4)], fleet.orders.launches.pop(), 0.0, 0.5)
+    for node in (2, 3, 4):
+        fleet.node_ready(NodeId(node), 3.0)
+    assert fleet.late(NodeId(1), 13.0)
+    assert fleet.orders.launches == [1]
+    assert fleet.orders.terminations == []
+    return fleet
+
+
+def test_a_late_node_is_dismissed_when_another_is_ready_in_its_place(late):
+    late.launched([NodeId(5)], late.orders.launches.pop(), 14.0, 0.5)
+    assert late.coming == 2
+    assert late.node_ready(NodeId(5), 17.0)
+    assert late.orders.terminations == [1]
+
+
+def test_a_late_node_that_is_ready_after_all_works_and_the_other_is_dismissed(late):
+    late.launched([NodeId(5)], late.orders.launches.pop(), 14.0, 0.5)
+    assert late.node_ready(NodeId(1), 15.0)
+    assert late.orders.terminations == [5]
+
+
+def test_what_was_asked_for_in_its_place_is_dismissed_when_it_comes_too_late(late):
+    asked = late.orders.launches.pop()
+    assert late.node_ready(NodeId(1), 15.0)
+    late.launched([NodeId(5)], asked, 16.0, 0.5)
+    assert late.orders.terminations == [5]
+
+
+def test_a_pool_without_capacity_for_another_waits_for_the_late_one_as_long_as_it_may_take(late):
+    now = 13.0
+    for _ in range(20):
+        delay = late.launch_failed(RuntimeError("no capacity"), late.orders.launches.pop(), now, 0.5, retry_after_s=0.0)
+        now += delay
+        late.tick(now)
+    assert delay >= BACK_OFF_LIMIT_S / 2
+    assert (late.given_up, late.failures) == (None, 0)
+    assert late.node_ready(NodeId(1), now)
+    assert late.wake_at() is None
+
+
+def test_a_cloud_that_will_never_have_another_is_asked_once_more_when_the_late_one_fails(late):
+    error = RuntimeError("no permission")
+    assert late.launch_failed(error, late.orders.launches.pop(), 13.0, 0.5, retry_after_s=None) is None
+    assert late.given_up is error
+    assert late.coming == 1, "so nobody gives up yet"
+    late.node_failed(NodeId(1), RuntimeError("not ready within 600 s"), 600.0, 0.5, fatal=False)
+    late.tick(602.0)
+    assert late.orders.launches == [1]
+
+
+def test_the_failure_of_a_late_node_is_none_when_another_is_on_its_way(late):
+    late.launched([NodeId(5)], late.orders.launches.pop(), 14.0, 0.5)
+    assert late.node_failed(NodeId(1), RuntimeError("gone"), 15.0, 0.5, fatal=False) == 0.0
+    assert late.failures == 0
+    assert late.orders.launches == []
 
 
 # --- nodes that stand by ----------------------------------------------------------------------------------------------

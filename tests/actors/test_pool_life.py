@@ -79,12 +79,12 @@ async def test_a_part_of_the_machines_is_used_and_the_rest_asked_for_again(rig):
 
 
 async def test_a_machine_that_does_not_boot_in_time_is_replaced(rig):
-    async with rig(Script(boot_s=(1e6, 0.0)), desired=2, boot_timeout_s=30.0) as pool:
+    async with rig(Script(boot_s=(1e6, 0.0)), desired=1, boot_timeout_s=30.0) as pool:
         await pool.ready()
         (failed,) = pool.seen.all("node_failed")
         assert "not ready within 30 s: its address is still unknown" in failed["cause"]
         await anyio.sleep(1)
-        assert len(pool.provider.alive) == 2
+        assert len(pool.provider.alive) == 1
 
 
 async def test_a_wrong_host_key_is_refused_for_good(rig):
@@ -322,7 +322,7 @@ async def test_a_machine_that_cannot_be_terminated_is_told_and_tried_again_until
 async def test_a_cancelled_start_leaves_no_machine_at_whatever_await():
     provider = Fake(Script(launch_s=(1.0,), boot_s=(2.0,), terminate_s=0.5))
 
-    async def connect(node, machine, reports):
+    async def connect(node, machine, reports, answered):
         await anyio.sleep(0.5)
         raise ConnectFailed("not yet")
 

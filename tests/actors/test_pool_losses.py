@@ -13,7 +13,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_a_gone_machine_is_a_loss_at_once_and_its_task_runs_elsewhere(rig, work):
-    async with rig(Script(boot_s=(0.0, 0.0, 30.0)), desired=2) as pool:
+    async with rig(Script(boot_s=(30.0,)), desired=2) as pool:
         await pool.ready()
         jobs = [pool.submit(work(takes_s=5)) for _ in range(3)]
         await anyio.sleep(1)
@@ -189,7 +189,7 @@ async def test_the_providers_word_counts_even_while_the_network_is_silent(rig):
 
 
 async def test_a_notice_brings_the_replacement_before_the_machine_dies(rig, work):
-    async with rig(Script(boot_s=(0.0, 0.0, 60.0)), desired=2) as pool:
+    async with rig(Script(boot_s=(60.0,)), desired=2) as pool:
         await pool.ready()
         running = [pool.submit(work(takes_s=30)) for _ in range(2)]
         await anyio.sleep(1)
@@ -205,7 +205,7 @@ async def test_a_notice_brings_the_replacement_before_the_machine_dies(rig, work
 
 
 async def test_a_noticed_node_is_ended_when_it_holds_nothing_and_is_replaced(rig, work):
-    async with rig(Script(boot_s=(0.0, 0.0, 20.0)), desired=2) as pool:
+    async with rig(Script(boot_s=(20.0,)), desired=2) as pool:
         await pool.ready()
         running = [pool.submit(work(takes_s=40)) for _ in range(2)]
         await anyio.sleep(1)
@@ -221,7 +221,7 @@ async def test_a_noticed_node_is_ended_when_it_holds_nothing_and_is_replaced(rig
 
 async def test_a_noticed_node_that_holds_nothing_is_kept_until_it_is_replaced(rig):
     """Its notice may be withdrawn."""
-    async with rig(Script(boot_s=(0.0, 0.0, 20.0)), desired=2) as pool:
+    async with rig(Script(boot_s=(20.0,)), desired=2) as pool:
         await pool.ready()
         pool.fleet.doom(pool.site.nodes[0].machine.id, 120.0)
         await anyio.sleep(19)

@@ -13,6 +13,7 @@ RANKS = -1
 
 class State(StrEnum):
     LAUNCHING = "launching"
+    LATE = "late"
     READY = "ready"
     STANDBY = "standby"
     SUSPECT = "silent"
@@ -82,6 +83,8 @@ class Board:
             case ev.NodeLaunching():
                 row = Row(event.node, State.LAUNCHING, event.at, where=event.machine, hourly_cost=event.hourly_cost)
                 self.rows[event.node] = row
+            case ev.NodeLate():
+                self._turn(event.node, State.LATE, event.at, "it does not answer; another one is asked for")
             case ev.NodePreparing():
                 row = self._row(event.node, event.at)
                 row.note = f"{event.phase}: {event.text}" if event.text else event.phase

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 KEPT = 10_000  # events a slow reader may be behind before it misses the oldest
 STATES = {
+    "node_late": "late",
     "node_preparing": "preparing",
     "node_suspect": "suspect",
     "node_resumed": "ready",
@@ -36,7 +37,7 @@ POOL_STATES = {"pool_ready": "ready", "pool_closing": "closing", "pool_closed": 
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """One node at present. ``state``: launching, preparing, ready, standby, suspect, noticed, draining."""
+    """One node at present. ``state``: launching, late, preparing, ready, standby, suspect, noticed, draining."""
 
     node: int
     state: str

@@ -15,6 +15,7 @@ from .words import count, seconds
 
 COLOURS = {
     State.LAUNCHING: "cyan",
+    State.LATE: "yellow",
     State.READY: "green",
     State.STANDBY: "blue",
     State.SUSPECT: "yellow",

@@ -24,6 +24,9 @@ def words(event: ev.Event) -> str | None:  # noqa: PLR0911, PLR0912 - a table
             return f"launch failed: {_line(event.error)}; {again}"
         case ev.TerminateFailed():
             return f"{count(len(event.machines), 'machine')} could not be ended yet: {_line(event.error)}"
+        case ev.NodeLate():
+            silent = f"node {event.node} has not answered in {seconds(event.waited_s)}"
+            return f"{silent}, others took {seconds(event.others_s)}: another machine is asked for"
         case ev.NodePreparing() if event.took_s is not None and event.took_s >= LONG_S:
             return f"node {event.node}: {event.phase} took {seconds(event.took_s)}"
         case ev.VersionsDiffer():

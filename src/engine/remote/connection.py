@@ -82,7 +82,11 @@ class Connector:
         self._evictions: set[asyncio.Task[None]] = set()
 
     async def __call__(
-        self, node: NodeId, machine: Machine, reports: Callable[[Sequence[Report]], None]
+        self,
+        node: NodeId,
+        machine: Machine,
+        reports: Callable[[Sequence[Report]], None],
+        answered: Callable[[], None],
     ) -> NodeConnection:
         connection = self._opening.get(node)
         if connection is None:
@@ -90,7 +94,7 @@ class Connector:
                 node, machine, self._terms, reports, closed=lambda: self._closed(node), evict=self._evict
             )
             self._opening[node] = connection
-        await connection.open()
+        await connection.open(answered)
         del self._opening[node]
         await connection.set_up_plugins()
         self._links[node] = connection.link
@@ -187,12 +191,12 @@ class NodeConnection:
         assert self._facts is not None, "a connection is handed out only after the node's welcome"
         return self._facts
 
-    async def open(self) -> None:
+    async def open(self, answered: Callable[[], None]) -> None:
         try:
             settings.sources(self._machine.notices)
         except ValueError as error:
             raise ConnectFailed(str(error), alike=True) from SpecError(f"notices: {error}.")
-        welcome = await self._greet()
+        welcome = await self._greet(answered)
         said = welcome.facts
         self._facts = facts = NodeFacts(
             hostname=said["hostname"],
@@ -319,7 +323,7 @@ class NodeConnection:
 
     # --- the control channel ------------------------------------------------------------------------------------
 
-    async def _greet(self) -> wire.Welcome:
+    async def _greet(self, answered: Callable[[], None] = lambda: None) -> wire.Welcome:
         """Connect, say hello, and attach the session to what answers. Failed or cancelled, it leaves nothing open."""
         self._drop("reconnecting")
         self._lost = asyncio.get_running_loop().create_future()
@@ -327,6 +331,7 @@ class NodeConnection:
             self._ssh = reached = await ssh.connect(
                 self._machine, self._terms.key, self._host_keys, self._terms.wiring()
             )
+            answered()
             if self._machine.lease:
                 shell, lease_s = RemoteShell(reached.connection), self._terms.lease_s
                 self._renewal = asyncio.ensure_future(lease.renew(shell, self._machine.lease, lease_s))

@@ -47,7 +47,7 @@ class ScriptedCloud:
         self.reachable = True
         self.droughts = 0
         self.launch_errors: deque[float | None] = deque()  # with their `retry_after_s`
-        self.bad: deque[Literal["dark", "refuses", "fatal"]] = deque()
+        self.bad: deque[Literal["dark", "deaf", "refuses", "fatal"]] = deque()
         self.terminate_errors = 0
         self._site = site
         self._fleets: list[ScriptedFleet] = []

@@ -43,12 +43,16 @@ class Connector:
         self._sessions = 0
 
     async def __call__(
-        self, node: NodeId, machine: Machine, reports: Callable[[Sequence[Report]], None]
+        self,
+        node: NodeId,
+        machine: Machine,
+        reports: Callable[[Sequence[Report]], None],
+        answered: Callable[[], None],
     ) -> PlayedConnection:
         connection = self._opening.get(node)
         if connection is None:
             connection = self._opening[node] = PlayedConnection(self._site, node, machine, reports)
-        await connection.open()
+        await connection.open(answered)
         del self._opening[node]
         self.links[node] = connection.link
         return connection
@@ -58,7 +62,7 @@ class Connector:
         site = self._site
         hosts = [site.hosts[machine.id] for machine in machines]
         others = site.scenario.witness == "others" and not site.cut
-        if others or any(host.on and not host.frozen and host.line.open for host in hosts):
+        if others or any(host.answers for host in hosts):
             await asyncio.sleep(ANSWERED_S)
             return True
         await asyncio.sleep(UNANSWERED_S)
@@ -118,8 +122,8 @@ class PlayedConnection:
         assert self._facts is not None, "a connection is handed out only after the node's welcome"
         return self._facts
 
-    async def open(self) -> None:
-        welcome = await self._greet()
+    async def open(self, answered: Callable[[], None]) -> None:
+        welcome = await self._greet(answered)
         said = welcome.facts
         self._facts = NodeFacts(said["hostname"], said["addresses"][0], tuple(welcome.ports))
 
@@ -140,13 +144,13 @@ class PlayedConnection:
 
     # --- the control channel --------------------------------------------------------------------------------------
 
-    async def _greet(self) -> wire.Welcome:
+    async def _greet(self, answered: Callable[[], None] = lambda: None) -> wire.Welcome:
         self._drop("reconnecting")
         self._lost = self._site.loop.create_future()
         self._host.watch = self._stir
         try:
             async with asyncio.timeout(GREETING_S):
-                circuit, welcome, rest = await self._dial()
+                circuit, welcome, rest = await self._dial(answered)
         except BaseException as error:
             self._drop("not reached")
             if isinstance(error, TimeoutError):
@@ -168,7 +172,7 @@ class PlayedConnection:
         self._stir()
         return welcome
 
-    async def _dial(self) -> tuple[Circuit, wire.Welcome, bytes]:
+    async def _dial(self, answered: Callable[[], None]) -> tuple[Circuit, wire.Welcome, bytes]:
         """
         Raises:
             ConnectFailed
@@ -177,16 +181,18 @@ class PlayedConnection:
         began = loop.now
         connect_s = self._site.dice.within(self._site.scenario.cloud.connect_s, "connect", host.number)
         while True:
-            while not (host.on and host.line.open and not host.frozen):  # nobody answers, not even no
+            while not host.answers:  # not even no
                 await self._stirring.wait()
             waited_s = loop.now - began
             if waited_s:  # until TCP tries again
                 await asyncio.sleep(next((at for at in TRIES_S if at >= waited_s), GREETING_S) - waited_s)
             await asyncio.sleep(connect_s)
-            if host.on and host.line.open and not host.frozen:
+            if host.answers:
                 break
         if host.refuses is not None or host.daemon is None:
             raise ConnectFailed(f"machine {self._machine.id} refuses", fatal=host.refuses == "fatal")
+        self._site.referee.answered(self._machine.id)
+        answered()
         answer: asyncio.Future[bytes] = loop.create_future()
         self._circuit = circuit = Circuit(host.line)
         circuit.hear[IN] = lambda data: None if answer.done() else answer.set_result(data)

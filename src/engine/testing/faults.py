@@ -120,10 +120,10 @@ class LaunchErrors(_Fault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadMachines(_Fault):
-    """The next machines boot never, or boot and refuse every connection (for good if ``fatal``)."""
+    """The next machines boot never, or boot and answer nobody (``deaf``), or refuse all (for good if ``fatal``)."""
 
     machines: int
-    how: Literal["dark", "refuses", "fatal"] = "refuses"
+    how: Literal["dark", "deaf", "refuses", "fatal"] = "refuses"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

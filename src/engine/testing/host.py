@@ -42,9 +42,14 @@ class Host:
             self.daemon = Daemon(self)
 
     @property
+    def answers(self) -> bool:
+        """Who connects to it hears yes or no."""
+        return self.on and not self.frozen and self.line.open and self.refuses != "deaf"
+
+    @property
     def healthy(self) -> bool:
         """A heartbeat would be answered."""
-        return self.on and not self.frozen and self.daemon is not None and self.line.open
+        return self.answers and self.daemon is not None
 
     def changed(self) -> None:
         """Its power, its line, or its circuit."""

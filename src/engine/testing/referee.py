@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from ...actors.ports import AttemptId, NodeId, Order
 from .rules.jobs import JobRules
 from .rules.nodes import NodeRules
+from .rules.waves import WaveRules
 from .rules.worlds import WorldRules
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class Referee:
         self.jobs = JobRules(site)
         self.worlds = WorldRules(site)
         self.nodes = NodeRules(site)
+        self.waves = WaveRules(site)
         self.least_wanted = site.scenario.nodes
 
     # --- of the pool ------------------------------------------------------------------------------------------------
@@ -56,6 +58,9 @@ class Referee:
                 self.nodes.launched(NodeId(int(str(node))), facts["machine"].id)  # type: ignore[attr-defined]
             case "node_standby" | "node_ready" | "node_draining":
                 self.nodes.becomes(node, event.removeprefix("node_"))  # type: ignore[arg-type]
+            case "node_late":
+                self.waves.called_late(node)  # type: ignore[arg-type]
+                self.nodes.becomes(node, "late")  # type: ignore[arg-type]
             case "node_lost" | "node_failed" | "node_dismissed":
                 self._over(node, event, str(facts.get("cause", "")))  # type: ignore[arg-type]
             case "node_noticed":
@@ -124,6 +129,11 @@ class Referee:
 
     def launch_ended(self, count: int, machines: Sequence[Machine]) -> None:
         self.nodes.launch_ended(count, machines)
+        self.waves.launched(machines)
+
+    def answered(self, machine: MachineId) -> None:
+        """Somebody who had connected."""
+        self.waves.answered(machine)
 
     def told_doomed(self, machine: MachineId, source: str, seconds: float | None) -> None:
         self.nodes.told_doomed(machine, source, seconds)

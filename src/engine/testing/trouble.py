@@ -30,7 +30,9 @@ class Trouble:
         self.over = asyncio.Event()  # they all have
         self._pending = 0
         for fault in site.scenario.faults:
-            if fault.after is None:
+            if isinstance(fault, f.BadMachines) and not fault.at_s and fault.after is None:
+                self._happens(fault)  # in time for the first launch
+            elif fault.after is None:
                 self._in(fault.at_s, fault)
             else:
                 self._waiting.setdefault(fault.after, []).append(fault)

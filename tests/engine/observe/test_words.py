@@ -23,6 +23,10 @@ def test_the_story_reads_well(story: list[ev.Event]) -> None:
         (ev.LaunchFailed(0.0, "no capacity", 2, 1.5), "launch failed: no capacity; next try in 1.5 s"),
         (ev.LaunchFailed(0.0, "no capacity", 5), "launch failed: no capacity; not tried again"),
         (ev.BudgetMostlySpent(0.0, 8.004, 10.0, 2.5), "8.00 of 10.00 USD are spent, at 2.50 USD per hour"),
+        (
+            ev.NodeLate(0.0, 3, 21.04, 6.2),
+            "node 3 has not answered in 21.0 s, others took 6.2 s: another machine is asked for",
+        ),
         (ev.NodeNoticed(0.0, 3, "spot", 120.0), "node 3 will be taken in 2:00 (spot)"),
         (ev.GenerationLost(0.0, 7, 1, (2, 3), "gone"), "broadcast 7 lost nodes 2, 3: gone"),
         (ev.GenerationStarted(0.0, 7, 2, (0, 1), (0, 1)), "broadcast 7 runs again on 2 ranks, generation 2"),

@@ -12,6 +12,7 @@ from outrider.actors import node
 from outrider.actors.fleet import Fleet, Standing
 from outrider.actors.gang import Gang
 from outrider.actors.gang import Phase as GangPhase
+from outrider.actors.laggards import Laggards
 from outrider.actors.ledger import Ledger
 from outrider.actors.lifecycle import TABLE, Fact, State
 from outrider.actors.machines import Machines
@@ -187,6 +188,11 @@ def busy_with_a_spare(seed: int) -> Scenario:
     return Scenario(seed=seed, nodes=2, min=2, max=2, spare=1, cloud=cloud, jobs=(broadcast, *tasks), faults=(death,))
 
 
+def waits_for_whoever_is_silent(patch: Patch) -> None:
+    patch.setattr(Laggards, "overdue", lambda self, now: [])
+    patch.setattr(Laggards, "wake_at", lambda self: None)
+
+
 def has_a_hole_in_its_table(patch: Patch) -> None:
     patch.delitem(TABLE, (State.DOOMED, Fact.FINISHED))
 
@@ -215,6 +221,7 @@ def has_a_hole_in_its_table(patch: Patch) -> None:
         ("SIM-18", leaves_connections_open),
         ("SIM-19", leaves_seats_to_tasks),
         ("SIM-20", has_a_hole_in_its_table),
+        ("SIM-21", waits_for_whoever_is_silent),
     ],
 )
 def test_a_promise_falls_without_its_guard(promise: str, without: Callable[[Patch], None], monkeypatch: Patch) -> None:

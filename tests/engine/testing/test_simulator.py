@@ -120,6 +120,24 @@ def test_longer_than_the_lease_and_the_nodes_end_themselves():
     assert dict(played.endings) == {"lost": 1}
 
 
+@pytest.mark.parametrize("how", ["dark", "deaf", "refuses"])
+def test_machines_that_do_not_answer_cost_one_more_boot_and_not_the_boot_timeout(how):
+    bad = f.BadMachines(at_s=0.0, machines=2, how=how)
+    played = play(scenario(bad, jobs=[{"at_s": 0.0, "takes_s": 1.0, "ranks": 1}], nodes=8, min=8, max=8), keep=None)
+    assert played.violation is None
+    (ready,) = (line for line in played.trace if " pool_ready " in line)
+    assert 58.0 < float(ready.split()[0]) < 62.0, "20 s for the others, as much until it is late, and for another"
+    assert (played.machines, played.events["node_late"], played.events["node_dismissed"]) == (10, 2, 2)
+
+
+def test_one_that_answers_late_works_and_its_replacement_is_ended():
+    slow = f.Partition(at_s=1.0, after=("node_launching", 4), who="newest", for_s=45.0)
+    played = play(scenario(slow))
+    assert played.violation is None
+    assert (played.machines, played.events["node_late"], played.events["node_dismissed"]) == (5, 1, 1)
+    assert played.events["node_failed"] == 0
+
+
 def test_a_notice_that_is_withdrawn_replaces_nothing_twice():
     notice = f.Notice(at_s=60.0, who=0.0, then="withdrawn", after_s=5.0)
     played = play(scenario(notice, jobs=[TRAINING]))

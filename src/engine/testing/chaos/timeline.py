@@ -11,6 +11,7 @@ from .report import Report
 
 COLOURS = {  # distinguishable without colour vision too: they differ in lightness
     "launching": "#d9d9d9",
+    "late": "#efd9a0",
     "standby": "#b8cfe6",
     "ready": "#4c8bbf",
     "suspect": "#f2c14e",
@@ -21,6 +22,7 @@ COLOURS = {  # distinguishable without colour vision too: they differ in lightne
 }
 WORDS = {
     "launching": "being launched",
+    "late": "not answering yet",
     "standby": "standing by",
     "ready": "ready",
     "suspect": "not answering",
@@ -69,6 +71,7 @@ class Timeline:
 
 STATES: dict[type[Any], str] = {
     ev.NodeLaunching: "launching",
+    ev.NodeLate: "late",
     ev.NodeStandby: "standby",
     ev.NodeReady: "ready",
     ev.NodeResumed: "ready",

@@ -3,7 +3,7 @@
 SIM-6: nothing is sent to a node that is noticed, draining, standing by, or given up.
 SIM-11: with machines to be had, the pool comes back to the number of nodes that is wanted, and to its spares.
 SIM-12: a machine that costs money is a node, about to be one, or being ended; when the pool is closed there is none.
-SIM-13: nothing is replaced twice: no machine is asked for that would be one more than wanted.
+SIM-13: nothing is replaced twice: no machine is asked for that would be one more than wanted, but for late ones.
 SIM-14: within 5 s of a notice the replacement has been asked for; and none that is reached stands by while fewer work
     than are wanted.
 SIM-15: no node that lives is given up for a stall or a partition of 3 s, for a closed connection, or because the
@@ -46,7 +46,7 @@ class Seat:
     node: NodeId
     machine: MachineId
     launched_at: float
-    state: str = "booting"  # ready, standby, draining, over
+    state: str = "booting"  # late, ready, standby, draining, over
     over_at: float | None = None
     notices: dict[str, float] = field(default_factory=dict)  # by source, since when the pool has heard
 
@@ -68,7 +68,7 @@ class NodeRules:
         self._by_machine: dict[MachineId, Seat] = {}
         self._present = 0  # seats that are
         self._launching = 0
-        self._returned, self._returned_at = 0, -1.0  # seats whose notices were withdrawn at one instant
+        self._returned, self._returned_at = 0, -1.0  # seats that are present again, at one instant
         self._failed_at = float("-inf")
         self._flapped_at = float("-inf")
         self._silent_at = float("-inf")
@@ -125,6 +125,8 @@ class NodeRules:
     def becomes(self, node: NodeId, state: str) -> None:
         seat = self.seats[node]
         self._present -= seat.present
+        if seat.state == "late" and state in PRESENT:
+            self._returns()
         seat.state = state
         self._present += seat.present
         self._changed = True
@@ -191,12 +193,16 @@ class NodeRules:
         self._present -= seat.present
         if seconds is None:
             seat.notices.pop(source, None)
-            self._returned = 1 + (self._returned if self._returned_at == self._now else 0)
-            self._returned_at = self._now
+            self._returns()
         else:
             seat.notices.setdefault(source, self._now)
             self._site.loop.call_later(REPLACED_S, self._replaced, seat)
         self._present += seat.present
+
+    def _returns(self) -> None:
+        """It had been replaced: what was decided on at this very instant may still be asked for."""
+        self._returned = 1 + (self._returned if self._returned_at == self._now else 0)
+        self._returned_at = self._now
 
     def is_noticed(self, host: Host) -> bool:
         seat = self._by_machine.get(host.machine)
@@ -293,6 +299,9 @@ class NodeRules:
     def closed(self) -> None:
         if self._site.cloud.alive:
             self._broken("SIM-12", f"the pool is closed, and {len(self._site.cloud.alive)} machines cost money")
+
+    def seat_of(self, machine: MachineId) -> Seat | None:
+        return self._by_machine.get(machine)
 
     def _serves(self, machine: MachineId) -> bool:
         seat = self._by_machine.get(machine)

@@ -23,4 +23,5 @@ PROMISES = {
     "SIM-18": "after the end nothing runs",
     "SIM-19": "with a spare at hand a lost generation is followed within 5 s",
     "SIM-20": "no actor fails",
+    "SIM-21": "a machine that does not answer is soon made up for",
 }

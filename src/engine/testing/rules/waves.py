@@ -1,0 +1,68 @@
+"""What is promised of machines that were launched together: SIM-21.
+
+SIM-21: when three quarters of them have answered, another is asked for in the place of each that has not, twice as long
+    after the launch and 10 s later at least; in that of no more than half of the nodes at a time, though, and of none
+    that has answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ....actors.node import TRIES_AT_ONCE
+from ....actors.ports import NodeId
+from ....providers.base import Machine, MachineId
+
+if TYPE_CHECKING:
+    from ..site import Site
+
+GRACE_S = 10.0
+SLACK_S = 0.5
+
+
+@dataclass(slots=True, eq=False)
+class Wave:
+    machines: tuple[MachineId, ...]
+    launched_at: float
+    answered: set[MachineId] = field(default_factory=set)
+
+    @property
+    def quorum(self) -> int:
+        return max(1, len(self.machines) * 3 // 4)
+
+
+class WaveRules:
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._wave_of: dict[MachineId, Wave] = {}
+
+    def launched(self, machines: Sequence[Machine]) -> None:
+        wave = Wave(tuple(machine.id for machine in machines), self._site.loop.now)
+        self._wave_of |= dict.fromkeys(wave.machines, wave)
+
+    def answered(self, machine: MachineId) -> None:
+        wave = self._wave_of[machine]
+        if machine in wave.answered:
+            return
+        wave.answered.add(machine)
+        if len(wave.answered) == wave.quorum:
+            took_s = self._site.loop.now - wave.launched_at
+            due_at = wave.launched_at + max(2 * took_s, took_s + GRACE_S)
+            self._site.loop.call_at(due_at + SLACK_S, self._due, wave)
+
+    def called_late(self, node: NodeId) -> None:
+        machine = self._site.referee.nodes.seats[node].machine
+        if machine in self._wave_of[machine].answered:
+            self._site.broken("SIM-21", f"node {node} has answered, and is called late")
+
+    def _due(self, wave: Wave) -> None:
+        nodes = self._site.referee.nodes
+        seats = [seat for machine in wave.machines if (seat := nodes.seat_of(machine)) is not None]
+        silent = [seat.node for seat in seats if seat.state == "booting" and seat.machine not in wave.answered]
+        states = [seat.state for seat in nodes.seats.values()]
+        waits = states.count("booting") > TRIES_AT_ONCE  # for its turn to be connected to
+        if silent and not waits and not nodes.closing and states.count("late") < (nodes.wanted + 1) // 2:
+            of = f"{len(wave.answered)} of {len(wave.machines)}"
+            self._site.broken("SIM-21", f"{of} machines of a launch have answered, and nodes {silent} are waited for")

@@ -1,0 +1,312 @@
+"""LAGGARDS-1 to 4: a machine is late when most of those launched with it have answered for long, and not before."""
+
+from __future__ import annotations
+
+from math import inf
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from outrider.actors import laggards as module
+from outrider.actors.laggards import GRACE_S, Laggards, Late
+from outrider.actors.ports import NodeId
+
+QUICK = settings(max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck))
+WITHOUT_GUARD = settings(QUICK, max_examples=5000, database=None, derandomize=True, phases=[Phase.generate])
+
+
+class LaggardsMachine(RuleBasedStateMachine):
+    """Plays the machines and the clock; keeps who was launched with whom, and when each answered."""
+
+    make = Laggards
+
+    @initialize(wanted=st.integers(1, 8))
+    def begin(self, wanted):
+        self.laggards = self.make(wanted)
+        self.wanted = wanted
+        self.now = 0.0
+        self.ids = 0
+        self.launches: list[tuple[float, dict[NodeId, float | None]]] = []  # when, and when each answered
+        self.longest: float | None = None
+        self.queue: dict[NodeId, float] = {}  # those that had to wait for their turn; since when it is theirs
+        self.late: set[NodeId] = set()
+        self.ever_late: set[NodeId] = set()
+
+    @rule(count=st.integers(0, 6))
+    def machines_are_launched(self, count):
+        nodes = [NodeId(self.ids + each) for each in range(count)]
+        self.ids += count
+        self.launches.append((self.now, dict.fromkeys(nodes)))
+        self.laggards.launched(nodes, self.now)
+        self.look()
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.silent())
+    def one_answers(self, data):
+        self.answer(data.draw(st.sampled_from(self.silent())))
+        self.look()
+
+    @rule()
+    @precondition(lambda self: self.silent())
+    def most_answer(self):
+        for node in self.silent()[: -(len(self.silent()) // 4) or None]:
+            self.answer(node)
+        self.look()
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.launches and any(nodes for _, nodes in self.launches))
+    def one_is_ready(self, data):
+        node = data.draw(st.sampled_from(sorted(node for _, nodes in self.launches for node in nodes)))
+        self.answered(node)
+        self.laggards.ready(node, self.now)
+        self.late.discard(node)
+        self.look()
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.launches and any(nodes for _, nodes in self.launches))
+    def one_ends(self, data):
+        node = data.draw(st.sampled_from(sorted(node for _, nodes in self.launches for node in nodes)))
+        for _, nodes in self.launches:
+            if nodes.get(node, 0.0) is None:
+                del nodes[node]
+        self.laggards.ended(node)
+        self.late.discard(node)
+        self.look()
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.silent())
+    def one_waits_for_its_turn(self, data):
+        node = data.draw(st.sampled_from(self.silent()))
+        self.queue[node] = inf
+        self.laggards.queued(node)
+        self.look()
+
+    @rule(data=st.data())
+    @precondition(lambda self: inf in self.queue.values())
+    def its_turn_comes(self, data):
+        node = data.draw(st.sampled_from(sorted(node for node, at in self.queue.items() if at == inf)))
+        self.queue[node] = self.now
+        self.laggards.tried(node, self.now)
+        self.look()
+
+    @rule(wanted=st.integers(1, 8))
+    def the_user_resizes(self, wanted):
+        self.wanted = self.laggards.wanted = wanted
+        self.look()
+
+    @rule(seconds=st.sampled_from([0.5, 3.0, GRACE_S, 40.0]))
+    def time_passes(self, seconds):
+        until = self.now + seconds
+        while (at := self.laggards.wake_at()) is not None and at <= until:
+            self.now = max(self.now, at)
+            assert self.look(), "it woke somebody for nothing"
+        self.now = until
+        self.look()
+
+    def silent(self):
+        return [node for _, nodes in self.launches for node, answered in nodes.items() if answered is None]
+
+    def answer(self, node):
+        self.answered(node)
+        self.laggards.answered(node, self.now)
+
+    def answered(self, node):
+        for at, nodes in self.launches:
+            if nodes.get(node, 0.0) is None:
+                nodes[node] = self.now - at
+                if self.measure(nodes) is not None:
+                    self.longest = max(self.longest or 0.0, self.now - at)
+
+    def measure(self, nodes):
+        """How long three quarters took."""
+        took = sorted(answered for answered in nodes.values() if answered is not None)
+        quorum = max(1, len(nodes) * 3 // 4)
+        return took[quorum - 1] if len(took) >= quorum else None
+
+    def due(self, node):
+        ((at, nodes),) = ((at, nodes) for at, nodes in self.launches if node in nodes)
+        took = self.measure(nodes)
+        took = self.longest if took is None else took
+        if took is None:
+            return inf
+        return max(at + max(2 * took, took + GRACE_S), self.queue[node] + GRACE_S if node in self.queue else 0.0)
+
+    @property
+    def room(self):
+        return max(0, -(-self.wanted // 2) - len(self.late))
+
+    def look(self):
+        before = self.room
+        overdue = self.laggards.overdue(self.now)
+        for node, waited_s, _ in overdue:
+            assert node in self.silent(), "LAGGARDS-2: it has answered, or ended"
+            assert node not in self.ever_late, "LAGGARDS-1: late a second time"
+            assert waited_s > 0
+            rule = "LAGGARDS-4" if self.queue.get(node, 0.0) + GRACE_S > self.now else "LAGGARDS-1"
+            assert self.now >= self.due(node) - 1e-9, f"{rule}: late too early"
+        assert len(overdue) <= before, "LAGGARDS-3: too many are late"
+        self.late |= {each.node for each in overdue}
+        self.ever_late |= self.late
+        return overdue
+
+    @invariant()
+    def nobody_is_waited_for_too_long(self):
+        if not hasattr(self, "laggards") or not self.room:
+            return
+        for node in self.silent():
+            if node not in self.ever_late:
+                assert self.now < self.due(node), "LAGGARDS-1: it is late, and not called so"
+                if self.due(node) < inf:
+                    assert self.laggards.wake_at() is not None, "LAGGARDS-1: nobody will look"
+
+
+TestLaggards = LaggardsMachine.TestCase
+TestLaggards.settings = QUICK
+
+
+class CallsThemAtOnce(Laggards):
+    def _due(self, wave, now):
+        return ((wave.launched_at, late) for _, late in super()._due(wave, now))
+
+
+class CallsThemAgain(Laggards):
+    def overdue(self, now):
+        late = super().overdue(now)
+        self._late.clear()
+        return late
+
+
+class WaitsForAll(Laggards):
+    def overdue(self, now):
+        return []
+
+    def wake_at(self):
+        return None
+
+
+class ForgetsWhoAnswered(Laggards):
+    def __init__(self, wanted):
+        super().__init__(wanted)
+        self.forgotten = set()
+
+    def answered(self, node, now):
+        super().answered(node, now)
+        self.forgotten.add(node)
+
+    def _due(self, wave, now):
+        for at, late in super()._due(wave, now):
+            yield at, late
+            yield from ((at, late._replace(node=node)) for node in self.forgotten - self._late)
+
+
+class CallsAnyNumber(Laggards):
+    _room = 1000
+
+
+class DoesNotHeedTheQueue(Laggards):
+    def _tried_from(self, node, at):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("broken", "invariant"),
+    [
+        (CallsThemAtOnce, "LAGGARDS-1"),
+        (CallsThemAgain, "LAGGARDS-1"),
+        (WaitsForAll, "LAGGARDS-1"),
+        (ForgetsWhoAnswered, "LAGGARDS-2"),
+        (CallsAnyNumber, "LAGGARDS-3"),
+        (DoesNotHeedTheQueue, "LAGGARDS-4"),
+    ],
+)
+def test_the_invariant_falls_without_its_guard(broken, invariant):
+    class Machine(LaggardsMachine):
+        make = broken
+
+    with pytest.raises(AssertionError, match=invariant):
+        run_state_machine_as_test(Machine, settings=WITHOUT_GUARD)
+
+
+# --- stories ----------------------------------------------------------------------------------------------------------
+
+
+def wave(count, answers, wanted=None):
+    """So many machines, of which the first have answered after so many seconds."""
+    laggards = Laggards(wanted or count)
+    laggards.launched([NodeId(node) for node in range(count)], 0.0)
+    for node, at in enumerate(answers):
+        laggards.answered(NodeId(node), at)
+    return laggards
+
+
+@pytest.mark.parametrize(
+    ("count", "answers", "at"),
+    [
+        (4, [1.0, 2.0, 3.0], 13.0),  # ten seconds more
+        (4, [1.0, 2.0, 30.0], 60.0),  # or twice as long
+        (4, [1.0, 2.0], None),
+        (2, [5.0], 15.0),
+        (8, [1.0] * 6, 11.0),
+        (8, [1.0] * 5, None),
+        (1, [], None),
+    ],
+)
+def test_how_long_three_quarters_took_says_when_the_others_are_late(count, answers, at):
+    laggards = wave(count, answers)
+    assert laggards.wake_at() == at
+    if at is not None:
+        assert laggards.overdue(at - 0.1) == []
+        assert [late.node for late in laggards.overdue(at)] == list(range(len(answers), count))
+
+
+def test_it_says_how_long_it_waited_and_how_long_the_others_took():
+    assert wave(4, [1.0, 2.0, 3.0]).overdue(14.0) == [Late(NodeId(3), 14.0, 3.0)]
+
+
+def test_a_replacement_is_measured_by_the_longest_time_that_was_seen():
+    laggards = wave(4, [1.0, 2.0, 3.0])
+    assert [late.node for late in laggards.overdue(13.0)] == [3]
+    laggards.launched([NodeId(4)], 14.0)
+    assert laggards.wake_at() == 14.0 + 13.0
+    laggards.answered(NodeId(3), 40.0)
+    assert laggards.wake_at() == 14.0 + 80.0, "the late one has shown how long it may take"
+
+
+def test_machines_that_have_gone_are_no_part_of_their_wave():
+    laggards = wave(8, [1.0] * 4)
+    assert laggards.wake_at() is None
+    for node in (5, 6):
+        laggards.ended(NodeId(node))
+    assert laggards.wake_at() == 11.0, "four of six"
+
+
+def test_more_than_half_are_never_late_at_a_time():
+    laggards = wave(8, [1.0] * 6, wanted=1)
+    assert [late.node for late in laggards.overdue(11.0)] == [6]
+    assert laggards.wake_at() is None
+    laggards.ended(NodeId(6))
+    assert laggards.wake_at() == 11.0
+    assert [late.node for late in laggards.overdue(20.0)] == [7]
+
+
+def test_who_waits_for_its_turn_has_its_time_from_then():
+    laggards = wave(4, [1.0] * 3)
+    laggards.queued(NodeId(3))
+    assert laggards.wake_at() is None
+    laggards.tried(NodeId(3), 60.0)
+    assert laggards.wake_at() == 60.0 + GRACE_S
+
+
+def test_as_long_as_one_try_to_connect_may_hang():
+    from outrider.engine.remote import ssh
+
+    assert module.GRACE_S >= ssh.CONNECT_S
