@@ -101,6 +101,21 @@ async def test_a_machine_that_never_answers_is_replaced(cloud, hypervisor, aws):
     assert cloud.left() == []
 
 
+@pytest.mark.parametrize("mishap", ["deaf", "impostor"])
+async def test_a_machine_that_does_not_answer_as_the_others_do_is_made_up_for_at_once(
+    cloud, hypervisor, aws, lab, mishap
+):
+    """With the usual `boot_timeout`, of ten minutes."""
+    hypervisor.next_suffers(mishap)
+    async with asyncio.timeout(60):
+        async with Pool(provider=aws(), nodes=4, console="silent") as pool:
+            assert len(set(await pool.broadcast(tasks.where()))) == 4
+            assert len(cloud.instances()) == 5
+            await until(lambda: len(cloud.instances("running")) == 4, 20)
+    assert lab.hosts == []
+    assert cloud.left() == []
+
+
 async def test_zones_without_capacity_are_made_up_for_by_others(cloud, aws):
     cloud.faults.add(*(aws_faults.NoCapacity(zone=f"us-east-1{letter}") for letter in "abde"))
     async with Pool(provider=aws(), nodes=4, allocation="spot", console="silent") as pool:

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import anyio
 
@@ -26,6 +26,7 @@ from ...providers.base import (
     MachineReachable,
 )
 from ...providers.errors import NoCapacity, ProviderError
+from .faults import Bad
 from .host import Host
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class ScriptedCloud:
         self.reachable = True
         self.droughts = 0
         self.launch_errors: deque[float | None] = deque()  # with their `retry_after_s`
-        self.bad: deque[Literal["dark", "deaf", "refuses", "fatal"]] = deque()
+        self.bad: deque[Bad] = deque()
         self.terminate_errors = 0
         self._site = site
         self._fleets: list[ScriptedFleet] = []

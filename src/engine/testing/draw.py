@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import Any
+from typing import Any, get_args
 
 from ...actors.ports import OnLoss
 from . import faults as f
@@ -132,8 +132,8 @@ def _faults(dice: Random, lasts_s: float, size: int) -> list[f.Fault]:
         return [_fault(dice, dice.uniform(0.0, lasts_s), None, size) for _ in range(round(size * lasts_s / 14_400))]
     faults: list[f.Fault] = []
     if dice.random() < 0.2:  # among the first machines
-        how = dice.choice(("dark", "deaf", "deaf", "refuses"))
-        faults.append(f.BadMachines(at_s=0.0, machines=dice.randint(1, max(1, size // 3)), how=how))
+        machines, how = dice.randint(1, max(1, size // 3)), dice.choice(f.SILENT)
+        faults.append(f.BadMachines(at_s=0.0, machines=machines, how=how))
     for _ in range(dice.choice((0, 1, 2, 3, 4, 6))):
         after = (dice.choice(EVENTS), dice.randint(1, 4)) if dice.random() < 0.4 else None
         at_s = dice.uniform(0.0, lasts_s) if after is None else 0.0
@@ -183,7 +183,7 @@ _FAULTS: tuple[tuple[type[f.Fault], int, _How], ...] = (  # and how often, and i
     (f.ClientCut, 2, _of(for_s=(2.0, 10.0, 45.0, 60.0, 200.0))),
     (f.Drought, 2, _of(for_s=(5.0, 60.0, 700.0))),
     (f.LaunchErrors, 2, _of(calls=(1, 2, 3), retry_after_s=(0.0, 1.0, 30.0))),
-    (f.BadMachines, 2, _of(machines=(1, 2), how=("dark", "deaf", "refuses", "fatal"))),
+    (f.BadMachines, 2, _of(machines=(1, 2), how=get_args(f.Bad))),
     (f.TerminateErrors, 1, _of(for_s=(5.0, 60.0))),
     (f.WatchError, 1, _of()),
     (f.Echo, 2, _of()),

@@ -12,6 +12,8 @@ from typing import Literal
 
 Who = float | Literal["head", "newest"]
 Way = Literal["both", "out", "in"]  # to the node, to the client
+Bad = Literal["dark", "deaf", "refuses", "fatal"]
+SILENT: tuple[Bad, ...] = ("dark", "deaf", "refuses")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +125,7 @@ class BadMachines(_Fault):
     """The next machines boot never, or boot and answer nobody (``deaf``), or refuse all (for good if ``fatal``)."""
 
     machines: int
-    how: Literal["dark", "deaf", "refuses", "fatal"] = "refuses"
+    how: Bad = "refuses"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
