@@ -235,6 +235,34 @@ async def test_what_is_wrong_is_told_with_what_to_do(lab, hosts, ssh, store):
     assert ours(host) == []
 
 
+async def test_what_is_cached_is_fetched_once_and_removed_in_the_end(hosts, ssh, store, caplog):
+    caplog.set_level(logging.INFO, "werkzeug")
+    [host] = hosts(1)
+    cache = host.path("/root/.cache/outrider/volumes")
+    async with Pool(provider=ssh([host]), volumes=[store.volume(cache_gb=0.1)], console="silent") as pool:
+        for _ in range(3):
+            assert len(await pool.run(read("/data"))) == 2
+        assert caplog.text.count("GET /my-bucket/images/cat") == 1
+        assert any(path.name == "cat" for path in cache.rglob("*"))
+    assert ours(host) == []
+    assert not cache.exists()
+
+
+async def test_a_user_with_sudo_mounts_anywhere_and_alone_sees_it(hosts, ssh, store):
+    [host] = hosts(1)
+    rule = f"{PLAIN_USER} ALL=(ALL) NOPASSWD:ALL"
+    host.run("sh", "-c", f"umask 227; echo '{rule}' >/etc/sudoers.d/{PLAIN_USER}")
+    provider = ssh([host], user=PLAIN_USER)
+    async with Pool(provider=provider, volumes=[store.volume(read_only=False)], console="silent") as pool:
+        await pool.run(write("/data/new", 3))
+        assert store.get("images/new") == bytes(3)
+        assert len(await pool.run(read("/data"))) == 3
+        stranger = host.run("setpriv", "--reuid=65534", "--clear-groups", "ls", "/data", check=False)
+        assert "Permission denied" in stranger.stderr
+        assert len(programs(host, "volumes")) == 1
+    assert ours(host) == []
+
+
 async def test_a_user_who_is_not_root_mounts_below_home_or_is_told(hosts, ssh, store):
     [host] = hosts(1)
     folder = f"/home/{PLAIN_USER}/pictures/cats"

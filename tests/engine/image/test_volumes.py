@@ -1,0 +1,94 @@
+"""What a node needs for its volumes, and what is said where it does not have it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outrider import Secret, Volume
+from outrider.engine.image import plan
+from outrider.engine.image.agent import apt, volumes
+from outrider.engine.image.agent.work import Failed, Work
+from outrider.engine.image.prepare import prepare
+from outrider.engine.image.probe import Host
+from outrider.engine.image.spec import Image
+
+HOST = Host("Linux", "x86_64", "glibc 2.36", 0, "/cache", "", None, frozenset(), ())
+
+
+class Machine:
+    """This one, with other tools and another user."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.tools = {"rclone", "fusermount3", "apt-get", "sudo"}
+        self.installed: list[str] = []
+        self.uid = 1000
+        self.is_fuse_ours = True
+        monkeypatch.setattr(volumes.shutil, "which", lambda name: f"/usr/bin/{name}" if name in self.tools else None)
+        monkeypatch.setattr(volumes.os, "geteuid", lambda: self.uid)
+        monkeypatch.setattr(volumes.os, "access", lambda *_: self.is_fuse_ours)
+        monkeypatch.setattr(apt, "install", self._install)
+
+    def _install(self, _: Work, packages: Sequence[str]) -> None:
+        self.installed += packages
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return Machine(monkeypatch)
+
+
+@pytest.fixture
+def work() -> Any:
+    out = os.open(os.devnull, os.O_WRONLY)
+    yield Work(out)
+    os.close(out)
+
+
+def test_below_home_a_user_needs_nobody(machine: Machine, tmp_path: Path) -> None:
+    home = str(tmp_path)
+    assert volumes._suffices([f"{home}/data", f"{home}/more"])
+    assert not volumes._suffices([f"{home}/data", "/data"])
+    assert not volumes._suffices([f"{home}-other/data"])
+    (tmp_path / "out").symlink_to("/mnt")
+    assert not volumes._suffices([f"{home}/out/data"])
+    machine.is_fuse_ours = False
+    assert not volumes._suffices([f"{home}/data"])
+
+
+def test_what_is_missing_is_installed_or_named(machine: Machine, work: Work) -> None:
+    volumes._install(work)
+    assert machine.installed == []
+    machine.tools -= {"fusermount3"}
+    volumes._install(work)
+    assert machine.installed == ["fuse3"]
+    machine.tools -= {"rclone", "apt-get"}
+    with pytest.raises(Failed, match="no rclone and no fuse3, and no apt") as caught:
+        volumes._install(work)
+    assert "Debian or Ubuntu" in caught.value.hint
+
+
+def test_a_host_without_fuse_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.stat
+    monkeypatch.setattr(volumes.os, "stat", lambda path: real(os.devnull if path == "/dev/fuse" else path))
+    with pytest.raises(Failed, match="no /dev/fuse"):
+        volumes._check_host()
+
+
+@pytest.mark.anyio
+async def test_the_order_has_them_and_credentials_are_hidden() -> None:
+    keys = {"AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE", "AWS_SECRET_ACCESS_KEY": Secret("canary-77aa")}
+    volume = Volume("s3://my-bucket/x", mount="/data", credentials=keys)
+    prepared = await prepare(Image(), [volume])
+    order = plan.order(
+        prepared, HOST, "/usr/bin/python3", None, runtime="", machine="", name="", address=None, lease_s=1.0,
+        lease_file="", timeout_s=1.0,
+    )  # fmt: skip
+    assert order["volumes"] == [volume.order()]
+    assert "canary-77aa" in order["secrets"]
+    assert "canary-77aa" not in repr(prepared.volumes)
