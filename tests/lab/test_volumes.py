@@ -235,6 +235,18 @@ async def test_what_is_wrong_is_told_with_what_to_do(lab, hosts, ssh, store):
     assert ours(host) == []
 
 
+async def test_a_pool_that_is_given_up_while_its_store_is_silent_leaves_nothing(lab, hosts, ssh, store):
+    [host] = hosts(1)
+    with socket.create_server((lab.address, 0)) as silent:
+        volume = store.volume(endpoint=f"http://{lab.address}:{silent.getsockname()[1]}")
+        opening = asyncio.create_task(Pool(provider=ssh([host]), volumes=[volume], console="silent").__aenter__())
+        await until(lambda: programs(host, "rclone"))
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        await until(lambda: ours(host) == [], 5.0)
+
+
 async def test_what_is_cached_is_fetched_once_and_removed_in_the_end(hosts, ssh, store, caplog):
     caplog.set_level(logging.INFO, "werkzeug")
     [host] = hosts(1)

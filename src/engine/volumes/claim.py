@@ -31,7 +31,8 @@ class Claim:
     """On the folder ``mount``; ``registry`` is where the claims of this host are."""
 
     def __init__(self, registry: Path, mount: str) -> None:
-        self._folder = registry / hashlib.sha256(os.fsencode(mount)).hexdigest()[:16]
+        self.name = hashlib.sha256(os.fsencode(mount)).hexdigest()[:16]
+        self._folder = registry / self.name
         self._users = self._owner = -1
 
     @contextmanager

@@ -26,6 +26,10 @@ from .post import Post, Refused
 _CHECK_S = 0.5
 
 
+class _Ended(BaseException):
+    """By a signal, while it was beginning."""
+
+
 def main() -> int:
     """Returns at once; the work is done in the background."""
     client = socket.socket(fileno=os.dup(0))
@@ -55,23 +59,30 @@ def _let_go() -> None:
 
 def _keep(client: socket.socket) -> None:
     told_to_end: list[int] = []
+    posts: list[Post] = []
+    answer: dict[str, Any] = {}
+
+    def end(number: int, _: object) -> None:
+        told_to_end.append(number)
+        if not answer and len(told_to_end) == 1:  # else whoever wants it waits for a store that does not answer
+            raise _Ended
+
     woken, waker = os.pipe()
     for fd in (woken, waker):
         os.set_blocking(fd, False)
     signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
-    signal.signal(signal.SIGTERM, lambda number, _: told_to_end.append(number))
-    posts: list[Post] = []
-    answer: dict[str, Any] = {"is": "ready"}
+    signal.signal(signal.SIGTERM, end)
     try:
         order = json.loads(_line(client))
         for volume in order["volumes"]:
             post = Post(order, volume)
             post.begin()
             posts.append(post)
+        answer["is"] = "ready"
     except Refused as refused:
-        answer = {"is": "failed", "reason": refused.reason, "log": refused.log}
-    except (OSError, EOFError) as error:
-        answer = {"is": "failed", "reason": str(error), "log": []}
+        answer.update({"is": "failed", "reason": refused.reason, "log": refused.log})
+    except (_Ended, OSError, EOFError) as error:
+        answer.update({"is": "failed", "reason": str(error), "log": []})
     if answer["is"] == "ready":
         _say(client, answer)
         while not told_to_end:

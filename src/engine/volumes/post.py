@@ -46,7 +46,7 @@ class Post:
         self._order, self._volume = order, volume
         self.mount: str = os.path.realpath(volume["mount"])
         self._claim = Claim(Path(order["registry"]), self.mount)
-        self._cache = Path(order["cache"]) / "volumes" / self.mount.strip("/").replace("/", "-")
+        self._cache = Path(order["cache"]) / "volumes" / self._claim.name
         self._env = rclone.environment(volume, order["login"])
         self._running: subprocess.Popen[bytes] | None = None
         self._said: deque[str] = deque(maxlen=_SAID_LINES)
