@@ -4,7 +4,8 @@ A wave is the machines of one launch's answer, from which its times count. Once 
 that this took is the measure of the others; before, the longest that any machine of another wave took, so that a
 replacement launched alone has one too. Those that end without an answer are no part of their wave any more.
 
-LAGGARDS-1: a machine is late only after twice t, and not less than `GRACE_S` after t; then it is, and once.
+LAGGARDS-1: a machine is late only after half as long again as t, and not less than `GRACE_S` after t; then it is, and
+    once.
 LAGGARDS-2: a machine that has answered is not late, however long it then takes to be ready.
 LAGGARDS-3: at most half of the nodes wanted, rounded up, are late at a time; the next ones are when these have ended.
 LAGGARDS-4: a machine that waits for its turn to be tried is not late, nor before `GRACE_S` from its turn.
@@ -18,7 +19,7 @@ from typing import NamedTuple
 from .ports import NodeId
 
 QUORUM = 0.75
-FACTOR = 2.0
+FACTOR = 1.5  # one that is late for nothing costs a machine for a minute; one that is not waited for, a whole boot
 GRACE_S = 10.0  # as long as one try to connect may hang
 
 

@@ -64,9 +64,10 @@ class Pool:
     again, as `attach` does; others may have the same.
     ``chaos``: what befalls its nodes, for tests: see `outrider.testing.Chaos`.
 
-    Seconds: ``boot_timeout`` from a launch to a ready node, ``replace_timeout`` to wait for a lost node's replacement,
-    ``lease`` after which nodes that hear nothing from here end themselves, ``max_lifetime`` after which the pool is
-    ended. ``max_cost``: USD for all its machines, at which it is ended too, by `BudgetExceeded`; see `cost`.
+    Seconds: ``boot_timeout`` from a launch to a ready node (one that does not answer while those launched with it do is
+    made up for sooner), ``replace_timeout`` to wait for a lost node's replacement, ``lease`` after which nodes that
+    hear nothing from here end themselves, ``max_lifetime`` after which the pool is ended. ``max_cost``: USD for all its
+    machines, at which it is ended too, by `BudgetExceeded`; see `cost`.
 
     Entering raises `CapacityError` and others; cancelled half way, it leaves nothing behind. Leaving cancels what still
     runs and returns when every machine is gone.

@@ -1,8 +1,8 @@
 """What is promised of machines that were launched together: SIM-21.
 
-SIM-21: when three quarters of them have answered, another is asked for in the place of each that has not, twice as long
-    after the launch and 10 s later at least; in that of no more than half of the nodes at a time, though, and of none
-    that has answered.
+SIM-21: when three quarters of them have answered, another is asked for in the place of each that has not after half as
+    long again, and 10 s at least; in that of no more than half of the nodes at a time, though, and of none that has
+    answered.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class WaveRules:
         wave.answered.add(machine)
         if len(wave.answered) == wave.quorum:
             took_s = self._site.loop.now - wave.launched_at
-            due_at = wave.launched_at + max(2 * took_s, took_s + GRACE_S)
+            due_at = wave.launched_at + max(1.5 * took_s, took_s + GRACE_S)
             self._site.loop.call_at(due_at + SLACK_S, self._due, wave)
 
     def called_late(self, node: NodeId) -> None:
