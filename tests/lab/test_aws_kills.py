@@ -22,6 +22,7 @@ MOMENTS = int(os.environ.get("OUTRIDER_STRESS", "10"))
 SEED = int(os.environ.get("OUTRIDER_SEED", "0"))
 AT_ONCE = 5
 LEASE_S, SHUTDOWN_S = 3.0, 60.0
+CLIENT_S = 120.0  # of which, without a kill, it needs a few
 CALLS = 26  # of a pool of one node, from its beginning to its end; some more where its poller has to wait
 DELAYS_S = (0.0, 0.05, 0.2, 0.6, 1.5)
 CLIENT = """
@@ -48,7 +49,12 @@ async def counted(self, *operation, **parameters):
         if mine:
             threading.Timer(float(delay), die).start() if float(delay) else die()
 
+def where():
+    for task in asyncio.all_tasks():
+        task.print_stack()
+
 async def main():
+    asyncio.get_running_loop().call_later(float(sys.argv[5]), where)
     provider = AWS(address="private")
     async with Pool(provider=provider, name=name, nodes=1, lease=float(sys.argv[4]), console="silent"):
         pass
@@ -82,12 +88,14 @@ async def test_clients_killed_at_any_moment_leave_nothing_for_long(cloud, collec
 
     async def run(pool: str, kill: Kill) -> None:
         async with turn:
-            arguments = (pool, str(kill.number), kill.delay, str(LEASE_S))
+            arguments = (pool, str(kill.number), kill.delay, str(LEASE_S), str(0.9 * CLIENT_S))
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-c", CLIENT, *arguments, stdout=subprocess.PIPE
             )
             try:
-                said, _ = await asyncio.wait_for(process.communicate(), 120)
+                said, _ = await asyncio.wait_for(process.communicate(), CLIENT_S)
+            except TimeoutError:
+                pytest.fail(f"{pool}, to be killed at {kill}, has not ended within {CLIENT_S:g} s")
             finally:
                 if process.returncode is None:
                     process.kill()
