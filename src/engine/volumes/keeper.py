@@ -17,8 +17,10 @@ import select
 import signal
 import socket
 import sys
+import threading
 import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from .post import Post, Refused
@@ -27,7 +29,7 @@ _CHECK_S = 0.5
 
 
 class _Ended(BaseException):
-    """By a signal, while it was beginning."""
+    """While it was beginning."""
 
 
 def main() -> int:
@@ -74,6 +76,7 @@ def _keep(client: socket.socket) -> None:
     signal.signal(signal.SIGTERM, end)
     try:
         order = json.loads(_line(client))
+        threading.Thread(target=_end_with, args=(client, threading.main_thread()), daemon=True).start()
         for volume in order["volumes"]:
             post = Post(order, volume)
             post.begin()
@@ -86,14 +89,14 @@ def _keep(client: socket.socket) -> None:
     if answer["is"] == "ready":
         _say(client, answer)
         while not told_to_end:
-            ready, _, _ = select.select([client.fileno(), woken], [], [], _CHECK_S)
-            if client.fileno() in ready and not _heard(client):
-                break
+            select.select([woken], [], [], _CHECK_S)
             _check(posts)
         posts = _end(posts)
     else:
         posts = _end(posts)
         _say(client, answer)
+    with suppress(OSError):
+        client.shutdown(socket.SHUT_RDWR)  # a thread is reading it, so closing it is not enough
     client.close()
     while posts:  # what another pool has come to use
         select.select([], [], [], _CHECK_S)
@@ -125,18 +128,17 @@ def _line(client: socket.socket) -> bytes:
     return data
 
 
-def _heard(client: socket.socket) -> bytes:
-    try:
-        return client.recv(4096)
-    except OSError:
-        return b""
+def _end_with(client: socket.socket, main: threading.Thread) -> None:
+    """This process is told to end when nobody has the other end of its socket any more."""
+    with suppress(OSError):
+        while client.recv(4096):
+            pass
+    signal.pthread_kill(main.ident or 0, signal.SIGTERM)  # which it wakes, whatever it waits for
 
 
 def _say(client: socket.socket, frame: Mapping[str, Any]) -> None:
-    try:
+    with suppress(OSError):  # nobody listens any more
         client.sendall(json.dumps(frame).encode() + b"\n")
-    except OSError:  # nobody listens any more
-        pass
 
 
 if __name__ == "__main__":
