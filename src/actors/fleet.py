@@ -124,7 +124,7 @@ class Fleet:
         return works
 
     def node_failed(self, node: NodeId, error: Exception, now: float, chance: float, *, fatal: bool) -> float | None:
-        """It never became ready. Returns as ``launch_failed``."""
+        """It never became ready. Returns as ``launch_failed``; 0: it was late, and another is on its way."""
         standing = self.nodes.get(node)
         if not self._forget(node):
             return 0.0

@@ -243,7 +243,9 @@ class Machines:
         self._provider.unusable(member.machine.id, str(error), for_good=error.fatal)
         if error.fatal:
             self._unusable.append(error)
-        self._not_launched(error, self.fleet.node_failed(node, error, now, self._chance(), fatal=error.alike))
+        retry_in_s = self.fleet.node_failed(node, error, now, self._chance(), fatal=error.alike)
+        if retry_in_s != 0.0:
+            self._not_launched(error, retry_in_s)
 
     def dropped(self, node: NodeId, lost: Lost, now: float) -> None:
         member = self._nodes.members[node]

@@ -94,6 +94,17 @@ async def test_without_capacity_a_late_one_that_never_comes_fails_as_any_other(r
         await pool.ready()
 
 
+async def test_a_late_one_that_goes_while_another_boots_is_no_failed_launch(rig):
+    async with rig(Script(boot_s=(1.0, 1.0, 1.0, NEVER_S, 5.0)), launch_retries=0) as pool:
+        await pool.until(lambda: pool.seen.all("node_late"))
+        await anyio.sleep(1)
+        pool.fleet.lose(pool.provider.launched[3])
+        await pool.ready()
+        assert len(pool.seen.all("node_failed")) == 1
+        assert pool.seen.all("launch_failed") == []
+        assert len(pool.provider.launched) == 5
+
+
 async def test_no_more_than_half_of_the_nodes_are_late_at_a_time(rig):
     boots = (1.0, 1.0, 1.0, *[NEVER_S] * 4)
     async with rig(Script(boot_s=boots)) as pool:
