@@ -27,7 +27,7 @@ from ..payload import Blob, Part
 from ..wire import messages as wire
 from ..wire.codec import ProtocolError, encode
 from ..wire.session import Session
-from . import fitness, hostkeys, lease, ssh
+from . import fitness, hedge, hostkeys, lease, ssh
 from .channels import Channel, Control, Receiving, Sending, Transfer
 from .forward import Forwards
 from .link import NodeLink
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 HEARTBEAT_S = 2.0
 SILENCE_S = 6.0  # with the time for reconnecting, a black hole is seen in 9 s; a stall of 3 s is nothing
+ANEW_S, TRIES = 0.7, 5  # to reach a node that was: another try beside one that hangs
 GREETING_S = 10.0
 ROTATE_S = 30.0
 BRIDGES = 8  # for blobs at a time: sshd's MaxSessions is 10, and the control channel is one
@@ -328,9 +329,7 @@ class NodeConnection:
         self._drop("reconnecting")
         self._lost = asyncio.get_running_loop().create_future()
         try:
-            self._ssh = reached = await ssh.connect(
-                self._machine, self._terms.key, self._host_keys, self._terms.wiring()
-            )
+            self._ssh = reached = await self._reach()
             answered()
             if self._machine.lease:
                 shell, lease_s = RemoteShell(reached.connection), self._terms.lease_s
@@ -369,6 +368,17 @@ class NodeConnection:
             self._received(control.rest)
         self._beat = asyncio.get_running_loop().call_later(HEARTBEAT_S, self._heartbeat)
         return welcome
+
+    async def _reach(self) -> ssh.Connected:
+        """Soon after a network is back, if it was there before: there are seconds until the node is given up."""
+        machine, terms = self._machine, self._terms
+
+        async def reach() -> ssh.Connected:
+            return await ssh.connect(machine, terms.key, self._host_keys, terms.wiring())
+
+        if self._facts is None or machine.embedded:
+            return await reach()
+        return await hedge.first(reach, ssh.Connected.abort, every_s=ANEW_S, at_once=TRIES)
 
     async def _rotate(self, shell: RemoteShell) -> None:
         """
