@@ -109,6 +109,10 @@ def ours(host: Host) -> list[str]:
     return [*running, *mounts(host), *folders]
 
 
+def is_dead(host: Host) -> bool:
+    return host.run("ls", "/data", check=False).returncode != 0
+
+
 async def until(condition: Callable[[], object], within_s: float = 20.0) -> None:
     async with asyncio.timeout(within_s):
         while not condition():
@@ -164,8 +168,10 @@ async def test_a_killed_executor_leaves_nothing(hosts, ssh, store):
 async def test_a_killed_mount_comes_back(hosts, ssh, store):
     [host] = hosts(1)
     async with Pool(provider=ssh([host]), volumes=[store.volume()], console="silent") as pool:
-        kill(host, "rclone")
-        await until(lambda: programs(host, "rclone") and mounts(host) == ["/data"])
+        [mounted] = programs(host, "rclone")
+        os.kill(mounted, signal.SIGKILL)
+        await until(lambda: {*programs(host, "rclone")} - {mounted} and mounts(host) == ["/data"])
+        await until(lambda: not is_dead(host))
         assert len(await pool.run(read("/data"))) == 2
     assert ours(host) == []
 
@@ -175,7 +181,7 @@ async def test_what_a_killed_keeper_left_is_mended_by_the_next_pool(hosts, ssh, 
     async with Pool(provider=ssh([host]), volumes=[store.volume()], console="silent"):
         kill(host, "rclone", "volumes")
     assert mounts(host) == ["/data"]
-    assert "not connected" in host.run("ls", "/data", check=False).stderr
+    assert is_dead(host)
     async with Pool(provider=ssh([host]), volumes=[store.volume()], console="silent") as pool:
         assert len(await pool.run(read("/data"))) == 2
     assert ours(host) == []
@@ -202,6 +208,18 @@ async def test_two_pools_share_a_mount_and_the_last_one_takes_it_away(hosts, ssh
     await pools[first].__aexit__(None, None, None)
     assert len(await pools[1 - first].run(read("/data"))) == 2
     await pools[1 - first].__aexit__(None, None, None)
+    await until(lambda: ours(host) == [])
+
+
+async def test_a_guest_takes_over_when_the_owner_is_killed(hosts, ssh, store):
+    [host] = hosts(1)
+    pools = [Pool(provider=ssh([host]), volumes=[store.volume()], console="silent") for _ in range(2)]
+    async with pools[0], pools[1]:
+        [mounted] = programs(host, "rclone")
+        os.kill(min(programs(host, "volumes")), signal.SIGKILL)
+        await until(lambda: {*programs(host, "rclone")} - {mounted} and mounts(host) == ["/data"])
+        for pool in pools:
+            assert len(await pool.run(read("/data"))) == 2
     await until(lambda: ours(host) == [])
 
 

@@ -4,7 +4,7 @@
 
 from collections.abc import Iterator
 
-from outrider import Image, Local, Nodes, Pool, SyncPool, Worker, compute, gather, plugins, stdout
+from outrider import Image, Local, Nodes, Pool, SyncPool, Volume, Worker, compute, gather, plugins, stdout
 
 
 @compute
@@ -37,6 +37,7 @@ stdout(only="tail")  # type: ignore[arg-type]
 Nodes("4")  # type: ignore[arg-type]
 Worker(kind="fiber")  # type: ignore[arg-type]
 Image(env={"A": 1})  # type: ignore[dict-item]
+Volume("s3://my-bucket", "/data")  # type: ignore[call-arg]
 
 
 async def with_an_async_pool(pool: Pool) -> None:

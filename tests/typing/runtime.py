@@ -10,6 +10,8 @@ from outrider import (
     Nodes,
     Outcome,
     Peer,
+    Secret,
+    Volume,
     Worker,
     accelerators,
     instance_info,
@@ -32,6 +34,7 @@ assert_type(accelerators.A100(count=8, memory="80GB"), Accelerator)
 assert_type(Nodes.of((2, 8)).min, int)
 assert_type(Worker(concurrency=2, kind="thread").concurrency, int)
 assert_type(Image(env={"A": "b"}), Image)
+assert_type(Volume("s3://my-bucket", mount="/data", credentials={"A": Secret("b")}), Volume)
 
 
 def outcomes(error: BroadcastFailed) -> None:
