@@ -45,7 +45,7 @@ class Door:
 
     connect: Connect
     boot_timeout_s: float
-    tries: anyio.Semaphore  # held until a node is ready, its image brought there: minutes
+    tries: anyio.Semaphore  # held until a machine has answered
     returns: anyio.Semaphore  # of nodes that were, and are lost in seconds
     tell: Callable[[PoolMessage], None]
 
@@ -57,7 +57,7 @@ class NodeActor:
         self._machine = machine
         self._door = door
         self._addressed = anyio.Event()
-        self._has_answered = False
+        self._has_answered = self._has_turn = False
         self._work = anyio.CancelScope()
         if machine.address is not None:
             self._addressed.set()
@@ -124,12 +124,22 @@ class NodeActor:
         waits = tries.value == 0
         if waits:
             self._tell(Queued(self._node, waits=True))
-        async with tries:
+        await tries.acquire()
+        self._has_turn = True
+        try:
             if waits:
                 self._tell(Queued(self._node, waits=False))
             yield
+        finally:
+            self._end_turn()
+
+    def _end_turn(self) -> None:
+        if self._has_turn:
+            self._has_turn = False
+            self._door.tries.release()
 
     def _answered(self) -> None:
+        self._end_turn()  # what follows takes as long as it takes: others, whose leases nobody renews yet, come first
         if not self._has_answered:
             self._has_answered = True
             self._tell(Answered(self._node))

@@ -114,14 +114,21 @@ async def test_no_more_than_half_of_the_nodes_are_late_at_a_time(rig):
 
 
 async def test_those_that_wait_for_their_turn_are_not_late(rig):
-    """Images are brought to so many machines at once; the others cannot be connected to meanwhile."""
+    nodes = TRIES_AT_ONCE + 10
+    async with rig(desired=nodes, max=nodes, prepare=lambda site: setattr(site, "connect_s", 30.0)) as pool:
+        await pool.ready()
+        assert anyio.current_time() == pytest.approx(60.0, abs=1)
+        assert pool.seen.all("node_late") == []
+
+
+async def test_none_waits_for_its_turn_while_images_are_brought_to_others(rig):
+    """Until it is connected to, nobody renews a machine's lease."""
     nodes = TRIES_AT_ONCE + 10
     async with rig(
         desired=nodes, max=nodes, prepare=lambda site: site.prepare_s.update(dict.fromkeys(range(nodes), 120.0))
     ) as pool:
         await pool.ready()
-        assert anyio.current_time() == pytest.approx(240.0, abs=1)
-        assert pool.seen.all("node_late") == []
+        assert anyio.current_time() == pytest.approx(120.0, abs=1)
 
 
 async def test_a_notice_for_a_late_node_ends_it(rig):

@@ -1,11 +1,20 @@
-"""TCP ports kept free for ranks that run on this node: bound, so that nobody else gets them, not listening."""
+"""TCP ports kept free for ranks that run on this node: bound, so that nobody else gets them, not listening.
+
+They are none of those that the kernel gives to whoever wants any. Between letting one go and the rank's listening there
+lie seconds (an import of torch), in which another process's connection could get it; or that of a peer of the rank who
+tries to connect to it all the while, and would be connected to itself.
+"""
 
 from __future__ import annotations
 
+import random
 import socket
+from pathlib import Path
 
 import msgpack
 
+PORTS = range(20000, 30000)  # below Linux's own, 32768 to 60999, and Kubernetes' from 30000 on
+TRIES = 64
 KEPT = 32
 FEW = 16  # so many are left, and more are told: one message for many generations. None takes more of one node
 
@@ -13,6 +22,8 @@ FEW = 16  # so many are left, and more are told: one message for many generation
 class FreePorts:
     def __init__(self) -> None:
         self._kept: dict[int, socket.socket] = {}
+        self._dice = random.Random()  # noqa: S311 - of its own: user code may seed the module's
+        self._choice = [port for port in PORTS if port not in _given_by_the_kernel()]
 
     def open(self) -> tuple[int, ...]:
         while len(self._kept) < KEPT:
@@ -43,10 +54,39 @@ class FreePorts:
         self._kept.clear()
 
     def _keep(self) -> int:
+        """
+        Raises:
+            OSError: this host has none left.
+        """
+        for port in self._dice.choices(self._choice, k=TRIES) if self._choice else ():
+            try:
+                return self._keep_this(port)
+            except OSError:  # somebody has it
+                pass
+        return self._keep_this(0)
+
+    def _keep_this(self, port: int) -> int:
+        """0: any that the kernel has.
+
+        Raises:
+            OSError
+        """
         sock = socket.socket()
+        try:
+            sock.bind(("", port))
+        except OSError:
+            sock.close()
+            raise
         # Or whoever it is kept for could not bind it for a minute after it has served a connection.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(("", 0))
-        port: int = sock.getsockname()[1]
+        port = sock.getsockname()[1]
         self._kept[port] = sock
         return port
+
+
+def _given_by_the_kernel() -> range:
+    try:
+        low, high = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+    except OSError:
+        low, high = "32768", "60999"
+    return range(int(low), int(high) + 1)

@@ -12,7 +12,7 @@ import shlex
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +45,7 @@ SILENCE_S = 6.0  # with the time for reconnecting, a black hole is seen in 9 s; 
 ANEW_S, TRIES = 0.7, 5  # to reach a node that was: another try beside one that hangs
 GREETING_S = 10.0
 ROTATE_S = 30.0
+BOOTSTRAPS = 50  # at once; the machines that wait are connected to, and their leases renewed
 BRIDGES = 8  # for blobs at a time: sshd's MaxSessions is 10, and the control channel is one
 _NOT_CONNECTED = 2  # SSH_OPEN_CONNECT_FAILED, RFC 4254 5.1
 EVICT_AGAIN_S = 2.0
@@ -66,6 +67,7 @@ class Terms:
     differing: Callable[[NodeId, Sequence[Mismatch]], None]
     printed: Callable[[NodeId, Order | None, wire.Output], None]
     stewards: Stewards
+    bootstraps: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(BOOTSTRAPS))
     wiring: Callable[[], ssh.Wiring | None] = lambda: None
     turn: str = ""  # which of the pool's clients this is, where one took it over from another
     pinned: Callable[[Machine], tuple[str, ...]] = lambda _: ()  # keys that its host may show, where it was replaced
@@ -339,7 +341,8 @@ class NodeConnection:
             if self._machine.embedded:
                 pass
             elif self._executor is None:
-                self._executor = await self._bootstrapped(reached.connection)
+                async with self._terms.bootstraps:
+                    self._executor = await self._bootstrapped(reached.connection)
             else:
                 self._nudge = asyncio.ensure_future(_nudged(reached.connection))
             control = Control()

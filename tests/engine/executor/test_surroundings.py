@@ -11,7 +11,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from outrider.engine.executor import process
+from outrider.engine.executor import freeports, process
 from outrider.engine.executor.freeports import FEW, KEPT, FreePorts
 from outrider.engine.executor.memory import OomKills
 from outrider.engine.wire import messages as m
@@ -75,6 +75,41 @@ def test_another_ranks_port_is_kept_and_a_world_without_any_does_no_harm() -> No
         assert ports.release_for(msgpack.packb(world)) == ()
     assert ports.open() == kept
     ports.close()
+
+
+def test_kept_ports_are_none_that_the_kernel_gives_to_whoever_connects() -> None:
+    low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    one, two = FreePorts(), FreePorts()
+    try:
+        kept = [*one.open(), *two.open()]
+        assert len(set(kept)) == 2 * KEPT, "two nodes of one computer keep different ones"
+        assert not [port for port in kept if low <= port <= high]
+    finally:
+        one.close()
+        two.close()
+
+
+def test_where_all_ports_are_the_kernels_it_is_asked_for_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(freeports, "_given_by_the_kernel", lambda: range(1024, 65536))
+    ports = FreePorts()
+    try:
+        assert len(set(ports.open())) == KEPT
+    finally:
+        ports.close()
+
+
+def test_a_port_that_somebody_has_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind(("", 0))
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(freeports, "PORTS", [port])
+        monkeypatch.setattr(freeports, "_given_by_the_kernel", lambda: range(0))
+        ports = FreePorts()
+        try:
+            assert port not in ports.open()
+        finally:
+            ports.close()
 
 
 # --- memory ----------------------------------------------------------------------------------------------------------
