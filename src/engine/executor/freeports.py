@@ -23,7 +23,8 @@ class FreePorts:
     def __init__(self) -> None:
         self._kept: dict[int, socket.socket] = {}
         self._dice = random.Random()  # noqa: S311 - of its own: user code may seed the module's
-        self._choice = [port for port in PORTS if port not in _given_by_the_kernel()]
+        others = _given_by_the_kernel()
+        self._choice = [port for port in PORTS if port not in others]
 
     def open(self) -> tuple[int, ...]:
         while len(self._kept) < KEPT:
