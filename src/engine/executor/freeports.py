@@ -23,8 +23,7 @@ class FreePorts:
     def __init__(self) -> None:
         self._kept: dict[int, socket.socket] = {}
         self._dice = random.Random()  # noqa: S311 - of its own: user code may seed the module's
-        others = _given_by_the_kernel()
-        self._choice = [port for port in PORTS if port not in others]
+        self._others = _given_by_the_kernel()
 
     def open(self) -> tuple[int, ...]:
         while len(self._kept) < KEPT:
@@ -59,7 +58,9 @@ class FreePorts:
         Raises:
             OSError: this host has none left.
         """
-        for port in self._dice.choices(self._choice, k=TRIES) if self._choice else ():
+        for port in self._dice.choices(PORTS, k=TRIES):
+            if port in self._others:
+                continue
             try:
                 return self._keep_this(port)
             except OSError:  # somebody has it
