@@ -79,12 +79,15 @@ async def test_any_rank_killed_at_any_moment_ends_right(
             dice = Random(f"run {run}")
             rank, share = run % RANKS, dice.random()
             began = time.monotonic()
-            async with asyncio.timeout(PATIENCE_S):
-                running = asyncio.ensure_future(pool.broadcast(reduces(str(marks))))
-                if run:
-                    await asyncio.sleep(share * took)
-                    killed_at = await killed(pool, rank)
-                results = await running
+            running = asyncio.ensure_future(pool.broadcast(reduces(str(marks))))
+            if run:
+                await asyncio.sleep(share * took)
+                killed_at = await killed(pool, rank)
+            await asyncio.wait([running], timeout=PATIENCE_S)
+            assert running.done(), (
+                f"run {run} hangs; begun: {sorted(each.name for each in marks.iterdir())}; {pool.snapshot()}"
+            )
+            results = running.result()
             assert [each[1:] for each in results] == [(rank, EXPECTED) for rank in range(RANKS)], f"run {run}"
             (generation,) = {generation for generation, _, _ in results}
             if generation == 1:
