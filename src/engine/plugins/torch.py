@@ -127,11 +127,14 @@ class _Leaving:
             self._thread.join(LEAVE_S)
 
     def wait(self, distributed: Any) -> None:
-        """Before the next group, the last one must be gone: by then frozen peers are."""
-        if self._thread is not None and distributed.is_initialized():
-            self._thread.join(GONE_S)
-        self._thread = None
-        if distributed.is_initialized():
+        """Before the next group, the last one must be gone: by then frozen peers are.
+
+        A group that says it is not initialized any more may still be clearing what the next one would write.
+        """
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join(GONE_S)
+        if distributed.is_initialized() or (thread is not None and thread.is_alive()):
             raise RuntimeError("an earlier task left its torch process group in this worker, which cannot be ended")
 
 

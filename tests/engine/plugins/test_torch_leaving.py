@@ -1,0 +1,65 @@
+"""A worker's process group is gone, all of it, before the next task's is made. No torch needed."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from outrider.engine.plugins import torch
+
+
+class Distributed:
+    """As ``torch.distributed``: it says that it is not initialized before it has cleared everything."""
+
+    def __init__(self, *, says_so: bool) -> None:
+        self.says_so = says_so
+        self.go_on = threading.Event()
+        self.initialized, self.cleared = True, False
+
+    def is_initialized(self) -> bool:
+        return self.initialized
+
+    def destroy_process_group(self) -> None:
+        self.initialized = not self.says_so
+        self.go_on.wait(10)
+        self.initialized, self.cleared = False, True
+
+
+@pytest.fixture
+def leaving(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(torch, "LEAVE_S", 0.001)
+    return torch._Leaving()
+
+
+@pytest.mark.parametrize("says_so", [True, False])
+def test_the_next_task_waits_until_all_is_cleared(leaving: Any, *, says_so: bool) -> None:
+    group = Distributed(says_so=says_so)
+    leaving.start(group)
+    threading.Timer(0.05, group.go_on.set).start()
+    leaving.wait(group)
+    assert group.cleared
+
+
+@pytest.mark.parametrize("says_so", [True, False])
+def test_one_that_does_not_end_is_an_error(leaving: Any, monkeypatch: pytest.MonkeyPatch, *, says_so: bool) -> None:
+    monkeypatch.setattr(torch, "GONE_S", 0.01)
+    group = Distributed(says_so=says_so)
+    leaving.start(group)
+    try:
+        with pytest.raises(RuntimeError, match="cannot be ended"):
+            leaving.wait(group)
+    finally:
+        group.go_on.set()
+
+
+def test_a_group_that_a_task_made_itself_and_left_is_an_error(leaving: Any) -> None:
+    with pytest.raises(RuntimeError, match="cannot be ended"):
+        leaving.wait(Distributed(says_so=True))
+
+
+def test_without_one_before_there_is_nothing_to_wait_for(leaving: Any) -> None:
+    group = Distributed(says_so=True)
+    group.initialized = False
+    leaving.wait(group)
