@@ -26,7 +26,7 @@ from outrider.engine.testing.rules.promises import PROMISES
 from outrider.engine.testing.scenario import CloudSpec, Job, Scenario
 from outrider.engine.testing.simulator import play
 
-SEEDS = 400  # at most; most promises fall within twenty
+SEEDS = 2000  # at most; most promises fall within twenty
 
 Patch = pytest.MonkeyPatch
 

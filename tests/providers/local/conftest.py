@@ -56,6 +56,9 @@ class Process:
 class Table:
     """The living processes below this one. By pid: a test never means a process by its name."""
 
+    def __init__(self) -> None:
+        self.before = frozenset(self.below())
+
     def below(self, root: int | None = None) -> dict[int, Process]:
         pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
         everything = [process for process in map(_process, pids) if process is not None]
@@ -70,9 +73,10 @@ class Table:
         return found
 
     def keepers(self) -> list[int]:
-        """Sessions of their own right below us."""
+        """Sessions of their own right below us, and of this test."""
         me = os.getpid()
-        return [p.pid for p in self.below().values() if p.parent == me and p.session == p.pid]
+        below = self.below().values()
+        return [p.pid for p in below if p.parent == me and p.session == p.pid and p.pid not in self.before]
 
     def foundry(self, keeper: int) -> int:
         """The only child in the keeper's own group."""
@@ -111,10 +115,9 @@ def _process(pid: int) -> Process | None:
 def table(tmp_path: Path) -> Iterator[Table]:
     """At the end nothing that was started is left, neither process nor file."""
     table = Table()
-    before = table.below().keys()
     yield table
     deadline = time.monotonic() + 2
-    while (left := table.below().keys() - before) and time.monotonic() < deadline:
+    while (left := table.below().keys() - table.before) and time.monotonic() < deadline:
         time.sleep(0.005)
     assert not left
     assert list(tmp_path.rglob("local/*")) == []
