@@ -209,7 +209,7 @@ def test_the_machine_sees_when(mutation: str, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(Dooms, method, change)
     with pytest.raises(AssertionError, match=name):
         run_machine(
-            DoomsMachine, settings=settings(MACHINE, max_examples=1000, derandomize=True, phases=[Phase.generate])
+            DoomsMachine, settings=settings(MACHINE, max_examples=10_000, derandomize=True, phases=[Phase.generate])
         )
 
 

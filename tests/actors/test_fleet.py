@@ -28,7 +28,7 @@ QUICK = settings(
     suppress_health_check=list(HealthCheck),
     report_multiple_bugs=False,
 )
-WITHOUT_GUARD = settings(QUICK, max_examples=5000, database=None, derandomize=True, phases=[Phase.generate])
+WITHOUT_GUARD = settings(QUICK, max_examples=20_000, database=None, derandomize=True, phases=[Phase.generate])
 
 
 class FleetMachine(RuleBasedStateMachine):

@@ -21,7 +21,7 @@ from outrider.actors.laggards import GRACE_S, Laggards, Late
 from outrider.actors.ports import NodeId
 
 QUICK = settings(max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck))
-WITHOUT_GUARD = settings(QUICK, max_examples=5000, database=None, derandomize=True, phases=[Phase.generate])
+WITHOUT_GUARD = settings(QUICK, max_examples=20_000, database=None, derandomize=True, phases=[Phase.generate])
 
 
 class LaggardsMachine(RuleBasedStateMachine):

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from outrider.actors import lifecycle
 from outrider.actors.lifecycle import ENDS, SUSPECTS, TABLE, TAKES_WORK, Fact, ImpossibleStep, Lifecycle, State, mermaid
 
-WITHOUT_GUARD = settings(max_examples=500, deadline=None, database=None, derandomize=True, phases=[Phase.generate])
+WITHOUT_GUARD = settings(max_examples=5_000, deadline=None, database=None, derandomize=True, phases=[Phase.generate])
 
 
 class LifecycleMachine(RuleBasedStateMachine):

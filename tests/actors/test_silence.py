@@ -192,7 +192,7 @@ def test_the_invariant_falls_without_its_guard(broken, invariant):
     class Machine(SilenceMachine):
         make = broken
 
-    without = settings(QUICK, max_examples=5000, database=None, derandomize=True, phases=[Phase.generate])
+    without = settings(QUICK, max_examples=20_000, database=None, derandomize=True, phases=[Phase.generate])
     with pytest.raises(AssertionError, match=invariant):
         run_state_machine_as_test(Machine, settings=without)
 

@@ -383,6 +383,6 @@ def test_the_machine_notices_when(mutation: str, monkeypatch: pytest.MonkeyPatch
     invariant_name, patch = MUTATIONS[mutation]
     monkeypatch.setattr(ExecutorMachine, "checked", invariant_name)
     patch(monkeypatch)
-    hurried = settings(MACHINE, max_examples=1000, derandomize=True, phases=[Phase.generate], database=None)
+    hurried = settings(MACHINE, max_examples=10_000, derandomize=True, phases=[Phase.generate], database=None)
     with pytest.raises(AssertionError, match=rf"{invariant_name}|{OWN_CHECK}"):
         run_state_machine_as_test(ExecutorMachine, settings=hurried)

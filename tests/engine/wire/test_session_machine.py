@@ -247,13 +247,13 @@ def test_the_machine_notices_when(mutation: str, monkeypatch: pytest.MonkeyPatch
     name, patch = MUTATIONS[mutation]
     monkeypatch.setattr(SessionMachine, "checked", name)
     patch(monkeypatch)
-    hurried = settings(MACHINE, max_examples=1000, derandomize=True, phases=[Phase.generate], database=None)
+    hurried = settings(MACHINE, max_examples=10_000, derandomize=True, phases=[Phase.generate], database=None)
     with pytest.raises(AssertionError, match=name):
         run_state_machine_as_test(SessionMachine, settings=hurried)
 
 
 def test_the_machine_notices_when_half_a_frame_survives_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     _replace("lost", _keep_half_a_frame)(monkeypatch)
-    hurried = settings(MACHINE, max_examples=1000, derandomize=True, phases=[Phase.generate], database=None)
+    hurried = settings(MACHINE, max_examples=10_000, derandomize=True, phases=[Phase.generate], database=None)
     with pytest.raises((AssertionError, ProtocolError)):
         run_state_machine_as_test(SessionMachine, settings=hurried)

@@ -120,7 +120,7 @@ def test_the_machine_sees_when(mutation: str, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(PendingMachine, "checked", name)
     with pytest.raises(AssertionError, match=name):
         run_state_machine_as_test(
-            PendingMachine, settings=settings(MACHINE, max_examples=500, derandomize=True, phases=[Phase.generate])
+            PendingMachine, settings=settings(MACHINE, max_examples=5_000, derandomize=True, phases=[Phase.generate])
         )
 
 
