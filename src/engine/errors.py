@@ -71,8 +71,7 @@ class ConnectionLost(OutriderError):
 class BootstrapError(OutriderError):
     """A machine is there and the image could not be put on it: what failed, its log's end, and what to do.
 
-    ``phase``: "probe", "upload", "python", "apt", "packages", "files", "volumes", "run" or
-    "executor". ``command`` and
+    ``phase``: "probe", "upload", "python", "apt", "packages", "files", "volumes", "run" or "executor". ``command`` and
     ``exit_status`` are None where no command of its own failed; ``log`` holds the last lines. ``machine``: which.
     ``alike``: any other machine would fail in the same way, because the image asks for what there is not.
     """
