@@ -1,5 +1,6 @@
 # ruff: noqa: UP036 - this file must be understood by whatever Python a host has
-"""The runtime's ``__main__``: ``python3 -I <runtime> agent | volumes | daemon | bridge``. Each is a module's ``main``."""
+"""The runtime's ``__main__``: ``python3 -I <runtime> agent | volumes | daemon | bridge``. Each is a
+module's ``main``."""
 
 import os
 import sys
