@@ -10,10 +10,12 @@ import asyncio
 import hashlib
 import itertools
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Never
+
+import anyio
 
 from ..actors.kernel import ActorStopped, RestartsExhausted
 from ..actors.messages import Broadcast, Cancel, Resize, Submit, WhenReady
@@ -123,6 +125,7 @@ class Core:
         self._meter = meter.Meter(settings.max_cost, settings.max_lifetime_s, observer)
         self._loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[None] = self._loop.create_future()
+        self._life = anyio.CancelScope()
         self._stop = asyncio.Event()
         self._main: asyncio.Task[None] | None = None
         self._ref: Ref[Any] | None = None
@@ -137,11 +140,11 @@ class Core:
 
     async def start(self) -> None:
         """Return when the pool has its least number of nodes. Cancelled or failed, it leaves nothing behind."""
-        self._main = self._loop.create_task(self._run(), name=f"outrider-pool-{self.id}")
+        self._main = self._loop.create_task(self._live(), name=f"outrider-pool-{self.id}")
         try:
             await asyncio.shield(self._ready)
         except BaseException:
-            self._main.cancel()
+            self._life.cancel()  # not the task: asyncio would cancel what is being undone as well, in spite of shields
             await _finished(self._main)
             raise
 
@@ -153,14 +156,19 @@ class Core:
         if self._failure is not None:
             raise self._failure
 
+    async def _live(self) -> None:
+        with self._life:
+            await self._run()
+
     async def _run(self) -> None:
         settings = self.settings
         try:
-            async with AsyncExitStack() as stack:
+            async with _undoing() as stack:
                 unwatch = await stack.enter_async_context(self._meter.watched())
                 stack.callback(self._meter.close)
                 estate = self._estate(stack)
                 opened = await stack.enter_async_context(settings.provider.open(self.tag, EMBEDDING))
+                stack.callback(unwatch)  # a limit that is reached while machines are ended would stop that
                 fleet = self._meter.around(await self._kept(opened, estate))
                 self.observer.open()
                 name, nodes = settings.provider.name, settings.nodes
@@ -530,6 +538,17 @@ def _launched_with(_: Machine) -> tuple[str, ...]:
 
 async def _nothing_to_prepare() -> Never:
     raise AssertionError("machines on this computer have its software")
+
+
+@asynccontextmanager
+async def _undoing() -> AsyncIterator[AsyncExitStack]:
+    """A stack that is left to its end: a scope that is cancelled around it ends the block, and none of its exits."""
+    with anyio.CancelScope() as exits:
+        async with AsyncExitStack() as stack:
+            try:
+                yield stack
+            finally:
+                exits.shield = True
 
 
 async def _finished(task: asyncio.Task[None]) -> None:
