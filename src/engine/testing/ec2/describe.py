@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from .call import Call
-from .filters import chosen, page, tag_facts, tag_list
+from .filters import TAGS, Facts, chosen, page, tag_list
 from .instances import CODES, Instance, SpotRequest, Volume
 from .moto import ACCOUNT
 from .protocol import Answer, EC2Error
@@ -20,7 +19,7 @@ def describe_instances(call: Call) -> Answer:
         words = "The parameter instancesSet cannot be used with the parameter maxResults"
         raise EC2Error("InvalidParameterCombination", words)
     found = named(call, ids) if ids else call.region.instances.all(call.ago)
-    fitting = chosen(found, call.ask.get("Filters"), _facts)
+    fitting = chosen(found, call.ask.get("Filters"), _FACTS, TAGS)
     shown, following = page(fitting, call.ask)
     by_reservation: dict[str, list[Instance]] = {}
     for each in shown:
@@ -36,7 +35,7 @@ def describe_instance_status(call: Call) -> Answer:
     found = named(call, ids) if ids else call.region.instances.all(call.ago)
     if not call.ask.get("IncludeAllInstances"):
         found = [each for each in found if each.state == "running"]
-    shown, following = page(chosen(found, call.ask.get("Filters"), _facts), call.ask)
+    shown, following = page(chosen(found, call.ask.get("Filters"), _FACTS, TAGS), call.ask)
     return {"InstanceStatuses": [_status(each) for each in shown], "NextToken": following}
 
 
@@ -46,7 +45,7 @@ def describe_volumes(call: Call) -> Answer:
         if wanted not in [each.id for each in found]:
             raise EC2Error("InvalidVolume.NotFound", f"The volume '{wanted}' does not exist.")
     found = [each for each in found if not ids or each.id in ids]
-    shown, following = page(chosen(found, call.ask.get("Filters"), _volume_facts), call.ask)
+    shown, following = page(chosen(found, call.ask.get("Filters"), _VOLUME_FACTS, TAGS), call.ask)
     return {"Volumes": [_volume(call.region, each) for each in shown], "NextToken": following}
 
 
@@ -56,7 +55,7 @@ def describe_spot_instance_requests(call: Call) -> Answer:
         if wanted not in [each.id for each in found]:
             raise unknown_spot_request(wanted)
     found = [each for each in found if not ids or each.id in ids]
-    shown, following = page(chosen(found, call.ask.get("Filters"), _spot_facts), call.ask)
+    shown, following = page(chosen(found, call.ask.get("Filters"), _SPOT_FACTS, TAGS), call.ask)
     return {"SpotInstanceRequests": [_spot_request(call.region, each) for each in shown], "NextToken": following}
 
 
@@ -156,31 +155,30 @@ def _attached(region: Region, device: str, name: str) -> Answer:
     }
 
 
-def _facts(it: Instance) -> Mapping[str, list[str]]:
-    return {
-        "architecture": [it.architecture],
-        "availability-zone": [it.zone],
-        "client-token": [it.token],
-        "dns-name": [],
-        "image-id": [it.image],
-        "instance-id": [it.id],
-        "instance-lifecycle": ["spot"] if it.market == "spot" else [],
-        "instance-state-code": [str(CODES[it.state])],
-        "instance-state-name": [it.state],
-        "instance-type": [it.type],
-        "instance.group-id": [group for group, _ in it.groups],
-        "instance.group-name": [name for _, name in it.groups],
-        "ip-address": [it.public_ip] if it.public_ip else [],
-        "key-name": [it.key_name] if it.key_name else [],
-        "network-interface.group-id": [group for group, _ in it.groups],
-        "placement-group-name": [it.placement_group] if it.placement_group else [],
-        "private-ip-address": [it.private_ip],
-        "reservation-id": [it.reservation],
-        "spot-instance-request-id": [it.spot_request] if it.spot_request else [],
-        "state-reason-code": [it.reason[0]] if it.reason else [],
-        "subnet-id": [it.subnet],
-        "vpc-id": [it.vpc],
-    } | tag_facts(it.tags)
+_FACTS: Facts[Instance] = {
+    "architecture": lambda it: [it.architecture],
+    "availability-zone": lambda it: [it.zone],
+    "client-token": lambda it: [it.token],
+    "dns-name": lambda _: [],
+    "image-id": lambda it: [it.image],
+    "instance-id": lambda it: [it.id],
+    "instance-lifecycle": lambda it: ["spot"] if it.market == "spot" else [],
+    "instance-state-code": lambda it: [str(CODES[it.state])],
+    "instance-state-name": lambda it: [it.state],
+    "instance-type": lambda it: [it.type],
+    "instance.group-id": lambda it: [group for group, _ in it.groups],
+    "instance.group-name": lambda it: [name for _, name in it.groups],
+    "ip-address": lambda it: [it.public_ip] if it.public_ip else [],
+    "key-name": lambda it: [it.key_name] if it.key_name else [],
+    "network-interface.group-id": lambda it: [group for group, _ in it.groups],
+    "placement-group-name": lambda it: [it.placement_group] if it.placement_group else [],
+    "private-ip-address": lambda it: [it.private_ip],
+    "reservation-id": lambda it: [it.reservation],
+    "spot-instance-request-id": lambda it: [it.spot_request] if it.spot_request else [],
+    "state-reason-code": lambda it: [it.reason[0]] if it.reason else [],
+    "subnet-id": lambda it: [it.subnet],
+    "vpc-id": lambda it: [it.vpc],
+}
 
 
 def _status(it: Instance) -> Answer:
@@ -216,16 +214,15 @@ def _volume(region: Region, it: Volume) -> Answer:
     }
 
 
-def _volume_facts(it: Volume) -> Mapping[str, list[str]]:
-    return {
-        "attachment.instance-id": [it.instance] if it.instance else [],
-        "availability-zone": [it.zone],
-        "encrypted": [str(it.encrypted).lower()],
-        "size": [str(it.size_gb)],
-        "status": ["in-use" if it.instance else "available"],
-        "volume-id": [it.id],
-        "volume-type": [it.kind],
-    } | tag_facts(it.tags)
+_VOLUME_FACTS: Facts[Volume] = {
+    "attachment.instance-id": lambda it: [it.instance] if it.instance else [],
+    "availability-zone": lambda it: [it.zone],
+    "encrypted": lambda it: [str(it.encrypted).lower()],
+    "size": lambda it: [str(it.size_gb)],
+    "status": lambda it: ["in-use" if it.instance else "available"],
+    "volume-id": lambda it: [it.id],
+    "volume-type": lambda it: [it.kind],
+}
 
 
 def _spot_request(region: Region, it: SpotRequest) -> Answer:
@@ -244,15 +241,13 @@ def _spot_request(region: Region, it: SpotRequest) -> Answer:
     }
 
 
-def _spot_facts(it: SpotRequest) -> Mapping[str, list[str]]:
-    facts: dict[str, Any] = {
-        "instance-id": [it.instance],
-        "spot-instance-request-id": [it.id],
-        "state": [it.state],
-        "status-code": [it.status],
-        "launched-availability-zone": [it.zone],
-    }
-    return facts | tag_facts(it.tags)
+_SPOT_FACTS: Facts[SpotRequest] = {
+    "instance-id": lambda it: [it.instance],
+    "spot-instance-request-id": lambda it: [it.id],
+    "state": lambda it: [it.state],
+    "status-code": lambda it: [it.status],
+    "launched-availability-zone": lambda it: [it.zone],
+}
 
 
 ACTIONS = {

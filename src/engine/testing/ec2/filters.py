@@ -5,38 +5,49 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from .protocol import EC2Error
 
 T = TypeVar("T")
-Facts = Mapping[str, Sequence[str]]
+Fact = Callable[[T], Iterable[str]]
+Facts = Mapping[str, Fact[T]]  # of a kind of things, by the filter's name
+Tags = Callable[[T], Mapping[str, str]]
+TAGS: Tags[Any] = attrgetter("tags")
 
 
-def chosen(things: Iterable[T], filters: Sequence[Mapping[str, Any]] | None, facts: Callable[[T], Facts]) -> list[T]:
+def chosen(
+    things: Iterable[T], filters: Sequence[Mapping[str, Any]] | None, facts: Facts[T], tags: Tags[T] | None = None
+) -> list[T]:
     """Those that every filter fits, by one of its values at least; ``*`` and ``?`` stand for others, ``\\`` quotes.
 
     Raises:
-        EC2Error: a filter has no name, or one that things of this kind do not have.
+        EC2Error: a filter has no name, or one that this kind of things does not have, whether there are any or not.
     """
-    if not filters:
-        return list(things)
-    for each in filters:
-        if not each.get("Name"):
-            raise EC2Error("InvalidParameterValue", "The filter 'null' is invalid")
-    return [thing for thing in things if all(_fits(facts(thing), each) for each in filters)]
+    asked = [(_fact(each.get("Name"), facts, tags), each.get("Values", ())) for each in filters or ()]
+    return [thing for thing in things if all(_fits(fact(thing), values) for fact, values in asked)]
 
 
-def _fits(facts: Facts, asked: Mapping[str, Any]) -> bool:
-    name = asked["Name"]
-    if name.startswith("tag:"):
-        values = facts.get(name, ())
-    else:
-        try:
-            values = facts[name]
-        except KeyError:
-            raise EC2Error("InvalidParameterValue", f"The filter '{name}' is invalid") from None
-    return any(_pattern(wanted).fullmatch(value) for wanted in asked.get("Values", ()) for value in values)
+def _fact(name: str | None, facts: Facts[T], tags: Tags[T] | None) -> Fact[T]:
+    if not name:
+        raise EC2Error("InvalidParameterValue", "The filter 'null' is invalid")
+    if tags is not None:
+        if name == "tag-key":
+            return lambda thing: tags(thing).keys()
+        if name == "tag-value":
+            return lambda thing: tags(thing).values()
+        if name.startswith("tag:"):
+            key = name.removeprefix("tag:")
+            return lambda thing: [value for each, value in tags(thing).items() if each == key]
+    try:
+        return facts[name]
+    except KeyError:
+        raise EC2Error("InvalidParameterValue", f"The filter '{name}' is invalid") from None
+
+
+def _fits(facts: Iterable[str], values: Iterable[str]) -> bool:
+    return any(_pattern(wanted).fullmatch(fact) for wanted in values for fact in facts)
 
 
 @cache
@@ -54,13 +65,6 @@ def page(things: Sequence[T], ask: Mapping[str, Any], most: int = 1000) -> tuple
     start = int(token.removeprefix("after-")) if token else 0
     end = start + size
     return list(things[start:end]), f"after-{end}" if end < len(things) else None
-
-
-def tag_facts(tags: Mapping[str, str]) -> dict[str, list[str]]:
-    return {f"tag:{key}": [value] for key, value in tags.items()} | {
-        "tag-key": list(tags),
-        "tag-value": list(tags.values()),
-    }
 
 
 def tag_list(tags: Mapping[str, str]) -> list[dict[str, str]]:

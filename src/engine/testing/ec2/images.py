@@ -9,7 +9,7 @@ from hashlib import sha256
 from typing import Any
 
 from .call import Call
-from .filters import chosen, page
+from .filters import Facts, chosen, page
 from .protocol import Answer, EC2Error
 from .world import Region
 
@@ -79,7 +79,7 @@ def describe_images(call: Call) -> Answer:
     aliases = {"amazon": (_DEEP_LEARNING, _AMAZON), "self": (), "aws-marketplace": ()}
     allowed = {owner for each in owners for owner in aliases.get(each, (each,))}
     images = [each for each in images if not owners or each.owner in allowed]
-    shown, following = page(chosen(images, call.ask.get("Filters"), _facts), call.ask)
+    shown, following = page(chosen(images, call.ask.get("Filters"), _FACTS), call.ask)
     return {"Images": [_told(each) for each in shown], "NextToken": following}
 
 
@@ -134,18 +134,17 @@ def _told(it: Image) -> Answer:
     }
 
 
-def _facts(it: Image) -> Mapping[str, list[str]]:
-    return {
-        "architecture": [it.architecture],
-        "image-id": [it.id],
-        "image-type": ["machine"],
-        "is-public": ["true"],
-        "name": [it.name],
-        "owner-id": [it.owner],
-        "root-device-type": ["ebs"],
-        "state": ["available"],
-        "virtualization-type": ["hvm"],
-    }
+_FACTS: Facts[Image] = {
+    "architecture": lambda it: [it.architecture],
+    "image-id": lambda it: [it.id],
+    "image-type": lambda _: ["machine"],
+    "is-public": lambda _: ["true"],
+    "name": lambda it: [it.name],
+    "owner-id": lambda it: [it.owner],
+    "root-device-type": lambda _: ["ebs"],
+    "state": lambda _: ["available"],
+    "virtualization-type": lambda _: ["hvm"],
+}
 
 
 ACTIONS = {"DescribeImages": describe_images}

@@ -10,7 +10,7 @@ from typing import Any
 
 from .behaviour import FAMILIES
 from .call import Call
-from .filters import chosen, page
+from .filters import Fact, Facts, chosen, page
 from .protocol import Answer, EC2Error, Rendered, render_item
 
 Data = Mapping[str, Any]
@@ -80,7 +80,7 @@ def describe_instance_types(call: Call) -> Answer:
     unknown = [name for name in names if name not in types or name not in places]
     if unknown:
         raise EC2Error("InvalidInstanceType", f"The following supplied instance types do not exist: {unknown}")
-    fitting = chosen(names, call.ask.get("Filters"), _facts)
+    fitting = chosen(names, call.ask.get("Filters"), _TypeFacts())
     shown, following = page(fitting, call.ask, most=100)
     return {"InstanceTypes": [_rendered(name) for name in shown], "NextToken": following}
 
@@ -93,9 +93,7 @@ def describe_instance_type_offerings(call: Call) -> Answer:
         found = [(name, zone) for name, places in zones(call.region.name).items() if name in types for zone in places]
     else:
         raise EC2Error("InvalidParameterValue", f"The location type {kind} is not valid")
-    fitting = chosen(
-        sorted(found), call.ask.get("Filters"), lambda each: {"instance-type": [each[0]], "location": [each[1]]}
-    )
+    fitting = chosen(sorted(found), call.ask.get("Filters"), _OFFERING_FACTS)
     shown, following = page(fitting, call.ask, most=1000)
     offerings = [{"InstanceType": name, "LocationType": kind, "Location": place} for name, place in shown]
     return {"InstanceTypeOfferings": offerings, "NextToken": following}
@@ -106,14 +104,20 @@ def _rendered(name: str) -> Rendered:
     return render_item("InstanceTypeInfo", catalogue(("*",))[name])
 
 
-class _Facts(dict[str, list[str]]):
-    """Its filters: ``vcpu-info.default-vcpus`` is ``VCpuInfo.DefaultVCpus``, of lists ``...Disks`` is ``...disk``."""
+_OFFERING_FACTS: Facts[tuple[str, str]] = {
+    "instance-type": lambda it: [it[0]],
+    "location": lambda it: [it[1]],
+}
 
-    def __missing__(self, name: str) -> list[str]:
-        known = [form for form in _forms(name) if form in _paths()]
-        if not known:
+
+class _TypeFacts(dict[str, Fact[str]]):
+    """Filters of types: ``vcpu-info.default-vcpus`` is ``VCpuInfo.DefaultVCpus``, of lists ``...Disks`` ``...disk``."""
+
+    def __missing__(self, name: str) -> Fact[str]:
+        path = next((form for form in _forms(name) if form in _paths()), None)
+        if path is None:
             raise KeyError(name)
-        return self.get(known[0], [])
+        return lambda type_name: _values(type_name).get(path, [])
 
 
 def _forms(name: str) -> list[str]:
@@ -131,8 +135,8 @@ def _paths() -> frozenset[str]:
 
 
 @cache
-def _facts(name: str) -> _Facts:
-    found = _Facts()
+def _values(name: str) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
     for path, value in _leaves("", catalogue(("*",))[name]):
         found.setdefault(path, []).append(value)
     return found

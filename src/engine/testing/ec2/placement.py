@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .call import Call
-from .filters import chosen, given_tags, tag_facts, tag_list
+from .filters import TAGS, Facts, chosen, given_tags, tag_list
 from .protocol import Answer, EC2Error
 from .world import PlacementGroup
 
@@ -40,13 +40,7 @@ def describe_placement_groups(call: Call) -> Answer:
     for asked, attribute in (("GroupNames", "name"), ("GroupIds", "id")):
         wanted = call.ask.get(asked)
         found = [each for each in found if not wanted or getattr(each, attribute) in wanted]
-    fitting = chosen(
-        found,
-        call.ask.get("Filters"),
-        lambda each: (
-            {"group-name": [each.name], "strategy": [each.strategy], "state": ["available"]} | tag_facts(each.tags)
-        ),
-    )
+    fitting = chosen(found, call.ask.get("Filters"), _FACTS, TAGS)
     return {"PlacementGroups": [_told(each) for each in fitting]}
 
 
@@ -63,6 +57,12 @@ def _told(group: PlacementGroup) -> Answer:
         "Tags": tag_list(group.tags),
     }
 
+
+_FACTS: Facts[PlacementGroup] = {
+    "group-name": lambda it: [it.name],
+    "strategy": lambda it: [it.strategy],
+    "state": lambda _: ["available"],
+}
 
 ACTIONS = {
     "CreatePlacementGroup": create_placement_group,

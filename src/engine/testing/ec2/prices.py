@@ -9,7 +9,7 @@ from typing import Any
 
 from .behaviour import Behaviour
 from .call import Call
-from .filters import chosen, page
+from .filters import Facts, chosen, page
 from .kinds import catalogue, known, vcpus, zones
 from .protocol import Answer
 
@@ -63,7 +63,7 @@ def describe_spot_price_history(call: Call) -> Answer:
     pools = [
         (name, zone) for name in names for zone in sorted(places[name]) if ask.get("AvailabilityZone", zone) == zone
     ]
-    pools = [pool for pool in chosen(pools, ask.get("Filters"), _facts) if _spot_sold(types[pool[0]])]
+    pools = [pool for pool in chosen(pools, ask.get("Filters"), _FACTS) if _spot_sold(types[pool[0]])]
     asked = ask.get("ProductDescriptions")
     product = next((each for each in asked or _PRODUCTS if each in _PRODUCTS), None)
     periods = list(_periods(now, since, until))
@@ -85,8 +85,11 @@ def describe_spot_price_history(call: Call) -> Answer:
 _PRODUCTS = ["Linux/UNIX", "Linux/UNIX (Amazon VPC)"]
 
 
-def _facts(pool: tuple[str, str]) -> Mapping[str, list[str]]:
-    return {"instance-type": [pool[0]], "availability-zone": [pool[1]], "product-description": _PRODUCTS}
+_FACTS: Facts[tuple[str, str]] = {
+    "instance-type": lambda pool: [pool[0]],
+    "availability-zone": lambda pool: [pool[1]],
+    "product-description": lambda _: _PRODUCTS,
+}
 
 
 def _spot_sold(data: Mapping[str, Any]) -> bool:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from .call import Call
-from .filters import chosen, page
+from .filters import Facts, chosen, page
 from .protocol import Answer, EC2Error
 from .versions import Versions
 from .world import Region
@@ -52,21 +52,31 @@ def delete_tags(call: Call) -> Answer:
 def describe_tags(call: Call) -> Answer:
     region = call.region
     found = [
-        (name, KINDS[prefix], key, value)
+        _Tag(name, KINDS[prefix], key, value)
         for prefix, (kept, _) in _kept(region).items()
         for thing in kept.all(call.ago)
         for name, tags in [(thing.id, thing.tags)]
         for key, value in tags.items()
     ]
-    found += region.world.moto.tags(region.name)
-    shown, following = page(chosen(found, call.ask.get("Filters"), _facts), call.ask)
-    tags = [{"ResourceId": name, "ResourceType": kind, "Key": key, "Value": value} for name, kind, key, value in shown]
+    found += [_Tag(*each) for each in region.world.moto.tags(region.name)]
+    shown, following = page(chosen(found, call.ask.get("Filters"), _FACTS, lambda it: {it.key: it.value}), call.ask)
+    tags = [{"ResourceId": it.of, "ResourceType": it.kind, "Key": it.key, "Value": it.value} for it in shown]
     return {"Tags": tags, "NextToken": following}
 
 
-def _facts(it: tuple[str, str, str, str]) -> Mapping[str, list[str]]:
-    name, kind, key, value = it
-    return {"key": [key], "resource-id": [name], "resource-type": [kind], "value": [value], f"tag:{key}": [value]}
+class _Tag(NamedTuple):
+    of: str
+    kind: str
+    key: str
+    value: str
+
+
+_FACTS: Facts[_Tag] = {
+    "key": lambda it: [it.key],
+    "resource-id": lambda it: [it.of],
+    "resource-type": lambda it: [it.kind],
+    "value": lambda it: [it.value],
+}
 
 
 def _retagged(call: Call, change: Callable[[Mapping[str, str]], dict[str, str]]) -> Answer:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from .call import Call
-from .filters import chosen, given_tags, page, tag_facts, tag_list
+from .filters import TAGS, chosen, given_tags, page, tag_list
 from .moto import ACCOUNT
 from .protocol import Answer, Ask, EC2Error
 from .tokens import once
@@ -63,9 +63,7 @@ def describe_launch_templates(call: Call) -> Answer:
                 if each not in [getattr(template, attribute) for template in found]:
                     raise _unknown(**{attribute: each})
             found = [template for template in found if getattr(template, attribute) in wanted]
-    fitting = chosen(
-        found, call.ask.get("Filters"), lambda each: {"launch-template-name": [each.name]} | tag_facts(each.tags)
-    )
+    fitting = chosen(found, call.ask.get("Filters"), {"launch-template-name": lambda it: [it.name]}, TAGS)
     shown, following = page(fitting, call.ask, most=200)
     return {"LaunchTemplates": [_told(call, each) for each in shown], "NextToken": following}
 

@@ -19,13 +19,14 @@ from outrider.engine.testing.ec2.protocol import EC2Error
 from outrider.engine.testing.ec2.throttle import Buckets
 from outrider.engine.testing.ec2.versions import Versions
 
+FACTS = {"colour": lambda thing: [thing[0]], "size": lambda thing: [thing[1]]}
 NAMES = st.lists(st.text("ab*?.\\", max_size=4), max_size=6)
 
 
 @given(NAMES, st.text("ab", max_size=4))
 def test_wildcards_stand_for_others_and_nothing_else_does(names: list[str], wanted: str):
     def found(pattern: str) -> list[str]:
-        return chosen(names, [{"Name": "name", "Values": [pattern]}], lambda name: {"name": [name]})
+        return chosen(names, [{"Name": "name", "Values": [pattern]}], {"name": lambda name: [name]})
 
     assert found("*") == names
     assert found("?") == [name for name in names if len(name) == 1]
@@ -35,16 +36,27 @@ def test_wildcards_stand_for_others_and_nothing_else_does(names: list[str], want
 
 
 def test_filters_are_all_to_fit_each_by_one_value():
-    things = [
-        {"colour": ["red"], "size": ["1"]},
-        {"colour": ["blue"], "size": ["1"]},
-        {"colour": ["red"], "size": ["2"]},
-    ]
+    things = [("red", "1"), ("blue", "1"), ("red", "2")]
     asked = [{"Name": "colour", "Values": ["red", "green"]}, {"Name": "size", "Values": ["1"]}]
-    assert chosen(things, asked, lambda thing: thing) == things[:1]
-    with pytest.raises(EC2Error, match="The filter 'weight' is invalid"):
-        chosen(things, [{"Name": "weight", "Values": ["1"]}], lambda thing: thing)
-    assert chosen(things, [{"Name": "tag:weight", "Values": ["1"]}], lambda thing: thing) == []
+    assert chosen(things, asked, FACTS) == things[:1]
+
+
+@pytest.mark.parametrize("things", [[], [("red", "1")]])
+@pytest.mark.parametrize("name", ["weight", "tag:weight", None])
+def test_a_filter_that_does_not_exist_is_refused_whatever_there_is(things: list[tuple[str, str]], name: str | None):
+    """Also when another one fits nothing, so that nothing would be left for it to be tried on."""
+    asked = [{"Name": "colour", "Values": ["green"]}, {"Name": name, "Values": ["1"]}]
+    with pytest.raises(EC2Error, match=f"The filter '{name or 'null'}' is invalid"):
+        chosen(things, asked, FACTS)
+
+
+def test_of_what_can_have_tags_any_tag_may_be_asked_for():
+    things = [{}, {"weight": "1"}, {"size": "1"}]
+    found = {
+        name: chosen(things, [{"Name": name, "Values": [value]}], {}, lambda tags: tags)
+        for name, value in (("tag:weight", "1"), ("tag-key", "size"), ("tag-value", "1"), ("tag:colour", "*"))
+    }
+    assert found == {"tag:weight": things[1:2], "tag-key": things[2:], "tag-value": things[1:], "tag:colour": []}
 
 
 @given(st.integers(0, 50), st.integers(1, 20), st.integers(1, 20))
