@@ -63,16 +63,20 @@ def sim(
     Returns
     -------
     int
-        0: every promise held. 1: one was broken.
+        0: every promise held. 1: one was broken. 2: it was not begun.
     """
     console = Console(highlight=False)
     first, count = seed or 0, seeds or (1 if seed is not None else 100)
     from ..testing.campaign import Tally, outcomes
 
+    if trace is not None and count != 1:
+        console.print("[red]--trace takes one seed: say which with --seed.[/]")
+        return 2
+    written = trace or report
+    if written is not None and (why := _unwritable(written)) is not None:
+        console.print(f"{written} cannot be written: {why}.", style="red", markup=False, soft_wrap=True)
+        return 2
     if trace is not None:
-        if count != 1:
-            console.print("[red]--trace takes one seed: say which with --seed.[/]")
-            return 2
         return _one(console, first, nodes, span, trace)
     tally = Tally()
     began = time.perf_counter()
@@ -89,15 +93,25 @@ def sim(
     return 1 if tally.broken else 0
 
 
+def _unwritable(path: Path) -> str | None:
+    """Why: to be known before the first seed is played. What is there stays until there is something new."""
+    try:
+        path.open("a").close()
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
+
+
 # --- one seed ---------------------------------------------------------------------------------------------------------
 
 
 def _one(console: Console, seed: int, nodes: int | None, span: float | None, trace: Path) -> int:
+    from ..testing.campaign import ENOUGH_S
     from ..testing.draw import draw
     from ..testing.simulator import play
 
     scenario = draw(seed, nodes=nodes, span_s=span)
-    played = play(scenario, keep=None)
+    played = play(scenario, keep=None, enough_s=ENOUGH_S)
     trace.write_text("".join(f"{line}\n" for line in played.trace))
     _scenario(console, scenario)
     console.print(
@@ -174,9 +188,10 @@ def _show(console: Console, tally: Tally, took_s: float) -> None:
 
 
 def _explain(console: Console, tally: Tally, nodes: int | None, span: float | None, *, shrink: bool) -> None:
-    from ..testing.campaign import Overtime, breaks, play_in_time
+    from ..testing.campaign import ENOUGH_S, breaks
     from ..testing.draw import draw
     from ..testing.shrink import shrink as smaller
+    from ..testing.simulator import play
 
     shown: set[str] = set()
     for seed, broken in sorted(tally.broken.items()):
@@ -195,10 +210,7 @@ def _explain(console: Console, tally: Tally, nodes: int | None, span: float | No
         _scenario(console, scenario)
         for job in scenario.jobs[:5]:
             console.print(f"  {_written(job)}", markup=False)
-        try:
-            _broken(console, play_in_time(scenario, keep=TAIL))
-        except Overtime as error:
-            console.print(str(error), markup=False)
+        _broken(console, play(scenario, keep=TAIL, enough_s=ENOUGH_S))
         size = "" if nodes is None else f" --nodes {nodes}"
         lasts = "" if span is None else f" --span {span:g}"
         console.print(f"all of it: outrider sim --seed {seed}{size}{lasts} --trace trace.txt")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -11,16 +10,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from multiprocessing import get_context
-from types import FrameType
 from typing import NamedTuple
 
 from .draw import draw
 from .referee import Violation
 from .scenario import Scenario
-from .simulator import Played, play
+from .simulator import play
 
 CHUNK = 20  # seeds that a process takes at a time
 ENOUGH_S = 300.0  # of one run's CPU: whatever it does then, it does not end
+TRIED_S = 30.0  # likewise, of each that is tried in search of a smaller one
 
 
 class Broken(NamedTuple):
@@ -87,31 +86,6 @@ class Tally:
         return whole.hexdigest()
 
 
-class Overtime(Exception):
-    """A run does not end."""
-
-
-def play_in_time(scenario: Scenario, *, enough_s: float = ENOUGH_S, keep: int | None = 0) -> Played:
-    """`play`, but for so much CPU time at most: what spins without letting the loop turn is broken off as well.
-
-    In a process's main thread only.
-
-    Raises:
-        Overtime
-    """
-
-    def over(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        raise Overtime(f"seed {scenario.seed} has not ended after {enough_s:g} s of CPU time")
-
-    before = signal.signal(signal.SIGVTALRM, over)
-    signal.setitimer(signal.ITIMER_VIRTUAL, enough_s)
-    try:
-        return play(scenario, keep=keep)
-    finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        signal.signal(signal.SIGVTALRM, before)
-
-
 def outcomes(
     seeds: Sequence[int],
     *,
@@ -146,14 +120,7 @@ def _outcomes(seeds: Sequence[int], nodes: int | None, span_s: float | None) -> 
 
 
 def _outcome(seed: int, nodes: int | None, span_s: float | None) -> Outcome:
-    scenario = draw(seed, nodes=nodes, span_s=span_s)
-    faults = Counter(type(fault).__name__ for fault in scenario.faults)
-    try:
-        played = play_in_time(scenario)
-    except Overtime as error:
-        broken = Broken("SIM-9", str(error), 0.0)
-        nothing: Counter[str] = Counter()
-        return Outcome(seed, broken, "", 0.0, ENOUGH_S, 0, nothing, nothing, faults, 0, 0, ())
+    played = play(draw(seed, nodes=nodes, span_s=span_s), keep=0, enough_s=ENOUGH_S)
     return Outcome(
         seed,
         _broken(played.violation),
@@ -163,7 +130,7 @@ def _outcome(seed: int, nodes: int | None, span_s: float | None) -> Outcome:
         played.steps,
         played.events,
         played.endings,
-        faults,
+        played.faults,
         played.machines,
         played.generations,
         played.recoveries_s,
@@ -178,10 +145,7 @@ def breaks(rule: str) -> Callable[[Scenario], bool]:
     """For `shrink`: does a scenario break this promise?"""
 
     def does(scenario: Scenario) -> bool:
-        try:
-            played = play_in_time(scenario, enough_s=30.0)
-        except Overtime:
-            return rule == "SIM-9"
-        return played.violation is not None and played.violation.rule == rule
+        violation = play(scenario, keep=0, enough_s=TRIED_S).violation
+        return violation is not None and violation.rule == rule
 
     return does

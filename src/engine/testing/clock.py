@@ -21,6 +21,8 @@ from typing import Any, TypeVar, TypeVarTuple
 
 from anyio._backends import _asyncio as anyio_on_asyncio
 
+from .limit import Overtime
+
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
@@ -104,8 +106,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
             try:
                 return self.run_until_complete(task)
             finally:
-                self._abandon()
-                self.close()
+                try:
+                    self._abandon()
+                finally:
+                    self.close()
 
     def _abandon(self) -> None:
         """Cancel what is left, after a run that was broken off: for a while, and in some turns."""
@@ -125,7 +129,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         stop = self.call_later(seconds, self.stop) if seconds else self.call_soon(self.stop)
         try:
             self.run_forever()
-        except (Stuck, Spinning):
+        except (Stuck, Spinning, Overtime):
             pass
         stop.cancel()
 

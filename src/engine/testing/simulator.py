@@ -33,6 +33,7 @@ from ..payload import Blob, Payload
 from ..wire.messages import RunFlag, Value
 from ..wire.values import INLINE_BYTES
 from .clock import Spinning, Stuck, VirtualLoop
+from .limit import cpu_limit
 from .referee import Violation
 from .scenario import Job, Scenario
 from .site import Site
@@ -61,14 +62,18 @@ class Played:
     steps: int  # instants at which something happened, and after which everything was checked
     events: Counter[str]
     endings: Counter[str]
+    faults: Counter[str]  # that happened, by kind: not those that found nobody, or whose time did not come
     machines: int
     generations: int
     recoveries_s: tuple[float, ...]  # from a node's loss to its broadcast's next generation
     trace: Sequence[str]  # its end, or all of it
 
 
-def play(scenario: Scenario, *, keep: int | None = KEPT) -> Played:
-    """Run ``scenario`` to its end, or to the first broken promise. ``keep`` so many lines of the trace; None: all."""
+def play(scenario: Scenario, *, keep: int | None = KEPT, enough_s: float | None = None) -> Played:
+    """Run ``scenario`` to its end, or to the first broken promise. ``keep`` so many lines of the trace; None: all.
+
+    ``enough_s``: of CPU time, and it is taken for one that does not end (SIM-9). In a process's main thread only.
+    """
     began = time.perf_counter()
     loop = VirtualLoop()
     trace = Trace(loop.time, keep=keep)
@@ -78,17 +83,18 @@ def play(scenario: Scenario, *, keep: int | None = KEPT) -> Played:
     loop.set_exception_handler(run.failed)
     enabled = gc.isenabled()
     gc.disable()  # a run's cycles are freed all at once, after it
-    try:
-        loop.run(run.main())
-    except Violation:
-        pass  # the site knows
-    except (Stuck, Spinning) as error:
-        site.broken("SIM-9", str(error))
-    except Exception as error:  # noqa: BLE001  the pool raised, and whatever it is, is no actor's right
-        site.broken("SIM-20", _story(error))
-    finally:
-        if enabled:
-            gc.enable()
+    with cpu_limit(enough_s, lambda: site.broken("SIM-9", f"it has not ended after {enough_s} s of CPU time")):
+        try:
+            loop.run(run.main())
+        except Violation:
+            pass  # the site knows
+        except (Stuck, Spinning) as error:
+            site.broken("SIM-9", str(error))
+        except Exception as error:  # noqa: BLE001  the pool raised, and whatever it is, is no actor's right
+            site.broken("SIM-20", _story(error))
+        finally:
+            if enabled:
+                gc.enable()
     return Played(
         scenario=scenario,
         violation=site.violation,
@@ -98,6 +104,7 @@ def play(scenario: Scenario, *, keep: int | None = KEPT) -> Played:
         steps=loop.steps,
         events=run.events,
         endings=run.endings,
+        faults=run.trouble.happened,
         machines=site.cloud.launched,
         generations=site.referee.worlds.generations,
         recoveries_s=tuple(site.referee.worlds.recoveries_s),
@@ -126,7 +133,7 @@ class _Run:
         self.tasks = site.scenario.announce  # of the port `Observe`
         self.events: Counter[str] = Counter()
         self.endings: Counter[str] = Counter()
-        self._trouble = Trouble(site, self._tell)
+        self.trouble = Trouble(site, self._tell)
         self._ref: Ref[PoolMessage] | None = None
         self._due = len(site.scenario.jobs)  # that have not been submitted, or not settled
         self._submitted: set[int] = set()
@@ -138,7 +145,7 @@ class _Run:
         self.events[event] += 1
         self._site.trace(event, **{name: getattr(fact, "id", fact) for name, fact in facts.items() if name != "facts"})
         self._site.referee.observed(event, facts)
-        self._trouble.observed(event)
+        self.trouble.observed(event)
 
     def failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:  # noqa: ARG002
         """A callback raised."""
@@ -183,7 +190,7 @@ class _Run:
         except (ProviderError, ConnectFailed, TimeoutError) as error:
             site.trace("not_ready", error=error)
             return
-        await self._trouble.over.wait()
+        await self.trouble.over.wait()
         deadline = site.loop.now + PATIENCE_S
         well_since: float | None = None
         while True:

@@ -27,6 +27,7 @@ class Trouble:
         self._site, self._tell = site, tell
         self._seen: Counter[str] = Counter()
         self._waiting: dict[tuple[str, int], list[f.Fault]] = {}
+        self.happened: Counter[str] = Counter()  # by kind
         self.over = asyncio.Event()  # they all have
         self._pending = 0
         for fault in site.scenario.faults:
@@ -66,6 +67,8 @@ class Trouble:
         hosts = () if who is None else self._victim(who)
         site.trace("fault", kind=type(fault).__name__, hosts=tuple(host.number for host in hosts))
         site.referee.trouble(fault, hosts)
+        if who is None or hosts:
+            self.happened[type(fault).__name__] += 1
         match fault:
             case f.ClientCut(for_s=for_s):
                 site.cut_client()

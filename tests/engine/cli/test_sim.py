@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from outrider.actors.gang import Gang
+from outrider.actors.pool import PoolActor
 from outrider.engine.cli.main import app
+from outrider.engine.testing import campaign
 
 
 def run(*arguments: str) -> int:
@@ -54,6 +56,31 @@ def test_one_seed_can_be_read_line_by_line(capsys: pytest.CaptureFixture[str], t
     assert any("nodes_requested" in line for line in lines)
     assert "every promise held" in capsys.readouterr().out
     assert run("--seeds", "7", "--trace", str(trace)) == 2
+
+
+@pytest.mark.parametrize("option", ["--report", "--trace"])
+def test_a_file_that_cannot_be_written_is_said_before_anything_is_played(
+    option: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(campaign, "draw", None)  # nothing can be
+    file = tmp_path / "no" / "such" / "folder"
+    assert run("--seed", "7", option, str(file)) == 2
+    assert capsys.readouterr().out == f"{file} cannot be written: No such file or directory.\n"
+
+
+def test_a_seed_that_does_not_end_is_written_as_far_as_it_came(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def spins(*_: object) -> None:
+        while True:
+            pass
+
+    monkeypatch.setattr(campaign, "ENOUGH_S", 0.1)
+    monkeypatch.setattr(PoolActor, "receive", spins)
+    trace = tmp_path / "trace.txt"
+    assert run("--seed", "7", "--trace", str(trace)) == 1
+    assert "SIM-9 at" in capsys.readouterr().out
+    assert "rule=SIM-9" in trace.read_text().splitlines()[-1]
 
 
 def test_a_size_can_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:

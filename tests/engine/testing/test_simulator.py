@@ -56,6 +56,14 @@ def scenario(*faults, jobs=(), **options):
     return Scenario(faults=faults, jobs=tuple(Job(id=number, **job) for number, job in enumerate(jobs, 1)), **options)
 
 
+def test_only_faults_that_happen_are_counted():
+    """Not one that comes before there is anybody, nor one after something that does not happen."""
+    early, never = f.Death(at_s=0.5, who="head"), f.Reset(at_s=0.0, who=0.0, after=("node_lost", 9))
+    played = play(scenario(early, never, f.ClientCut(at_s=40.0, for_s=5.0)))
+    assert played.violation is None
+    assert played.faults == {"ClientCut": 1}
+
+
 TRAINING = {"at_s": 30.0, "takes_s": 100.0, "ranks": 1}
 
 

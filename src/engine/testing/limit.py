@@ -1,0 +1,41 @@
+"""A limit to the CPU time of a block: what spins without letting its loop turn is broken off as well."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+AGAIN_S = 1.0  # what was broken off may have been begun anew
+
+
+class Overtime(BaseException):
+    """The block has had its time. Nobody's ``except Exception`` holds it up."""
+
+
+@contextmanager
+def cpu_limit(enough_s: float | None, over: Callable[[], None]) -> Iterator[None]:
+    """After so much CPU time ``over`` is called and the block left by an `Overtime`, which ends here; None: never.
+
+    Where the `Overtime` is held up all the same, it comes again and again. In a process's main thread only.
+    """
+    if enough_s is None:
+        yield
+        return
+
+    def rings(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        over()
+        raise Overtime
+
+    before = signal.signal(signal.SIGVTALRM, rings)
+    try:
+        signal.setitimer(signal.ITIMER_VIRTUAL, enough_s, AGAIN_S)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+    except Overtime:
+        pass
+    finally:
+        signal.signal(signal.SIGVTALRM, before)
