@@ -59,11 +59,15 @@ class FileStore:
             return data[:at]
 
     def names(self, folder: str = "") -> list[str]:
-        found = []
-        for path, _, files in os.walk(self._folder / folder):
-            below = Path(path).relative_to(self._folder)
-            found += [(below / file).as_posix() for file in files if not file.startswith(_UNFINISHED)]
-        return found
+        """Whole, or an error: what is missing here counts as never saved, and as nobody's."""
+        path, below = self._folder / folder, f"{folder}/" if folder else ""
+        with self._told("listed"):
+            try:
+                return list(_files(path, below))
+            except OSError as error:
+                if error.errno != errno.ESTALE:
+                    raise
+                return list(_files(path, below))  # another host removed a folder, and NFS is told of it this way
 
     def delete(self, key: str) -> None:
         with self._told("deleted"):
@@ -100,13 +104,27 @@ class FileStore:
             hint = (
                 "free some space there, or keep fewer checkpoints; those that are complete stay loadable"
                 if full
-                else "see that every node may write there"
+                else "see that every node may read and write there"
             )
             raise CheckpointError(
                 f"A checkpoint could not be {done} in {self.url}: {error.strerror or error}: {hint}.",
                 url=self.url,
                 full=full,
             ) from error
+
+
+def _files(folder: os.PathLike[str] | str, below: str) -> Iterator[str]:
+    """All in it, as paths from where ``below`` leads. Whatever goes away meanwhile is left out."""
+    try:
+        with os.scandir(folder) as entries:
+            found = list(entries)
+    except FileNotFoundError:
+        return
+    for entry in found:
+        if entry.is_dir(follow_symlinks=False):
+            yield from _files(entry.path, f"{below}{entry.name}/")
+        elif not entry.name.startswith(_UNFINISHED):
+            yield below + entry.name
 
 
 def _write_all(fd: int, piece: Piece) -> None:

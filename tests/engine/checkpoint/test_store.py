@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -114,6 +117,45 @@ def test_a_file_that_a_killed_process_left_is_not_seen(tmp_path: Path) -> None:
     assert store.names() == ["step/a"]
     store.remove("step")
     assert not (tmp_path / "run/step").exists()
+
+
+@pytest.fixture
+def unlisted(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[int]]:
+    """By a folder's name: the errors that listing it meets, one after another."""
+    errors: dict[str, list[int]] = {}
+    scandir = os.scandir
+
+    def failing(path: Any) -> Any:
+        if left := errors.get(Path(path).name):
+            raise OSError(left.pop(0), "cannot be listed", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", failing)
+    return errors
+
+
+@pytest.mark.parametrize("errors", [[errno.EACCES], [errno.EIO], [errno.ESTALE] * 2])
+def test_a_folder_that_cannot_be_listed_is_not_taken_for_empty(
+    tmp_path: Path, unlisted: dict[str, list[int]], errors: list[int]
+) -> None:
+    store = open_store(str(tmp_path), "run")
+    store.put("step/a", [b""])
+    unlisted["step"] = errors
+    with pytest.raises(CheckpointError, match="could not be listed"):
+        store.names()
+    assert store.names() == ["step/a"]
+
+
+@pytest.mark.parametrize("error", [errno.ENOENT, errno.ESTALE])
+def test_a_folder_that_is_removed_while_it_is_listed_is_left_out(
+    tmp_path: Path, unlisted: dict[str, list[int]], error: int
+) -> None:
+    """ESTALE is what NFS says of one that another host removes; then it is not there any more."""
+    store = open_store(str(tmp_path), "run")
+    store.put("step/a", [b""])
+    store.put("other/b", [b""])
+    unlisted["step"] = [error, errno.ENOENT]
+    assert store.names() == ["other/b"]
 
 
 def test_a_file_system_without_hard_links_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
