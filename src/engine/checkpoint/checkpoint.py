@@ -18,7 +18,7 @@ from .calls import Calls, lead_s
 from .notice import urgent
 from .pace import Pace
 from .reading import read
-from .records import At, complete
+from .records import complete
 from .saving import Saving, now, spread_s
 from .snapshot import Memory, Snapshot
 from .store import VARIABLE, open_store
@@ -141,7 +141,7 @@ class Checkpoint:
         self._saved_at = began
         with self._lock:
             self._pace.saved(step, began)
-        saving.start(At(turn.term.number, step), snapshot, delay_s=delay_s)
+        saving.start(step, snapshot, delay_s=delay_s)
         return True
 
     def wait(self) -> None:

@@ -5,7 +5,7 @@ The files of a run::
     terms/00000007.json                   world 7 has begun: no world of a lower number may complete anything any more
     terms/00000007/load-0000/...          how its ranks agree on what they resume from
     terms/00000007/calls/...              how its ranks agree on a step that nobody could foresee
-    step-000000001200.term-00000007/      one checkpoint:
+    step-000000001200.term-00000007/      one checkpoint (with ``.again-1`` where world 7 saved that step once before):
         rank-00003-5f2a91c0.distcp        data that rank 3 wrote
         rank-00003.0.json                 what rank 3 has, and where its data is: a `Part`
         rank-00003.1.json                 where the rest of it is, when that turned out to be needed
@@ -28,7 +28,7 @@ MANIFEST = "manifest.json"
 METADATA = ".metadata"
 FORMAT = 1
 
-_FOLDER = re.compile(r"step-(\d+)\.term-(\d+)")
+_FOLDER = re.compile(r"step-(\d+)\.term-(\d+)(?:\.again-(\d+))?")
 _TERM = re.compile(r"terms/(\d+)\.json")
 _PART = re.compile(r"rank-(\d+)\.([01])\.json")
 
@@ -42,10 +42,11 @@ class At(NamedTuple):
 
     term: int
     step: int
+    again: int = 0  # how many times its world had saved that step before
 
     @property
     def folder(self) -> str:
-        return f"step-{self.step:012}.term-{self.term:08}"
+        return f"step-{self.step:012}.term-{self.term:08}{f'.again-{self.again}' if self.again else ''}"
 
     @property
     def manifest(self) -> str:
@@ -58,7 +59,7 @@ class At(NamedTuple):
     def of(cls, key: str) -> At | None:
         """Which one the file ``key`` belongs to."""
         found = _FOLDER.fullmatch(key.partition("/")[0])
-        return None if found is None else cls(int(found[2]), int(found[1]))
+        return None if found is None else cls(int(found[2]), int(found[1]), int(found[3] or 0))
 
 
 def term_key(number: int) -> str:
@@ -204,10 +205,6 @@ class Manifest(Record):
     written: str  # when
     files: Mapping[str, tuple[int, str]]
     format: int = field(default=FORMAT)
-
-    @property
-    def at(self) -> At:
-        return At(self.term, self.step)
 
 
 def checked(data: bytes, name: str, wanted: tuple[int, str]) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 
 from ..errors import CheckpointError
 from .records import At, complete
@@ -25,11 +26,13 @@ class Saving:
         self._failure: CheckpointError | None = None
         self._pending: dict[At, Parts] = {}  # rank 0: what is to be completed
         self._newest: At | None = None
+        self._begun: Counter[int] = Counter()  # by step: all ranks save the same ones, as often
 
-    def start(self, at: At, snapshot: Snapshot, *, delay_s: float) -> None:
+    def start(self, step: int, snapshot: Snapshot, *, delay_s: float) -> None:
         """Write in the background. The last save must be `settled`."""
         self._hurry.clear()
-        self._newest = at
+        self._newest = at = At(self._turn.term.number, step, self._begun[step])
+        self._begun[step] += 1
         self._thread = threading.Thread(target=self._run, args=[at, snapshot, delay_s], name="outrider-checkpoint")
         self._thread.start()  # no daemon: a script ends when what it saved is written
 

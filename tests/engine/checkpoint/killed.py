@@ -101,7 +101,7 @@ def check_files(folder: Path) -> int:
     found = complete(store.names())
     for at in found:
         manifest = Manifest.load(store.get(at.manifest))
-        assert manifest.at == at
+        assert (manifest.term, manifest.step) == (at.term, at.step)
         for name, (size, digest) in manifest.files.items():
             checked(store.get(f"{at.folder}/{name}"), name, (size, digest))
     return len(found)

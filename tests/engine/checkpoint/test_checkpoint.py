@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -78,6 +80,31 @@ def test_force_saves_between(root: str) -> None:
         assert not saving.save(1, "a")
         assert saving.save(2, "b", force=True)
     assert checkpoint("run", root=root).load() == (2, "b")
+
+
+def test_a_step_that_is_saved_again_is_newer(any_root: str) -> None:
+    with checkpoint("run", root=any_root, every=1) as saving:
+        saving.save(2, "before")
+        for state in ("first", "second", "third"):
+            assert saving.save(3, state, force=True)
+    assert checkpoint("run", root=any_root).steps() == [3, 3, 3]
+    with checkpoint("run", root=any_root) as later:
+        assert later.load() == (3, "third")
+        later.save(4, "on")
+    assert checkpoint("run", root=any_root).load() == (4, "on")
+
+
+def test_a_step_that_was_damaged_is_good_when_training_has_reached_it_again(root: str, tmp_path: Path) -> None:
+    with checkpoint("run", root=root) as saving:
+        saving.save(1, "one")
+        saving.save(2, "damaged")
+        saving.wait()
+        (path,) = files(tmp_path, "*.distcp", step=2)
+        path.write_bytes(b"")
+        with pytest.warns(RuntimeWarning, match="at step 2 is damaged"):
+            assert saving.load() == (1, "one")
+        assert saving.save(2, "two")
+    assert checkpoint("run", root=root).load() == (2, "two")
 
 
 def test_every_takes_time_too(root: str) -> None:
@@ -186,6 +213,25 @@ def test_when_all_are_damaged_nothing_is_begun_anew(root: str, tmp_path: Path) -
         train(root, 10)
     assert caught.value.run == "run"
     assert "checkpoints/run" in caught.value.url
+
+
+def test_what_cannot_be_listed_is_not_taken_for_a_first_start(
+    root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(root, 3)
+    (path,) = files(tmp_path, "", step=3)
+    scandir = os.scandir
+
+    def stale(folder: Any) -> Any:
+        if Path(folder) == path:
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return scandir(folder)
+
+    with monkeypatch.context() as patch, pytest.raises(CheckpointError, match="Stale file handle") as caught:
+        patch.setattr(os, "scandir", stale)
+        checkpoint("run", root=root).load()
+    assert "checkpoints/run" in caught.value.url
+    assert train(root, 0)[0] == 3
 
 
 def test_the_digests_are_those_of_b2sum(root: str, tmp_path: Path) -> None:

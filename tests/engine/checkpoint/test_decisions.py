@@ -137,7 +137,19 @@ def test_what_ranks_have_for_themselves_is_found_lacking_until_it_is_written(con
 
 # --- what may be deleted ----------------------------------------------------------------------------------------------
 
-ATS = st.builds(At, st.integers(1, 4), st.integers(0, 6))
+ATS = st.builds(At, st.integers(1, 4), st.integers(0, 6), st.integers(0, 2))
+
+
+@QUICK
+@given(ATS)
+def test_a_checkpoint_is_known_by_its_files(at: At) -> None:
+    assert At.of(at.manifest) == At.of(at.part(2, 1)) == at
+
+
+def test_a_step_that_was_saved_once_has_a_name_that_says_no_more() -> None:
+    """As it was before a step could be saved again: those checkpoints are read."""
+    assert At.of("step-000000001200.term-00000007/manifest.json") == At(7, 1200)
+    assert At(7, 1200).folder == "step-000000001200.term-00000007"
 
 
 def keys_of(finished: set[At], remains: set[At], terms: int) -> list[str]:

@@ -78,6 +78,17 @@ def test_the_end_of_a_task_waits_until_its_checkpoint_is_complete(cluster: Any, 
     assert checkpoint("run", root=root).steps() == [1]
 
 
+def test_a_step_that_all_ranks_save_again_is_newer_on_each(cluster: Any, root: str) -> None:
+    def rank_function(rank: int) -> None:
+        saving = checkpoint("run", root=root, timeout=60)
+        for state in ("first", "second"):
+            saving.save(3, (rank, state), force=True)
+
+    cluster.broadcast(3, rank_function)
+    loaded = cluster.broadcast(3, lambda rank: checkpoint("run", root=root).load())
+    assert [each.state for each in loaded] == [(rank, "second") for rank in range(3)]
+
+
 def test_a_rank_that_does_not_save_is_named(cluster: Any, root: str) -> None:
     def rank_function(rank: int) -> None:
         saving = checkpoint("run", root=root, timeout=0.5)
