@@ -28,7 +28,7 @@ def page(report: Report, title: str = "What befell a pool") -> str:
         *_svg(line),
         *_key(line),
         "<table><tr><th>after<th>fault<th>node<th>rank<th>at step</tr>",
-        *_table(report),
+        *_table(report, line.began_at),
         "</table></html>",
     ])  # fmt: skip
 
@@ -68,10 +68,9 @@ def _key(line: Timeline) -> Iterator[str]:
     yield '<b style="color:#c0252d;margin-left:1.4em">&#9660;</b> a fault <b style="margin-left:1.2em">|</b> lost</p>'
 
 
-def _table(report: Report) -> Iterator[str]:
-    began = report.events[0].at if report.events else 0.0
+def _table(report: Report, began_at: float) -> Iterator[str]:
     for strike in report.strikes:
-        cells = (f"{strike.at - began:.2f} s", strike.fault, strike.node, strike.rank, strike.step or "")
+        cells = (f"{strike.at - began_at:.2f} s", strike.fault, strike.node, strike.rank, strike.step or "")
         yield "<tr>" + "".join(f"<td>{escape(str(cell))}" for cell in cells) + "</tr>"
 
 

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ... import events as ev
 from ...errors import SpecError
+from .faults import KINDS
 from .plan import Chaos
+
+if TYPE_CHECKING:
+    from ...observe.observer import NodeState
 
 LEFT_OUT = (ev.TaskOutput, ev.TaskSubmitted, ev.TaskStarted, ev.TaskFinished, ev.NodePreparing)
 
@@ -36,6 +41,19 @@ class Strike:
         """From when on the node can be lost by it."""
         return self.over_at if self.kind == "preempt" and self.over_at is not None else self.at
 
+    @property
+    def takes_node(self) -> bool:
+        return KINDS[self.kind].takes == "node"
+
+
+@dataclass(slots=True)
+class Found:
+    """A node that was there before."""
+
+    node: int
+    state: str
+    rank: int | None
+
 
 @dataclass(slots=True)
 class Made:
@@ -52,10 +70,21 @@ class Report:
     """Grows while there is chaos; complete when its block is left."""
 
     chaos: Chaos | None = None
+    began_at: float | None = None  # seconds since the epoch
+    ended_at: float | None = None
+    found: list[Found] = field(default_factory=list)
     strikes: list[Strike] = field(default_factory=list)
     events: list[ev.Event] = field(default_factory=list)
     made: list[Made] = field(default_factory=list)
     began: dict[tuple[int, int], float] = field(default_factory=dict)  # (job, generation): when its first step was made
+
+    def begin(self, nodes: Iterable[NodeState]) -> None:
+        """``nodes``: those that are there."""
+        self.began_at = time.time()
+        self.found = [Found(node.node, node.state, node.rank) for node in nodes]
+
+    def end(self) -> None:
+        self.ended_at = time.time()
 
     def add(self, event: ev.Event) -> None:
         if not isinstance(event, LEFT_OUT):
@@ -77,12 +106,13 @@ class Report:
 
     @property
     def seen_s(self) -> list[float]:
-        """From each fault that took a node to when the pool knew."""
+        """From each fault that took a node to when the pool knew. Of several, it was the last."""
+        taking = [strike for strike in self.strikes if strike.takes_node]
         found = []
-        for strike in self.strikes:
-            lost = [event.at for event in self.losses if event.node == strike.node and event.at >= strike.at]
-            if lost:
-                found.append(max(0.0, lost[0] - strike.taken_at))
+        for lost in self.losses:
+            before = [strike for strike in taking if strike.node == lost.node and strike.at <= lost.at]
+            if before:
+                found.append(max(0.0, lost.at - max(before, key=lambda strike: strike.at).taken_at))
         return found
 
     @property
@@ -148,6 +178,9 @@ class Report:
             "chaos": None
             if chaos is None
             else {"mtbf": chaos.mtbf, "seed": chaos.seed, "faults": [str(fault) for fault in chaos.faults]},
+            "began_at": self.began_at,
+            "ended_at": self.ended_at,
+            "found": [asdict(each) for each in self.found],
             "faults": [asdict(strike) for strike in self.strikes],
             "nodes_lost": len(self.losses),
             "generations": self.generations,

@@ -58,10 +58,11 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Seconds count from the first event."""
+    """Seconds count from the beginning."""
 
     rows: Sequence[Row]  # the generations of each broadcast first, then the nodes in the order of their births
     seconds: float
+    began_at: float = 0.0  # since the epoch
 
     @property
     def kinds(self) -> list[str]:
@@ -83,11 +84,18 @@ STATES: dict[type[Any], str] = {
 
 
 def timeline(report: Report) -> Timeline:
-    if not report.events:
+    times = [at for at in (report.began_at, report.ended_at) if at is not None]
+    times += [event.at for event in report.events]
+    times += [at for strike in report.strikes for at in (strike.at, strike.taken_at)]
+    if not times:
         return Timeline([], 0.0)
-    began, end = report.events[0].at, max(event.at for event in report.events)
+    began, end = min(times), max(times)
     nodes: dict[int, Row] = {}
     jobs: dict[int, Row] = {}
+    for found in report.found:
+        kind = found.state if found.state in WORDS else "launching"
+        rank = "" if found.rank is None else f"rank {found.rank}"
+        _begin(nodes.setdefault(found.node, Row(f"node {found.node}")), kind, 0.0, rank)
     for event in report.events:
         _follow(event, event.at - began, nodes, jobs)
     for strike in report.strikes:
@@ -100,7 +108,7 @@ def timeline(report: Report) -> Timeline:
     rows = [*jobs.values(), *(nodes[node] for node in sorted(nodes))]
     for row in rows:
         _end(row, end - began)
-    return Timeline(rows, end - began)
+    return Timeline(rows, end - began, began)
 
 
 def _follow(event: Any, at_s: float, nodes: dict[int, Row], jobs: dict[int, Row]) -> None:

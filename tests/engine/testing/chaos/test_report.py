@@ -12,7 +12,7 @@ import pytest
 from outrider import SpecError, events
 from outrider.engine.testing.chaos.html import page
 from outrider.engine.testing.chaos.plan import Chaos
-from outrider.engine.testing.chaos.report import Made, Report, Strike
+from outrider.engine.testing.chaos.report import Found, Made, Report, Strike
 from outrider.engine.testing.chaos.timeline import timeline
 
 
@@ -56,6 +56,46 @@ def test_losses_are_counted_from_when_the_machine_was_gone(report: Report) -> No
         "2 faults, 2 nodes lost, 2 generations; the next one was started 0.50 s after a loss and made its first step "
         "after 1.5 s (medians)"
     )
+
+
+def test_a_loss_is_of_the_last_fault_before_it_that_can_take_a_node() -> None:
+    faults = [
+        Strike(number, kind, "", node=0, rank=0, at=at)
+        for number, (kind, at) in enumerate([("freeze", 100.0), ("kill", 200.0), ("slow", 200.05), ("kill", 200.3)], 1)
+    ]
+    report = Report(strikes=faults, events=[events.NodeLost(200.1, 0, "killed")])
+    assert report.seen_s == pytest.approx([0.1])
+
+
+def test_in_a_pool_that_was_open_already_time_begins_with_the_chaos() -> None:
+    """Nodes that nothing happens to have a row too, and a fault may come before any event, or without one."""
+    report = Report(
+        began_at=1000.0,
+        ended_at=1020.0,
+        found=[Found(0, "ready", 0), Found(1, "suspect", 1), Found(2, "standby", None), Found(3, "preparing", None)],
+        strikes=[Strike(1, "gil", "HoldGil()", node=0, rank=0, at=1005.0, over_at=1015.0)],
+        events=[events.NodeResumed(1006.0, 1)],
+    )
+    line = timeline(report)
+    assert (line.began_at, line.seconds) == (1000.0, 20.0)
+    spans = {row.name: [(s.kind, s.begin_s, s.end_s, s.text) for s in row.spans] for row in line.rows}
+    assert spans == {
+        "node 0": [("ready", 0.0, 20.0, "rank 0")],
+        "node 1": [("suspect", 0.0, 6.0, "rank 1"), ("ready", 6.0, 20.0, "rank 1")],
+        "node 2": [("standby", 0.0, 20.0, "")],
+        "node 3": [("launching", 0.0, 20.0, "")],
+    }
+    assert [mark.at_s for mark in line.rows[0].marks] == [5.0]
+    assert "<td>5.00 s<td>HoldGil()" in page(report)
+
+
+def test_no_mark_is_off_the_picture() -> None:
+    """Of a report that nobody began or ended either."""
+    early, late = (Strike(1, "gil", "", node=0, rank=0, at=at) for at in (100.0, 300.0))
+    last = Strike(2, "preempt", "", node=0, rank=0, at=300.0, over_at=310.0)
+    line = timeline(Report(strikes=[early, late, last], events=[events.NodeSuspect(200.0, 0)]))
+    assert line.seconds == 210.0
+    assert [mark.at_s for row in line.rows for mark in row.marks] == [0.0, 200.0, 200.0, 210.0]
 
 
 def test_a_node_has_a_row_of_what_it_was(report: Report) -> None:
