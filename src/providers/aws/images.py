@@ -42,6 +42,7 @@ class Ami:
     root_gb: int  # its volume is at least as large
     architecture: Architecture = "x86_64"
     name: str = ""
+    volumes: tuple[tuple[str, int], ...] = ()  # besides the root: device and GB of each
 
 
 async def find(
@@ -100,7 +101,8 @@ def read(image: Mapping[str, Any], *, architecture: Architecture | None, user: s
     if image.get("RootDeviceType", "ebs") != "ebs" or not root:
         raise BadRequest(f"the AMI {image_id} ({name}) has no EBS volume as its root: give one that has")
     chosen = user or login(f"{name} {image.get('Description', '')} {image.get('PlatformDetails', '')}")
-    return Ami(image_id, chosen, device, int(root.get("VolumeSize", 8)), found, name)
+    others = sorted((each, int(ebs.get("VolumeSize", 0))) for each, ebs in volumes.items() if ebs and each != device)
+    return Ami(image_id, chosen, device, int(root.get("VolumeSize", 8)), found, name, tuple(others))
 
 
 def login(told: str) -> str:

@@ -61,7 +61,8 @@ class Shape:
     @property
     def hourly_usd(self) -> float:
         """What comes on top of the machine itself."""
-        return self.volume_gb * GP3_GB_MONTH_USD / HOURS_PER_MONTH + (IPV4_HOUR_USD if self.public else 0.0)
+        disks_gb = self.volume_gb + sum(size_gb for _, size_gb in self.ami.volumes)
+        return disks_gb * GP3_GB_MONTH_USD / HOURS_PER_MONTH + (IPV4_HOUR_USD if self.public else 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,7 @@ def template(shape: Shape, *, name: str, token: str, user_data: str, labels: Map
             "HttpPutResponseHopLimit": 1,
             "InstanceMetadataTags": "disabled",
         },
-        "BlockDeviceMappings": [{"DeviceName": shape.ami.root_device, "Ebs": _volume(shape)}],
+        "BlockDeviceMappings": _volumes(shape),
         "NetworkInterfaces": _interfaces(shape),
         "TagSpecifications": [tags.specification(kind, labels) for kind in kinds],
     }
@@ -162,8 +163,12 @@ def template(shape: Shape, *, name: str, token: str, user_data: str, labels: Map
     }
 
 
-def _volume(shape: Shape) -> dict[str, Any]:
-    return {"VolumeType": "gp3", "VolumeSize": shape.volume_gb, "Encrypted": True, "DeleteOnTermination": True}
+def _volumes(shape: Shape) -> list[dict[str, Any]]:
+    """The image's other volumes too: of what a launch does not name, the image says whether it outlives its machine."""
+    goes = {"DeleteOnTermination": True}
+    root = {"VolumeType": "gp3", "VolumeSize": shape.volume_gb, "Encrypted": True, **goes}
+    others = [{"DeviceName": device, "Ebs": goes} for device, _ in shape.ami.volumes]
+    return [{"DeviceName": shape.ami.root_device, "Ebs": root}, *others]
 
 
 def _interfaces(shape: Shape) -> list[dict[str, Any]]:

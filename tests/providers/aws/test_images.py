@@ -127,6 +127,17 @@ async def test_what_there_is_not_is_told(cloud: Cloud) -> None:
         await found(cloud, ami="/my/ami")
 
 
+def test_other_volumes_of_an_image_are_known() -> None:
+    mappings = [
+        {"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 12}},
+        {"DeviceName": "/dev/sdf", "Ebs": {"VolumeSize": 500, "DeleteOnTermination": False}},
+        {"DeviceName": "/dev/sdb", "VirtualName": "ephemeral0"},
+        {"DeviceName": "/dev/sdc", "NoDevice": ""},
+    ]
+    found = read(image(BlockDeviceMappings=mappings), architecture=None, user=None)
+    assert (found.root_device, found.root_gb, found.volumes) == ("/dev/sda1", 12, (("/dev/sdf", 500),))
+
+
 async def test_machines_are_of_the_images_architecture(cloud: Cloud) -> None:
     cloud.images["ami-1"] = image(Architecture="arm64")
     assert (await found(cloud, None, ami="ami-1")).architecture == "arm64"

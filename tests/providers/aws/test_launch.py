@@ -76,6 +76,14 @@ def test_the_volume_holds_the_image_and_what_is_asked_for(root: int, asked: int,
     ]
 
 
+def test_the_images_other_volumes_go_with_the_machine_and_are_paid_for() -> None:
+    shape = replace(SHAPE, ami=replace(AMI, volumes=(("/dev/sdf", 730),)))
+    root, other = template(shape)["BlockDeviceMappings"]
+    assert root == template()["BlockDeviceMappings"][0]
+    assert other == {"DeviceName": "/dev/sdf", "Ebs": {"DeleteOnTermination": True}}
+    assert shape.hourly_usd == pytest.approx(SHAPE.hourly_usd + 0.08)
+
+
 def test_everything_that_a_launch_creates_is_tagged_with_it() -> None:
     kinds = {each["ResourceType"] for each in template()["TagSpecifications"]}
     assert kinds == {"network-interface", "spot-instances-request"}
