@@ -75,7 +75,11 @@ class AWSFleet:
             if any(isinstance(error, NotAuthorized) for error in failed):
                 break
         assert failed, "EC2 gave no machine and no reason"
-        raise launch.most_telling(failed)
+        error = launch.most_telling(failed)
+        if error.retry_after_s is not None:  # what is avoided until then would not even be asked for
+            tried = [offer for chosen in plan.rounds for offer in chosen]
+            error.retry_after_s = max(error.retry_after_s, self._avoid.wait_s(tried, anyio.current_time()))
+        raise error
 
     async def terminate(self, ids: Sequence[MachineId]) -> None:
         """Callers at the same time share their calls. Those of other pools, and unknown ones, are left alone.
@@ -118,7 +122,7 @@ class AWSFleet:
         """
         try:
             plan = await self._plan(request)
-        except NoCapacity:
+        except (NoCapacity, QuotaExceeded):
             return None
         return min(offer.hourly_usd for offer in plan.rounds[0])
 
@@ -275,7 +279,7 @@ class AWSFleet:
     def _avoid_all(self, refused: Sequence[Offer], error: ProviderError) -> None:
         if isinstance(error, NoCapacity | QuotaExceeded) or error.code in offers.LASTING:
             for offer in refused:
-                self._avoid.failed(offer, error.code, anyio.current_time())
+                self._avoid.failed(offer, error, anyio.current_time())
 
     # --- what becomes of them ---------------------------------------------------------------------------------------
 

@@ -10,7 +10,8 @@ from math import inf
 from typing import Literal, TypeVar
 
 from ..base import AcceleratorRequest, Architecture, LaunchRequest
-from ..errors import BadRequest, NoCapacity
+from ..errors import BadRequest, ProviderError
+from .launch import most_telling
 from .prices import regions_with
 
 Market = Literal["spot", "on-demand"]
@@ -94,7 +95,7 @@ def choose(
 
     Raises:
         BadRequest: there is no such machine here, or none for that money.
-        NoCapacity: there are some, and all of them failed just now; says when the first may be tried again.
+        ProviderError: there are some, and all of them failed just now: as they did, and when to try the first again.
     """
     types = suitable(request, catalogue.types.values(), catalogue.region, instance_types, together=together)
     priced = _priced(request, catalogue, types, zones)
@@ -313,12 +314,12 @@ def _spread(offers: Sequence[Offer]) -> list[Offer]:
     return [offer for _, offer in sorted(turns, key=lambda turn: (turn[0], _by_price(turn[1])))]
 
 
-def _all_failed(offers: Sequence[Offer], avoid: Avoid, now: float) -> NoCapacity:
-    first = min(offers, key=lambda offer: (avoid.refused_until(offer), _by_price(offer)))
-    wait = avoid.refused_until(first) - now
-    names = _one_of(sorted({offer.type.name for offer in offers}))
-    places = _one_of(sorted({offer.zone for offer in offers}))
-    return NoCapacity(f"AWS just had no {names} in {places}; the next try is in {wait:.0f} s", retry_after_s=wait)
+def _all_failed(offers: Sequence[Offer], avoid: Avoid, now: float) -> ProviderError:
+    refusals = [avoid.refusal(offer) for offer in offers]
+    error = most_telling([each for each in refusals if each is not None])
+    if error.retry_after_s is not None:
+        error.retry_after_s = avoid.wait_s(offers, now)
+    return error
 
 
 def _one_of(names: Sequence[str], most: int = 6) -> str:
@@ -342,6 +343,7 @@ QUOTA = frozenset({"VcpuLimitExceeded", "InstanceLimitExceeded", "MaxSpotInstanc
 class _Wait:
     length: float
     until: float
+    error: ProviderError | None = None
 
 
 @dataclass(slots=True)
@@ -351,11 +353,11 @@ class Avoid:
     _failed: dict[tuple[str, str, Market], _Wait] = field(default_factory=dict)
     _interrupted: dict[tuple[str, str], _Wait] = field(default_factory=dict)
 
-    def failed(self, offer: Offer, code: str, now: float) -> None:
-        """EC2 refused this offer with that error code. The next wait is twice as long; a quota counts in all zones."""
-        key = (offer.type.name, "" if code in QUOTA else offer.zone, offer.market)
-        first = LASTING_S if code in LASTING else FIRST_WAIT_S
-        _extend(self._failed, key, now, first, max(first, LONGEST_WAIT_S))
+    def failed(self, offer: Offer, error: ProviderError, now: float) -> None:
+        """EC2 refused this offer, by the error's code. The next wait is twice as long; a quota counts in all zones."""
+        key = (offer.type.name, "" if error.code in QUOTA else offer.zone, offer.market)
+        first = LASTING_S if error.code in LASTING else FIRST_WAIT_S
+        _extend(self._failed, key, now, first, max(first, LONGEST_WAIT_S), error=error)
 
     def worked(self, offer: Offer) -> None:
         """A machine came of this offer: what was held against it is forgotten."""
@@ -368,22 +370,37 @@ class Avoid:
 
     def refused_until(self, offer: Offer) -> float:
         """When it may be asked for again; minus infinity: at any time."""
-        waits = [self._failed.get((offer.type.name, zone, offer.market)) for zone in ("", offer.zone)]
-        return max((wait.until for wait in waits if wait is not None), default=-inf)
+        wait = self._wait(offer)
+        return -inf if wait is None else wait.until
+
+    def refusal(self, offer: Offer) -> ProviderError | None:
+        """Why it is not asked for before that."""
+        wait = self._wait(offer)
+        return None if wait is None else wait.error
+
+    def wait_s(self, offers: Iterable[Offer], now: float) -> float:
+        """Until the first of these may be asked for."""
+        return max(0.0, min(map(self.refused_until, offers)) - now)
 
     def interrupted_until(self, offer: Offer) -> float:
         """Until when another offer is better; minus infinity: it is as good as any."""
         wait = self._interrupted.get((offer.type.name, offer.zone)) if offer.market == "spot" else None
         return -inf if wait is None else wait.until
 
+    def _wait(self, offer: Offer) -> _Wait | None:
+        waits = [self._failed.get((offer.type.name, zone, offer.market)) for zone in ("", offer.zone)]
+        return max((wait for wait in waits if wait is not None), key=lambda wait: wait.until, default=None)
+
 
 _Key = TypeVar("_Key")
 
 
-def _extend(waits: dict[_Key, _Wait], key: _Key, now: float, first: float, longest: float) -> None:
+def _extend(
+    waits: dict[_Key, _Wait], key: _Key, now: float, first: float, longest: float, *, error: ProviderError | None = None
+) -> None:
     last = waits.get(key)
     if last is not None and now < last.until:
         return  # several calls at once hear the same: that is one failure
     again = last is not None and now < last.until + FORGET_AFTER_S
     length = min(2 * last.length, longest) if last is not None and again else first
-    waits[key] = _Wait(length, now + length)
+    waits[key] = _Wait(length, now + length, error)

@@ -202,7 +202,7 @@ async def test_nothing_at_all_is_worth_another_try(cloud: EC2, aws: Provider) ->
         for _ in range(2):
             with pytest.raises(NoCapacity, match=r"m7i\.large") as told:
                 await fleet.launch(REQUEST, 4)
-            assert told.value.retry_after_s is not None
+            assert told.value.code == "InsufficientInstanceCapacity"
             asked.append(cloud.calls["CreateFleet"])
         assert asked[0] >= 2  # spot, then on demand
         assert asked[1] == asked[0]  # it just failed everywhere: nobody is asked
@@ -212,8 +212,27 @@ async def test_nothing_at_all_is_worth_another_try(cloud: EC2, aws: Provider) ->
 async def test_a_quota_is_told_by_its_name_and_before_missing_capacity(cloud: EC2, aws: Provider) -> None:
     cloud.faults.add(faults.NoCapacity(market="spot"), faults.Quota(code="L-1216C47A", vcpus=0))
     async with opened(aws(**ONE_TYPE)) as fleet:
-        with pytest.raises(QuotaExceeded, match=r"L-1216C47A.*also:"):
-            await fleet.launch(REQUEST, 4)
+        for _ in range(2):  # the second time nobody is asked
+            with pytest.raises(QuotaExceeded, match=r"L-1216C47A.*also:") as told:
+                await fleet.launch(REQUEST, 4)
+            assert told.value.code == "VcpuLimitExceeded"
+
+
+async def test_no_try_of_a_pool_is_spent_where_nobody_would_be_asked(
+    cloud: EC2, aws: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud.faults.add(faults.NoCapacity(market="spot"), faults.Quota(code="L-1216C47A", vcpus=0))
+    begun, later_s = anyio.current_time(), 0.0
+    monkeypatch.setattr(fleets.anyio, "current_time", lambda: begun + later_s)
+    async with opened(aws(**ONE_TYPE)) as fleet:
+        asked: list[int] = []
+        for _ in range(6):
+            with pytest.raises(QuotaExceeded) as told:
+                await fleet.launch(REQUEST, 4)
+            asked.append(cloud.calls["CreateFleet"])
+            assert told.value.retry_after_s is not None
+            later_s += told.value.retry_after_s
+    assert asked == sorted(set(asked))
 
 
 async def test_what_ends_while_it_boots_is_gone(cloud: EC2, aws: Provider) -> None:

@@ -26,8 +26,10 @@ from outrider.providers.aws.offers import (
     choose,
 )
 from outrider.providers.base import AcceleratorRequest, LaunchRequest
-from outrider.providers.errors import BadRequest, NoCapacity
+from outrider.providers.errors import BadRequest, NoCapacity, QuotaExceeded
 
+NONE_LEFT = NoCapacity("AWS has none left", retry_after_s=10.0, code="InsufficientInstanceCapacity")
+QUOTA = QuotaExceeded("the quota is used up", code="MaxSpotInstanceCountExceeded")
 MARKETS: tuple[Market, ...] = ("spot", "on-demand")
 REGION = "us-east-1"
 ZONES = [REGION + letter for letter in "abc"]
@@ -239,7 +241,7 @@ def test_types_that_are_not_in_the_region_are_named() -> None:
 def test_what_had_no_capacity_is_left_out_until_its_back_off_has_passed() -> None:
     avoid, catalogue = Avoid(), there_is(M5, zones=ZONES[:1])
     spot, on_demand = choose(asking(), catalogue, avoid, 0.0)
-    avoid.failed(spot[0], "InsufficientInstanceCapacity", 0.0)
+    avoid.failed(spot[0], NONE_LEFT, 0.0)
     assert choose(asking(), catalogue, avoid, 1.0) == [on_demand]
     assert choose(asking(), catalogue, avoid, FIRST_WAIT_S) == [spot, on_demand]
 
@@ -248,32 +250,46 @@ def test_back_off_doubles_to_its_limit_and_is_forgotten_with_success() -> None:
     avoid, now, waits = Avoid(), 0.0, []
     offer = Offer(M5, ZONES[0], "spot", 0.1)
     for _ in range(9):
-        avoid.failed(offer, "InsufficientInstanceCapacity", now)
-        avoid.failed(offer, "InsufficientInstanceCapacity", now)  # of another call at the same time
+        avoid.failed(offer, NONE_LEFT, now)
+        avoid.failed(offer, NONE_LEFT, now)  # of another call at the same time
         waits.append(avoid.refused_until(offer) - now)
         now = avoid.refused_until(offer)
     assert waits[:3] == [FIRST_WAIT_S, 2 * FIRST_WAIT_S, 4 * FIRST_WAIT_S]
     assert waits[-2:] == [LONGEST_WAIT_S, LONGEST_WAIT_S]
     avoid.worked(offer)
     assert avoid.refused_until(offer) < 0
-    avoid.failed(offer, "InsufficientInstanceCapacity", now)
+    avoid.failed(offer, NONE_LEFT, now)
     assert avoid.refused_until(offer) - now == FIRST_WAIT_S
 
 
 def test_a_quota_counts_in_all_zones_of_its_market() -> None:
     avoid, catalogue = Avoid(), there_is(M5)
     spot, on_demand = choose(asking(), catalogue, avoid, 0.0)
-    avoid.failed(spot[0], "MaxSpotInstanceCountExceeded", 0.0)
+    avoid.failed(spot[0], QUOTA, 0.0)
     assert choose(asking(), catalogue, avoid, 1.0) == [on_demand]
 
 
-def test_when_all_failed_the_first_that_may_be_tried_again_says_when() -> None:
+def test_when_all_failed_the_error_is_ec2s_and_the_first_that_may_be_tried_again_says_when() -> None:
     avoid, catalogue = Avoid(), there_is(M5)
     for number, offer in enumerate(offer for offers in choose(asking(), catalogue, avoid, 0.0) for offer in offers):
-        avoid.failed(offer, "InsufficientInstanceCapacity", float(number))
-    with pytest.raises(NoCapacity, match=r"no m5\.xlarge in us-east-1a, us-east-1b or us-east-1c") as caught:
+        avoid.failed(offer, NONE_LEFT, float(number))
+    with pytest.raises(NoCapacity, match="AWS has none left") as caught:
         choose(asking(), catalogue, avoid, 6.0)
-    assert caught.value.retry_after_s == FIRST_WAIT_S - 6
+    assert (caught.value.code, caught.value.retry_after_s) == (NONE_LEFT.code, FIRST_WAIT_S - 6)
+
+
+def test_a_quota_is_not_taken_for_missing_capacity_when_all_failed() -> None:
+    avoid, catalogue = Avoid(), there_is(M5, zones=ZONES[:1])
+    spot, on_demand = choose(asking(), catalogue, avoid, 0.0)
+    quota = QuotaExceeded("the quota is used up", code="VcpuLimitExceeded")
+    avoid.failed(on_demand[0], quota, 0.0)
+    with pytest.raises(QuotaExceeded) as caught:
+        choose(asking(allocation="on-demand"), catalogue, avoid, 1.0)
+    assert caught.value.retry_after_s is None  # by waiting it is not lifted
+    avoid.failed(spot[0], NONE_LEFT, 1.0)
+    with pytest.raises(QuotaExceeded, match="the quota is used up; also: AWS has none left") as caught:
+        choose(asking(), catalogue, avoid, 2.0)
+    assert (caught.value.code, caught.value.retry_after_s) == (quota.code, FIRST_WAIT_S - 2)
 
 
 def test_a_replacement_goes_elsewhere_than_where_one_was_just_taken() -> None:
@@ -355,7 +371,7 @@ def bad_times(draw: st.DrawFn, catalogue: Catalogue) -> Avoid:
     avoid = Avoid()
     places = st.tuples(st.sampled_from(sorted(catalogue.types)), st.sampled_from(ZONES))
     for (name, zone), market in draw(st.sets(st.tuples(places, st.sampled_from(MARKETS)))):
-        avoid.failed(Offer(catalogue.types[name], zone, market, 1.0), "InsufficientInstanceCapacity", 0.0)
+        avoid.failed(Offer(catalogue.types[name], zone, market, 1.0), NONE_LEFT, 0.0)
     for (name, zone), when in draw(st.dictionaries(places, st.floats(0, 5))).items():
         avoid.interrupted(name, zone, when)
     return avoid
