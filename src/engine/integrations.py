@@ -1,6 +1,7 @@
 """Plugins as decorators, for functions that need them in any pool: ``@integrations.torch`` under `@compute`.
 
-There is one for every plugin that is installed, bare or with the plugin's options.
+There is one for every plugin that works around a task, bare or with the plugin's options: of Outrider's own accelerate,
+huggingface, jax, keras, mpi, tensorflow and torch. The others work on whole nodes and are given to the pool.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
+from .errors import SpecError
 from .plugins.base import Plugin, replaced
 from .plugins.registry import plugins as _plugins
 
@@ -31,7 +33,10 @@ def using(*plugins: Plugin) -> Callable[[F], F]:
 
 
 class Integration(Generic[P]):
-    """A plugin's decorator: ``@integrations.torch``, or ``@integrations.torch(backend="gloo")``."""
+    """A plugin's decorator: ``@integrations.torch``, or ``@integrations.torch(backend="gloo")``.
+
+    Calling it raises `SpecError` where the plugin is a pool's alone.
+    """
 
     def __init__(self, plugin: Callable[P, Plugin]) -> None:
         self._plugin: Callable[..., Plugin] = plugin
@@ -42,8 +47,17 @@ class Integration(Generic[P]):
     def __call__(self, *args: P.args, **options: P.kwargs) -> Callable[[F], F]: ...
     def __call__(self, *args: Any, **options: Any) -> Any:
         if len(args) == 1 and not options and callable(args[0]):
-            return using(self._plugin())(args[0])
-        return using(self._plugin(*args, **options))
+            return using(_own(self._plugin()))(args[0])
+        return using(_own(self._plugin(*args, **options)))
+
+
+def _own(plugin: Plugin) -> Plugin:
+    if plugin.has_halves:
+        raise SpecError(
+            f"The {plugin.name} plugin works on whole nodes, and is no function's own: give it to the pool, "
+            f"Pool(plugins=[plugins.{plugin.name}(...)])."
+        )
+    return plugin
 
 
 if TYPE_CHECKING:

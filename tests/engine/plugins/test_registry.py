@@ -153,6 +153,14 @@ def test_every_plugin_has_its_decorator() -> None:
         unknown.troch()
 
 
+@pytest.mark.parametrize(("name", "arguments"), [
+    ("dask", ()), ("joblib", ()), ("mig", ("1g.5gb",)), ("mps", ()), ("ray", ()), ("sklearn", ()),
+])  # fmt: skip
+def test_a_plugin_that_works_on_whole_nodes_is_no_decorator(name: str, arguments: tuple[str, ...]) -> None:
+    with pytest.raises(SpecError, match=rf"{name} plugin works on whole nodes.*Pool\(plugins=\[plugins\.{name}\("):
+        getattr(integrations, name)(*arguments or (lambda: None,))
+
+
 def test_the_last_of_several_decorators_with_one_plugin_wins() -> None:
     @compute
     @integrations.torch(backend="nccl")
