@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from cyclopts import App
 
+from .gc import gc
+from .ps import ps
+from .sim import sim
+
 app = App(
     name="outrider",
     help="Runs ordinary Python functions on clusters that exist only while they are needed.",
     version_flags=["--version"],
 )
-app.command("outrider.engine.cli.gc:gc", name="gc")
-app.command("outrider.engine.cli.ps:ps", name="ps")
-app.command("outrider.engine.cli.sim:sim", name="sim")
+for verb in (gc, ps, sim):
+    app.command(verb)
 
 
 def main() -> None:

@@ -21,9 +21,10 @@ def ps(
     where: Where = Where(),  # noqa: B008  immutable
     as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
 ) -> int:
-    """Show the pools of this user, by the journal of this computer, and those in more places, by their tags.
+    """Show this user's pools of cloud machines.
 
-    Exits with 2 if a place could not be asked.
+    Those that the journal of this computer knows, and in more places by their tags. Pools of this computer and of hosts
+    over SSH end with their client and are not shown. Exits with 2 if a place could not be asked.
 
     Parameters
     ----------
@@ -41,7 +42,7 @@ def ps(
     else:
         console = Console()
         words = [WORDS[pool.standing].format(owner=pool.owner or "unknown") for pool in pools]
-        console.print(means.table(pools, "owner", words) if pools else "No pools.")
+        console.print(means.table(pools, "owner", words) if pools else "No pools of cloud machines.")
         for asked in silent:
             console.print(f"{means.place(asked.place)} could not be asked: {asked.error}", markup=False, style="red")
     return 2 if silent else 0
