@@ -121,6 +121,7 @@ _HOMES = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _RENAMED = {"ComputePool": "Pool"}
+_ELSEWHERE = {"function": "compute"}  # as similar libraries call it
 
 __all__ = [
     "AWS",
@@ -202,7 +203,7 @@ def __getattr__(name: str) -> Any:
         return version("outrider")
     home = _HOME_OF.get(name)
     if home is None:
-        raise AttributeError(f"module 'outrider' has no attribute {name!r}")
+        raise AttributeError(f"module 'outrider' has no attribute {name!r}{_hint(name)}")
     from importlib import import_module
 
     if home == "engine":
@@ -211,6 +212,13 @@ def __getattr__(name: str) -> Any:
         found = getattr(import_module(f"{__name__}.{home}"), _RENAMED.get(name, name))
     globals()[name] = found
     return found
+
+
+def _hint(name: str) -> str:
+    from difflib import get_close_matches
+
+    close = [_ELSEWHERE[name]] if name in _ELSEWHERE else get_close_matches(name, __all__, n=1)
+    return f": did you mean outrider.{close[0]}?" if close else ""
 
 
 def __dir__() -> list[str]:

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import outrider
 
 HEAVY = {"asyncssh", "rich", "structlog", "torch", "numpy", "pandas", "anyio", "asyncio", "cloudpickle", "msgpack"}
@@ -59,4 +61,8 @@ def test_names_are_looked_up_once() -> None:
 def test_compute_pool_is_pool_and_unknown_names_are_attribute_errors() -> None:
     assert outrider.ComputePool is outrider.Pool
     assert not hasattr(outrider, "preempted")
+    with pytest.raises(AttributeError, match=r"no attribute 'function': did you mean outrider\.compute\?"):
+        outrider.function  # noqa: B018
+    with pytest.raises(AttributeError, match=r"did you mean outrider\.Local\?"):
+        outrider.Locale  # noqa: B018
     assert outrider.__version__.count(".") == 2

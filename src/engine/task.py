@@ -21,7 +21,7 @@ from .calls import (
     pending,
     short,
 )
-from .errors import NotACall
+from .errors import NotACall, SpecError
 from .signature import Kind, Streamed, argument_check, kind_of, streamed_parameters
 from .spec import Options, TaskOptions
 
@@ -62,6 +62,11 @@ class Decorated(Generic[P]):
     options: Options
     __name__: str
     __qualname__: str
+
+    def __new__(cls, *made_of: Any, **_options: Any) -> Self:
+        if not made_of:  # as in `Compute(provider=...)`, which is a pool elsewhere
+            raise SpecError(f"{cls.__name__} is what @compute makes of a function; a pool is Pool(provider=..., ...).")
+        return object.__new__(cls)
 
     def __init__(self, function: Callable[..., Any], options: Options) -> None:
         self.function = function
@@ -188,12 +193,14 @@ def compute(function: Any = None, /, **options: Unpack[TaskOptions]) -> Any:
     """Make a function one that pools can run: calling it then gives a pending call instead of running it.
 
     Bare, or with options: ``timeout`` (of running) and ``queue_timeout`` (of waiting) in seconds or as a timedelta,
-    ``retries`` (further attempts when a node is lost: 3), ``retry="never"`` (at most one attempt), ``on_loss``
-    ("auto", "restart", "resend", "fail": what a broadcast does when it loses a rank), ``name`` (shown instead of the
-    function's).
+    ``retries`` (further attempts when a node is lost: 3), ``retry="never"`` (at most one attempt), ``max_restarts``
+    (how often a broadcast of which a rank failed by itself runs again: 0), ``on_loss`` ("auto", "restart", "resend",
+    "fail": what a broadcast does when it loses a rank), ``name`` (shown instead of the function's).
 
     ``def``, ``async def`` and generators of both kinds work. A parameter annotated ``Iterator[T]`` or
-    ``AsyncIterator[T]`` is fed item by item from the iterable given for it.
+    ``AsyncIterator[T]`` is fed item by item from the iterable given for it, and one annotated ``Iterable[T]`` or
+    ``AsyncIterable[T]`` where an iterator is given. Such a task, and a generator, has at most one attempt, whatever
+    ``retries`` says: what was consumed, or seen, cannot be taken back.
 
     Raises:
         SpecError: an option that does not exist or cannot mean anything.

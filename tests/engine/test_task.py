@@ -6,11 +6,12 @@ import pickle
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from datetime import timedelta
 from types import ModuleType
+from typing import Any
 
 import cloudpickle
 import pytest
 
-from outrider import SpecError, compute
+from outrider import Compute, SpecError, compute
 from outrider.engine.calls import Call, StreamCall
 from outrider.engine.executor.context import AsyncInput, Input
 from outrider.engine.task import AsyncCompute, AsyncStreamCompute, SyncCompute, SyncStreamCompute
@@ -67,6 +68,12 @@ def test_the_kind_of_function_decides_what_a_call_is() -> None:
     ]
     assert type(add(1)) is type(wait(1)) is Call
     assert type(count(1)) is type(acount(1)) is StreamCall
+
+
+def test_what_elsewhere_is_a_pool_says_what_is_one_here() -> None:
+    unlike: Any = Compute
+    with pytest.raises(SpecError, match=r"a pool is Pool\(provider="):
+        unlike(provider=None, nodes=4)
 
 
 def test_a_function_that_says_it_returns_an_iterator_streams() -> None:
