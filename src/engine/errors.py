@@ -71,9 +71,10 @@ class ConnectionLost(OutriderError):
 class BootstrapError(OutriderError):
     """A machine is there and the image could not be put on it: what failed, its log's end, and what to do.
 
-    ``phase``: "probe", "upload", "python", "apt", "packages", "files", "volumes", "run" or "executor". ``command`` and
-    ``exit_status`` are None where no command of its own failed; ``log`` holds the last lines. ``machine``: which.
-    ``alike``: any other machine would fail in the same way, because the image asks for what there is not.
+    ``phase``: "probe", "upload", "python", "apt", "packages", "files", "volumes", "run", "executor" or "plugins".
+    ``command`` and ``exit_status`` are None where no command of its own failed; ``log`` holds the last lines.
+    ``machine``: which. ``alike``: any other machine would fail in the same way, because the image asks for what there
+    is not.
     """
 
     def __init__(

@@ -101,7 +101,7 @@ class NodeLate(_Event):
 class NodePreparing(_Event):
     """A step of bringing the image onto it, each told three ways: it begins, a line of its log, it is over (`took_s`).
 
-    ``phase``: "probe", "upload", "python", "apt", "packages", "files", "run" or "executor".
+    ``phase``: "probe", "upload", "python", "apt", "packages", "files", "volumes", "run" or "executor".
     """
 
     node: int

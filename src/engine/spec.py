@@ -73,7 +73,11 @@ class Nodes:
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """A node's task slots: ``concurrency`` tasks at a time, each in a process of its own or in a thread of one."""
+    """A node's task slots: ``concurrency`` tasks at a time, each in a process of its own.
+
+    ``kind="thread"``: all of them in threads of one process, for tasks that wait more than they compute. A task that
+    takes the process down takes the others with it, and plugins that set up a whole process are refused.
+    """
 
     concurrency: int = 1
     kind: WorkerKind = "process"

@@ -27,7 +27,8 @@ class Volume:
     beginning to its end; it is in the bucket when its ``close()`` returns. ``region``: default the bucket's own.
     ``endpoint``: the URL of a store that is not Amazon's. ``credentials``: ``AWS_ACCESS_KEY_ID``,
     ``AWS_SECRET_ACCESS_KEY`` and, for temporary ones, ``AWS_SESSION_TOKEN``; default what the node has: its
-    ``~/.aws``, or its instance profile. ``cache_gb``: of the node's disk for what was read, so that it is fetched once.
+    ``~/.aws``, or its instance profile. ``cache_gb``: GiB of the node's disk for what was read, so that it is fetched
+    once; for volumes that are only read.
 
     Raises:
         SpecError: an option that cannot mean anything.

@@ -34,10 +34,10 @@ def dask(
 ) -> Dask:
     """The pool's nodes as a Dask cluster: ``pool.handle("dask").client()`` is a `distributed.Client` of it.
 
-    ``threads_per_worker``: default the node's processors, divided among its workers. ``memory_limit``: of a worker, as
-    Dask writes it ("8GB"); default its own choice. ``tls``: everything between scheduler, workers and clients is
-    encrypted, and only who has the pool's certificate is let in; without it, whoever reaches the scheduler's port runs
-    code on the nodes.
+    ``workers_per_node``: processes. ``threads_per_worker``: default the node's processors, divided among its workers.
+    ``memory_limit``: of a worker, as Dask writes it ("8GB"); default its own choice. ``dashboard``: Dask's web page,
+    at the handle's ``dashboard``. ``tls``: everything between scheduler, workers and clients is encrypted, and only who
+    has the pool's certificate is let in; without it, whoever reaches the scheduler's port runs code on the nodes.
 
     Raises:
         SpecError

@@ -40,8 +40,9 @@ TIMEOUT_S = 60.0
 def mpi(*, ranks_per_node: int = 1, init: bool = True, timeout: float | timedelta = TIMEOUT_S) -> Mpi:
     """Run tasks as MPI processes: ``MPI.COMM_WORLD`` of mpi4py has a broadcast's ranks, and ``mpirun`` works in tasks.
 
-    ``init``: initialize MPI before the function runs, where mpi4py is installed; False leaves that to the function's
-    import of ``mpi4py.MPI``, before which it may set ``mpi4py.rc``. ``timeout``: seconds for all ranks to meet.
+    ``ranks_per_node``: processes of a broadcast on each node. ``init``: initialize MPI before the function runs, where
+    mpi4py is installed; False leaves that to the function's import of ``mpi4py.MPI``, before which it may set
+    ``mpi4py.rc``. ``timeout``: seconds for all ranks to meet.
 
     ``COMM_WORLD`` needs an MPI that speaks PMI-1: MPICH, Intel MPI, MVAPICH and others of their kin. ``mpirun`` may be
     Open MPI's as well.
