@@ -21,7 +21,7 @@ from typing import (
     overload,
 )
 
-from .errors import NotACall
+from .errors import NotACall, SpecError
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -331,6 +331,20 @@ def pending(value: object) -> Call[Any]:
     raise NotACall(
         f"{short.repr(value)} is not a pending call. A function that was decorated with @compute gives one when called"
     )
+
+
+def for_every_rank(call: Call[R]) -> Call[R]:
+    """``call``, if all of a broadcast's ranks can run it.
+
+    Raises:
+        SpecError: it streams an argument: an iterator is consumed once, and not by each rank.
+    """
+    if call.detach().inputs:
+        raise SpecError(
+            f"{call!r} streams an argument, which one task alone can consume. For a broadcast, annotate the parameter "
+            "as Sequence[...] and give it a list, of which each rank takes its part with shard(...)."
+        )
+    return call
 
 
 # --- helpers --------------------------------------------------------------------------------------------------------

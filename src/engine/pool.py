@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, TypeVarTuple, cast, ove
 from ..providers.base import Allocation, Architecture
 from . import spec, wanted
 from .accelerators import Accelerator
-from .calls import Call, Group, GroupStream, Job, StreamCall, pending
+from .calls import Call, Group, GroupStream, Job, StreamCall, for_every_rank, pending
 from .checkpoint.store import checked_root
 from .choice import Choice
 from .core import Core, Settings
@@ -265,9 +265,10 @@ class Pool:
         Raises:
             BroadcastFailed: some ranks raised; the others' outcomes are readable on it.
             NodeLost, CapacityError: as ``on_loss`` and the pool's ``replace_timeout`` have it.
+            SpecError: an argument is streamed, which one task alone can consume.
         """
         core = self._opened()
-        call = pending(call)
+        call = for_every_rank(pending(call))
         payload = core.pack(call)
         job: BroadcastJob[R] = BroadcastJob(core, payload, call.options)
         core.broadcast(job.id, payload, call.options, core.plugins_of(call.function), job.settle_all)

@@ -2,15 +2,15 @@
 
 import operator
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Any
 
 import pytest
 
 from outrider import compute, gather
-from outrider.engine.calls import Call, Group, GroupStream, pending
-from outrider.engine.errors import NotACall
+from outrider.engine.calls import Call, Group, GroupStream, for_every_rank, pending
+from outrider.engine.errors import NotACall, SpecError
 
 
 class Runner:
@@ -165,3 +165,23 @@ def test_groups_of_importable_calls_are_picklable(importable: ModuleType) -> Non
 
     assert [call.args for call in group.calls] == [(1,), (2,)]
     assert all(isinstance(call, Call) for call in group.calls)
+
+
+@compute
+def total(items: Iterator[int]) -> int:
+    return sum(items)
+
+
+@compute
+def either(*items: Iterable[int], more: Iterable[int] = ()) -> int:
+    return sum(map(sum, items), sum(more))
+
+
+def test_a_broadcast_streams_no_argument() -> None:
+    numbers = iter(range(40))
+    for call in (total(numbers), total([1, 2]), either([1], numbers), either(more=numbers)):
+        with pytest.raises(SpecError, match=r"Sequence\[\.\.\.\] and give it a list"):
+            for_every_rank(call)
+    assert next(numbers) == 0
+    for call in (f(1), either([1], more=[2])):
+        assert for_every_rank(call) is call

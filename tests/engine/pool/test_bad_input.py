@@ -8,6 +8,7 @@ import resource
 import signal
 import sys
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -183,6 +184,15 @@ async def test_a_result_of_two_gigabytes_arrives(pool: Pool) -> None:
     result = await pool.run(huge())
     assert len(result) == 2_200_000_000
     assert not any(result[::100_000_000])
+
+
+async def test_a_broadcast_streams_no_argument(pool: Pool) -> None:
+    @compute
+    def total(items: Iterator[int]) -> int:
+        return sum(items)
+
+    with pytest.raises(SpecError, match="which one task alone can consume"):
+        await pool.broadcast(total(iter(range(40))))
 
 
 async def test_a_broadcast_shows_every_ranks_outcome(pool: Pool) -> None:
