@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 from collections import deque
 from collections.abc import (
     AsyncGenerator,
@@ -18,10 +19,12 @@ from typing import Any
 
 import cloudpickle
 
+from .executor.failure import text_of
 from .payload import Give, Received
 from .wire import values
 
 AHEAD = 16  # items a generator may be ahead of its consumer
+_TEXT_CHARACTERS = 8 * 1024  # of an error that is told by its text
 
 
 class Values(AsyncIterator[Received]):
@@ -74,44 +77,56 @@ class Source:
 
     def __init__(self, items: Iterable[Any] | AsyncIterable[Any]) -> None:
         self._items = items
-        self._wanted: asyncio.Queue[tuple[int, Give]] = asyncio.Queue()
+        self._wanted: asyncio.Queue[int] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
 
     def wanted(self, count: int, give: Give) -> None:
-        self._wanted.put_nowait((count, give))
+        self._wanted.put_nowait(count)
         if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._serve())
+            self._task = asyncio.get_running_loop().create_task(self._serve(give))
 
     def stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
 
-    async def _serve(self) -> None:
+    async def _serve(self, give: Give) -> None:
+        """Whatever goes wrong, the task is told: it would wait for ever."""
+        try:
+            await self._give_all(give)
+        except asyncio.CancelledError as error:
+            if self._task is None or self._task.cancelling():
+                raise  # `stop`
+            await give(None, _pickled(error))  # what the user's iterator waited for was cancelled
+        except Exception as error:  # noqa: BLE001  the user's iterator failed, or an item cannot be pickled or placed
+            await give(None, _pickled(error))
+
+    async def _give_all(self, give: Give) -> None:
         items = self._items
         iterator = aiter(items) if isinstance(items, AsyncIterable) else iter(items)
         try:
             while True:
-                count, give = await self._wanted.get()
-                for _ in range(count):
-                    try:
-                        item = await _advance(iterator)
-                    except Exception as error:  # noqa: BLE001  the user's iterator failed: the task's raises the same
-                        await give(None, cloudpickle.dumps(error))
-                        return
+                for _ in range(await self._wanted.get()):
+                    item = await _advance(iterator)
                     if item is _END:
                         await give(None)
                         return
-                    try:
-                        dumped = values.dump(item, "item")
-                    except values.Unpicklable as error:
-                        await give(None, cloudpickle.dumps(error))
-                        return
-                    await give(dumped)
+                    await give(values.dump(item, "item"))
         finally:
             if isinstance(iterator, AsyncGenerator):
                 await iterator.aclose()
             elif isinstance(iterator, Generator):
                 await asyncio.to_thread(iterator.close)
+
+
+def _pickled(error: BaseException) -> bytes:
+    """The error as its task raises it; one that cannot be pickled, or is too large for a frame, by its text."""
+    try:
+        pickled: bytes = cloudpickle.dumps(error)
+        if len(pickled) <= values.INLINE_BYTES:
+            return pickled
+    except Exception:  # noqa: BLE001, S110  whatever it holds: a lock, a connection
+        pass
+    return pickle.dumps(RuntimeError(f"{type(error).__name__}: {text_of(error)[:_TEXT_CHARACTERS]}"))
 
 
 _END: Any = object()

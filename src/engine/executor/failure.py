@@ -26,7 +26,15 @@ def failed(attempt: int, phase: str, error: BaseException, took_us: int = 0) -> 
     lines = traceback.format_exception(kind, error, _users(error.__traceback__))
     name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
     text = _clean("".join(lines))[-_TEXT_BYTES:]
-    return Failed(attempt, phase, name, _text(error)[:_MESSAGE_BYTES], text, pickled, took_us, _version(kind)), blob
+    return Failed(attempt, phase, name, text_of(error)[:_MESSAGE_BYTES], text, pickled, took_us, _version(kind)), blob
+
+
+def text_of(error: BaseException) -> str:
+    """What it says, as UTF-8 can carry it. Never raises."""
+    try:
+        return _clean(str(error))
+    except Exception as broken:  # noqa: BLE001 - its __str__ is the user's code too
+        return f"<its text cannot be read: {type(broken).__name__}>"
 
 
 def _version(kind: type[BaseException]) -> str:
@@ -42,13 +50,6 @@ def _users(trace: TracebackType | None) -> TracebackType | None:
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OURS):
         trace = trace.tb_next
     return trace
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return _clean(str(error))
-    except Exception as broken:  # noqa: BLE001 - its __str__ is the user's code too
-        return f"<its text cannot be read: {type(broken).__name__}>"
 
 
 def _clean(text: str) -> str:
