@@ -24,7 +24,8 @@ def stdout(*, only: Only) -> Callable[[F], F]:
     """Let only some ranks print: ``@stdout(only="head")``, or a predicate of `InstanceInfo`.
 
     Under or over `@compute`, or on any function. In a process of its own the descriptor itself is silenced, so what
-    native code prints is too; in a thread, what goes through ``sys.stdout`` from that thread.
+    native code prints is too, and whatever else the task prints meanwhile; in a thread, what goes through
+    ``sys.stdout`` from that thread.
     """
     return _decorator(("stdout",), _checked("stdout", only))
 
@@ -168,18 +169,33 @@ def _alone() -> bool:
 @contextmanager
 def _descriptor_muted(name: str) -> Iterator[None]:
     """Everything that this process writes there goes nowhere, C code's output and its children's included."""
-    descriptor = {"stdout": 1, "stderr": 2}[name]
-    _flush(name)
-    kept = os.dup(descriptor)
-    nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-    os.dup2(nowhere, descriptor)
-    os.close(nowhere)
+    with _gates:
+        if not _users[name]:
+            _shut_descriptor(name)
+        _users[name] += 1
     try:
         yield
     finally:
-        _flush(name)
-        os.dup2(kept, descriptor)
-        os.close(kept)
+        with _gates:
+            _users[name] -= 1
+            if not _users[name]:  # coroutines and threads do not end in the order in which they began
+                _open_descriptor(name)
+
+
+def _shut_descriptor(name: str) -> None:
+    _flush(name)
+    descriptor = _DESCRIPTORS[name]
+    _kept[name] = os.dup(descriptor)
+    nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)
+
+
+def _open_descriptor(name: str) -> None:
+    _flush(name)
+    kept = _kept.pop(name)
+    os.dup2(kept, _DESCRIPTORS[name])
+    os.close(kept)
 
 
 def _flush(name: str) -> None:
@@ -214,6 +230,9 @@ def _stream_muted(name: str) -> Iterator[None]:
 
 
 _gates = Lock()
+_DESCRIPTORS = {"stdout": 1, "stderr": 2}
+_users = dict.fromkeys(_DESCRIPTORS, 0)  # of a descriptor that is shut
+_kept: dict[str, int] = {}  # where it led before
 _shut = {name: ContextVar(f"outrider_{name}_shut", default=False) for name in ("stdout", "stderr")}
 
 

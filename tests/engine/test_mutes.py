@@ -1,10 +1,13 @@
 """`stdout`, `stderr`, `silent`: one function's output is kept away, and nobody else's."""
 
+import os
 import pickle
 import subprocess
 import sys
 import threading
+import types
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -13,9 +16,23 @@ import cloudpickle
 import pytest
 
 from outrider import InstanceInfo, SpecError, compute, silent, stderr, stdout
+from outrider.engine.executor import context
 from outrider.engine.program import build
 
 Printed = pytest.CaptureFixture[str]
+
+_ZERO = "job node worker rank local_rank head_port accelerators total_accelerators generation"
+_ONE = "total_nodes workers_per_node world_size local_world_size attempt"
+INFO: dict[str, Any] = {
+    **dict.fromkeys(_ZERO.split(), 0),
+    **dict.fromkeys(_ONE.split(), 1),
+    "pool": "p",
+    "is_head": True,
+    "head_addr": "h",
+    "hostname": "h",
+    "accelerator": None,
+    "peers": [],
+}
 
 
 def nobody(_info: InstanceInfo) -> bool:
@@ -187,6 +204,32 @@ def test_only_takes_head_or_a_predicate(wrong: Any) -> None:
         stdout(only=wrong)
 
 
+@pytest.fixture
+def _alone() -> Iterator[None]:
+    """As in a process worker."""
+    context.enter(context.TaskContext(1, 1, 1, INFO), alone=True)
+    yield
+    context.leave()
+
+
+@pytest.mark.usefixtures("_alone")
+def test_the_last_of_several_that_overlap_ends_the_silence(capfd: Printed) -> None:
+    @types.coroutine
+    def pause() -> Iterator[None]:
+        yield
+
+    @silent
+    async def quiet() -> None:
+        await pause()
+
+    first, second = quiet(), quiet()
+    for step, running in (("both", first), ("both", second), ("one", first), ("none", second)):
+        with suppress(StopIteration):
+            running.send(None)
+        os.write(1, step.encode())
+    assert capfd.readouterr() == ("none", "")
+
+
 IN_A_PROCESS_OF_ITS_OWN = """
 import ctypes, os, subprocess, sys
 from outrider import silent, stdout
@@ -212,19 +255,7 @@ everything("after")
 
 
 def test_in_a_process_of_its_own_c_code_and_children_are_muted_too() -> None:
-    zero = "job node worker rank local_rank head_port accelerators total_accelerators generation"
-    one = "total_nodes workers_per_node world_size local_world_size attempt"
-    info: dict[str, object] = {
-        **dict.fromkeys(zero.split(), 0),
-        **dict.fromkeys(one.split(), 1),
-        "pool": "p",
-        "is_head": True,
-        "head_addr": "h",
-        "hostname": "h",
-        "accelerator": None,
-        "peers": [],
-    }
-    code = IN_A_PROCESS_OF_ITS_OWN.replace("{**INFO}", repr(info))
+    code = IN_A_PROCESS_OF_ITS_OWN.replace("{**INFO}", repr(INFO))
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
 
