@@ -365,6 +365,20 @@ async def test_a_launch_that_is_cancelled_leaves_nothing(cloud: EC2, aws: Provid
     assert cloud.left() == []
 
 
+async def test_no_volume_of_an_image_outlives_its_machine(cloud: EC2, aws: Provider) -> None:
+    volumes = [
+        {"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 8, "SnapshotId": "snap-1"}},
+        {"DeviceName": "/dev/sdf", "Ebs": {"VolumeSize": 5, "SnapshotId": "snap-2", "DeleteOnTermination": False}},
+    ]
+    said = {"Name": "mine", "Architecture": "x86_64", "RootDeviceName": "/dev/sda1", "BlockDeviceMappings": volumes}
+    async with Api.open(region=cloud.region, endpoint_url=cloud.endpoint_url) as api:
+        image = (await api.call("register_image", **said))["ImageId"]
+    async with opened(aws(ami=image)) as fleet:
+        await fleet.launch(REQUEST, 2)
+        assert [each.kind for each in cloud.left()].count("volume") == 4
+    assert cloud.left() == []
+
+
 async def test_many_who_terminate_share_their_calls(cloud: EC2, aws: Provider) -> None:
     async with opened(aws()) as fleet:
         machines = await fleet.launch(REQUEST, 20)

@@ -9,7 +9,8 @@ from hashlib import sha256
 from typing import Any
 
 from .call import Call
-from .filters import Facts, chosen, page
+from .filters import chosen, page
+from .moto import ACCOUNT
 from .protocol import Answer, EC2Error
 from .world import Region
 
@@ -20,8 +21,9 @@ class Image:
     name: str
     architecture: str
     root_device: str
-    size_gb: int
     owner: str
+    volumes: Mapping[str, Mapping[str, Any]]  # by device: Ebs, as EC2 has it
+    public: bool = True
 
 
 _UBUNTU, _DEEP_LEARNING, _AMAZON = "099720109477", "898082745236", "137112412989"
@@ -65,9 +67,6 @@ def find(region: Region, image_id: str) -> Image:
     for image in _known(region):
         if image.id == image_id:
             return image
-    registered = region.world.moto.image(region.name, image_id)
-    if registered is not None:
-        return Image(image_id, *registered)
     if not re.fullmatch(r"ami-[0-9a-f]{8,17}", image_id):
         raise EC2Error("InvalidAMIID.Malformed", f'Invalid id: "{image_id}" (expecting "ami-...")')
     raise EC2Error("InvalidAMIID.NotFound", f"The image id '[{image_id}]' does not exist")
@@ -76,11 +75,30 @@ def find(region: Region, image_id: str) -> Image:
 def describe_images(call: Call) -> Answer:
     ids, owners = call.ask.get("ImageIds") or [], call.ask.get("Owners") or []
     images = [find(call.region, each) for each in ids] if ids else _known(call.region)
-    aliases = {"amazon": (_DEEP_LEARNING, _AMAZON), "self": (), "aws-marketplace": ()}
+    aliases = {"amazon": (_DEEP_LEARNING, _AMAZON), "self": (ACCOUNT,), "aws-marketplace": ()}
     allowed = {owner for each in owners for owner in aliases.get(each, (each,))}
     images = [each for each in images if not owners or each.owner in allowed]
     shown, following = page(chosen(images, call.ask.get("Filters"), _FACTS), call.ask)
     return {"Images": [_told(each) for each in shown], "NextToken": following}
+
+
+def register_image(call: Call) -> Answer:
+    """Of snapshots, which are taken to be there."""
+    ask, image_id = call.ask, call.region.world.new_id("ami")
+    device = ask.get("RootDeviceName") or "/dev/sda1"
+    volumes = {each["DeviceName"]: each["Ebs"] for each in ask.get("BlockDeviceMappings") or () if each.get("Ebs")}
+    if device not in volumes:
+        raise EC2Error("InvalidBlockDeviceMapping", f"The root device {device} has no snapshot.")
+    architecture = ask.get("Architecture") or "i386"
+    image = Image(image_id, ask["Name"], architecture, device, ACCOUNT, volumes, public=False)
+    call.region.own_images[image_id] = image
+    return {"ImageId": image_id}
+
+
+def deregister_image(call: Call) -> Answer:
+    find(call.region, call.ask["ImageId"])
+    call.region.own_images.pop(call.ask["ImageId"], None)
+    return {}
 
 
 def _known(region: Region) -> list[Image]:
@@ -91,8 +109,10 @@ def _known(region: Region) -> list[Image]:
         described = _described(name)
         assert described is not None, "only such names are kept"
         architecture, (root_device, size_gb, owner) = described
-        found.append(Image(image_id, name.strip("/").replace("/", "-"), architecture, root_device, size_gb, owner))
-    return found
+        root = {"VolumeSize": size_gb, "VolumeType": "gp3", "DeleteOnTermination": True, "Encrypted": False}
+        called = name.strip("/").replace("/", "-")
+        found.append(Image(image_id, called, architecture, root_device, owner, {root_device: root}))
+    return [*found, *region.own_images.values()]
 
 
 def _described(name: str) -> tuple[str, tuple[str, int, str]] | None:
@@ -108,26 +128,20 @@ def _id(region: Region, name: str) -> str:
 
 
 def _told(it: Image) -> Answer:
-    root: Mapping[str, Any] = {
-        "VolumeSize": it.size_gb,
-        "VolumeType": "gp3",
-        "DeleteOnTermination": True,
-        "Encrypted": False,
-    }
     return {
         "ImageId": it.id,
         "Name": it.name,
         "Description": it.name,
         "Architecture": it.architecture,
         "OwnerId": it.owner,
-        "Public": True,
+        "Public": it.public,
         "State": "available",
         "ImageType": "machine",
         "PlatformDetails": "Linux/UNIX",
         "CreationDate": "2026-01-01T00:00:00.000Z",
         "RootDeviceType": "ebs",
         "RootDeviceName": it.root_device,
-        "BlockDeviceMappings": [{"DeviceName": it.root_device, "Ebs": root}],
+        "BlockDeviceMappings": [{"DeviceName": device, "Ebs": ebs} for device, ebs in it.volumes.items()],
         "VirtualizationType": "hvm",
         "Hypervisor": "xen",
         "EnaSupport": True,
@@ -138,7 +152,7 @@ _FACTS: Facts[Image] = {
     "architecture": lambda it: [it.architecture],
     "image-id": lambda it: [it.id],
     "image-type": lambda _: ["machine"],
-    "is-public": lambda _: ["true"],
+    "is-public": lambda it: [str(it.public).lower()],
     "name": lambda it: [it.name],
     "owner-id": lambda it: [it.owner],
     "root-device-type": lambda _: ["ebs"],
@@ -147,4 +161,8 @@ _FACTS: Facts[Image] = {
 }
 
 
-ACTIONS = {"DescribeImages": describe_images}
+ACTIONS = {
+    "DeregisterImage": deregister_image,
+    "DescribeImages": describe_images,
+    "RegisterImage": register_image,
+}

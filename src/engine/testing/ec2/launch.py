@@ -136,7 +136,6 @@ def _instance(region: Region, wanted: Wish, reserved: str, index: int, address: 
     if public is None:
         public = wanted.subnet.public and world.behaviour.public_ips and len(interfaces) == 1
     profile = spec.get("IamInstanceProfile") or {}
-    devices = [wanted.image.root_device, *(device for device in _devices(wanted) if device != wanted.image.root_device)]
     if pool.market == "spot":
         price = prices.spot(world.behaviour, region.name, pool.zone, pool.type)
     else:
@@ -166,7 +165,7 @@ def _instance(region: Region, wanted: Wish, reserved: str, index: int, address: 
         on_shutdown=spec.get("InstanceInitiatedShutdownBehavior") or "stop",
         placement_group=(spec.get("Placement") or {}).get("GroupName"),
         profile=profile.get("Arn") or profile.get("Name"),
-        volumes=tuple((device, world.new_id("vol")) for device in devices),
+        volumes=tuple((device, world.new_id("vol")) for device in _devices(wanted)),
         root_device=wanted.image.root_device,
         spot_request=world.new_id("sir") if pool.market == "spot" else None,
         token=spec.get("ClientToken", ""),
@@ -177,22 +176,27 @@ def _instance(region: Region, wanted: Wish, reserved: str, index: int, address: 
 
 
 def _devices(wanted: Wish) -> dict[str, Mapping[str, Any]]:
-    given = wanted.spec.get("BlockDeviceMappings") or ()
-    return {each["DeviceName"]: each.get("Ebs") or {} for each in given if "Ebs" in each}
+    """Those of the image, the root first, and those asked for: of what is not said, the image has the word."""
+    image = wanted.image
+    devices: dict[str, Mapping[str, Any]] = {image.root_device: {}, **image.volumes}
+    for each in wanted.spec.get("BlockDeviceMappings") or ():
+        if "Ebs" in each:
+            devices[each["DeviceName"]] = {**devices.get(each["DeviceName"], {}), **(each["Ebs"] or {})}
+    return devices
 
 
 def _volumes(region: Region, wanted: Wish, instance: Instance) -> list[Volume]:
-    given = _devices(wanted)
+    devices = _devices(wanted)
     return [
         Volume(
             id=name,
             instance=instance.id,
             device=device,
             zone=instance.zone,
-            size_gb=given.get(device, {}).get("VolumeSize") or wanted.image.size_gb,
-            kind=given.get(device, {}).get("VolumeType") or "gp3",
-            encrypted=bool(given.get(device, {}).get("Encrypted")),
-            delete_with_instance=bool(given.get(device, {}).get("DeleteOnTermination", True)),
+            size_gb=devices[device].get("VolumeSize") or 8,
+            kind=devices[device].get("VolumeType") or "gp3",
+            encrypted=bool(devices[device].get("Encrypted")),
+            delete_with_instance=bool(devices[device].get("DeleteOnTermination", True)),
             created=region.world.clock.now(),
             tags=wanted.tags["volume"],
         )

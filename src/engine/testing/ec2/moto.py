@@ -135,15 +135,6 @@ class Moto:
                 found.append((group.id, group.name))
             return tuple(found)
 
-    def image(self, region: str, image_id: str) -> tuple[str, str, str, int, str] | None:
-        """Name, architecture, root device, gigabytes and owner of one that somebody registered."""
-        with self.lock:
-            found = self.region(region).amis.get(image_id)
-            if found is None:
-                return None
-            name, device = str(found.name), str(found.root_device_name or "/dev/sda1")
-            return name, str(found.architecture or "x86_64"), device, 8, str(found.owner_id)
-
     def tags(self, region: str) -> list[tuple[str, str, str, str]]:
         """(id, kind, key, value) of each on things that moto keeps."""
         with self.lock:

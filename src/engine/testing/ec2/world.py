@@ -22,6 +22,7 @@ from .throttle import Buckets
 from .versions import Versions
 
 if TYPE_CHECKING:
+    from .images import Image
     from .lifecycle import Lifecycle
 
 
@@ -123,6 +124,7 @@ class Region:
     young: dict[str, float] = field(default_factory=dict)  # when what moto keeps was made
     addresses_given: dict[str, int] = field(default_factory=dict)  # by subnet
     images: dict[str, str] = field(default_factory=dict)  # id -> the parameter that named it
+    own_images: dict[str, Image] = field(default_factory=dict)  # that somebody registered
 
     def __post_init__(self) -> None:
         now = self.world.clock.now

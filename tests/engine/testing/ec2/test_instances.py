@@ -247,6 +247,29 @@ def test_volumes_go_with_their_instance_unless_they_are_to_stay(account: Account
     assert account.cloud.left() == []
 
 
+def test_an_images_volumes_are_as_the_image_says_where_the_launch_does_not(account: Account):
+    volumes = [
+        {"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 8, "SnapshotId": "snap-1"}},
+        {"DeviceName": "/dev/sdf", "Ebs": {"VolumeSize": 5, "SnapshotId": "snap-2", "DeleteOnTermination": False}},
+    ]
+    said = {"Name": "mine", "Architecture": "x86_64", "RootDeviceName": "/dev/sda1", "BlockDeviceMappings": volumes}
+    image = account.ec2.register_image(**said)["ImageId"]
+    (described,) = account.ec2.describe_images(Owners=["self"])["Images"]
+    assert described["BlockDeviceMappings"] == volumes
+    as_it_is = account.run(ImageId=image)
+    gone = {"DeviceName": "/dev/sdf", "Ebs": {"DeleteOnTermination": True}}
+    told_otherwise = account.run(ImageId=image, BlockDeviceMappings=[gone])
+    sizes = [each["Size"] for each in account.ec2.describe_volumes()["Volumes"]]
+    assert sorted(sizes) == [5, 5, 8, 8]
+    account.ec2.terminate_instances(InstanceIds=[*as_it_is, *told_otherwise])
+    account.cloud.advance(1)
+    (left,) = account.ec2.describe_volumes()["Volumes"]
+    assert (left["Size"], left["State"]) == (5, "available")
+    account.ec2.deregister_image(ImageId=image)
+    with pytest.raises(ClientError, match=r"InvalidAMIID\.NotFound"):
+        account.run(ImageId=image)
+
+
 def test_filters_and_pages(account: Account):
     tags = [{"ResourceType": "instance", "Tags": [{"Key": "pool", "Value": "a-b"}]}]
     mine = account.run(3, TagSpecifications=tags)
