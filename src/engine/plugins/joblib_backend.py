@@ -10,10 +10,10 @@ import asyncio
 import io
 import pickle
 import threading
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import cloudpickle
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 NAME = "outrider"
 LARGE_BYTES = INLINE_BYTES  # what would not ride in a frame is worth a blob that other batches can name
+IDLE_BYTES = 1024 * 1024 * 1024  # of large objects that no unfinished batch names, but one to come may
 
 
 class JoblibPool:
@@ -161,9 +162,10 @@ class OutriderBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[m
     def submit(self, func: Any, callback: Callable[[Any], None] | None = None) -> Work:
         pool = self._chosen()
         pool.check()
-        packed, large = self._packed(func)
-        work = Work(pool, self._jobs, callback)
-        call = run_batch(packed, self.inner_max_num_threads, *large).with_(name=_name(func))
+        packed, named = self._packed(func)
+        self._large.submitted(named)
+        work = Work(pool, self._jobs, callback, partial(self._large.left, named))
+        call = run_batch(packed, self.inner_max_num_threads, *named).with_(name=_name(func))
         self._jobs.add(work)
         pool.loop.call_soon_threadsafe(work.start, call)
         return work
@@ -203,14 +205,16 @@ class OutriderBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[m
             mine = [name for name in modules if not self._modules.setdefault(name, source.reached(name))]
             with source.copied(*mine):
                 pickler.dump(batch)
-        return file.getvalue(), pickler.references
+        return file.getvalue(), pickler.named
 
 
 class Work:
     """One batch on its way; its result is unpickled by who asks, in joblib's thread."""
 
-    def __init__(self, pool: JoblibPool, jobs: set[Work], callback: Callable[[Any], None] | None) -> None:
-        self._pool, self._jobs, self._callback = pool, jobs, callback
+    def __init__(
+        self, pool: JoblibPool, jobs: set[Work], callback: Callable[[Any], None] | None, ended: Callable[[], None]
+    ) -> None:
+        self._pool, self._jobs, self._callback, self._ended = pool, jobs, callback, ended
         self._job: SubmittedJob[Any] | None = None
         self._error: BaseException | None = None
         self._cancelled = False
@@ -248,6 +252,7 @@ class Work:
 
     def _report(self) -> None:
         self._jobs.discard(self)
+        self._ended()
         if self._callback is not None and not self._cancelled:
             try:
                 self._pool.reports.submit(self._callback, self)
@@ -261,34 +266,91 @@ class Work:
 class Reference:
     """A large object that batches of one call name; shared with the nodes when the first of them is sent."""
 
-    __slots__ = ("kept", "shared", "weak")
+    __slots__ = ("batches", "shared", "size_bytes", "value")
 
     def __init__(self, value: Any) -> None:
-        self.kept: Any = value  # until it is shared, which keeps the memory itself
-        self.weak = weakref.ref(value) if not isinstance(value, bytes) else None
+        self.value = value  # kept, so that nothing else can have its identity
+        self.size_bytes: int = len(value) if isinstance(value, bytes) else value.nbytes
         self.shared: Shared[Any] | None = None
+        self.batches = 0  # that name it and are unfinished
+
+    def close(self) -> None:
+        """On the loop. Whoever still has this keeps no memory by it."""
+        if self.shared is not None:
+            self.shared.close()
+        self.value = self.shared = None
 
 
 class Large:
-    """The large objects of one ``Parallel`` call, by identity, as joblib's own memory mapping has it."""
+    """The large objects of one ``Parallel`` call, by identity, as joblib's own memory mapping has it.
+
+    A call may read any number of files, each into an array of its own, so not all of them can stay until its end; but
+    the next batch may name the same ones as the last. Those that no unfinished batch names stay up to `IDLE_BYTES`, the
+    latest to become so; what the newest batch names stays anyhow. What has gone is shared anew when it is named.
+    """
 
     def __init__(self) -> None:
         self._references: dict[int, Reference] = {}
-        self._closed = False
+        self._idle: dict[Reference, None] = {}  # in the order in which they became so
+        self._idle_bytes = 0
+        self._newest: Sequence[Reference] = ()  # counts as unfinished
+        self._lock = threading.Lock()  # objects are named in joblib's threads, batches end on the loop
 
-    def reference(self, value: Any) -> Reference:
-        found = self._references.get(id(value))
-        if found is not None and (found.kept is value or (found.weak is not None and found.weak() is value)):
-            return found
-        self._references[id(value)] = made = Reference(value)
-        return made
+    def name(self, value: Any, named: list[Reference]) -> int:
+        """Its place among what a batch has ``named``, where it comes to be."""
+        with self._lock:
+            reference = self._references.get(id(value))
+            if reference is None:
+                reference = self._references[id(value)] = Reference(value)
+            if reference not in named:
+                named.append(reference)
+                self._use([reference])
+            return named.index(reference)
+
+    def submitted(self, named: Sequence[Reference]) -> None:
+        """A batch that names these is the newest."""
+        with self._lock:
+            self._use(named)
+            self._leave(self._newest)
+            self._newest = named
+
+    def left(self, named: Sequence[Reference]) -> None:
+        """A batch that named these has ended. On the loop."""
+        gone = []
+        with self._lock:
+            self._leave(named)
+            while self._idle_bytes > IDLE_BYTES:
+                oldest = next(iter(self._idle))
+                self._take_from_idle(oldest)
+                self._references.pop(id(oldest.value), None)
+                gone.append(oldest)
+        for each in gone:
+            each.close()
 
     def close(self) -> None:
         """On the loop."""
-        for each in self._references.values():
-            if each.shared is not None:
-                each.shared.close()
-        self._references.clear()
+        with self._lock:
+            references = list(self._references.values())
+            self._references.clear()
+        for each in references:
+            each.close()
+
+    def _use(self, references: Sequence[Reference]) -> None:
+        for each in references:
+            if each in self._idle:
+                self._take_from_idle(each)
+            each.batches += 1
+
+    def _leave(self, references: Sequence[Reference]) -> None:
+        for each in references:
+            each.batches -= 1
+            if not each.batches:
+                self._idle[each] = None
+                self._idle_bytes += each.size_bytes
+
+    def _take_from_idle(self, reference: Reference) -> None:
+        del self._idle[reference]
+        self._idle_bytes -= reference.size_bytes
 
 
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
@@ -297,7 +359,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     def __init__(self, file: io.BytesIO, large: Large) -> None:
         super().__init__(file, protocol=5)
         self._large = large
-        self.references: list[Reference] = []
+        self.named: list[Reference] = []
         self._arrays = _array_type()
 
     def persistent_id(self, obj: Any) -> int | None:
@@ -307,10 +369,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
                 return None
         elif kind is not self._arrays or obj.nbytes < LARGE_BYTES or obj.dtype.hasobject:
             return None
-        reference = self._large.reference(obj)
-        if reference not in self.references:
-            self.references.append(reference)
-        return self.references.index(reference)
+        return self._large.name(obj, self.named)
 
 
 class Unpickler(pickle.Unpickler):
@@ -336,9 +395,7 @@ def _resolved(core: Core, call: Any) -> Any:
     shared = []
     for reference in cast("list[Reference]", references):
         if reference.shared is None:
-            reference.shared = core.share(reference.kept)
-            if reference.weak is not None:
-                reference.kept = None
+            reference.shared = core.share(reference.value)
         shared.append(reference.shared)
     return type(call)(call.function, (packed, threads, *shared), {}, call.options)
 

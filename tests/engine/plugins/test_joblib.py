@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from joblib.parallel import BACKENDS
 
 from outrider import Local, Pool, PoolClosed, SpecError, SyncPool, TaskKilled, Worker, instance_info, plugins
 from outrider.engine.core import Core
+from outrider.engine.plugins import joblib_backend
+from outrider.engine.shared import Shared
 
 NODES = 2
 
@@ -128,6 +131,94 @@ def test_a_change_between_two_calls_is_seen(pool: SyncPool) -> None:
         assert Parallel()(delayed(total)(array, 0) for _ in range(4)) == [(0.0, False)] * 4
         array += 1
         assert Parallel()(delayed(total)(array, 0) for _ in range(4)) == [(50_000.0, False)] * 4
+
+
+def test_a_call_goes_through_more_arrays_than_are_kept(pool: SyncPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joblib_backend, "IDLE_BYTES", 2_000_000)
+    arrays: list[weakref.ref[Any]] = []
+    closed: list[None] = []
+    kept: list[tuple[int, int]] = []
+    share, close = Core.share, Shared.close
+
+    def opened(self: Core, value: Any) -> Any:
+        arrays.append(weakref.ref(value))
+        kept.append((sum(each() is not None for each in arrays), len(arrays) - len(closed)))
+        return share(self, value)
+
+    def ended(self: Shared[Any]) -> None:
+        closed.append(None)
+        close(self)
+
+    monkeypatch.setattr(Core, "share", opened)
+    monkeypatch.setattr(Shared, "close", ended)
+    common = np.ones(500_000)
+    with parallel_config(backend="outrider", n_jobs=2):
+        results = Parallel(batch_size=1)(delayed(_both)(np.full(125_000, number), common) for number in range(50))
+    assert results == [number + 1.0 for number in range(50)]
+    assert len(arrays) == 51
+    here, there = (max(each) for each in zip(*kept, strict=True))
+    assert here < 12  # those of unfinished tasks, at most two others, and the common one
+    assert there < 12
+
+
+def _both(own: Any, common: Any) -> float:
+    return float(own[-1] + common[-1])
+
+
+class Opened:
+    """A large object, and whether it is shared with the nodes."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self.array = np.zeros(size_bytes, dtype=np.uint8)
+        self.shared = False
+
+    def close(self) -> None:
+        self.shared = False
+
+
+class Batches:
+    """Batches that name large objects, which are shared as soon as that is done."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, idle_bytes: int) -> None:
+        monkeypatch.setattr(joblib_backend, "IDLE_BYTES", idle_bytes)
+        self.large = joblib_backend.Large()
+        self.sent: list[Opened] = []
+
+    def submit(self, *objects: Opened) -> list[joblib_backend.Reference]:
+        named: list[joblib_backend.Reference] = []
+        for place, each in enumerate(objects):
+            assert self.large.name(each.array, named) == place
+            assert self.large.name(each.array, named) == place
+            if named[place].shared is None:
+                named[place].shared = each  # type: ignore[assignment]
+                each.shared = True
+                self.sent.append(each)
+        self.large.submitted(named)
+        return named
+
+
+def test_what_no_batch_needs_goes_oldest_first_beyond_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    batches = Batches(monkeypatch, idle_bytes=200)
+    objects = [Opened(100) for _ in range(5)]
+    unfinished = batches.submit(objects[0])
+    for each in objects[1:]:
+        batches.large.left(batches.submit(each))
+    assert [each.shared for each in objects] == [True, False, True, True, True]  # the last is the newest batch's
+    batches.large.left(unfinished)
+    assert [each.shared for each in objects] == [True, False, False, True, True]
+    batches.submit(objects[1])
+    assert batches.sent == [*objects, objects[1]]
+    batches.large.close()
+    assert not any(each.shared for each in objects)
+
+
+def test_what_each_batch_names_is_sent_once_however_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where each of them has ended before the next one comes."""
+    batches = Batches(monkeypatch, idle_bytes=50)
+    common = Opened(1000)
+    for _ in range(5):
+        batches.large.left(batches.submit(Opened(100), common))
+    assert batches.sent.count(common) == 1
 
 
 def test_what_holds_arrays_shares_them_and_small_or_odd_ones_travel_along(pool: SyncPool, shared: list[int]) -> None:
