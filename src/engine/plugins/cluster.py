@@ -54,14 +54,18 @@ class Kit(ABC):
     name: ClassVar[str]
     head_works: ClassVar[bool]  # the head's program is a worker too
     file_variable: ClassVar[str]  # names, in tasks, the file with the head's address
+    sign: ClassVar[str]  # is in the lines that tell that a program is up, or a worker of it
 
     @abstractmethod
     def program(self, order: Order, side: NodeSide, directory: Path) -> Program:
         """What an order starts; it runs in ``directory``."""
 
     @abstractmethod
-    def up(self, order: Order, directory: Path, log: Sequence[str]) -> Mapping[str, str] | None:
-        """What there is to know of a program that is up, with its ``address``; None: it is not yet."""
+    def up(self, order: Order, directory: Path, signs: int) -> Mapping[str, str] | None:
+        """What there is to know of a program that is up, with its ``address``; None: it is not yet.
+
+        ``signs``: how many lines with the `sign` it has printed.
+        """
 
     def close(self, directory: Path) -> None:
         """Remove what is elsewhere than in ``directory``."""
@@ -100,7 +104,7 @@ class Member:
         directory = self._directory / order.role
         directory.mkdir(exist_ok=True)
         program = self._kit.program(order, self._side, directory)
-        log: deque[str] = deque(maxlen=LOG_LINES)
+        printed = Printed(self._kit.sign)
         try:
             process = subprocess.Popen(  # noqa: S603  the framework's
                 program.command,
@@ -115,17 +119,17 @@ class Member:
             self._side.tell(("down", order, 127, [str(error)]))
             return
         self._running[order.role] = process
-        threading.Thread(target=_read, args=(process, log), daemon=True).start()
-        threading.Thread(target=self._watch, args=(order, process, directory, log), daemon=True).start()
+        threading.Thread(target=printed.read, args=[process], daemon=True).start()
+        threading.Thread(target=self._watch, args=(order, process, directory, printed), daemon=True).start()
 
     def close(self) -> None:
         for process in self._running.values():
             _end(process)
         self._kit.close(self._directory)
 
-    def _watch(self, order: Order, process: subprocess.Popen[bytes], directory: Path, log: deque[str]) -> None:
+    def _watch(self, order: Order, process: subprocess.Popen[bytes], directory: Path, printed: Printed) -> None:
         while process.poll() is None:
-            facts = self._kit.up(order, directory, tuple(log))
+            facts = self._kit.up(order, directory, printed.signs)
             if facts is not None:
                 self._side.tell(("up", order, dict(facts)))
                 break
@@ -133,13 +137,24 @@ class Member:
                 process.wait(ASK_S)
         status = process.wait()
         if self._running.get(order.role) is process:  # else it was replaced, or the node is left
-            self._side.tell(("down", order, status, list(log)))
+            self._side.tell(("down", order, status, list(printed.last)))
 
 
-def _read(process: subprocess.Popen[bytes], log: deque[str]) -> None:
-    assert process.stdout is not None
-    for line in process.stdout:
-        log.append(line.decode(errors="replace").rstrip())
+class Printed:
+    """What a program prints: the last lines, and of all of them how many had a ``sign``."""
+
+    def __init__(self, sign: str) -> None:
+        self._sign = sign
+        self.last: deque[str] = deque(maxlen=LOG_LINES)
+        self.signs = 0
+
+    def read(self, process: subprocess.Popen[bytes]) -> None:
+        """All of it, until it ends."""
+        assert process.stdout is not None
+        with process.stdout as lines:
+            for line in lines:
+                self.last.append(line.decode(errors="replace").rstrip())
+                self.signs += self._sign in self.last[-1]
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -99,6 +99,7 @@ class DaskKit(Kit):
     name: ClassVar[str] = "dask"
     head_works: ClassVar[bool] = False
     file_variable: ClassVar[str] = "OUTRIDER_DASK_ADDRESS"
+    sign: ClassVar[str] = "Registered to"  # from each worker
 
     def program(self, order: Order, side: NodeSide, directory: Path) -> Program:
         scheme = "tcp" if self.plugin.certificate is None else "tls"
@@ -120,9 +121,9 @@ class DaskKit(Kit):
         variables = {"DASK_TEMPORARY_DIRECTORY": str(directory), "PYTHONUNBUFFERED": "1"}
         return Program(command, {**self.plugin.tls_variables, **variables})
 
-    def up(self, order: Order, directory: Path, log: Sequence[str]) -> Mapping[str, str] | None:
+    def up(self, order: Order, directory: Path, signs: int) -> Mapping[str, str] | None:
         if order.role == "worker":
-            return {} if sum("Registered to" in line for line in log) >= self.plugin.workers else None
+            return {} if signs >= self.plugin.workers else None
         try:
             told = json.loads((directory / "scheduler.json").read_text())
         except (OSError, ValueError):  # not there yet, or half of it

@@ -7,7 +7,7 @@ import secrets
 import shutil
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -94,6 +94,7 @@ class RayKit(Kit):
     name: ClassVar[str] = "ray"
     head_works: ClassVar[bool] = True
     file_variable: ClassVar[str] = "OUTRIDER_RAY_ADDRESS"
+    sign: ClassVar[str] = "Ray runtime started"
 
     def program(self, order: Order, side: NodeSide, directory: Path) -> Program:
         plugin = self.plugin
@@ -118,8 +119,8 @@ class RayKit(Kit):
             command += [f"--ray-client-server-port={port}"]
         return Program(command, plugin.variables)
 
-    def up(self, order: Order, directory: Path, log: Sequence[str]) -> Mapping[str, str] | None:
-        if not any("Ray runtime started" in line for line in log):
+    def up(self, order: Order, directory: Path, signs: int) -> Mapping[str, str] | None:
+        if not signs:
             return None
         if order.role == "worker":
             return {}

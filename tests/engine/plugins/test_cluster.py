@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import queue
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from outrider import BootstrapError, Local, Plugin, Pool, compute, plugins
 from outrider.actors.ports import NodeFacts, NodeId
 from outrider.engine.plugins import cluster as module
 from outrider.engine.plugins.cluster import Cluster, Kit, Order, Program, address_variable, member, opened
+from outrider.engine.plugins.dask import DaskKit
 from outrider.engine.plugins.dask_tls import Certificate
 from outrider.engine.plugins.sides import Heard, Joined, Left, News, NodeSide, Setup, Site
 
@@ -84,15 +86,16 @@ class Toys(Kit):
     name: ClassVar[str] = "toy"
     head_works: ClassVar[bool] = False
     file_variable: ClassVar[str] = "TOY_FILE"
+    sign: ClassVar[str] = "there"
 
     def program(self, order: Order, side: NodeSide, directory: Path) -> Program:
         if self.broken:
             return Program([sys.executable, "-c", "print('no such module'); raise SystemExit(3)"], {})
         return Program([sys.executable, "-c", RUNNING], {"TOY_HEAD": order.head})
 
-    def up(self, order: Order, directory: Path, log: Sequence[str]) -> Mapping[str, str] | None:
+    def up(self, order: Order, directory: Path, signs: int) -> Mapping[str, str] | None:
         pid = directory / "pid"
-        if not any("there" in line for line in log) or not pid.exists():
+        if not signs or not pid.exists():
             return None
         return {"address": f"toy:{pid.read_text()}"}
 
@@ -260,6 +263,32 @@ async def test_programs_that_do_not_come_up_are_the_pools_error(state: None, mon
     with pytest.raises(BootstrapError, match=r"toy head on node \d ended 5 times, with status 3:\n  no such module"):
         async with Pool(provider=Local(), plugins=[Toy(Toys(broken=True))], console="silent"):
             pass
+
+
+DASK_WORKERS = """
+import time
+for worker in range(16):
+    for line in ('Start worker at', 'Listening to', 'Worker name', 'Waiting to connect to', 'Threads', 'Memory'):
+        print('distributed.worker - INFO -', line)
+    print('distributed.worker - INFO -         Registered to:   tls://10.0.0.1:8786')
+    print('distributed.worker - INFO - -------------------------------------------------', flush=True)
+time.sleep(600)
+"""
+
+
+@dataclass(frozen=True)
+class ManyWorkers(DaskKit):
+    def program(self, order: Order, side: NodeSide, directory: Path) -> Program:
+        return Program([sys.executable, "-c", DASK_WORKERS], {})
+
+
+async def test_dask_is_up_when_all_workers_of_a_node_have_said_so(tmp_path: Path) -> None:
+    told: queue.Queue[Any] = queue.Queue()
+    side = NodeSide("pool", 1, "h1", "10.0.0.1", (), tmp_path, told.put)
+    kit = ManyWorkers(plugins.dask(workers_per_node=16, tls=False))
+    with member(side, kit, {}):
+        side.heard(worker("a:1"))
+        assert told.get(timeout=60) == ("up", worker("a:1"), {})
 
 
 # --- secrets ----------------------------------------------------------------------------------------------------------
