@@ -9,7 +9,7 @@ from hashlib import sha256
 from typing import Any
 
 from .call import Call
-from .filters import chosen, page
+from .filters import Facts, chosen, page
 from .moto import ACCOUNT
 from .protocol import Answer, EC2Error
 from .world import Region
