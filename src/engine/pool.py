@@ -24,6 +24,7 @@ from .image.spec import Image
 from .jobs import BroadcastJob, SubmittedJob
 from .mapping import MapRun
 from .observe.observer import Observer, Snapshot
+from .sigterm import TaskHold
 from .spec import Nodes, Worker
 from .task import Compute
 from .volume import Volume, check_volumes
@@ -181,6 +182,25 @@ class Pool:
             ) from None
         if self._core is not None:
             raise SpecError("this pool is open already, or was: make another Pool(...) for another block")
+        self._sigterm = TaskHold()
+        try:
+            await self._open()
+        except BaseException:
+            self._sigterm.release()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        core = self._opened()
+        self._ended = True
+        try:
+            await self._close(core)
+        finally:
+            self._sigterm.release()
+
+    async def _open(self) -> None:
         observer = Observer(self._console, slots=self._settings.worker.concurrency)
         self._core = core = Core(self._settings, observer, self)
         try:
@@ -198,13 +218,8 @@ class Pool:
             raise
         if self._turmoil is not None:
             self._turmoil.unleash()
-        return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        core = self._opened()
-        self._ended = True
+    async def _close(self, core: Core) -> None:
         try:
             if self._turmoil is not None:
                 await self._turmoil.end()

@@ -13,6 +13,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from .calls import Call, Group, GroupStream, Job, StreamCall
 from .errors import PoolClosed
+from .sigterm import ThreadHold
 
 if TYPE_CHECKING:
     from .budget import Cost
@@ -38,25 +39,32 @@ class SyncPool:
         self._portal: BlockingPortal | None = None
 
     def open(self) -> SyncPool:
-        self._threads = start_blocking_portal("asyncio")
-        self._portal = self._threads.__enter__()
+        self._sigterm = ThreadHold()
         try:
+            self._threads = start_blocking_portal("asyncio")
+            self._portal = self._threads.__enter__()
+            self._sigterm.interrupt()
             self._wait(self._pool.__aenter__)
         except BaseException:
+            self._sigterm.interruptible = False
             self._end()
             raise
         return self
 
     def close(self) -> None:
+        self._sigterm.interruptible = False
         try:
             self._wait(self._pool.__aexit__, None, None, None)
         finally:
             self._end()
 
     def _end(self) -> None:
-        assert self._threads is not None
-        self._portal = None
-        self._threads.__exit__(*sys.exc_info())
+        try:
+            if self._threads is not None and self._portal is not None:
+                self._portal = None
+                self._threads.__exit__(*sys.exc_info())
+        finally:
+            self._sigterm.release()
 
     def _call(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
         if self._portal is None:

@@ -28,7 +28,7 @@ def _state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     os.environ["OUTRIDER_STATE"] = str(state)
     yield state
     del os.environ["OUTRIDER_STATE"]
-    assert list((state / "local").iterdir()) == []
+    assert list(state.glob("local/*")) == []
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,517 @@
+"""SIGTERM ends pools before it ends the process, where it would have ended that at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+PATIENCE_S = 60.0
+BEGINNING = """
+import asyncio, os, signal, sys, threading, time
+from contextlib import asynccontextmanager, contextmanager
+from outrider import AWS, Local, Pool, compute
+from outrider.engine import sigterm
+
+def say(*words):
+    os.write(1, " ".join(map(str, words)).encode() + b"\\n")
+
+@contextmanager
+def told(*name):
+    try:
+        yield
+    except BaseException as error:
+        say(type(error).__name__, *error.args, *name)
+        raise
+
+class Here(Local):
+    @asynccontextmanager
+    async def open(self, pool, embedding):
+        try:
+            async with super().open(pool, embedding) as fleet:
+                await self.opened()
+                yield fleet
+                await self.closing()
+        finally:
+            say("closed")
+
+    async def opened(self): ...
+
+    async def closing(self): ...
+
+async def heard():
+    await asyncio.to_thread(sys.stdin.readline)
+
+@compute
+def sleep():
+    time.sleep(600)
+
+def pool(provider=Here()):
+    return Pool(provider=provider, console="silent")
+"""
+
+
+class Client:
+    """A program that goes on from `BEGINNING`."""
+
+    def __init__(self, program: str, state: Path) -> None:
+        self._state, self._mark = state, f"OUTRIDER_STATE={state}"
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", BEGINNING + textwrap.dedent(program)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "OUTRIDER_STATE": str(state)},
+            text=True,
+        )
+
+    def until(self, word: str) -> None:
+        assert self.process.stdout is not None
+        said = [self.process.stdout.readline()]
+        while said[-1] != f"{word}\n":
+            assert said[-1], said
+            said.append(self.process.stdout.readline())
+
+    def terminate(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+
+    def go_on(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+    def ended(self) -> tuple[int, list[str]]:
+        """Its status, and what else it has said."""
+        said, _ = self.process.communicate(timeout=PATIENCE_S)
+        return self.process.returncode, said.splitlines()
+
+    def processes(self) -> list[str]:
+        """Command lines of itself and of all that it has started."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            try:
+                if entry.name.isdigit() and self._mark.encode() in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append((entry / "cmdline").read_text().replace("\0", " "))
+            except OSError:
+                continue
+        return found
+
+    def left(self) -> list[str]:
+        """Processes and files of a program that has ended."""
+        return [*self.processes(), *(str(path) for path in self._state.glob("local/*"))]
+
+
+Begin = Callable[[str], Client]
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[Begin]:
+    """Begins a program, and returns when it has said "up"."""
+    begun: list[Client] = []
+
+    def begin(program: str) -> Client:
+        begun.append(Client(program, tmp_path))
+        begun[-1].until("up")
+        return begun[-1]
+
+    yield begin
+    for each in begun:
+        with each.process:
+            each.process.kill()
+
+
+# --- where SIGTERM would have ended the process -----------------------------------------------------------------------
+
+BLOCK = """
+    async def main():
+        async with pool():
+            with told():
+                say("up")
+                await asyncio.sleep(600)
+    asyncio.run(main())
+    """
+SYNC_BLOCK = """
+    with pool():
+        with told():
+            say("up")
+            time.sleep(600)
+    """
+VERB = """
+    with pool() as it:
+        with told():
+            it.submit(sleep())
+            say("up")
+            it.run(sleep())
+    """
+TASKS = """
+    async def one(opened):
+        async with pool():
+            with told():
+                opened.set()
+                await asyncio.sleep(600)
+    async def main():
+        both = [asyncio.Event(), asyncio.Event()]
+        async with asyncio.TaskGroup() as tasks:
+            for each in both:
+                tasks.create_task(one(each))
+            for each in both:
+                await each.wait()
+            say("up")
+    asyncio.run(main())
+    """
+NESTED = """
+    async def main():
+        async with pool():
+            with told("outer"):
+                async with pool():
+                    with told("inner"):
+                        say("up")
+                        await asyncio.sleep(600)
+    asyncio.run(main())
+    """
+SYNC_NESTED = """
+    with pool():
+        with told("outer"):
+            with pool():
+                with told("inner"):
+                    say("up")
+                    time.sleep(600)
+    """
+MIXED = """
+    async def main():
+        async with pool():
+            with told("inner"):
+                say("up")
+                await asyncio.sleep(600)
+    with pool():
+        with told("outer"):
+            asyncio.run(main())
+    """
+OPENING = """
+    class Slow(Here):
+        async def opened(self):
+            say("up")
+            await asyncio.sleep(600)
+    async def main():
+        async with pool(Slow()):
+            say("it is open")
+    asyncio.run(main())
+    """
+SYNC_OPENING = """
+    class Slow(Here):
+        async def opened(self):
+            say("up")
+            await asyncio.sleep(600)
+    with pool(Slow()):
+        say("it is open")
+    """
+CANCELLED, EXIT = "CancelledError", "SystemExit 143"
+
+
+@pytest.mark.parametrize(
+    ("program", "says"),
+    [
+        pytest.param(BLOCK, [CANCELLED, "closed"], id="block"),
+        pytest.param(SYNC_BLOCK, [EXIT, "closed"], id="sync block"),
+        pytest.param(VERB, [EXIT, "closed"], id="sync verb"),
+        pytest.param(TASKS, [CANCELLED, CANCELLED, "closed", "closed"], id="two tasks"),
+        pytest.param(NESTED, [f"{CANCELLED} inner", "closed", f"{CANCELLED} outer", "closed"], id="nested"),
+        pytest.param(SYNC_NESTED, [f"{EXIT} inner", "closed", f"{EXIT} outer", "closed"], id="sync nested"),
+        pytest.param(MIXED, [f"{CANCELLED} inner", "closed", f"{EXIT} outer", "closed"], id="async in sync"),
+        pytest.param(OPENING, ["closed"], id="opening"),
+        pytest.param(SYNC_OPENING, ["closed"], id="sync opening"),
+    ],
+)
+def test_the_pools_end_first(program: str, says: list[str], client: Begin) -> None:
+    it = client(program)
+    assert len(it.processes()) > 1
+    it.terminate()
+    assert it.ended() == (-signal.SIGTERM, says)
+    assert it.left() == []
+
+
+CLOSING = """
+    class Slow(Here):
+        async def closing(self):
+            say("closing")
+            await heard()
+    """
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        """
+    async def main():
+        async with pool(Slow()):
+            say("up")
+            await heard()
+    asyncio.run(main())
+    """,
+        """
+    with pool(Slow()):
+        say("up")
+        sys.stdin.readline()
+    """,
+    ],
+    ids=["async", "sync"],
+)
+def test_what_comes_while_a_pool_is_closed_waits_for_its_end(block: str, client: Begin) -> None:
+    it = client(CLOSING + block)
+    it.go_on()
+    it.until("closing")
+    for _ in range(3):
+        it.terminate()
+    it.go_on()
+    assert it.ended() == (-signal.SIGTERM, ["closed"])
+    assert it.left() == []
+
+
+@pytest.mark.parametrize("block", [BLOCK, SYNC_BLOCK], ids=["async", "sync"])
+def test_the_second_does_nothing(block: str, client: Begin) -> None:
+    it = client(CLOSING + block.replace("pool()", "pool(Slow())"))
+    it.terminate()
+    it.until("closing")
+    it.terminate()
+    it.go_on()
+    assert it.ended() == (-signal.SIGTERM, ["closed"])
+    assert it.left() == []
+
+
+@pytest.mark.parametrize("opens", ["async with pool()", "with pool()"], ids=["async", "sync"])
+def test_a_machine_that_does_not_answer_yet_is_terminated(
+    opens: str, client: Begin, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("aiobotocore")
+    from outrider.testing import EC2, Behaviour
+
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_CONFIG_FILE": str(tmp_path / "none"),
+        "OUTRIDER_CACHE": str(tmp_path / "cache"),
+    }.items():
+        monkeypatch.setenv(name, value)
+    with EC2(Behaviour(boot_s=0.01, stop_s=0.01, types=("m7i.large",))) as cloud:
+        opened = f"Pool(provider=AWS({cloud.region!r}, endpoint_url={cloud.endpoint_url!r}, address='private'), nodes=2"
+        it = client(f"""
+            async def main():
+                say("up")
+                {opens.replace("pool()", opened + ", console='silent')")}:
+                    say("it is open")
+            asyncio.run(main())
+            """)
+        deadline = time.monotonic() + PATIENCE_S
+        while len(cloud.instances("running")) < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert len(cloud.instances("running")) == 2
+        it.terminate()
+        assert it.ended() == (-signal.SIGTERM, [])
+        assert cloud.left() == []
+
+
+def test_a_pool_that_opens_afterwards_is_ended_too(client: Begin) -> None:
+    it = client("""
+        async def main():
+            first = sigterm.TaskHold()
+            try:
+                say("up")
+                await asyncio.sleep(600)
+            except asyncio.CancelledError:
+                second = sigterm.TaskHold()
+            with told():
+                try:
+                    await asyncio.sleep(600)
+                finally:
+                    second.release()
+                    say("the first is left")
+                    first.release()
+        asyncio.run(main())
+        """)
+    it.terminate()
+    assert it.ended() == (-signal.SIGTERM, ["the first is left"])
+
+
+# --- where that leaves nobody who would close a pool ------------------------------------------------------------------
+
+DONE = """
+    async def opens():
+        sigterm.TaskHold()
+    async def main():
+        await asyncio.create_task(opens())
+        say("up")
+        await asyncio.sleep(600)
+    asyncio.run(main())
+    """
+LOOP_CLOSED = """
+    async def opens():
+        sigterm.TaskHold()
+    asyncio.run(opens())
+    say("up")
+    time.sleep(600)
+    """
+ENDS_WITHOUT = """
+    async def opens():
+        sigterm.TaskHold()
+        with told():
+            await asyncio.sleep(600)
+    async def main():
+        opening = asyncio.create_task(opens())
+        await asyncio.sleep(0)
+        say("up")
+        await asyncio.wait([opening])
+        await asyncio.sleep(600)
+    asyncio.run(main())
+    """
+OTHER_THREAD = """
+    hold = sigterm.ThreadHold()
+    hold.interrupt()
+    closes = threading.Thread(target=hold.release)
+    closes.start()
+    closes.join()
+    say("up")
+    time.sleep(600)
+    """
+
+
+@pytest.mark.parametrize(
+    ("program", "says"),
+    [
+        pytest.param(DONE, [], id="its task has ended"),
+        pytest.param(LOOP_CLOSED, [], id="its loop is closed"),
+        pytest.param(ENDS_WITHOUT, [CANCELLED], id="its task ends without it"),
+        pytest.param(OTHER_THREAD, [], id="it was closed in another thread"),
+    ],
+)
+def test_the_process_ends_nevertheless(program: str, says: list[str], client: Begin) -> None:
+    it = client(program)
+    it.terminate()
+    assert it.ended() == (-signal.SIGTERM, says)
+
+
+def test_a_forked_child_ends_as_ever(client: Begin) -> None:
+    it = client("""
+        import multiprocessing
+
+        def opens():
+            hold = sigterm.ThreadHold()
+            try:
+                hold.interrupt()
+                theirs.send("opened")
+                time.sleep(600)
+            finally:
+                say("ended")
+                hold.release()
+
+        ours, theirs = multiprocessing.Pipe()
+        forked = multiprocessing.get_context("fork").Process
+        hold = sigterm.ThreadHold()
+        hold.interrupt()
+        say("up")
+        without, with_pool = forked(target=time.sleep, args=(600,)), forked(target=opens)
+        with_pool.start()
+        ours.recv()
+        without.start()
+        for child in (without, with_pool):
+            child.terminate()
+            child.join()
+            say(child.exitcode)
+        say(isinstance(signal.getsignal(signal.SIGTERM), sigterm._Sigterm))
+        hold.release()
+        say(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL)
+        """)
+    assert it.ended() == (0, ["-15", "ended", "-15", "True", "True"])
+
+
+# --- where SIGTERM is not ours ----------------------------------------------------------------------------------------
+
+OWN = """
+    async def main():
+        signal.signal(signal.SIGTERM, own)
+        async with pool():
+            say("up")
+            await heard()
+    """
+OWN_LATER = """
+    async def main():
+        async with pool():
+            signal.signal(signal.SIGTERM, own)
+            say("up")
+            await heard()
+    """
+OWN_OF_THE_LOOP = """
+    async def main():
+        async with pool():
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, own)
+            say("up")
+            await heard()
+        asyncio.get_running_loop().remove_signal_handler(signal.SIGTERM)
+        signal.signal(signal.SIGTERM, own)
+    """
+
+
+@pytest.mark.parametrize("main", [OWN, OWN_LATER, OWN_OF_THE_LOOP], ids=["before", "later", "of the loop"])
+def test_a_handler_of_the_application_is_left_as_it_is(main: str, client: Begin) -> None:
+    it = client(f"""
+    def own(*_):
+        say("own")
+    {main}
+    asyncio.run(main())
+    say(signal.getsignal(signal.SIGTERM) is own)
+    """)
+    it.terminate()
+    it.until("own")
+    it.go_on()
+    assert it.ended() == (0, ["closed", "True"])
+
+
+def test_of_another_thread_nothing_is_held_back(client: Begin) -> None:
+    it = client("""
+        async def opens():
+            async with pool():
+                say(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL)
+        def opens_sync():
+            with pool():
+                say(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL)
+        say("up")
+        for opening in (lambda: asyncio.run(opens()), opens_sync):
+            thread = threading.Thread(target=opening)
+            thread.start()
+            thread.join()
+        """)
+    assert it.ended() == (0, ["True", "closed"] * 2)
+
+
+def test_without_a_pool_it_is_at_its_default(client: Begin) -> None:
+    it = client("""
+        class Refused(Here):
+            async def opened(self):
+                raise RuntimeError
+        def at_default():
+            say(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL)
+        async def main():
+            for provider in (Here(), Refused()):
+                try:
+                    async with pool(provider):
+                        at_default()
+                except RuntimeError:
+                    pass
+                at_default()
+        say("up")
+        asyncio.run(main())
+        for provider in (Here(), Refused()):
+            try:
+                with pool(provider):
+                    at_default()
+            except RuntimeError:
+                pass
+            at_default()
+        """)
+    assert it.ended() == (0, ["False", "closed", "True", "closed", "True"] * 2)
