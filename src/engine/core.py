@@ -259,7 +259,10 @@ class Core:
             return fleet
         from .estate import Kept
 
-        return await Kept.inherit(fleet, estate) if self.settings.attach else Kept(fleet, estate)
+        if not self.settings.attach:
+            return Kept(fleet, estate)
+        nodes = self.settings.nodes
+        return await Kept.inherit(fleet, estate, nodes.desired + nodes.spare)
 
     @property
     def cost(self) -> Cost:

@@ -37,12 +37,12 @@ NOT_KEPT = ("login", "witnesses")  # no cloud's machine has any
 class Adopting(Protocol):
     """A fleet whose machines outlive their client, and that takes over those of a dead one's."""
 
-    async def adopt(self, known: Sequence[Machine]) -> Sequence[Machine]:
-        """Before the first launch: those of ``known`` that still exist are this fleet's from now on; all else that
-        the pool has is ended.
+    async def adopt(self, known: Sequence[Machine], most: int) -> Sequence[Machine]:
+        """Before the first launch: those of ``known`` that still exist are this fleet's from now on, the first
+        ``most`` of them; all else that the pool has is ended, which is not waited for.
 
         Raises:
-            ProviderError
+            ProviderError: also when the pool is not where this fleet is.
         """
         ...
 
@@ -190,33 +190,26 @@ class Kept:
     heirs: list[Machine] = field(default_factory=list)
 
     @classmethod
-    async def inherit(cls, fleet: Fleet, estate: Estate) -> Kept:
-        """With the machines that a dead client left.
+    async def inherit(cls, fleet: Fleet, estate: Estate, most: int) -> Kept:
+        """With up to so many of the machines that a dead client left.
 
         Raises:
             ProviderError
         """
         assert isinstance(fleet, Adopting), "what outlives its client can be adopted"
         known = list(estate.machines.values())
-        heirs = list(await fleet.adopt(known))
+        heirs = list(await fleet.adopt(known, most))
         estate.lost(*(estate.machines.keys() - {machine.id for machine in heirs}))
         return cls(fleet, estate, heirs)
 
     async def launch(self, request: LaunchRequest, count: int) -> Sequence[Machine]:
-        heirs, self.heirs = self.heirs, []
-        taken, surplus = heirs[:count], heirs[count:]
-        if surplus:
-            await self.terminate([machine.id for machine in surplus])
-        if len(taken) == count:
+        """What was left is there at once, though it be fewer: its leases run out unless somebody connects to it."""
+        if self.heirs:
+            taken, self.heirs = self.heirs[:count], self.heirs[count:]
             return taken
-        try:
-            machines = await self.fleet.launch(request, count - len(taken))
-        except ProviderError:
-            if not taken:
-                raise
-            return taken
+        machines = await self.fleet.launch(request, count)
         self.estate.has(*machines)
-        return [*taken, *machines]
+        return machines
 
     async def terminate(self, ids: Sequence[MachineId]) -> None:
         await self.fleet.terminate(ids)

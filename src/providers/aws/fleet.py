@@ -10,7 +10,7 @@ from uuid import uuid4
 import anyio
 
 from ..base import LaunchRequest, Machine, MachineEvent, MachineId
-from ..errors import NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
+from ..errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
 from . import launch, offers, tags, teardown
 from .errors import Failure, Refused, translate
 from .launch import Refusal, Template
@@ -126,18 +126,23 @@ class AWSFleet:
             return None
         return min(offer.hourly_usd for offer in plan.rounds[0])
 
-    async def adopt(self, known: Sequence[Machine]) -> Sequence[Machine]:
+    async def adopt(self, known: Sequence[Machine], most: int) -> Sequence[Machine]:
         """Take over what a dead client left, before the first launch: those of ``known`` that had been reached and
-        still run are this fleet's from now on; every other machine of the pool is ended, also one that shows later.
+        still run are this fleet's from now on, the first ``most`` of them; every other machine of the pool is ended,
+        also one that shows later.
 
         Raises:
+            BadRequest: its machines are in another place; they are left as they are.
             ProviderError: EC2 did not answer; what was left is still there.
         """
+        elsewhere = await teardown.elsewhere(self._api, self._pool, self._api.journal)
+        if elsewhere:
+            raise BadRequest(f"the pool {self._pool} is in {elsewhere}, not in {self._api.region}: attach to it there")
         reached = [machine for machine in known if machine.address is not None]
         also = [machine.id for machine in reached]
         left = sights(await teardown.instances_of(self._api, self._pool, also=also), self._pool)
         running = {sight.id for sight in left if sight.state == "running"}
-        mine = [machine for machine in reached if machine.id in running]
+        mine = [machine for machine in reached if machine.id in running][:most]
         for machine in mine:
             assert machine.address is not None, "those without one are not among them"
             if {"type", "zone"} <= machine.facts.keys():

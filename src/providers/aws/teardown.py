@@ -112,6 +112,16 @@ async def intents_of(api: Api, pool: str, journal: Journal | None) -> Sequence[I
     return (await anyio.to_thread.run_sync(_written, journal, pool, place_of(api))).intents
 
 
+async def elsewhere(api: Api, pool: str, journal: Journal | None) -> str:
+    """Where the pool's machines are, as the journal knows; empty: here, whoever asked for them, or nobody knows."""
+    record = None if journal is None else await anyio.to_thread.run_sync(journal.record, pool)
+    intents = () if record is None else record.intents
+    places = {(each.place.get("region"), each.place.get("endpoint_url")) for each in intents if each.kind == FLEET}
+    if (api.region, api.endpoint_url or None) in places:
+        return ""
+    return " and ".join(sorted(" ".join(filter(None, place)) for place in places))
+
+
 async def settle(api: Api, pool: str, journal: Journal | None) -> None:
     """Nothing of the pool is left in this region.
 

@@ -11,6 +11,7 @@ import pytest
 from outrider import AWS
 from outrider.providers.aws import fleet as fleets
 from outrider.providers.base import Embedding, LaunchRequest, Machine, MachineReachable
+from outrider.providers.errors import BadRequest
 from outrider.providers.journal import Journal
 from outrider.testing import EC2
 
@@ -51,7 +52,7 @@ async def test_machines_that_run_are_taken_over_and_all_others_end(
             with anyio.fail_after(30):
                 while [each.id for each in cloud.instances("running")].count(second.id):
                     await anyio.sleep(0.01)
-            assert await fleet.adopt([first, second]) == [first]
+            assert await fleet.adopt([first, second], 2) == [first]
             with anyio.fail_after(30):
                 while {each.id for each in cloud.instances("pending", "running")} != {first.id}:
                     await anyio.sleep(0.01)
@@ -71,11 +72,40 @@ async def test_a_machine_that_was_never_reached_is_ended(
     (machine,) = await left(aws(), monkeypatch, 1)
     with Journal.open(journal_path).own("train", "aws", adopt=True):
         async with aws().open("train", NOWHERE) as fleet:
-            assert await fleet.adopt([replace(machine, address=None)]) == []
+            assert await fleet.adopt([replace(machine, address=None)], 1) == []
             with anyio.fail_after(30):
                 while cloud.instances("pending", "running"):
                     await anyio.sleep(0.01)
     assert cloud.left() == []
+
+
+async def test_no_more_are_taken_over_than_are_wanted(
+    cloud: EC2, aws: Callable[..., AWS], monkeypatch: pytest.MonkeyPatch, journal_path: Path
+) -> None:
+    machines = await left(aws(), monkeypatch, 3)
+    with Journal.open(journal_path).own("train", "aws", adopt=True):
+        async with aws().open("train", NOWHERE) as fleet:
+            assert await fleet.adopt(machines, 1) == machines[:1]
+            with anyio.fail_after(30):
+                while [each.id for each in cloud.instances("pending", "running")] != [machines[0].id]:
+                    await anyio.sleep(0.01)
+    assert cloud.left() == []
+
+
+async def test_machines_of_another_region_are_not_taken_for_gone(
+    cloud: EC2, aws: Callable[..., AWS], monkeypatch: pytest.MonkeyPatch, journal_path: Path
+) -> None:
+    (machine,) = await left(aws(), monkeypatch, 1)
+    book = Journal.open(journal_path)
+    there = AWS(region="eu-west-1", endpoint_url=cloud.endpoint_url)
+    with book.own("train", "aws", adopt=True):
+        with pytest.RaisesGroup(pytest.RaisesExc(BadRequest, match="train is in us-east-1 http.*, not in eu-west-1")):
+            async with there.open("train", NOWHERE) as fleet:
+                await fleet.adopt([machine], 1)
+        async with aws().open("train", NOWHERE) as fleet:  # nothing was forgotten
+            assert await fleet.adopt([machine], 1) == [machine]
+    assert cloud.left() == []
+    assert book.records() == []
 
 
 async def test_a_quote_is_the_price_of_what_would_be_asked_for_first(cloud: EC2, aws: Callable[..., AWS]) -> None:
