@@ -110,7 +110,8 @@ class _Sigterm:
         if self._came:
             for hold in [*self.holds]:
                 hold.end(innermost=self.holds[-1:] == [hold])
-        if self.holds or signal.getsignal(signal.SIGTERM) is not self:
+        installed: object = signal.getsignal(signal.SIGTERM)
+        if self.holds or installed is not self:
             return
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
