@@ -1,7 +1,8 @@
 """The training of 02_digits_ddp.py on four spot instances of AWS: one that is taken costs an epoch, and none is left.
 
-It needs credentials as any AWS client finds them, and costs some cents; see docs/providers/aws.md. With the variable
-AWS_ENDPOINT_URL it runs on a cloud of your own, such as `outrider.testing.EC2`.
+It needs credentials as any AWS client finds them, and costs some cents; see docs/providers/aws.md. Run it with
+the minor version of Python that the image below has. With the variable AWS_ENDPOINT_URL it runs on a cloud of your own,
+such as `outrider.testing.EC2`.
 """
 
 import sys
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
-from outrider import AWS, Image, Pool, compute, instance_info, plugins, shard, should_stop, stdout
+from outrider import AWS, BootstrapError, Image, Pool, compute, instance_info, plugins, shard, should_stop, stdout
 
 EPOCHS, BATCH = 100, 64
 # AWS's own image with PyTorch in place: there is nothing to install. It is made for GPUs, and needs none.
@@ -92,4 +93,9 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    anyio.run(main)
+    try:
+        anyio.run(main)
+    except BootstrapError as error:
+        if error.phase == "python":  # the machines' is of another minor version, and functions cross as bytecode
+            sys.exit(f"{error}\nRun this example with the Python that its image has, as the error says.")
+        raise
