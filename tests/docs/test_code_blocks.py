@@ -1,7 +1,8 @@
 """The Python in the pages works: a block is run, or it is a file that is, or its page says why it is only compiled.
 
 A comment on the line before a block says which. None: it is run as a program of its own. ``<!-- run: PATH -->``: it is
-the whole of that file, which the tests of the examples run. ``<!-- compile: WHY -->``: it cannot stand alone.
+the whole of that file, which the tests of the examples run. ``<!-- compile: WHY -->``: it cannot be run here; where it
+imports `Pool` it is a program all the same.
 """
 
 from __future__ import annotations
@@ -65,7 +66,25 @@ def test_block_works(block: Block, tmp_path: Path) -> None:
     else:
         assert kind == "compile"
         assert argument, "say why"
-        compile(block.code, block.name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+        flags = 0 if "Pool" in imported(block.code) else ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+        compile(block.code, block.name, "exec", flags=flags, dont_inherit=True)
+
+
+@pytest.mark.parametrize("block", blocks(), ids=lambda block: block.name)
+def test_a_pool_of_machines_with_prices_or_accelerators_says_whose(block: Block) -> None:
+    """Without a provider they would be this computer's."""
+    for node in ast.walk(parsed(block.code)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("Pool", "Spec"):
+            given = {each.arg for each in node.keywords}
+            assert "provider" in given or not given & {"accelerator", "allocation", "max_cost", "max_hourly_cost"}
+
+
+def parsed(code: str) -> ast.AST:
+    return compile(code, "block", "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+
+
+def imported(code: str) -> set[str]:
+    return {each.name for node in ast.walk(parsed(code)) if isinstance(node, ast.ImportFrom) for each in node.names}
 
 
 def test_readme_shows_the_first_example() -> None:
