@@ -27,7 +27,7 @@ def owned(pid: int) -> Process | None:
     above, me = pid, os.getpid()
     while found is not None and above != me:
         above = _parent(above)
-        if above <= 1:
+        if above < 1:  # 1 may be ourselves: the first process of a container
             return None
     return found
 

@@ -42,6 +42,14 @@ def test_what_does_not_descend_from_us_is_nobodys_to_touch(child: Process) -> No
     assert processes.owned(os.getppid()) is None
 
 
+def test_the_first_process_of_a_container_has_descendants_too(child: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    monkeypatch.setattr(processes, "_parent", {child.pid: 1}.get)
+    assert processes.owned(child.pid) == child
+    monkeypatch.setattr(processes, "_parent", {child.pid: 7, 7: 0}.get)  # 0: one that was put into the container
+    assert processes.owned(child.pid) is None
+
+
 def test_a_pid_that_means_another_process_now_is_left_alone(child: Process) -> None:
     before = child._replace(started=child.started - 1)
     assert not processes.lives(before)
