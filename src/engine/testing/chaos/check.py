@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
-from math import isclose, isnan
-from numbers import Real
+from math import inf, isclose, isnan
+from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...errors import SpecError
-from .plan import Chaos, Planned, stepped
+from .plan import Chaos, Planned, stepped, timed
 from .report import Report, missed
 
 if TYPE_CHECKING:
@@ -51,10 +53,11 @@ class Disturbance:
     ) -> list[R]:
         """Broadcast ``call`` on an undisturbed pool and on one that suffers the faults; the answers, by rank.
 
-        ``rtol``: how far apart numbers may be. ``options`` are `Pool`'s; each of the two has its own ``checkpoints``.
+        ``rtol``: how far apart floats may be, for each of the undisturbed answer; whole numbers are equal or are not.
+        ``options`` are `Pool`'s; each of the two has its own ``checkpoints``.
 
         Raises:
-            AssertionError: the answers differ, or a fault that waited for a step did not come to pass.
+            AssertionError: the answers differ, a fault that waited for a step did not come to pass, or none did.
         """
         from ...pool import Pool
 
@@ -66,11 +69,15 @@ class Disturbance:
             expected = calm.broadcast(call)
         pool = self.pool(plan, nodes=nodes, **options)
         with pool as disturbed:
+            began = time.monotonic()
             got = disturbed.broadcast(call)
+            took_s = time.monotonic() - began
         report = pool.chaos
         assert report.chaos is not None
         if late := missed(stepped(report.chaos), report.strikes):
             raise AssertionError(_never(late, report))
+        if not report.strikes:
+            raise AssertionError(_nothing(report.chaos, took_s))
         for rank, (one, other) in enumerate(zip(expected, got, strict=True)):
             if (told := difference(one, other, rtol)) is not None:
                 raise AssertionError(f"rank {rank} gives another answer: {told} ({report.summary()})")
@@ -91,32 +98,56 @@ def _never(late: Sequence[Planned], report: Report) -> str:
     )
 
 
+def _nothing(chaos: Chaos, took_s: float) -> str:
+    first = next(timed(chaos))
+    return (
+        f"nothing befell it: it took {took_s:.1f} s, and the first fault was due after {first.at_s:.1f} s. "
+        "Give it more to do, or a smaller mtbf."
+    )
+
+
 def difference(expected: Any, got: Any, rtol: float = 0.0, where: str = "") -> str | None:
     """Where two answers differ, in words; None: they do not."""
-    if isinstance(expected, Mapping) and isinstance(got, Mapping) and expected.keys() == got.keys():
-        return _first(difference(expected[key], got[key], rtol, f"{where}[{key!r}]") for key in expected)
-    if _is_sequence(expected) and _is_sequence(got) and len(expected) == len(got):
-        pairs = enumerate(zip(expected, got, strict=True))
-        return _first(difference(one, other, rtol, f"{where}[{place}]") for place, (one, other) in pairs)
-    if is_dataclass(expected) and type(expected) is type(got):
+    if isinstance(expected, Mapping) and isinstance(got, Mapping):
+        if expected.keys() == got.keys():
+            return _first(difference(expected[key], got[key], rtol, f"{where}[{key!r}]") for key in expected)
+    elif _is_sequence(expected) and _is_sequence(got):
+        if len(expected) == len(got):
+            pairs = enumerate(zip(expected, got, strict=True))
+            return _first(difference(one, other, rtol, f"{where}[{place}]") for place, (one, other) in pairs)
+    elif is_dataclass(expected) and type(expected) is type(got):
         names = [each.name for each in fields(expected)]
         return _first(difference(getattr(expected, n), getattr(got, n), rtol, f"{where}.{n}") for n in names)
-    if _same(expected, got, rtol):
+    elif _same(expected, got, rtol):
         return None
     return f"{where + ': ' if where else ''}{_shown(got)}, undisturbed {_shown(expected)}"
 
 
 def _same(expected: Any, got: Any, rtol: float) -> bool:
     if hasattr(expected, "shape") and hasattr(got, "shape"):  # numpy, torch, jax
-        if tuple(expected.shape) != tuple(got.shape):
-            return False
-        far = abs(expected - got) > rtol * abs(expected) if rtol else expected != got
-        undefined = (expected != expected) & (got != got)  # noqa: PLR0124 - both are nan
-        return not bool((far & ~undefined).any())
+        return tuple(expected.shape) == tuple(got.shape) and _all_same(expected, got, rtol)
+    if isinstance(expected, Integral) and isinstance(got, Integral):  # which may be more than a float can tell apart
+        return bool(expected == got)
     if isinstance(expected, Real) and isinstance(got, Real):
-        one, other = float(expected), float(got)
-        return expected == got or (isnan(one) and isnan(other)) or isclose(one, other, rel_tol=rtol)
+        with suppress(OverflowError):  # a whole number beyond every float
+            return expected == got or (isnan(expected) and isnan(got)) or isclose(expected, got, rel_tol=rtol)
     return bool(expected == got)
+
+
+def _all_same(expected: Any, got: Any, rtol: float) -> bool:
+    differ = (expected != got) & ((expected == expected) | (got == got))  # noqa: PLR0124 - not where both are nan
+    if not bool(differ.any()):
+        return True
+    if not rtol or not _is_inexact(expected) or not _is_inexact(got):
+        return False
+    one, other = expected[differ], got[differ]
+    finite = (abs(one) < inf) & (abs(other) < inf)  # nan is not; and next to infinity, every number is near to it
+    return bool(finite.all()) and bool((abs(one - other) <= rtol * abs(one)).all())
+
+
+def _is_inexact(array: Any) -> bool:
+    """By name, which all libraries agree on: "float32", "torch.bfloat16", "complex64"."""
+    return any(name in str(array.dtype) for name in ("float", "complex"))
 
 
 def _is_sequence(value: Any) -> bool:
