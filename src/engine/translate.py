@@ -83,20 +83,21 @@ def failed_error(failed: Failed, place: Place, load: Callable[[], object] | None
 def ended_error(ended: Ended, place: Place, timeout_s: float | None = None) -> TaskTimeout | TaskKilled:
     """The error for an attempt whose function never answered."""
     facts = place.facts
+    also = f"; {ended.detail}" if ended.detail else ""
     match ended.cause:
         case Cause.TIMEOUT:
             limit = "its timeout" if timeout_s is None else f"its timeout of {timeout_s:g} s"
-            message = f"{place} ran longer than {limit} and was ended: give it more, or less to do."
+            message = f"{place} ran longer than {limit} and was ended: give it more, or less to do{also}."
             return TaskTimeout(message, timeout_s=timeout_s, **facts)
         case Cause.EXIT:
-            message = f"{place} ended its process with exit status {ended.code} instead of returning or raising."
+            message = f"{place} ended its process with exit status {ended.code} instead of returning or raising{also}."
             return TaskKilled(message, exit_code=ended.code, **facts)
         case Cause.SIGNAL:
-            name = _signal_name(ended.code)
-            message = f"{place} was killed by {name}{_signal_story(ended.code)}."
+            story = "" if also and ended.code == signal.SIGKILL else _signal_story(ended.code)
+            message = f"{place} was killed by {_signal_name(ended.code)}{story}{also}."
             return TaskKilled(message, signal=ended.code, **facts)
         case Cause.MEMORY:
-            message = f"{place} ran out of memory and was killed by the kernel: use less, or nodes with more."
+            message = f"{place} ran out of memory and was killed by the kernel: use less, or nodes with more{also}."
             return TaskKilled(message, out_of_memory=True, signal=signal.SIGKILL, **facts)
         case Cause.KILLED:
             return TaskStopped(f"{place} was stopped by the pool.", **facts)
@@ -126,6 +127,10 @@ def gave_up_error(  # noqa: PLR0911  one for each reason
             return NodeLost(message, losses=losses, **where)
         case Reason.NO_REPLACEMENT:
             return CapacityError(f"{task} needs a node that was lost, and no replacement came in time ({story}).")
+        case Reason.NO_SUCH_RANK:
+            return CapacityError(
+                f"{task} waits for the node of a rank, by on=, that the pool does not have: resize it."
+            )
         case Reason.QUEUE_TIMEOUT:
             limit = "its queue_timeout" if queue_timeout_s is None else f"its queue_timeout of {queue_timeout_s:g} s"
             return QueueTimeout(f"{task} waited longer than {limit} for a free slot and never ran.", task=task)

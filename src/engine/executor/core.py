@@ -28,6 +28,7 @@ STALL_S = 0.020  # without a result, and what lies behind in the pipe is taken b
 PATIENCE_S = 1.0  # for a thread to react to its interruption
 FAREWELL_S = 2.0  # for a fresh process to end by itself (atexit)
 _PLAIN_WEIGHT = 0.25  # of the newest duration in the average
+_WITH_ANOTHER = 'its process was killed to end another task in it: Worker(kind="process") keeps tasks apart'
 
 # Plain numbers: an enumeration's & costs 1 us, and each task pays for three.
 _UNSHARED = int(RunFlag.STREAM | RunFlag.ALONE | RunFlag.FRESH)
@@ -72,7 +73,7 @@ class Core:
             return
         if attempt.slot is None:
             self._queue_of(attempt).remove(attempt)
-            self._end(attempt, Cause.KILLED, 0, "before it had started")
+            self._end(attempt, Cause.KILLED, 0)
         else:
             self._doom(attempt, Cause.KILLED, now)
 
@@ -103,7 +104,7 @@ class Core:
             return  # answered already
         slot.pipe.remove(attempt)
         if interrupted:
-            self._end(attempt, attempt.doom or Cause.KILLED, 0, _why(attempt))
+            self._end(attempt, attempt.doom or Cause.KILLED, 0)
         else:
             self._learn(attempt.run.function, took_us)
             del self._attempts[attempt_id]
@@ -372,9 +373,9 @@ class Core:
         while slot.pipe:
             self._unstarted(slot.pipe.pop())
         if head.doom is not None:
-            self._end(head, head.doom, 0, _why(head))
+            self._end(head, head.doom, 0, detail)
         elif worker.ending:
-            self._end(head, Cause.SIGNAL, 9, "its process was killed to end another task in it")
+            self._end(head, Cause.SIGNAL, 9, detail or _WITH_ANOTHER)
         else:
             self._end(head, cause, code, detail)
 
@@ -382,7 +383,7 @@ class Core:
         """Back from a pipe. Called newest first."""
         attempt.slot = None
         if attempt.doom is Cause.KILLED:
-            self._end(attempt, Cause.KILLED, 0, "before it had started")
+            self._end(attempt, Cause.KILLED, 0)
         elif attempt.recall is not None:
             del self._attempts[attempt.run.attempt]
             attempt.recall.returned.append(attempt.run.attempt)
@@ -390,7 +391,7 @@ class Core:
             attempt.doom = None
             self._queue_of(attempt).appendleft(attempt)
 
-    def _end(self, attempt: Attempt, cause: Cause, code: int, detail: str) -> None:
+    def _end(self, attempt: Attempt, cause: Cause, code: int, detail: str = "") -> None:
         del self._attempts[attempt.run.attempt]
         self._effects.append(Answer(Ended(attempt.run.attempt, cause, code, detail)))
 
@@ -413,7 +414,3 @@ class Core:
         self._workers[self._last_worker] = worker = Worker(self._last_worker, fresh)
         self._effects.append(Fork(worker.id, index, fresh))
         return worker
-
-
-def _why(attempt: Attempt) -> str:
-    return f"ran longer than {attempt.run.timeout_s:g} s" if attempt.doom is Cause.TIMEOUT else "as asked"

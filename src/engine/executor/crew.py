@@ -366,31 +366,21 @@ class Crew:
             return
         self._take_back(port)
         port.finish_outputs()
-        cause, code, said = self._verdict(status)
-        self._core.gone(worker, cause, code, detail or said, self._loop.time())
+        cause, code = self._verdict(status)
+        self._core.gone(worker, cause, code, detail, self._loop.time())
         self._streaming = {attempt: where for attempt, where in self._streaming.items() if where != worker}
         port.close()
 
-    def _verdict(self, status: int) -> tuple[Cause, int, str]:
+    def _verdict(self, status: int) -> tuple[Cause, int]:
         killed_for_memory = self._oom.news()
         if status < 0:
-            return Cause.EXIT, 1, ""
+            return Cause.EXIT, 1
         if os.WIFEXITED(status):
-            code = os.WEXITSTATUS(status)
-            return Cause.EXIT, code, f"its process exited with status {code}"
+            return Cause.EXIT, os.WEXITSTATUS(status)
         number = os.WTERMSIG(status)
-        if number == signal.SIGKILL and killed_for_memory:
-            return Cause.MEMORY, number, "the kernel killed its process: out of memory"
-        return Cause.SIGNAL, number, f"its process was killed by {_signal_name(number)}"
+        return Cause.MEMORY if number == signal.SIGKILL and killed_for_memory else Cause.SIGNAL, number
 
     def _tick(self) -> None:
         self._timer = None
         self._core.ticked(self._loop.time())
         self.act()
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # a real-time signal
-        return f"signal {number}"

@@ -57,6 +57,14 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def name(pid: int) -> str:
+    """As the kernel has it; "?" of a process that is gone."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return "?"
+
+
 def kill_tree(root: int) -> None:
     """SIGKILL to ``root``, which must be a child of this process, and to all its descendants.
 

@@ -224,7 +224,7 @@ class Ended(NamedTuple):
     attempt: int
     cause: Cause
     code: int
-    detail: str
+    detail: str  # what these do not say, for people; often empty
 
 
 class Returned(NamedTuple):

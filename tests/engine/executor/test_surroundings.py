@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
+import signal
 import socket
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -11,7 +14,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from outrider.engine.executor import freeports, process
+from outrider.engine.executor import forkserver, freeports, process
 from outrider.engine.executor.freeports import FEW, KEPT, FreePorts
 from outrider.engine.executor.memory import OomKills
 from outrider.engine.wire import messages as m
@@ -141,7 +144,7 @@ async def test_a_task_killed_for_memory_says_so(make: Any) -> None:
         (group / "memory.limit_in_bytes").write_text("50000000")
         client = await make()
         ended = await client.call(hog, str(group))
-        assert (ended.cause, ended.detail) == (Cause.MEMORY, "the kernel killed its process: out of memory")
+        assert ended.cause is Cause.MEMORY
     finally:
         group.rmdir()
 
@@ -171,6 +174,32 @@ async def test_what_a_task_leaves_running_ends_with_its_worker(make: Any) -> Non
     assert (await client.call(os._exit, 0)).cause is Cause.EXIT
     assert not Path(f"/proc/{worker}").exists()
     assert not Path(f"/proc/{left}").exists()
+
+
+@pytest.fixture
+def spared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fork server may not signal `sleep`, as if it had become another user's."""
+    kill = process._signal
+    monkeypatch.setattr(
+        process, "_signal", lambda pid, number: None if process.name(pid) == "sleep" else kill(pid, number)
+    )
+    monkeypatch.setattr(forkserver, "STRAYS_S", 0.2)
+
+
+async def test_what_cannot_be_killed_is_told_and_holds_up_no_other_death(spared: None, make: Any) -> None:
+    def leave(status: int, program: str) -> None:
+        subprocess.Popen([program, "4545"])
+        os._exit(status)
+
+    client = await make()
+    ended = await client.call(leave, 3, "sleep")
+    said = re.fullmatch(r"what it had started cannot be killed and goes on: (\d+) \(sleep\)", ended.detail)
+    assert (ended.cause, ended.code) == (Cause.EXIT, 3)
+    assert said is not None
+    try:
+        assert await client.call(os._exit, 4) == m.Ended(2, Cause.EXIT, 4, "")
+    finally:
+        os.kill(int(said[1]), signal.SIGKILL)
 
 
 def test_children_are_found_with_and_without_the_kernels_lists() -> None:

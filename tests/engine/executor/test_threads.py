@@ -80,7 +80,7 @@ async def test_a_killed_task_is_interrupted_and_its_process_lives(make: Any) -> 
 async def test_so_is_one_that_runs_too_long(make: Any) -> None:
     client = await make(slots=2, kind="thread")
     ended = await client.call(spin, 60, timeout_s=0.05)
-    assert (ended.cause, ended.detail) == (Cause.TIMEOUT, "ran longer than 0.05 s")
+    assert ended.cause is Cause.TIMEOUT
 
 
 async def test_one_that_does_not_react_takes_its_process_with_it(make: Any) -> None:
