@@ -212,18 +212,22 @@ class Pool:
             await core.start()
         except BaseException:
             self._ended = True
-            if self._turmoil is not None:
-                await self._turmoil.end()
-            observer.close()
+            try:
+                if self._turmoil is not None:
+                    await self._turmoil.end()
+            finally:
+                observer.close()
             raise
         if self._turmoil is not None:
             self._turmoil.unleash()
 
     async def _close(self, core: Core) -> None:
         try:
-            if self._turmoil is not None:
-                await self._turmoil.end()
-            await core.stop()
+            try:
+                if self._turmoil is not None:
+                    await self._turmoil.end()
+            finally:
+                await core.stop()
         finally:
             core.observer.close()
             if self._turmoil is not None:

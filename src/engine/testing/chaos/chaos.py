@@ -19,7 +19,8 @@ class chaos:  # noqa: N801 - it is used as a verb
     """``async with chaos(pool, mtbf=15, seed=7) as report``: faults for as long as the block runs; see `Chaos`.
 
     Or ``chaos(pool, Chaos(...))``, and ``with`` for a pool without an event loop. What can be restored is restored when
-    the block is left. Tasks that were submitted before are hit like others, but only later ones count their steps.
+    the block is left. Tasks that were submitted before are lost with their node like others; only later ones count
+    their steps, and are hit by `KillRank` and `HoldGil`. A pool has one chaos at a time.
 
     Raises:
         SpecError

@@ -18,26 +18,39 @@ MOST_BYTES = 4 << 30  # a larger one was not made for this
 def check(provider: Any) -> None:
     """
     Raises:
-        SpecError: its nodes' disk is this computer's.
+        SpecError: its nodes' disk is this computer's, or too large to be filled.
     """
     if provider.work_mib is None:
         raise SpecError(
             "FullDisk would fill this computer's own disk: give each node a small one, provider=Local(work_mib=64)."
         )
+    if provider.work_mib << 20 > MOST_BYTES:
+        raise SpecError(f"FullDisk is for disks of at most {MOST_BYTES >> 20} MiB, not {provider!r}.")
+
+
+def has_room(work: Path, member: Process) -> bool:
+    """Whether it is a small disk of the machine's own, and not `full` already."""
+    seen = _seen(work, member)
+    return _is_own(seen) and not (seen / BALLAST).exists()
 
 
 @contextmanager
 def full(work: Path, member: Process) -> Iterator[None]:
     """``work`` as the machine sees it, one of whose processes ``member`` is, until the block is left."""
-    seen = Path(f"/proc/{member.pid}/root{work}")
-    ballast = seen / BALLAST
+    ballast = _seen(work, member) / BALLAST
+    ours = has_room(work, member)
     try:
-        if _is_own(seen):
+        if ours:
             _fill(ballast)
         yield
     finally:
-        with suppress(OSError):  # the machine is gone, and its disk with it
-            ballast.unlink()
+        if ours:
+            with suppress(OSError):  # the machine is gone, and its disk with it
+                ballast.unlink()
+
+
+def _seen(work: Path, member: Process) -> Path:
+    return Path(f"/proc/{member.pid}/root{work}")
 
 
 def _is_own(directory: Path) -> bool:

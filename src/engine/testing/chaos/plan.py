@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from random import Random
 from typing import NamedTuple
 
@@ -21,7 +22,9 @@ class Chaos:
     ``mtbf``: seconds from one fault to the next in the mean, for the pool as a whole; None: only what has an
     ``at_step``. ``seed``: the same one gives the same faults, at the same times, to the same shares of the nodes.
     ``faults``: as a pack of cards, each dealt once before any comes again; by default the ways in which a node can be
-    lost. ``rank``: the node that is always hit, 0 for the head; None: any. ``most``: no more than so many.
+    lost. A fault that nobody is there for at its time is passed over: its rank is being replaced, or no task runs that
+    `KillRank` or `HoldGil` could hit. ``rank``: the node that is always hit, 0 for the head; None: any. ``most``: no
+    more than so many.
 
     Raises:
         SpecError
@@ -71,8 +74,19 @@ def checked_chaos(given: object) -> None:
         raise SpecError(f"Pool: chaos takes a Chaos, as in Chaos(mtbf=15, seed=7), not {given!r}.")
 
 
+def check_ranks(chaos: Chaos, nodes: int) -> None:
+    """
+    Raises:
+        SpecError: a fault is for a node that a pool of at most ``nodes`` never has.
+    """
+    for fault in chaos.faults:
+        rank = _rank(fault, chaos)
+        if fault.at_step is None and rank is not None and rank >= nodes:  # with a step, it is a task's
+            raise SpecError(f"Chaos: {fault} is for rank {rank}, and this pool's last rank is {nodes - 1}.")
+
+
 class Planned(NamedTuple):
-    """One fault that will come."""
+    """One fault that comes, if its victim is there."""
 
     number: int  # 1, 2, ...
     at_s: float  # since the pool was ready; with an ``at_step``, then and not at a time: 0
@@ -81,20 +95,20 @@ class Planned(NamedTuple):
     share: float  # of the ready nodes, by rank: 0 the first, just below 1 the last
 
     def victim(self, ready: Sequence[int]) -> int | None:
-        """The rank that is hit, of those that are ready; None: not yet."""
+        """The rank that is hit, of those that are ready; None: it is passed over."""
         if self.rank is not None:
             return self.rank if self.rank in ready else None
         return sorted(ready)[int(self.share * len(ready))] if ready else None
 
 
 def timed(chaos: Chaos) -> Iterator[Planned]:
-    """The faults that come at a time, in order."""
+    """The faults that come at a time, in order; without an end, as ``most`` counts only those that hit somebody."""
     dice = Random(f"chaos {chaos.seed}")  # noqa: S311 - to be repeated, not to be secret
     pack = [fault for fault in chaos.faults if fault.at_step is None]
     if chaos.mtbf is None or not pack:
         return
     at_s, dealt = 0.0, list[Fault]()
-    for number in range(1, chaos.most + 1):
+    for number in count(1):
         if not dealt:
             dealt = dice.sample(pack, len(pack))
         at_s += chaos.mtbf * min(max(dice.expovariate(1.0), LEAST), MOST)
@@ -109,4 +123,8 @@ def stepped(chaos: Chaos) -> list[Planned]:
 
 
 def _planned(number: int, at_s: float, fault: Fault, chaos: Chaos, dice: Random) -> Planned:
-    return Planned(number, at_s, fault, chaos.rank if fault.rank is None else fault.rank, dice.random())
+    return Planned(number, at_s, fault, _rank(fault, chaos), dice.random())
+
+
+def _rank(fault: Fault, chaos: Chaos) -> int | None:
+    return chaos.rank if fault.rank is None else fault.rank

@@ -11,7 +11,7 @@ import secrets
 import socket
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,9 +21,9 @@ from ... import events as ev
 from ...errors import SpecError
 from . import disk, processes
 from .agent import Agents
-from .faults import FullDisk, Partition, SlowLink
+from .faults import Fault, FullDisk, HoldGil, KillRank, Partition, SlowLink
 from .hits import Blow, Place, hit
-from .plan import Chaos, Planned, stepped, timed
+from .plan import Chaos, Planned, check_ranks, stepped, timed
 from .processes import Process
 from .report import Made, Report, Strike
 from .wires import Wires
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from ...observe.observer import NodeState
 
 HANG_UP_S = 2.0
-REJOIN_S = 10.0  # for a cut connection to come back, which takes some 20 ms
 
 
 class Task:
@@ -69,33 +68,55 @@ class Turmoil:
         self._reading: asyncio.Task[None] | None = None
         self._work: set[asyncio.Task[Any]] = set()
         self._server: asyncio.Server | None = None
+        self._ending: asyncio.Task[None] | None = None  # from then on nothing begins
 
     # --- life -------------------------------------------------------------------------------------------------------
 
     async def begin(self) -> None:
-        """
+        """Cancelled or failed, it leaves nothing behind.
+
         Raises:
-            SpecError: the pool is not of a kind that these faults are for.
+            SpecError: the pool is not of a kind that these faults are for, or has chaos already.
         """
-        provider = self._core.settings.provider
-        if provider.name != "local":
-            raise SpecError(f"Chaos is for pools of local nodes: give this one provider=Local(), not {provider!r}.")
-        if any(isinstance(fault, FullDisk) for fault in self._chaos.faults):
-            disk.check(provider)
+        self._check()
+        self.report.begin(self._core.observer.snapshot().nodes)
         events = self._core.observer.subscribe()
         self._reading = asyncio.ensure_future(self._read(events))
-        self._server = await asyncio.start_unix_server(self._heard, path=f"\0{self._address}")
         self._core.wiring = self._wires
         self._core.surround((Agents(self._address),))
-        if any(isinstance(fault, Partition | SlowLink) for fault in self._chaos.faults):
-            await self._rewire()
+        try:
+            path = f"\0{self._address}"
+            self._server = await asyncio.start_unix_server(self._heard, path=path, start_serving=False)
+            await self._server.start_serving()  # cancelled: the server is known, and can be closed
+        except BaseException:
+            await self.leave()
+            raise
+
+    def _check(self) -> None:
+        settings = self._core.settings
+        if settings.provider.name != "local":
+            raise SpecError(
+                f"Chaos is for pools of local nodes: give this one provider=Local(), not {settings.provider!r}."
+            )
+        if self._core.wiring is not None:
+            raise SpecError("This pool has chaos already: give all faults to one Chaos, or end that one first.")
+        if any(isinstance(fault, FullDisk) for fault in self._chaos.faults):
+            disk.check(settings.provider)
+        check_ranks(self._chaos, settings.nodes.max)
 
     def unleash(self) -> None:
         self._start(self._carry_out())
 
     async def end(self) -> None:
-        """Nothing more happens, and what can be restored is."""
+        """Nothing more happens, and what can be restored is. A cancellation meanwhile is raised afterwards."""
+        if self._ending is None:
+            self._ending = asyncio.ensure_future(self._calm())
+        await _finished(self._ending)
+
+    async def _calm(self) -> None:
+        self.report.end()
         self._core.surround(())
+        self._core.wiring = None
         for work in self._work:
             work.cancel()
         if self._work:
@@ -107,40 +128,29 @@ class Turmoil:
             async with asyncio.timeout(HANG_UP_S):
                 await asyncio.gather(*(task.hang_up() for task in self._tasks))
 
-    async def _rewire(self) -> None:
-        """Connections from before the chaos do not pass our wires: each is cut, and comes back over one."""
-        direct = [node for node in self._core.observer.snapshot().nodes if node.state in {"ready", "standby"}]
-        for node in direct:
-            self._core.cut(NodeId(node.node), "rewired for chaos")
-        with suppress(TimeoutError):
-            async with asyncio.timeout(REJOIN_S):
-                for node in direct:
-                    await self._until(lambda node=node: self._is_back(node.node))  # type: ignore[misc]
-
-    def _is_back(self, node: int) -> bool | None:
-        events = self.report.of(ev.NodeResumed, ev.NodeLost)
-        return any(event.node == node for event in events) or None
-
     async def collect(self) -> None:
         """The pool has ended: hear its last events."""
         if self._reading is not None:
-            await self._reading
+            await _finished(self._reading)
 
     async def leave(self) -> None:
-        """The pool goes on."""
-        await self.end()
-        self._core.wiring = None
-        if self._reading is not None:
-            self._reading.cancel()
-            await asyncio.wait([self._reading])
+        """The pool goes on. As with `end`, a cancellation is raised afterwards."""
+        try:
+            await self.end()
+        finally:
+            if self._reading is not None:
+                self._reading.cancel()
+                await _finished(self._reading)
 
-    def _start(self, work: Any) -> asyncio.Task[Any]:
-        task: asyncio.Task[Any] = asyncio.ensure_future(work)
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        if self._ending is not None:
+            work.close()
+            return
+        task = asyncio.ensure_future(work)
         self._work.add(task)
         task.add_done_callback(self._done)
-        return task
 
-    def _done(self, task: asyncio.Task[Any]) -> None:
+    def _done(self, task: asyncio.Task[None]) -> None:
         self._work.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             asyncio.get_running_loop().call_exception_handler({"message": "chaos failed", "exception": error})
@@ -163,12 +173,14 @@ class Turmoil:
 
     # --- who --------------------------------------------------------------------------------------------------------
 
-    def _ready(self) -> dict[int, NodeState]:
-        nodes = self._core.observer.snapshot().nodes
-        return {node.rank: node for node in nodes if node.state == "ready" and node.rank is not None}
+    def _places(self, fault: Fault) -> dict[int, Place]:
+        """Those whom it can hit now, by rank."""
+        ready = [node for node in self._core.observer.snapshot().nodes if node.state == "ready"]
+        places = [place for node in ready if (place := self._place(node)) is not None]
+        return {place.rank: place for place in places if self._can_hit(fault, place)}
 
     def _place(self, node: NodeState) -> Place | None:
-        """None: it is dying already."""
+        """None: it is dying already, or never was ready."""
         facts = node.facts
         assert facts is not None, "a local machine says what it consists of"
         group, daemon = processes.owned(int(facts["group"])), processes.owned(int(facts["pid"]))
@@ -176,27 +188,49 @@ class Turmoil:
             return None
         return Place(node.node, node.rank, node.machine, group, daemon, Path(facts["directory"]))
 
-    def _victim(self, planned: Planned) -> tuple[Place, list[Task]] | None:
-        ready = self._ready()
-        rank = planned.victim(list(ready))
-        place = None if rank is None else self._place(ready[rank])
-        if place is None:
-            return None
-        tasks = self._tasks_on(place)
-        return None if planned.fault.takes == "task" and not tasks else (place, tasks)
+    def _can_hit(self, fault: Fault, place: Place) -> bool:
+        match fault:
+            case KillRank() | HoldGil():
+                return bool(self._tasks_on(place))
+            case FullDisk():
+                return disk.has_room(place.directory / "work", place.group)
+        return True
 
     def _tasks_on(self, place: Place) -> list[Task]:
         here = set(processes.children(place.group))
         return [task for task in self._tasks if task.process in here]
 
+    async def _is_wired(self, fault: Fault, place: Place) -> bool:
+        """False: its node has gone. A connection from before the chaos is cut, and comes back over our wire at once."""
+        if not isinstance(fault, Partition | SlowLink):
+            return True
+        wire = self._wires.of(place.machine)
+        if not wire.used:
+            self._core.cut(NodeId(place.node), "rewired for chaos")
+
+        def found() -> bool | None:
+            states = {node.node: node.state for node in self._core.observer.snapshot().nodes}
+            if place.node not in states:
+                return False
+            return (wire.used and states[place.node] != "suspect") or None
+
+        return bool(await self._until(found))
+
     # --- when -------------------------------------------------------------------------------------------------------
 
     async def _carry_out(self) -> None:
-        began = time.monotonic()
+        before_s, left = 0.0, self._chaos.most
         for planned in timed(self._chaos):
-            await asyncio.sleep(max(0.0, began + planned.at_s - time.monotonic()))
-            place, tasks = await self._until(lambda planned=planned: self._victim(planned))  # type: ignore[misc]
-            self._start(self._strike(planned, place, tasks, None))
+            await asyncio.sleep(planned.at_s - before_s)  # however late the one before was: never two at once
+            before_s = planned.at_s
+            places = self._places(planned.fault)
+            rank = planned.victim([*places])
+            if rank is None or not await self._is_wired(planned.fault, places[rank]):
+                continue
+            self._start(self._strike(planned, places[rank], self._tasks_on(places[rank]), None))
+            left -= 1
+            if not left:
+                return
 
     async def _heard(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One task's line, from its first word to its last."""
@@ -206,13 +240,13 @@ class Turmoil:
             process = processes.owned(struct.unpack("3i", credentials)[0])
             if process is not None:
                 task = Task(process, writer, json.loads(await reader.readline()))
+            if task is not None and self._ending is None:
                 self._tasks[task] = None
-                self._news()
                 task.say(watch=sorted({fault.at_step for fault in self._chaos.at_steps if fault.at_step}))
                 async for line in reader:
                     self._said(task, json.loads(line))
         if task is not None:
-            self._tasks.pop(task)
+            self._tasks.pop(task, None)
         writer.close()
         with suppress(OSError):
             await writer.wait_closed()
@@ -232,7 +266,7 @@ class Turmoil:
             rank = int(planned.share * task.world) if planned.rank is None else planned.rank
             if planned.fault.at_step == step and rank == task.rank:
                 place = self._place_of(task)
-                if place is not None:
+                if place is not None and await self._is_wired(planned.fault, place) and planned in self._waiting:
                     self._waiting.remove(planned)
                     struck = asyncio.Event()
                     self._start(self._strike(planned, place, [task], struck))
@@ -267,3 +301,15 @@ class Turmoil:
             strike.over_at = time.time()
             if struck is not None:
                 struck.set()
+
+
+async def _finished(task: asyncio.Task[None]) -> None:
+    """Wait for it through any number of cancellations of the waiter; the first is raised afterwards."""
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = cancelled or error
+    if cancelled is not None:
+        raise cancelled

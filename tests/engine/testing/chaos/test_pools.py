@@ -7,10 +7,11 @@ import errno
 import json
 import os
 import time
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from outrider import (
@@ -27,6 +28,7 @@ from outrider import (
 from outrider.engine.executor import context
 from outrider.engine.testing.chaos import processes
 from outrider.engine.testing.chaos.chaos import chaos
+from outrider.engine.testing.chaos.check import Disturbance
 from outrider.engine.testing.chaos.faults import (
     Fault,
     Freeze,
@@ -39,7 +41,7 @@ from outrider.engine.testing.chaos.faults import (
     Preempt,
     SlowLink,
 )
-from outrider.engine.testing.chaos.plan import Chaos
+from outrider.engine.testing.chaos.plan import Chaos, timed
 from outrider.providers.fake import Fake
 
 pytestmark = pytest.mark.anyio
@@ -202,17 +204,15 @@ async def test_leaving_puts_back_what_was_frozen_noticed_and_slowed(tmp_path: Pa
         assert await pool.broadcast(steps(1)) == [(1, 0), (1, 1)]
 
 
-async def test_the_same_pool_and_seed_suffer_the_same_faults(tmp_path: Path) -> None:
-    def plan() -> Chaos:
-        return Chaos(0.3, seed=5, faults=["kill", "daemon"], most=3)
-
-    seen = []
-    for _ in range(2):
-        async with Pool(nodes=NODES, console="silent", chaos=plan()) as pool:
-            while len(pool.chaos.strikes) < 3:
-                await asyncio.sleep(0.01)
-        seen.append([(strike.kind, strike.rank) for strike in pool.chaos.strikes])
-    assert seen[0] == seen[1]
+async def test_what_happens_is_what_was_planned() -> None:
+    plan = Chaos(0.3, seed=5, faults=["kill", "daemon"], most=3)
+    async with Pool(nodes=NODES, console="silent", chaos=plan) as pool:
+        while len(pool.chaos.strikes) < 3:
+            await asyncio.sleep(0.01)
+    happened = {strike.number: strike.kind for strike in pool.chaos.strikes}
+    assert len(happened) == 3
+    planned = islice(timed(plan), max(happened))
+    assert [each.fault.kind for each in planned if each.number in happened] == list(happened.values())
 
 
 @compute
@@ -238,12 +238,34 @@ async def test_a_loop_counts_once_each_time_round(ask: bool, save: bool, tmp_pat
         assert await pool.run(saves(str(tmp_path), ask, save)) == 30
 
 
+async def test_a_pool_that_is_left_by_a_cancellation_is_gone_with_its_chaos() -> None:
+    with anyio.CancelScope() as scope:
+        async with broken(Kill(at_step=1000)) as pool:
+            groups = [int(node.facts["group"]) for node in pool.snapshot().nodes if node.facts is not None]
+            scope.cancel()
+            await anyio.sleep(600)
+    assert scope.cancelled_caught
+    assert len(groups) == NODES
+    assert [processes.owned(group) for group in groups] == [None] * NODES
+
+
+def test_a_check_in_which_nothing_happens_fails(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match=r"nothing befell it: it took .* and the first fault was due after 1"):
+        Disturbance(None, tmp_path).check(steps(1), Chaos(600), nodes=1)
+
+
 async def test_chaos_is_for_nodes_of_this_computer() -> None:
     with pytest.raises(SpecError, match="local nodes"):
         async with Pool(provider=Fake(), chaos=Chaos()):
             pass
     with pytest.raises(SpecError, match=r"work_mib=64"):
         async with Pool(chaos=Chaos(faults=[FullDisk()])):
+            pass
+    with pytest.raises(SpecError, match="at most 4096 MiB"):
+        async with Pool(provider=Local(work_mib=5000), chaos=Chaos(faults=[FullDisk()])):
+            pass
+    with pytest.raises(SpecError, match="last rank is 0"):
+        async with Pool(chaos=Chaos(rank=1)):
             pass
     with pytest.raises(SpecError, match="takes a Chaos"):
         Pool(chaos={"mtbf": 15})  # type: ignore[arg-type]
