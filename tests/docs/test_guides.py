@@ -1,4 +1,4 @@
-"""The variables that a plugin's guide lists are those that it sets."""
+"""The variables that a plugin's guide lists are those that it sets, and the errors that a guide names those made."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from outrider import Peer, Plugin, Secret, instance_info, plugins
+from outrider.actors.ports import GaveUp, Reason
+from outrider.engine.translate import gave_up_error
 
 GUIDES = Path(__file__).parents[2] / "docs" / "guides"
 VARIABLE = re.compile(r"^\| `([A-Z_]+\*?)` \|", re.MULTILINE)
@@ -44,3 +46,9 @@ def test_the_listed_variables_are_those_that_are_set(name: str, monkeypatch: pyt
         return next((each for each in groups if variable not in listed and variable.startswith(each[:-1])), variable)
 
     assert {group(variable) for variable in found} == listed
+
+
+def test_the_error_for_want_of_a_replacement_is_the_one_that_is_made() -> None:
+    made = gave_up_error(GaveUp(Reason.NO_REPLACEMENT, ()), "train")
+    shrinking = (GUIDES / "lost-nodes.md").read_text().partition("## Pools that may shrink")[2].partition("\n## ")[0]
+    assert f"the broadcast ends with `{type(made).__name__}`" in " ".join(shrinking.split())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,7 +11,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import anyio
 import pytest
+
+from outrider import BootstrapError
 
 if TYPE_CHECKING:
     from _pytest.mark import ParameterSet
@@ -118,6 +122,15 @@ def test_example_runs(name: str, tmp_path: Path) -> None:
         assert re.search(pattern, done.stdout), f"{pattern!r} not in:\n{done.stdout}"
     for picture in re.findall(r"picture: +(\S+)", done.stdout):
         assert Path(picture).read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_example_for_aws_says_that_its_image_has_another_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(main: object) -> None:
+        raise BootstrapError("its Python is 3.9.1, and this program's is 3.11", phase="python")
+
+    monkeypatch.setattr(anyio, "run", refused)
+    with pytest.raises(SystemExit, match=r"Python is 3\.9\.1.*\nRun this example with the Python that its image has"):
+        runpy.run_path(str(EXAMPLES / "aws_spot.py"), run_name="__main__")
 
 
 def test_examples_are_numbered_without_a_gap() -> None:
