@@ -115,7 +115,8 @@ class AWSFleet:
             await self._news.wait()
 
     async def quote(self, request: LaunchRequest) -> float | None:
-        """USD per hour of such a machine, of those that would be asked for first; None: there is none to be had now.
+        """USD per hour of such a machine with its disk, of those that would be asked for first; None: there is none to
+        be had now.
 
         Raises:
             ProviderError: nor will there be, or EC2 does not answer.
@@ -124,7 +125,7 @@ class AWSFleet:
             plan = await self._plan(request)
         except (NoCapacity, QuotaExceeded):
             return None
-        return min(offer.hourly_usd for offer in plan.rounds[0])
+        return min(offer.hourly_usd + plan.extras_usd.get(offer.type.architecture, 0.0) for offer in plan.rounds[0])
 
     async def adopt(self, known: Sequence[Machine], most: int) -> Sequence[Machine]:
         """Take over what a dead client left, before the first launch: those of ``known`` that had been reached and

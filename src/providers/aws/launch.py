@@ -61,8 +61,7 @@ class Shape:
     @property
     def hourly_usd(self) -> float:
         """What comes on top of the machine itself."""
-        disks_gb = self.volume_gb + sum(size_gb for _, size_gb in self.ami.volumes)
-        return disks_gb * GP3_GB_MONTH_USD / HOURS_PER_MONTH + (IPV4_HOUR_USD if self.public else 0.0)
+        return extras_usd(self.ami, self.disk_gb, public=self.public)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +86,12 @@ class Refusal:
 class Answer:
     machines: tuple[tuple[MachineId, Offer], ...]
     refusals: tuple[Refusal, ...]
+
+
+def extras_usd(ami: Ami, disk_gb: int, *, public: bool) -> float:
+    """What such a machine's disks and its address cost in an hour."""
+    disks_gb = max(ami.root_gb, disk_gb) + sum(size_gb for _, size_gb in ami.volumes)
+    return disks_gb * GP3_GB_MONTH_USD / HOURS_PER_MONTH + (IPV4_HOUR_USD if public else 0.0)
 
 
 # --- where ------------------------------------------------------------------------------------------------------------
@@ -192,13 +197,16 @@ def fleet(
 ) -> dict[str, Any]:
     """CreateFleet's parameters: up to ``count`` machines, of any of the offers, all of one market.
 
-    ``subnets``: by zone. ``max_usd``: an hour and machine, also later on: EC2 interrupts a spot machine above it.
+    ``subnets``: by zone. ``max_usd``: an hour and machine with its disks, also later on: EC2 interrupts a spot machine
+    above it.
     """
     market = lots[0][0].shape.market
     labels = {**labels, tags.LAUNCH: token}
 
-    def override(offer: Offer) -> dict[str, Any]:
-        price = {"MaxPrice": f"{max_usd:.6f}"} if max_usd is not None and market == "spot" else {}
+    def override(shape: Shape, offer: Offer) -> dict[str, Any]:
+        price = {}
+        if max_usd is not None and market == "spot":
+            price["MaxPrice"] = f"{max_usd - shape.hourly_usd:.6f}"
         return {"InstanceType": offer.type.name, "SubnetId": subnets[offer.zone], **price}
 
     how = {"AllocationStrategy": "price-capacity-optimized", "InstanceInterruptionBehavior": "terminate"}
@@ -208,7 +216,7 @@ def fleet(
         "LaunchTemplateConfigs": [
             {
                 "LaunchTemplateSpecification": {"LaunchTemplateId": of.id, "Version": MACHINES_ALIKE},
-                "Overrides": [override(offer) for offer in offers],
+                "Overrides": [override(of.shape, offer) for offer in offers],
             }
             for of, offers in lots
         ],

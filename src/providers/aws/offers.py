@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from math import inf
+from types import MappingProxyType
 from typing import Literal, TypeVar
 
 from ..base import AcceleratorRequest, Architecture, LaunchRequest
@@ -84,14 +85,17 @@ def choose(
     instance_types: Collection[str] | None = None,
     zones: Collection[str] | None = None,
     together: bool = False,
+    extras_usd: Mapping[Architecture, float] = MappingProxyType({}),
 ) -> list[list[Offer]]:
     """Rounds in the order in which to try them. Each is one CreateFleet: one market, one architecture, prices close to
     each other, spread over the zones; the next one is for when it gives too few.
 
     ``instance_types``, ``zones``: only these. Bare metal, burstable types and slices of GPUs are offered to those who
-    name them. ``together``: a round's offers are all in one zone and fit into a cluster placement group. What was
-    interrupted lately comes last, the longest ago first; what had no capacity lately is left out until its back-off
-    has passed.
+    name them. ``together``: a round's offers are all in one zone and fit into a cluster placement group.
+    ``extras_usd``: what a machine costs in an hour besides its type's price.
+
+    What was interrupted lately comes last, the longest ago first; what had no capacity lately is left out until its
+    back-off has passed.
 
     Raises:
         BadRequest: there is no such machine here, or none for that money.
@@ -99,7 +103,7 @@ def choose(
     """
     types = suitable(request, catalogue.types.values(), catalogue.region, instance_types, together=together)
     priced = _priced(request, catalogue, types, zones)
-    offers = _affordable(request, priced, catalogue.region)
+    offers = _affordable(request, priced, extras_usd, catalogue.region)
     if request.max_hourly_cost is None and instance_types is None:
         offers = _within_span(offers)
     willing = [offer for offer in offers if avoid.refused_until(offer) <= now]
@@ -244,16 +248,22 @@ def _zones(offered: Collection[str], region: str, wanted: Collection[str] | None
     return [zone for zone in offered if zone.startswith(region) and len(zone) == len(region) + 1]
 
 
-def _affordable(request: LaunchRequest, offers: list[Offer], region: str) -> list[Offer]:
+def _affordable(
+    request: LaunchRequest, offers: list[Offer], extras_usd: Mapping[Architecture, float], region: str
+) -> list[Offer]:
     most = request.max_hourly_cost
     if most is None:
         return offers
-    found = [offer for offer in offers if offer.hourly_usd <= most]
+
+    def whole(offer: Offer) -> float:
+        return offer.hourly_usd + extras_usd.get(offer.type.architecture, 0.0)
+
+    found = [offer for offer in offers if whole(offer) <= most]
     if not found:
-        cheapest = min(offers, key=_by_price)
+        cheapest = min(offers, key=lambda offer: (whole(offer), _by_price(offer)))
         raise BadRequest(
             f"max_hourly_cost={most:g} is too little: the cheapest in {region} is {cheapest.type.name} "
-            f"({cheapest.market}, {cheapest.zone}) at ${cheapest.hourly_usd:.4g} an hour"
+            f"({cheapest.market}, {cheapest.zone}) at ${whole(cheapest):.4g} an hour, its disk included"
         )
     return found
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from ..base import Architecture, LaunchRequest
+from ..errors import BadRequest
 from . import catalogue, images, launch, network, offers
 from .launch import Shape
 from .shared import Shared
@@ -31,6 +32,7 @@ class Plan:
     network: Network
     rounds: Sequence[Sequence[Offer]]
     together: bool  # side by side, in a placement group
+    extras_usd: Mapping[Architecture, float]  # an hour, besides a type's price
 
 
 class Planner:
@@ -62,16 +64,25 @@ class Planner:
             if request.architecture is None:
                 request = replace(request, architecture=image.architecture)
         else:
-            for architecture in (request.architecture,) if request.architecture else ("x86_64", "arm64"):
+            for architecture in _architectures(request):
                 self._image(architecture, gpu=gpu).start()
         types = provider.instance_types
         stock = Shared(self._tasks, lambda: catalogue.load(self._api, request, instance_types=types))
         stock.start()
-        place, there = await self._network.get(), await stock.get()
+        place, there, extras_usd = await self._network.get(), await stock.get(), await self._extras_usd(request)
         together, now = launch.is_together(request), anyio.current_time()
         zones = place.subnets.keys()
-        rounds = offers.choose(request, there, avoid, now, instance_types=types, zones=zones, together=together)
-        return Plan(request, place, launch.in_one_place(rounds, living) if together else rounds, together)
+        rounds = offers.choose(
+            request,
+            there,
+            avoid,
+            now,
+            instance_types=types,
+            zones=zones,
+            together=together,
+            extras_usd=extras_usd,
+        )
+        return Plan(request, place, launch.in_one_place(rounds, living) if together else rounds, together, extras_usd)
 
     async def shape(self, plan: Plan, offer: Offer, *, cluster: str) -> Shape:
         """Of machines of this offer; ``cluster``: their placement group, if they have one.
@@ -97,6 +108,17 @@ class Planner:
             cluster=cluster,
             cards=cards,
         )
+
+    async def _extras_usd(self, request: LaunchRequest) -> dict[Architecture, float]:
+        public, gpu = self._provider.address == "public", request.accelerator is not None
+        found: dict[Architecture, float] = {}
+        for architecture in _architectures(request):
+            try:
+                image = await self._image(None if self._provider.ami else architecture, gpu=gpu).get()
+            except BadRequest:  # there is none: who comes to need it is told
+                continue
+            found[architecture] = launch.extras_usd(image, request.disk_gb, public=public)
+        return found
 
     async def _find_network(self, *, efa: bool = False) -> Network:
         provider = self._provider
@@ -126,3 +148,7 @@ class Planner:
             )
 
         return self._images.setdefault((architecture, gpu), Shared(self._tasks, find))
+
+
+def _architectures(request: LaunchRequest) -> tuple[Architecture, ...]:
+    return (request.architecture,) if request.architecture else ("x86_64", "arm64")

@@ -115,4 +115,7 @@ async def test_a_quote_is_the_price_of_what_would_be_asked_for_first(cloud: EC2,
         assert small is not None
         assert large is not None
         assert 0 < small < large
+        roomy = await fleet.quote(LaunchRequest("key", 1, vcpus=2, allocation="on-demand", disk_gb=4000))
+        assert roomy is not None
+        assert roomy - small > 0.4
     assert cloud.left() == []

@@ -144,7 +144,7 @@ def test_a_fleet_is_instant_and_names_each_type_and_zone() -> None:
 
 def test_what_may_be_paid_holds_later_on_too() -> None:
     (config,) = fleet(offer(), max_usd=0.25)["LaunchTemplateConfigs"]
-    assert config["Overrides"][0]["MaxPrice"] == "0.250000"
+    assert float(config["Overrides"][0]["MaxPrice"]) == pytest.approx(0.25 - SHAPE.hourly_usd, abs=1e-6)
     on_demand = fleet(offer(), shape=replace(SHAPE, market="on-demand"), max_usd=0.25)
     assert "MaxPrice" not in on_demand["LaunchTemplateConfigs"][0]["Overrides"][0]
     assert on_demand["OnDemandOptions"] == {"AllocationStrategy": "lowest-price"}

@@ -129,6 +129,15 @@ def test_named_types_are_the_only_ones_and_still_have_to_do() -> None:
         choose(asking(vcpus=5), ALL, Avoid(), 0.0, instance_types=[T3.name])
 
 
+def test_what_may_be_paid_is_for_the_machine_with_its_disk() -> None:
+    catalogue, extras = there_is(M5, M7, spot=10), {"x86_64": 0.05, "arm64": 0.01}
+    request = asking(allocation="on-demand", max_hourly_cost=0.2)
+    assert names(choose(request, catalogue, Avoid(), 0.0)) == [{M7.name}, {M5.name}]
+    assert names(choose(request, catalogue, Avoid(), 0.0, extras_usd=extras)) == [{M7.name}]
+    with pytest.raises(BadRequest, match=r"m7g\.xlarge .* at \$0\.173 an hour, its disk included"):
+        choose(replace(request, max_hourly_cost=0.17), catalogue, Avoid(), 0.0, extras_usd=extras)
+
+
 def test_nobody_who_asks_for_little_gets_a_giant() -> None:
     assert HUGE.name not in set.union(*names(choose(asking(vcpus=2), ALL, Avoid(), 0.0)))
     assert HUGE.name in set.union(*names(choose(asking(vcpus=2, max_hourly_cost=5), ALL, Avoid(), 0.0)))
