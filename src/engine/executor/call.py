@@ -44,7 +44,7 @@ class Caller:
             self._codes[function] = fds.pop() if fds else code
 
     def run(self, run: Run, fds: list[int], streams: Streams | None, lane: int = 0) -> Answer:
-        """The answer; never raises."""
+        """The answer; raises nothing but `Interrupted`, when it comes late."""
         fields, text = self._info.of(run.job, run.number, run.world, lane)
         task = context.TaskContext(run.attempt, run.job, run.number, fields, streams)
         context.enter(task, alone=self._alone)
@@ -85,8 +85,8 @@ class Caller:
                 with suppress(Exception):  # how it had failed before is what counts
                     task.close(failed=True)
             context.leave()
-            for fd in fds:  # never loaded
-                os.close(fd)
+            while fds:  # never loaded
+                os.close(fds.pop())
             if perf_counter_ns() - began > 1_000_000:  # to find one takes 15 us: too long for each
                 self._info.release_port()
 

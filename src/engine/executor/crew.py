@@ -255,7 +255,7 @@ class Crew:
         self._hear(port)
         attempts: list[int] = []
         for body in unread:
-            message = codec.decode(body) if body[0] > pipes.PAUSE[0] else None
+            message = codec.decode(body) if body[0] > pipes.ROOM[0] else None
             if isinstance(message, Run):
                 attempts.append(message.attempt)
                 port.owes -= 1
@@ -268,10 +268,8 @@ class Crew:
                 port.view = b""
             elif isinstance(message, Adopt):
                 port.shared.discard(message.blob)
-            elif isinstance(message, Drop):
+            elif isinstance(message, Drop) or message is None:
                 port.send(body)
-            elif message is None:
-                port.send(pipes.PAUSE)
         self._core.stolen(port.worker, attempts)
 
     def _order(self, *order: object, fds: list[int] | None = None) -> None:
@@ -292,9 +290,8 @@ class Crew:
     def _hear(self, port: Port) -> None:
         now = self._loop.time()
         for body, fds in port.receive():
-            if body == pipes.PAUSE:
-                port.finish_outputs()
-                port.send(pipes.PAUSE)
+            if body in (pipes.PAUSE, pipes.ROOM):
+                self._hear_mark(port, body)
                 continue
             try:
                 message = codec.decode(body)
@@ -318,10 +315,19 @@ class Crew:
                     port.owes -= 1
                     self._streaming.pop(attempt, None)
                     self._core.finished(port.worker, attempt, 0, body, now, interrupted=True)
-                case Yield() | Credit() | Output():
+                case Yield() | Credit():
                     self._say(body)
+                case Output():  # of a thread; as a message, which counts among what is kept while the client is away
+                    self._say(message)
                 case _:  # user code that knows how to
                     pass
+
+    def _hear_mark(self, port: Port, mark: bytes) -> None:
+        if mark == pipes.PAUSE:
+            port.finish_outputs()
+            port.send(mark)
+        else:
+            port.want_room()
 
     def _keep_blob(self, message: Message, fds: list[int]) -> Message:
         """A result that came as a descriptor gets its name."""

@@ -42,6 +42,7 @@ class Port:
         self._lines = {stream: Lines(stream) for stream in (1, 2)}
         self._unclaimed = dict.fromkeys(self._lines, b"")  # read, and nobody's yet
         self._reading = False
+        self._wants_room = False
         loop.add_reader(self._pipe, heard, self)
 
     def open_outputs(self, *, reading: bool) -> list[int]:
@@ -106,6 +107,17 @@ class Port:
                 self._loop.add_reader(fd, self._readable, stream)
             else:
                 self._loop.remove_reader(fd)
+        self._give_room()
+
+    def want_room(self) -> None:
+        """A worker's threads print through its pipe: they wait until it is told that there is room."""
+        self._wants_room = True
+        self._give_room()
+
+    def _give_room(self) -> None:
+        if self._wants_room and self._reading:
+            self._wants_room = False
+            self.send(pipes.ROOM)
 
     def finish_outputs(self) -> None:
         """Everything printed until now belongs to the running attempt, and is all there is of it."""

@@ -9,6 +9,7 @@ import os
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from ..wire import values
@@ -23,7 +24,8 @@ class Streams:
     def __init__(self, attempt: int, send: Callable[[Message], None]) -> None:
         self._attempt = attempt
         self._send = send
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()  # entered as itself: into a condition's __enter__ an interruption may fall
+        self._changed = threading.Condition(self._lock)
         self._watchers: list[Callable[[], None]] = []
         self._items: defaultdict[int, deque[tuple[Input, list[int]]]] = defaultdict(deque)
         self._asked: defaultdict[int, int] = defaultdict(int)  # items credited and not taken yet
@@ -32,7 +34,7 @@ class Streams:
         self._closed = False  # the receiver of the output takes no more
 
     def put(self, message: Message, fds: list[int]) -> None:
-        with self._changed:
+        with self._lock:
             match message:
                 case Input():
                     self._items[message.stream].append((message, fds))
@@ -41,6 +43,11 @@ class Streams:
                     self._closed = self._closed or count == 0
                 case _:
                     pass
+        self.wake()
+
+    def wake(self) -> None:
+        """Whoever waits here looks again: at what has come, or that it is interrupted."""
+        with self._lock:
             self._changed.notify_all()
             watchers, self._watchers = self._watchers, []
         for watcher in watchers:
@@ -48,14 +55,14 @@ class Streams:
 
     def wait_credit(self) -> bool:
         """Until one more item may go out; False: none ever will."""
-        with self._changed:
+        with self._lock:
             self._changed.wait_for(lambda: self._credit or self._closed)
             self._credit -= 1
             return not self._closed
 
     def next(self, stream: int) -> Any:
         while True:
-            with self._changed:
+            with self._lock:
                 self._ask(stream)
                 self._changed.wait_for(lambda: self._items[stream] or stream in self._over)
                 found = self._take(stream)
@@ -67,7 +74,7 @@ class Streams:
 
         loop = asyncio.get_running_loop()
         while True:
-            with self._changed:
+            with self._lock:
                 self._ask(stream)
                 found = self._take(stream)
                 changed = loop.create_future()
@@ -82,7 +89,7 @@ class Streams:
                 raise StopAsyncIteration from None
 
     def close(self, stream: int) -> None:
-        with self._changed:
+        with self._lock:
             if stream not in self._over:
                 self._over[stream] = StopIteration()
                 self._send(Credit(self._attempt, stream, 0))
@@ -121,6 +128,7 @@ class Streams:
 
 def _waker(loop: Any, future: Any) -> Callable[[], None]:
     def wake() -> None:
-        loop.call_soon_threadsafe(lambda: future.done() or future.set_result(None))
+        with suppress(RuntimeError):  # the loop has been closed: nobody waits there
+            loop.call_soon_threadsafe(lambda: future.done() or future.set_result(None))
 
     return wake

@@ -1,8 +1,8 @@
 """A worker process that runs several attempts at once, one per thread.
 
-Threads cannot be killed: an attempt that is to end gets `Interrupted` raised in it, and when it does not react the home
-kills the process with everything in it. What tasks print through `sys.stdout` is told apart by thread; what C code and
-child processes print is not.
+Threads cannot be killed: an attempt that is to end gets `Interrupted` raised in it, also where it waits for its client,
+and when it does not react (it may wait in C code) the home kills the process with everything in it. What tasks print
+through `sys.stdout` is told apart by thread; what C code and child processes print is not.
 """
 
 from __future__ import annotations
@@ -13,18 +13,22 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Any, NoReturn, cast
 
 from ..wire import codec
-from ..wire.messages import Adopt, Credit, Define, Drop, Input, Kill, Message, Output, Run, View
+from ..wire.messages import Adopt, Cause, Credit, Define, Drop, Ended, Input, Kill, Message, Output, Run, View
 from . import context, shared
 from . import pipe as pipes
-from .call import Caller, Interrupted
+from .call import Answer, Caller, Interrupted
 from .info import Info
+from .lines import PIECE_BYTES
 from .output import STDERR, STDOUT, Printed
 from .streams import Streams
+
+_NONE_YET = 0  # is no thread
+_AHEAD_BYTES = 64 * 1024  # as much as a process's pipe takes
 
 
 class ThreadWorker:
@@ -33,16 +37,19 @@ class ThreadWorker:
         self._pipe = pipe
         self._pid = os.getpid()
         self._sending = threading.Lock()
+        self._lock = threading.RLock()  # nobody is interrupted who holds it
+        self._room = threading.Condition(self._lock)
+        self._ahead_bytes = 0  # printed, and not said to be taken
+        self._asked = False  # whether they are
         self._printed = Printed()
-        sys.stdout = cast("Any", _Routed(STDOUT, sys.stdout, self._send))
-        sys.stderr = cast("Any", _Routed(STDERR, sys.stderr, self._send))
+        self._routed = _Routed(STDOUT, sys.stdout, self._print), _Routed(STDERR, sys.stderr, self._print)
+        sys.stdout, sys.stderr = cast("Any", self._routed)
         self._info = Info(index, setup["address"], setup["hostname"])
         self._caller = Caller(self._info, self._send, alone=False)
         self._lanes: int = setup["lanes"]
         self._runs: SimpleQueue[tuple[Run, list[int], Streams]] = SimpleQueue()
         self._streams: dict[int, Streams] = {}
-        self._threads: dict[int, int] = {}  # attempt -> its thread
-        self._killed: set[int] = set()  # before they had started
+        self._threads: dict[int, int] = {}  # attempt -> its thread, `_NONE_YET` before it begins; not once interrupted
 
     def serve(self) -> NoReturn:
         for lane in range(self._lanes):
@@ -51,63 +58,106 @@ class ThreadWorker:
             body, fds = pipes.receive(self._pipe)
             if not body:
                 os._exit(0)
-            message = codec.decode(body)
-            match message:
-                case Run():
-                    self._streams[message.attempt] = streams = Streams(message.attempt, self._send)
-                    self._runs.put((message, fds, streams))
-                case Define(function, code):
-                    self._caller.define(function, code, fds)
-                case View(view):
-                    self._info.view(view)
-                case Adopt(blob):
-                    shared.adopt(blob, fds)
-                case Drop(blobs):
-                    shared.drop(blobs)
-                case Kill(attempt):
-                    self._interrupt(attempt)
-                case Credit() | Input():
-                    if (found := self._streams.get(message.attempt)) is not None:
-                        found.put(message, fds)
-                case _:
-                    pass
+            if body == pipes.ROOM:
+                self._has_room()
+            else:
+                self._obey(codec.decode(body), fds)
+
+    def _obey(self, message: Message, fds: list[int]) -> None:
+        match message:
+            case Run():
+                self._streams[message.attempt] = streams = Streams(message.attempt, self._send)
+                self._threads[message.attempt] = _NONE_YET
+                self._runs.put((message, fds, streams))
+            case Define(function, code):
+                self._caller.define(function, code, fds)
+            case View(view):
+                self._info.view(view)
+            case Adopt(blob):
+                shared.adopt(blob, fds)
+            case Drop(blobs):
+                shared.drop(blobs)
+            case Kill(attempt):
+                self._interrupt(attempt)
+            case Credit() | Input() if (found := self._streams.get(message.attempt)) is not None:
+                found.put(message, fds)
+            case _:  # for a stream whose task is over
+                for fd in fds:
+                    os.close(fd)
 
     def _lane(self, lane: int) -> None:
         while True:
-            try:
-                self._one(*self._runs.get(), lane)
-            except Interrupted:  # came late: the answer is on its way, or the home's patience ends
-                continue
+            self._one(*self._runs.get(), lane)
 
     def _one(self, run: Run, fds: list[int], streams: Streams, lane: int) -> None:
-        self._threads[run.attempt] = threading.get_ident()
+        """Answers, whenever it is interrupted: that happens once, and not after `_over`."""
+        answer: Answer = Ended(run.attempt, Cause.KILLED, 0, ""), []
         try:
-            if run.attempt in self._killed:
-                self._killed.discard(run.attempt)
-                raise_in(threading.get_ident())
-            answer, blob = self._caller.run(run, fds, streams, lane)
-        finally:
-            self._threads.pop(run.attempt, None)
-            self._streams.pop(run.attempt, None)
+            if self._begins(run.attempt):
+                answer = self._caller.run(run, fds, streams, lane)
+                self._finish_lines(run.attempt)
+            self._over(run.attempt)
+        except Interrupted:  # before the task began, or after it had ended
+            self._over(run.attempt)
+        self._finish_lines(run.attempt)
+        while fds:  # never loaded
+            os.close(fds.pop())
         streams.discard()
-        for stream in (sys.stdout, sys.stderr):
-            if isinstance(stream, _Routed):
-                stream.finish(run.attempt)
-        self._send(answer, blob)
+        self._send(*answer)
+
+    def _begins(self, attempt: int) -> bool:
+        with self._lock:
+            if attempt not in self._threads:
+                return False
+            self._threads[attempt] = threading.get_ident()
+            return True
+
+    def _over(self, attempt: int) -> None:
+        with self._lock:
+            self._threads.pop(attempt, None)
+            self._streams.pop(attempt, None)
 
     def _interrupt(self, attempt: int) -> None:
-        if (thread := self._threads.get(attempt)) is not None:
-            raise_in(thread)
-        elif attempt in self._streams:
-            self._killed.add(attempt)
+        with self._lock:
+            streams = self._streams.get(attempt)
+            if thread := self._threads.pop(attempt, _NONE_YET):
+                raise_in(thread)
+                self._room.notify_all()  # it may wait for it, or for its client
+        if streams is not None:
+            streams.wake()
+
+    # --- what tasks print --------------------------------------------------------------------------------------------
+
+    def _print(self, output: Output) -> None:
+        """Not much further ahead than the home takes it; what is over does not wait."""
+        with self._lock:
+            while self._ahead_bytes >= _AHEAD_BYTES and output.attempt in self._threads:
+                if not self._asked:
+                    self._send_body(pipes.ROOM)
+                    self._asked = True
+                self._room.wait()
+            self._ahead_bytes += len(output.text)
+            self._send(output)
+
+    def _has_room(self) -> None:
+        with self._lock:
+            self._ahead_bytes, self._asked = 0, False
+            self._room.notify_all()
+
+    def _finish_lines(self, attempt: int) -> None:
+        for stream in self._routed:
+            stream.finish(attempt)
 
     def _send(self, message: Message, fds: Sequence[int] = ()) -> None:
+        self._send_body(codec.body(message), fds)
+        for fd in fds:
+            os.close(fd)
+
+    def _send_body(self, body: bytes, fds: Sequence[int] = ()) -> None:
         if os.getpid() != self._pid:
             os._exit(0)
         with self._sending:
-            pipes.send(self._pipe, codec.body(message), fds)
-        for fd in fds:
-            os.close(fd)
+            pipes.send(self._pipe, body, fds)
 
 
 def raise_in(thread: int) -> None:
@@ -118,10 +168,10 @@ def raise_in(thread: int) -> None:
 class _Routed(io.TextIOBase):
     """A standard stream that sends whole lines on as the attempt's whose thread writes."""
 
-    def __init__(self, stream: int, beyond: Any, send: Any) -> None:
+    def __init__(self, stream: int, beyond: Any, say: Callable[[Output], None]) -> None:
         self._stream = stream
         self._beyond = beyond  # for threads that belong to no attempt
-        self._send = send
+        self._say = say
         self._lines: dict[int, str] = {}  # attempt -> its unfinished line
 
     @property
@@ -144,16 +194,16 @@ class _Routed(io.TextIOBase):
             return int(self._beyond.write(text))
         whole, newline, rest = (self._lines.get(task.attempt, "") + text).rpartition("\n")
         self._lines[task.attempt] = rest
-        self._say(task.attempt, whole + newline)
+        self._cut(task.attempt, whole + newline)
         return len(text)
 
     def flush(self) -> None:
         self._beyond.flush()
 
     def finish(self, attempt: int) -> None:
-        self._say(attempt, self._lines.pop(attempt, ""))
+        self._cut(attempt, self._lines.pop(attempt, ""))
 
-    def _say(self, attempt: int, text: str) -> None:
+    def _cut(self, attempt: int, text: str) -> None:
         data = text.encode("utf-8", "backslashreplace")
-        for start in range(0, len(data), 65536):
-            self._send(Output(attempt, self._stream, data[start : start + 65536], 0))
+        for start in range(0, len(data), PIECE_BYTES):
+            self._say(Output(attempt, self._stream, data[start : start + PIECE_BYTES], 0))

@@ -103,11 +103,15 @@ async def test_a_task_may_close_its_standard_streams(make: Any) -> None:
     assert await client.call(os.getpid)
 
 
-async def test_a_slow_client_stops_the_task_and_loses_nothing(make: Any) -> None:
-    client = await make()
+KINDS = pytest.mark.parametrize("kind", ["process", "thread"])
+
+
+@KINDS
+async def test_a_slow_client_stops_the_task_and_loses_nothing(make: Any, kind: str) -> None:
+    client = await make(slots=2, kind=kind)
     client.channel.hold()
     attempt = client.run(say, *(["x" * 1000] * 1000))
-    for _ in range(50):
+    for _ in range(200):
         await client.turn()
     held = sum(map(len, client.channel.held))
     assert held < 300_000, "the task should be waiting"
@@ -117,13 +121,14 @@ async def test_a_slow_client_stops_the_task_and_loses_nothing(make: Any) -> None
     assert len(client.printed(attempt)) == 1_001_000
 
 
-async def test_while_the_client_is_away_the_oldest_is_dropped_and_counted(make: Any) -> None:
+@KINDS
+async def test_while_the_client_is_away_the_oldest_is_dropped_and_counted(make: Any, kind: str) -> None:
     def much(mark: str) -> None:
         for number in range(3000):
             print(f"{number:01000}")
         Path(mark).touch()
 
-    client = await make()
+    client = await make(slots=2, kind=kind)
     await client.call(say)
     mark = client.home._directory / "printed"
     client.define(much)

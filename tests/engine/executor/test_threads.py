@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 
 from outrider.engine.executor import context
-from outrider.engine.executor.context import Input
+from outrider.engine.executor.context import AsyncInput, Input
 from outrider.engine.wire import messages as m
 from outrider.engine.wire import values
 from outrider.engine.wire.messages import Cause, RunFlag
 
 pytestmark = pytest.mark.anyio
-BARRIERS: dict[str, threading.Barrier] = {"three": threading.Barrier(3)}
+BARRIERS: dict[str, threading.Barrier] = {"two": threading.Barrier(2), "three": threading.Barrier(3)}
 
 
 def meet() -> int:
@@ -61,6 +62,10 @@ async def test_each_has_its_own_output(make: Any) -> None:
         assert isinstance(client.of(attempt, m.Output, m.Done)[-1], m.Done)
 
 
+def meet_one() -> None:
+    BARRIERS["two"].wait(10)
+
+
 def spin(seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -81,6 +86,81 @@ async def test_so_is_one_that_runs_too_long(make: Any) -> None:
     client = await make(slots=2, kind="thread")
     ended = await client.call(spin, 60, timeout_s=0.05)
     assert ended.cause is Cause.TIMEOUT
+
+
+def meet_and_spin(_failed: bool) -> None:
+    BARRIERS["two"].wait(10)
+    spin(60)
+
+
+async def test_so_is_one_that_has_ended_and_is_cleaning_up(make: Any) -> None:
+    def fail() -> None:
+        task = context.current()
+        assert task is not None
+        task.closing.append(meet_and_spin)
+        raise ValueError
+
+    client = await make(slots=2, kind="thread")
+    pid = await client.call(os.getpid)
+    attempt = client.run(fail)
+    await client.call(meet_one)
+    client.send(m.Kill(attempt))
+    assert (await client.answer(attempt)).cause is Cause.KILLED
+    assert await client.call(os.getpid) == pid
+
+
+def numbers() -> Iterator[int]:
+    yield from range(100)
+
+
+def total(items: Iterator[int]) -> int:
+    return sum(items)
+
+
+def total_async(items: AsyncIterator[int]) -> int:
+    async def run() -> int:
+        return sum([item async for item in items])
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "flags"),
+    [
+        (numbers, [], RunFlag.STREAM),
+        (total, [Input(0)], RunFlag.ALONE),
+        (total_async, [AsyncInput(0)], RunFlag.ALONE),
+    ],
+    ids=["for credit", "for an item", "for an item, async"],
+)
+async def test_so_is_one_that_waits_for_its_client(make: Any, function: Any, arguments: Any, flags: int) -> None:
+    client = await make(slots=2, kind="thread")
+    pid = await client.call(os.getpid)
+    attempt = client.run(function, *arguments, flags=flags)
+    client.send(m.Credit(attempt, -1, 1), m.Input(attempt, 0, values.inline(values.dump(1))))
+    await client.until(lambda: client.of(attempt, m.Yield, m.Credit))
+    client.send(m.Kill(attempt))
+    assert (await client.answer(attempt)).cause is Cause.KILLED
+    assert await client.call(os.getpid) == pid
+
+
+async def test_so_is_one_that_waits_for_a_slow_client_to_read(make: Any) -> None:
+    def chat() -> None:
+        while True:
+            print("x" * 1000)
+
+    client = await make(slots=2, kind="thread")
+    pid = await client.call(os.getpid)
+    client.channel.hold()
+    attempt = client.run(chat)
+    for _ in range(50):
+        await client.turn()
+    client.send(m.Kill(attempt))
+    while client.home._crew._core.knows(attempt):
+        await client.turn()
+    client.channel.release()
+    assert (await client.answer(attempt)).cause is Cause.KILLED
+    assert await client.call(os.getpid) == pid
 
 
 async def test_one_that_does_not_react_takes_its_process_with_it(make: Any) -> None:
