@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from .offers import Offer
     from .provider import AWS
 
-FLEET_S = 90.0  # CreateFleet answers when its machines are placed: some seconds for tens of them
 LAG_S = 15.0  # after which what was made just now is known everywhere
 AGAIN_S = 1.0
 RESEND_S = 0.5
@@ -231,7 +230,7 @@ class AWSFleet:
             lots, count, token=token, subnets=subnets, labels=self._labels, max_usd=plan.request.max_hourly_cost
         )
         try:
-            answer = await self._api.call("create_fleet", timeout_s=FLEET_S, **said)
+            answer = await self._api.call("create_fleet", timeout_s=teardown.FLEET_S, **said)
             if not (answer.get("Instances") or answer.get("Errors")):
                 answer = await self._read_again(answer["FleetId"], token)
         except BaseException as error:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any, Literal
 
 from ..base import Address, Machine, MachineGone, MachineId, MachineReachable
@@ -95,13 +96,23 @@ class _Known:
     ending: bool = False  # by the pool's own wish
 
 
+@dataclass(slots=True)
+class _Lost:
+    at: float  # when it was given up
+    looked_since: float = inf  # EC2's first answer that could show what it made: it may be silent for long
+
+    def until(self, now: float) -> float:
+        """When EC2 would have shown it."""
+        return min(self.looked_since, now) + GRACE_S
+
+
 class Seen:
     """The book of one pool. ``public``: machines are reached at their public addresses."""
 
     def __init__(self, *, public: bool) -> None:
         self._public = public
         self._known: dict[MachineId, _Known] = {}
-        self._lost_launches: dict[str, float] = {}  # calls whose answer never came, and when they were given up
+        self._lost_launches: dict[str, _Lost] = {}  # calls whose answer never came
 
     # --- what the pool does -----------------------------------------------------------------------------------------
 
@@ -111,7 +122,7 @@ class Seen:
 
     def launch_lost(self, token: str, now: float) -> None:
         """Machines of this call may exist, and nobody knows their names yet."""
-        self._lost_launches[token] = now
+        self._lost_launches[token] = _Lost(now)
 
     def ending(self, machines: Iterable[MachineId]) -> list[MachineId]:
         """The pool ends these. Returns those that are its own and not known to have ended."""
@@ -125,6 +136,9 @@ class Seen:
     def answered(self, sights: Sequence[Sight], asked_at: float, now: float) -> News:
         """A whole answer of DescribeInstances for the pool, asked for at ``asked_at``."""
         news = News()
+        for lost in self._lost_launches.values():
+            if asked_at >= lost.at:
+                lost.looked_since = min(lost.looked_since, asked_at)
         for sight in sights:
             self._see(sight, now, news)
         shown = {sight.id for sight in sights}
@@ -167,11 +181,11 @@ class Seen:
 
     def unsure_for(self, now: float) -> float:
         """Seconds until machines of a call whose answer was lost would have been seen."""
-        return max((at + GRACE_S - now for at in self._lost_launches.values()), default=0.0)
+        return max((lost.until(now) - now for lost in self._lost_launches.values()), default=0.0)
 
     def forget_lost(self, now: float) -> None:
         """Calls whose machines would have been seen by now."""
-        self._lost_launches = {token: at for token, at in self._lost_launches.items() if now - at < GRACE_S}
+        self._lost_launches = {token: lost for token, lost in self._lost_launches.items() if now < lost.until(now)}
 
     # --- rules ------------------------------------------------------------------------------------------------------
 

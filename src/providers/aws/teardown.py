@@ -24,6 +24,7 @@ from .seen import GRACE_S, Sight, change, sights
 from .shared import only
 
 FLEET = "fleet"  # the kind of intent that makes machines
+FLEET_S = 90.0  # CreateFleet answers when its machines are placed: some seconds for tens of them
 CONFIRM_S = 900.0  # large machines with many devices take minutes from shutting-down to terminated
 BATCH = 500  # "TerminateInstances", EC2 API Reference: at most 1000, and fewer are quicker
 AGAIN_S = (0.2, 0.4, 0.8, 1.0)  # between looks; the last one stays
@@ -148,9 +149,9 @@ class _Written:
 
     @property
     def unsure_s(self) -> float:
-        """For how long machines of a call without an answer may yet appear."""
+        """For how long machines of a call without an answer may yet appear: it may have been sent again for a while."""
         asked = [intent.at for intent in self.intents if intent.kind == FLEET and intent.ids is None]
-        return max((at + GRACE_S - self.now for at in asked), default=0.0)
+        return max((at + FLEET_S + GRACE_S - self.now for at in asked), default=0.0)
 
     def names(self, kind: str) -> list[str]:
         return [each for intent in self.intents if intent.kind == kind for each in intent.ids or ()]

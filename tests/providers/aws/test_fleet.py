@@ -287,7 +287,7 @@ async def test_an_answer_that_names_only_the_fleet_is_looked_up(
 async def test_machines_whose_answer_never_came_are_ended(
     cloud: EC2, aws: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fleets, "FLEET_S", 1.0)
+    monkeypatch.setattr(teardown, "FLEET_S", 1.0)
     cloud.faults.add(faults.LostAnswer("CreateFleet", times=None))
     async with opened(aws()) as fleet:
         with pytest.raises(ProviderError) as told:

@@ -157,4 +157,16 @@ async def test_a_call_without_an_answer_is_looked_after_for_as_long_as_it_may_sh
         poller.begun()
         began = anyio.current_time()
         await anyio.sleep(600)
-        assert GRACE_S - 2 <= ec2.asked_at[-1] - began <= GRACE_S
+        assert GRACE_S - 2 <= ec2.asked_at[-1] - began <= GRACE_S + 1
+
+
+async def test_machines_of_a_lost_call_are_ended_when_the_network_is_back() -> None:
+    ec2 = HandMade()
+    async with polling(ec2) as (poller, seen, _):
+        ec2.error = ProviderError("AWS cannot be reached")
+        seen.launch_lost("token", anyio.current_time())
+        poller.begun()
+        await anyio.sleep(10 * GRACE_S)
+        ec2.error, ec2.states["i-lost"], ec2.launches["i-lost"] = None, "running", "token"
+        await anyio.sleep(GRACE_S)
+    assert ec2.ended == ["i-lost"]

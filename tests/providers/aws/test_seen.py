@@ -122,10 +122,24 @@ def test_machines_of_a_call_whose_answer_was_lost_are_to_be_ended_and_no_others(
     shown = [sight(ONE, "pending", launch="token"), sight(TWO, "pending", launch="another's")]
     assert pool.answered(shown, 1, 1).unwanted == [ONE]
     assert pool.answered([sight(ONE, "shutting-down", launch="token")], 1, 1).unwanted == []
-    assert pool.unsure_for(1) == GRACE_S - 1
+    assert pool.unsure_for(2) == GRACE_S - 1
     pool.forget_lost(GRACE_S)
+    assert not pool.idle
+    pool.forget_lost(1 + GRACE_S)
     assert pool.idle
-    assert pool.answered(shown, 61, 61).unwanted == []
+    assert pool.answered(shown, 62, 62).unwanted == []
+
+
+def test_while_ec2_is_silent_no_time_passes_for_a_call_whose_answer_was_lost() -> None:
+    pool = book()
+    pool.launch_lost("token", 10)
+    pool.answered([], 9, 11)  # asked before the call was given up
+    pool.forget_lost(1000)
+    assert pool.unsure_for(1000) == GRACE_S
+    assert pool.answered([sight(ONE, "running", launch="token")], 1000, 1001).unwanted == [ONE]
+    assert pool.unsure_for(1001) == GRACE_S - 1
+    pool.forget_lost(1000 + GRACE_S)
+    assert pool.idle
 
 
 def test_an_instance_is_read_as_ec2_tells_it() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from outrider.providers.aws import teardown
 from outrider.providers.aws.api import Api
 from outrider.providers.aws.seen import GRACE_S, Sight, State
 from outrider.providers.base import Embedding, LaunchRequest, MachineId
-from outrider.providers.journal import Journal
+from outrider.providers.journal import Intent, Journal
 from outrider.testing import EC2
 
 pytestmark = pytest.mark.anyio
@@ -73,6 +74,13 @@ async def test_one_that_ec2_does_not_know_keeps_no_other_from_ending(cloud: EC2,
         machines = [machine.id for machine in await fleet.launch(REQUEST, 5)]
         said = await teardown.end(api, [*machines[:3], "i-0123456789abcdef0", *machines[3:]])
         assert {sight.id for sight in said} == set(machines)
+
+
+@pytest.mark.parametrize(("age_s", "unsure_s"), [(0.0, 150.0), (70.0, 80.0), (200.0, 0.0)])
+def test_a_call_that_was_sent_again_until_its_client_died_is_waited_for(age_s: float, unsure_s: float) -> None:
+    now, unanswered = 1000.0, Intent("pool", teardown.FLEET, "token", {}, at=1000.0 - age_s)
+    written = teardown._Written([unanswered, replace(unanswered, at=now, ids=())], now)
+    assert max(0.0, written.unsure_s) == unsure_s
 
 
 # --- which are left: pure ---------------------------------------------------------------------------------------------
