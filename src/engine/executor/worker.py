@@ -1,4 +1,8 @@
-"""A worker process: runs attempts one after another, as they come out of its pipe, until it is killed."""
+"""A worker process: runs attempts one after another, as they come out of its pipe, until it is killed.
+
+What a task leaves behind its next ones find: processes that go on, the working directory, the environment but for what
+is set for each, signal handlers. The pools of loky and inductor and Python's resource tracker live by that.
+"""
 
 from __future__ import annotations
 
