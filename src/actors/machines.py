@@ -255,7 +255,7 @@ class Machines:
         self._away_since[node] = now
         member.dropped_by = lost.cause
         self._observe("node_suspect", node=node, cause=lost.cause, silent=lost.silent)
-        if self.silence.dropped(node, now, silent=lost.silent):
+        if self.silence.dropped(node, now + lost.early_s, silent=lost.silent):
             self._observe("network_silent", nodes=len(self._nodes.links))
             if self._witness is not None:
                 self._calls.ask_others(self._witness, self._unheard)

@@ -57,7 +57,7 @@ class NodeActor:
         self._machine = machine
         self._door = door
         self._addressed = anyio.Event()
-        self._has_answered = self._has_turn = False
+        self._has_answered = self._answers = self._has_turn = False
         self._work = anyio.CancelScope()
         if machine.address is not None:
             self._addressed.set()
@@ -104,12 +104,16 @@ class NodeActor:
         pause_s = TRY_AGAIN_S
         with anyio.move_on_after(self._door.boot_timeout_s):
             await self._addressed.wait()
-            down_at = anyio.current_time() + (self._machine.patience_s or math.inf)
+            patience_s = self._machine.patience_s or math.inf
+            down_at = anyio.current_time() + patience_s
             while True:
+                self._answers = False
                 try:
                     async with self._turn():
                         return await self._door.connect(self._node, self._machine, self._reports, self._answered)
                 except ConnectFailed as error:
+                    if self._answers:  # it is there, or was until a moment ago
+                        down_at = anyio.current_time() + patience_s
                     if error.fatal or anyio.current_time() >= down_at:
                         raise
                     last = str(error)
@@ -140,6 +144,7 @@ class NodeActor:
 
     def _answered(self) -> None:
         self._end_turn()  # what follows takes as long as it takes: others, whose leases nobody renews yet, come first
+        self._answers = True
         if not self._has_answered:
             self._has_answered = True
             self._tell(Answered(self._node))

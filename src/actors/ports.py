@@ -209,6 +209,7 @@ class Lost:
 
     cause: str  # one clause for people
     silent: bool = False  # heartbeats stopped, as opposed to a closed connection
+    early_s: float = 0.0  # before its silence would have ended it: so much longer it has to come back
 
 
 class Connection(Protocol):

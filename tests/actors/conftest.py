@@ -201,8 +201,8 @@ class PlayedNode:
         self.stop()
         self.drop(silent=silent)
 
-    def drop(self, *, silent: bool = False, cause: str = "connection closed") -> None:
-        self.how = Lost(cause, silent=silent)
+    def drop(self, *, silent: bool = False, cause: str = "connection closed", early_s: float = 0.0) -> None:
+        self.how = Lost(cause, silent, early_s)
         self.lost.set()
 
 
@@ -220,6 +220,7 @@ class Site:
         self.refuse: dict[NodeId, list[ConnectFailed]] = {}
         self.connect_s = 0.01
         self.prepare_s: dict[NodeId, float] = {}  # from its answer to being ready
+        self.breaks_s: dict[NodeId, float] = {}  # from its answer to the loss of its connection, the first time
         self.close_s = 0.0
         self.deaf = False  # kills are not answered
 
@@ -235,6 +236,9 @@ class Site:
         if refusals:
             raise refusals[0] if len(refusals) == 1 else refusals.pop(0)
         answered()
+        if node in self.breaks_s:
+            await anyio.sleep(self.breaks_s.pop(node))
+            raise ConnectFailed("the connection was lost")
         if node in self.prepare_s:
             await anyio.sleep(self.prepare_s[node])
         self.ports[node] = [next(self.numbers) for _ in range(self.ports_each)]

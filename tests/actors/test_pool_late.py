@@ -160,3 +160,12 @@ async def test_ones_own_hosts_keep_the_patience_that_they_have(rig):
         await pool.ready()
         assert anyio.current_time() == pytest.approx(60.0, abs=3)
         assert pool.seen.all("node_late") == []
+
+
+async def test_a_host_that_has_answered_is_not_down_because_its_connection_was_lost(rig):
+    """An image takes longer to bring than `connect_timeout`, which is for hosts that do not answer."""
+    provider = SSH(hosts=["h0"], connect_timeout=10)
+    async with rig(provider=provider, desired=1, max=1, prepare=lambda s: s.breaks_s.update({NodeId(0): 60.0})) as pool:
+        await pool.ready()
+        assert anyio.current_time() == pytest.approx(60.0, abs=1)
+        assert pool.seen.all("node_failed") == []

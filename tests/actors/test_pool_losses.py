@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from outrider.actors import messages as m
-from outrider.actors.ports import GaveUp, Noticed, OnLoss, Reason, Settled, Verdict
+from outrider.actors.ports import GaveUp, Noticed, OnLoss, PoolSpec, Reason, Settled, Verdict
 from outrider.providers.fake import Script
 
 pytestmark = pytest.mark.anyio
@@ -81,6 +81,17 @@ async def test_one_silent_node_is_lost_while_the_others_are_heard(rig):
         pool.site.nodes[2].die(silent=True)
         await pool.until(lambda: pool.seen.all("node_lost"), within_s=10.5)
         assert pool.seen.all("network_silent") == []
+
+
+async def test_one_that_was_dropped_early_has_its_whole_time_to_come_back(rig):
+    """Its silent connection was let go for a new one, over which it does not answer either."""
+    async with rig() as pool:
+        await pool.ready()
+        node, began = pool.site.nodes[2], anyio.current_time()
+        node.stop()
+        node.drop(early_s=2.0)
+        await pool.until(lambda: pool.seen.all("node_lost"), within_s=15)
+        assert anyio.current_time() - began == pytest.approx(2.0 + PoolSpec(1, 1, 1, 1).reconnect_s, abs=0.1)
 
 
 async def test_a_silent_network_is_waited_for_and_results_are_collected_when_it_is_back(rig, work):

@@ -57,6 +57,7 @@ class Control(Channel):
         self.rest = b""
         self._receive: Callable[[bytes], None] | None = None
         self._lose: Callable[[str], None] | None = None
+        self.ended = False  # by the executor, and not with the connection
 
     def attach(self, receive: Callable[[bytes], None], lose: Callable[[str], None]) -> None:
         self._receive, self._lose = receive, lose
@@ -89,6 +90,7 @@ class Control(Channel):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.ended = exc is None
         cause = str(exc) or type(exc).__name__ if exc else "the connection was closed"
         if self._lose is not None:
             self._lose(cause)

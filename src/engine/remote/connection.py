@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from ..versions import Mismatch
 
 HEARTBEAT_S = 2.0
+QUIET_S = 3.5  # after so much silence another connection is begun beside the one there is: TCP's own pauses double
 SILENCE_S = 6.0  # with the time for reconnecting, a black hole is seen in 9 s; a stall of 3 s is nothing
 ANEW_S, TRIES = 0.7, 5  # to reach a node that was: another try beside one that hangs
 GREETING_S = 10.0
@@ -185,6 +186,7 @@ class NodeConnection:
         self._control: Control | None = None
         self._lost: asyncio.Future[Lost] = asyncio.get_running_loop().create_future()
         self._beat: asyncio.TimerHandle | None = None
+        self._anew: asyncio.Task[ssh.Connected] | None = None  # in place of one that is silent
         self._heard_at = 0.0
         self._facts: NodeFacts | None = None
         self._gone = False  # the executor, for certain
@@ -201,14 +203,18 @@ class NodeConnection:
             raise ConnectFailed(str(error), alike=True) from SpecError(f"notices: {error}.")
         welcome = await self._greet(answered)
         said = welcome.facts
-        self._facts = facts = NodeFacts(
-            hostname=said["hostname"],
-            address=said["addresses"][0],
-            ports=tuple(welcome.ports),
-            accelerators=tuple((kind, memory_gb) for kind, memory_gb in said["accelerators"]),
-        )
-        if not self._machine.embedded:
-            await self._check(facts, said)
+        try:
+            self._facts = facts = NodeFacts(
+                hostname=said["hostname"],
+                address=said["addresses"][0],
+                ports=tuple(welcome.ports),
+                accelerators=tuple((kind, memory_gb) for kind, memory_gb in said["accelerators"]),
+            )
+            if not self._machine.embedded:
+                await self._check(facts, said)
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            self._drop("its welcome is not the protocol")
+            raise ConnectFailed(f"node {self._machine.id} sent a welcome without its facts", fatal=True) from error
 
     async def set_up_plugins(self) -> None:
         """What the pool's plugins do once on each node, through a loss of the connection. Cancelled or failed, it
@@ -224,13 +230,23 @@ class NodeConnection:
                 losing = asyncio.ensure_future(self.wait_lost())
                 await asyncio.wait([starting, losing], return_when=asyncio.FIRST_COMPLETED)
                 losing.cancel()
-                if not starting.done() and not await self.resume():
+                if not starting.done() and not await self._resumed():
                     raise ConnectFailed("its executor was lost while plugins were set up")
             self._facts = starting.result()
         except BaseException:
             starting.cancel()
             await self.close()
             raise
+
+    async def _resumed(self) -> bool:
+        """Tried until it is known. Another connection in its place would be another session, which is refused."""
+        while True:
+            try:
+                return await self.resume()
+            except ConnectFailed as failed:
+                if failed.fatal:
+                    raise
+            await asyncio.sleep(ANEW_S)
 
     @property
     def on_this_computer(self) -> bool:
@@ -281,7 +297,7 @@ class NodeConnection:
 
     async def close(self) -> None:
         """Say goodbye. Nobody waits for a machine that is a process of ours: its provider ends it right after."""
-        lost = self._ssh is None or self._lost.done()
+        lost, control = self._ssh is None or self._lost.done(), self._control
         try:
             if not lost:
                 await self._terms.stewards.retire(self._node)
@@ -289,10 +305,12 @@ class NodeConnection:
                 self.link.flush()
                 if not self._machine.embedded:
                     await asyncio.wait([self._lost], timeout=FAREWELL_S)
+                    lost = control is None or not control.ended  # else it may not have heard that
         finally:
             self.link.close()
             self._closed()
             self._drop("closed")
+            self._begin_none_anew()
         if lost and self._executor is not None and self._facts is not None and not self._gone:
             self._evict(self)
 
@@ -351,9 +369,13 @@ class NodeConnection:
                 control.chan.write(encode(self._hello()))
                 welcome = await control.first
             welcome = self._accepted(welcome)
+            if self._facts is None or welcome.resumed:
+                self._session.resume(welcome.received)
             self._renewed_there()
         except Exception as error:  # noqa: BLE001  the edge
             self._drop("not reached")
+            if self._facts is None:  # nor was it before: whether there still is an executor is seen to again
+                self._executor = self._bridged = None
             failed = await refusal(self._machine, error)
             raise failed from failed.__cause__ or error
         except BaseException:
@@ -364,7 +386,6 @@ class NodeConnection:
             return welcome
         control.attach(self._received, self._drop)
         self._control = control
-        self._session.resume(welcome.received)
         self._heard_at = time.monotonic()
         self.link.attach(control.chan.write)
         if control.rest:
@@ -373,15 +394,17 @@ class NodeConnection:
         return welcome
 
     async def _reach(self) -> ssh.Connected:
-        """Soon after a network is back, if it was there before: there are seconds until the node is given up."""
-        machine, terms = self._machine, self._terms
+        if self._facts is None or self._machine.embedded:
+            return await self._dial()
+        anew, self._anew = self._anew, None
+        return await (self._dial_anew() if anew is None else anew)
 
-        async def reach() -> ssh.Connected:
-            return await ssh.connect(machine, terms.key, self._host_keys, terms.wiring())
+    async def _dial_anew(self) -> ssh.Connected:
+        """Soon after a network is back: there are seconds until the node is given up."""
+        return await hedge.first(self._dial, ssh.Connected.abort, every_s=ANEW_S, at_once=TRIES)
 
-        if self._facts is None or machine.embedded:
-            return await reach()
-        return await hedge.first(reach, ssh.Connected.abort, every_s=ANEW_S, at_once=TRIES)
+    async def _dial(self) -> ssh.Connected:
+        return await ssh.connect(self._machine, self._terms.key, self._host_keys, self._terms.wiring())
 
     async def _rotate(self, shell: RemoteShell) -> None:
         """
@@ -481,15 +504,38 @@ class NodeConnection:
             self._drop(f"it sent what is not the protocol: {error}")
 
     def _heartbeat(self) -> None:
-        left = self._heard_at + SILENCE_S - time.monotonic()
-        if left <= 0:
+        silent_s = time.monotonic() - self._heard_at
+        if silent_s >= SILENCE_S:
             # On this very computer it is not the network that is silent.
             self._drop(f"silent for {SILENCE_S:g} s", silent=not self._machine.embedded)
             return
+        if silent_s < QUIET_S:
+            self._begin_none_anew()
+        elif self._anew is None and not self._machine.embedded:
+            self._anew = asyncio.ensure_future(self._dial_anew())
+            self._anew.add_done_callback(self._begun_anew)
         self.link.send(wire.Ping(int(time.monotonic() * 1000)))
-        self._beat = asyncio.get_running_loop().call_later(min(HEARTBEAT_S, left), self._heartbeat)
+        left = [limit_s - silent_s for limit_s in (QUIET_S, SILENCE_S) if silent_s < limit_s]
+        self._beat = asyncio.get_running_loop().call_later(min(HEARTBEAT_S, *left), self._heartbeat)
 
-    def _drop(self, cause: str, *, silent: bool = False) -> None:
+    def _begun_anew(self, anew: asyncio.Task[ssh.Connected]) -> None:
+        """Reached, while the present connection was silent: change over, unless that has come back or was dropped."""
+        if anew is not self._anew or anew.cancelled():
+            return
+        silent_s = time.monotonic() - self._heard_at
+        if anew.exception() is not None:
+            self._anew = None  # the next heartbeat begins another
+        elif silent_s < QUIET_S:
+            self._begin_none_anew()
+        elif self._control is not None:
+            self._drop(f"silent for {silent_s:.0f} s, and reached anew", early_s=SILENCE_S - silent_s)
+
+    def _begin_none_anew(self) -> None:
+        anew, self._anew = self._anew, None
+        if anew is not None and not anew.cancel() and not anew.cancelled() and anew.exception() is None:
+            anew.result().abort()
+
+    def _drop(self, cause: str, *, silent: bool = False, early_s: float = 0.0) -> None:
         """Let go of the present SSH connection, whatever state it is in."""
         if self._beat is not None:
             self._beat.cancel()
@@ -506,7 +552,7 @@ class NodeConnection:
             self._ssh.abort()
             self._ssh = None
         if not self._lost.done():
-            self._lost.set_result(Lost(cause, silent))
+            self._lost.set_result(Lost(cause, silent, early_s))
 
     def _renewed_there(self) -> None:
         if self._renewal is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, assert_never, cast
 
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 _LISTENS, _ANNOUNCE, _STREAM = int(wire.RunFlag.LISTENS), int(wire.RunFlag.ANNOUNCE), int(wire.RunFlag.STREAM)
 
 T = TypeVar("T")
+
+_FROM_OUTSIDE = {signal.SIGTERM, signal.SIGKILL}  # what whoever ends a machine sends to its processes
 
 CHANNEL_TRIES = 5  # for one blob, under a connection that stays: sshd has its MaxSessions, an executor its memory
 CHANNEL_PAUSE_S = 0.2  # after the first, and so much longer after each
@@ -267,8 +270,7 @@ class NodeLink:
         attempt = message.attempt
         if isinstance(message, wire.Ended):
             self._over(attempt)
-            verdict = Verdict.KILLED if message.cause == wire.Cause.KILLED else Verdict.DIED
-            return Finished(AttemptId(attempt), verdict, message, 0.0)
+            return Finished(AttemptId(attempt), _verdict(message), message, 0.0)
         value = message.value if isinstance(message, wire.Done) else message.error
         if value is not None and value.blob is not None and not self._same_host:
             self._fetching[attempt] = message
@@ -428,10 +430,12 @@ class NodeLink:
 
     def _wanted(self, attempt: int, stream: int, count: int) -> None:
         order = self._orders.get(attempt)
-        if order is not None:
-            inlet = self._inlets.setdefault((attempt, stream), Inlet(self, attempt, stream))
-            inlet.granted(count)
-            cast("Payload", order.task.content).inputs[stream].wanted(count, inlet.give)
+        inputs = () if order is None else cast("Payload", order.task.content).inputs
+        if stream not in range(len(inputs)):
+            return  # fenced, or a node that errs: what else it says in this read is heard
+        inlet = self._inlets.setdefault((attempt, stream), Inlet(self, attempt, stream))
+        inlet.granted(count)
+        inputs[stream].wanted(count, inlet.give)
 
     def _over(self, attempt: int) -> None:
         """The attempt has ended: its streams end with it."""
@@ -483,3 +487,17 @@ class NodeLink:
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # a transfer that failed with its connection; the connection's loss is reported by itself
+
+
+def _verdict(ended: wire.Ended) -> Verdict:
+    match ended.cause:
+        case wire.Cause.KILLED:
+            return Verdict.KILLED
+        case wire.Cause.TIMEOUT:
+            return Verdict.TIMED_OUT
+        case wire.Cause.SIGNAL if ended.code in _FROM_OUTSIDE:
+            return Verdict.TERMINATED
+        case wire.Cause.EXIT if ended.code - 128 in _FROM_OUTSIDE:  # as shells and handlers say it
+            return Verdict.TERMINATED
+        case _:
+            return Verdict.DIED

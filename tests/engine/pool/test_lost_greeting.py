@@ -1,13 +1,22 @@
-"""A connection that breaks while the node greets: it knows the session already, and the client comes back with it."""
+"""A connection that breaks while the node greets, or is set up: the client comes back with the same session."""
 
 from __future__ import annotations
 
+import asyncio
 import os
-from typing import Any
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
 
+import asyncssh
 import pytest
 
-from outrider import Local, Pool, compute
+from outrider import CapacityError, Local, Plugin, Pool, compute
+from outrider.engine.plugins.sides import NodeSide, Setup
+from outrider.engine.remote import ssh
 from outrider.engine.remote.connection import NodeConnection
 
 pytestmark = pytest.mark.anyio
@@ -34,3 +43,67 @@ async def test_a_welcome_that_is_lost_costs_no_machine(monkeypatch: pytest.Monke
         nodes = [node.node for node in pool.snapshot().nodes]
     assert len(lost) == 2
     assert nodes == [0, 1]
+
+
+@dataclass(frozen=True)
+class Slow(Plugin):
+    """Its half on a node takes until there is a file."""
+
+    folder: str
+    name: ClassVar[str] = "slow"
+
+    @contextmanager
+    def node(self, side: NodeSide) -> Iterator[Setup]:
+        Path(self.folder, "begun").touch()
+        while not Path(self.folder, "go").exists():
+            time.sleep(0.01)
+        yield Setup()
+
+
+async def test_one_that_breaks_while_plugins_are_set_up_is_tried_until_it_is_back(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    connect, set_up, seen, refused = ssh.connect, NodeConnection.set_up_plugins, list[NodeConnection](), list[int]()
+
+    async def seen_first(self: NodeConnection) -> None:
+        seen.append(self)
+        await set_up(self)
+
+    async def cut() -> None:
+        while not (tmp_path / "begun").exists():
+            await asyncio.sleep(0.01)
+
+        async def refuse_twice(*args: Any) -> ssh.Connected:
+            if len(refused) < 2:
+                refused.append(1)
+                raise ConnectionRefusedError("its server is being started anew")
+            (tmp_path / "go").touch()
+            return await connect(*args)
+
+        monkeypatch.setattr(ssh, "connect", refuse_twice)
+        assert seen[0]._ssh is not None
+        seen[0]._ssh.abort()
+
+    monkeypatch.setattr(NodeConnection, "set_up_plugins", seen_first)
+    cutting = asyncio.ensure_future(cut())
+    async with Pool(provider=Local(), nodes=1, plugins=[Slow(str(tmp_path))], console="silent") as pool:
+        await cutting
+        assert [node.node for node in pool.snapshot().nodes] == [0]
+    assert len(refused) == 2
+    assert len(seen) == 1
+
+
+async def test_a_node_that_does_not_say_what_it_is_leaves_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    accepted, made = NodeConnection._accepted, list[asyncssh.SSHClientConnection]()
+
+    def without_facts(self: NodeConnection, answer: Any) -> Any:
+        assert self._ssh is not None
+        made.append(self._ssh.connection)
+        return replace(accepted(self, answer), facts={"hostname": "h", "addresses": []})
+
+    monkeypatch.setattr(NodeConnection, "_accepted", without_facts)
+    with pytest.raises(CapacityError, match="a welcome without its facts"):
+        async with Pool(provider=Local(), nodes=1, console="silent"):
+            pass
+    assert made
+    assert all(connection.is_closed() for connection in made)

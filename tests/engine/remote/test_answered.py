@@ -1,18 +1,21 @@
-"""The pool hears that a machine is there as soon as it has logged in at the right one, before the image is brought."""
+"""The pool hears that a machine is there as soon as it has logged in at the right one; what is there is seen to."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Never
+from unittest.mock import Mock
 
 import asyncssh
 import pytest
 
-from outrider.actors.ports import ConnectFailed, NodeId
-from outrider.engine.remote.connection import Connector, Terms
+from outrider.actors.ports import ConnectFailed, NodeFacts, NodeId
+from outrider.engine.image.bootstrap import Bootstrapped, Prepared
+from outrider.engine.remote.channels import Control
+from outrider.engine.remote.connection import Connector, NodeConnection, Terms
 from outrider.engine.remote.fitness import Wanted
 from outrider.engine.remote.views import Views
 from outrider.engine.stewards import Stewards
@@ -45,6 +48,22 @@ async def path(tmp_path: Path, host_key: asyncssh.SSHKey) -> AsyncIterator[str]:
     await server.wait_closed()
 
 
+def terms(image: Callable[[], Awaitable[Prepared]] | None = None) -> Terms:
+    return Terms(
+        pool="p",
+        views=Views("p", 1),
+        key=asyncssh.generate_private_key("ssh-ed25519"),
+        setup={},
+        wanted=lambda _: Wanted(),
+        lease_s=60.0,
+        image=image or Mock(),
+        progress=lambda *_: None,
+        differing=lambda *_: None,
+        printed=lambda *_: None,
+        stewards=Stewards("p", (), lambda: None),
+    )
+
+
 async def story(machine: Machine) -> list[str]:
     """What happens until the image would be brought."""
     happened: list[str] = []
@@ -54,20 +73,7 @@ async def story(machine: Machine) -> list[str]:
         await asyncio.sleep(0)
         raise ConnectFailed("that is enough")
 
-    terms = Terms(
-        pool="p",
-        views=Views("p", 1),
-        key=asyncssh.generate_private_key("ssh-ed25519"),
-        setup={},
-        wanted=lambda _: Wanted(),
-        lease_s=60.0,
-        image=image,
-        progress=lambda *_: None,
-        differing=lambda *_: None,
-        printed=lambda *_: None,
-        stewards=Stewards("p", (), lambda: None),
-    )
-    connector = Connector(terms)
+    connector = Connector(terms(image))
     with pytest.raises(ConnectFailed):
         await connector(NodeId(0), machine, lambda _: None, lambda: happened.append("answered"))
     await connector.close()
@@ -89,3 +95,40 @@ async def test_one_with_another_host_key_has_not_answered(path: str, rotates: bo
 async def test_nor_has_one_where_nobody_listens(tmp_path: Path, host_key: asyncssh.SSHKey) -> None:
     machine = Machine(MachineId("pool/m"), Address(path=str(tmp_path / "nobody")), public(host_key))
     assert await story(machine) == []
+
+
+async def test_an_executor_that_was_never_met_is_seen_to_again(
+    path: str, host_key: asyncssh.SSHKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be gone by the next try: the host has started anew, or was out of memory."""
+    brought: list[NodeConnection] = []
+
+    async def bring(self: NodeConnection, connection: asyncssh.SSHClientConnection) -> Bootstrapped:
+        brought.append(self)
+        return Bootstrapped("/nowhere/door", "python", "runtime")
+
+    monkeypatch.setattr(NodeConnection, "_bootstrapped", bring)
+    connector = Connector(terms())
+    machine = Machine(MachineId("pool/m"), Address(path=path), public(host_key))
+    for _ in range(2):
+        with pytest.raises(ConnectFailed):
+            await connector(NodeId(0), machine, lambda _: None, lambda: None)
+    await connector.close()
+    assert len(brought) == 2
+    assert brought[0] is brought[1]
+
+
+@pytest.mark.parametrize("heard", [True, False])
+async def test_one_that_may_not_have_heard_the_farewell_is_ended_all_the_same(heard: bool) -> None:
+    evicted: list[NodeConnection] = []
+    machine = Machine(MachineId("pool/m"), Address(path="/nowhere"), "")
+    node = NodeConnection(NodeId(0), machine, terms(), lambda _: None, closed=lambda: None, evict=evicted.append)
+    node._ssh = Mock()
+    node._control = control = Control()
+    node._executor = Bootstrapped("/nowhere/door", "python", "runtime")
+    node._facts = NodeFacts("host", "127.0.0.1", ())
+    control.attach(lambda _: None, node._drop)
+    ending = None if heard else ConnectionResetError("the connection was lost")
+    asyncio.get_running_loop().call_soon(control.connection_lost, ending)
+    await node.close()
+    assert evicted == ([] if heard else [node])

@@ -57,6 +57,7 @@ async def test_a_close_that_is_cancelled_leaves_no_connection() -> None:
         "_control": None,
         "_nudge": None,
         "_renewal": None,
+        "_anew": None,
     }.items():
         setattr(connection, name, value)
     closing = asyncio.ensure_future(connection.close())

@@ -1,0 +1,152 @@
+"""A node that falls silent is reached anew beside its connection: whichever is heard first is the one that counts."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+from unittest.mock import Mock
+
+import asyncssh
+import pytest
+
+from outrider.actors.ports import Lost, NodeFacts, NodeId
+from outrider.engine.remote import ssh
+from outrider.engine.remote.channels import Control
+from outrider.engine.remote.connection import HEARTBEAT_S, QUIET_S, SILENCE_S, NodeConnection, Terms
+from outrider.engine.remote.fitness import Wanted
+from outrider.engine.remote.views import Views
+from outrider.engine.stewards import Stewards
+from outrider.providers.base import Address, Machine, MachineId
+
+pytestmark = pytest.mark.anyio
+
+
+class Dialling:
+    """In place of `ssh.connect`: succeeds when it is told to."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.through = asyncio.Event()
+        self.made: list[Any] = []
+
+    async def __call__(self, *_: Any) -> ssh.Connected:
+        self.begun += 1
+        await self.through.wait()
+        self.made.append(Mock(spec=ssh.Connected))
+        return self.made[-1]  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+async def dialling(monkeypatch: pytest.MonkeyPatch) -> Dialling:
+    it = Dialling()
+    monkeypatch.setattr(ssh, "connect", it)
+    return it
+
+
+@pytest.fixture
+async def node(dialling: Dialling) -> AsyncIterator[NodeConnection]:
+    """Connected, and heard a moment ago."""
+    terms = Terms(
+        pool="p",
+        views=Views("p", 1),
+        key=asyncssh.generate_private_key("ssh-ed25519"),
+        setup={},
+        wanted=lambda _: Wanted(),
+        lease_s=60.0,
+        image=Mock(),
+        progress=lambda *_: None,
+        differing=lambda *_: None,
+        printed=lambda *_: None,
+        stewards=Stewards("p", (), lambda: None),
+    )
+    machine = Machine(MachineId("pool/m"), Address(host="h"), "")
+    node = NodeConnection(NodeId(0), machine, terms, Mock(), closed=Mock(), evict=Mock())
+    node._facts = NodeFacts("h", "10.0.0.1", ())
+    node._ssh, node._control = Mock(spec=ssh.Connected), Control()
+    yield node
+    node._drop("the test is over")
+    node._begin_none_anew()
+    await asyncio.sleep(0)
+
+
+def beat(node: NodeConnection, silent_s: float) -> None:
+    node._heard_at = time.monotonic() - silent_s
+    node._heartbeat()
+
+
+async def rest() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def lost(node: NodeConnection) -> Lost | None:
+    await rest()
+    return node._lost.result() if node._lost.done() else None
+
+
+async def test_it_changes_over_once_it_is_reached(node: NodeConnection, dialling: Dialling) -> None:
+    beat(node, QUIET_S + 0.5)
+    assert await lost(node) is None
+    dialling.through.set()
+    over = await lost(node)
+    assert over is not None
+    assert not over.silent
+    assert over.early_s == pytest.approx(SILENCE_S - QUIET_S - 0.5, abs=0.3)
+    assert await node._reach() is dialling.made[0]
+    assert dialling.begun == 1
+    dialling.made[0].abort.assert_not_called()
+
+
+async def test_one_that_is_heard_again_keeps_its_connection(node: NodeConnection, dialling: Dialling) -> None:
+    beat(node, QUIET_S + 0.5)
+    await rest()
+    node._heard_at = time.monotonic()
+    dialling.through.set()
+    assert await lost(node) is None
+    dialling.made[0].abort.assert_called_once()
+    assert node._anew is None
+
+
+async def test_a_try_ends_when_the_node_is_heard_again(node: NodeConnection, dialling: Dialling) -> None:
+    beat(node, QUIET_S + 0.5)
+    await rest()
+    trying = node._anew
+    assert trying is not None
+    beat(node, HEARTBEAT_S)
+    await rest()
+    assert trying.cancelled()
+    assert await lost(node) is None
+
+
+async def test_a_try_goes_on_when_the_silence_has_lasted_too_long(node: NodeConnection, dialling: Dialling) -> None:
+    beat(node, QUIET_S)
+    await rest()
+    beat(node, SILENCE_S)
+    assert await lost(node) == Lost("silent for 6 s", silent=True)
+    reaching = asyncio.ensure_future(node._reach())
+    await rest()
+    dialling.through.set()
+    assert await reaching is dialling.made[0]
+    assert dialling.begun == 1
+
+
+async def test_after_a_try_that_failed_comes_another(node: NodeConnection, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = Mock(side_effect=ConnectionRefusedError("not now"))
+    monkeypatch.setattr(ssh, "connect", tried)
+    for count in (1, 2):
+        beat(node, QUIET_S + 0.1 * count)
+        assert await lost(node) is None
+        assert tried.call_count == count
+
+
+async def test_nothing_of_a_try_is_left_when_the_node_is_closed(node: NodeConnection, dialling: Dialling) -> None:
+    beat(node, QUIET_S)
+    await rest()
+    trying = node._anew
+    assert trying is not None
+    node._lost.set_result(Lost("its machine is gone"))
+    await node.close()
+    await rest()
+    assert trying.cancelled()
