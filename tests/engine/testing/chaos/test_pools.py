@@ -240,7 +240,7 @@ async def test_a_loop_counts_once_each_time_round(ask: bool, save: bool, tmp_pat
 
 async def test_a_pool_that_is_left_by_a_cancellation_is_gone_with_its_chaos() -> None:
     with anyio.CancelScope() as scope:
-        async with broken(Kill(at_step=1000)) as pool:
+        async with Pool(nodes=NODES, console="silent", chaos=Chaos(600)) as pool:
             groups = [int(node.facts["group"]) for node in pool.snapshot().nodes if node.facts is not None]
             scope.cancel()
             await anyio.sleep(600)
