@@ -19,7 +19,7 @@ import anyio.to_thread
 from ..errors import BadRequest, NotAuthorized, ProviderError
 from . import retries
 from .bucket import Bucket, bucket_for
-from .errors import AGAIN_S, DENIED, EXPIRED, Failure, Refused, translate
+from .errors import AGAIN_S, DENIED, EXPIRED, Failure, Refused, redacted, translate
 
 Service = Literal["ec2", "pricing", "s3", "service-quotas", "ssm", "sts"]
 
@@ -82,13 +82,14 @@ class Api:
         """Asks AWS nothing yet. ``luck``: from [0, 1), for the jitter of the pauses between tries.
 
         Raises:
-            BadRequest: no region is given or configured, or aiobotocore is not installed.
+            BadRequest: no region is given or configured, the endpoint is no URL, or aiobotocore is not installed.
             NotAuthorized: there is no such profile.
         """
         # What the environment says is kept: whoever looks after this pool later may have another one.
         profile = profile or os.environ.get("AWS_PROFILE")
         endpoint_url = endpoint_url or os.environ.get("AWS_ENDPOINT_URL")
         session = await anyio.to_thread.run_sync(_session, profile)
+        _check_endpoint(endpoint_url)
         chosen = choose_region(region, os.environ, session.get_config_variable("region"))
         clients = AsyncExitStack()
         try:
@@ -335,6 +336,20 @@ def choose_region(given: str | None, environment: Mapping[str, str], configured:
     if not chosen:
         raise BadRequest("no AWS region is configured: give AWS(region=...), or set AWS_REGION", code="NoRegionError")
     return chosen
+
+
+def _check_endpoint(url: str | None) -> None:
+    """botocore would raise a bare ValueError at the first call."""
+    from botocore.utils import is_valid_endpoint_url
+
+    if not url:
+        return
+    try:
+        valid = url.startswith(("http://", "https://")) and is_valid_endpoint_url(url)
+    except ValueError:
+        valid = False
+    if not valid:
+        raise BadRequest(f"endpoint_url={redacted(url)!r} is no URL: write it as in http://localhost:4566")
 
 
 def _session(profile: str | None) -> Any:

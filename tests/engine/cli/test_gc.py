@@ -117,6 +117,14 @@ def test_nonsense_is_refused(book: Journal, sky: Sky, outrider: Outrider) -> Non
     assert outrider("gc", "lost") != 0
 
 
+@pytest.mark.parametrize("command", [["gc"], ["gc", "--apply"], ["ps"]])
+def test_an_endpoint_that_is_no_url_is_said(command: list[str], book: Journal, outrider: Outrider) -> None:
+    pytest.importorskip("aiobotocore")
+    assert outrider(*command, "--region", "us-east-1", "--endpoint-url", "localhost:4566") == 2
+    assert "endpoint_url='localhost:4566' is no URL" in " ".join(outrider.said().split())
+    assert outrider(*command, "--all-regions", "--endpoint-url", "localhost:4566") == 2
+
+
 def test_of_a_real_journal_and_a_test_cloud_nothing_is_left(
     book: Journal, outrider: Outrider, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:

@@ -63,6 +63,19 @@ async def test_without_a_region_nothing_is_guessed() -> None:
 
 @pytest.mark.anyio
 @pytest.mark.usefixtures("surroundings")
+@pytest.mark.parametrize("url", ["localhost:4566", "//localhost", "http://", "http://[::1", "ftp://localhost"])
+async def test_an_endpoint_that_is_no_url_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BadRequest, match="is no URL: write it as in http://localhost:4566"):
+        async with AWS("us-east-1", endpoint_url=url).open("p", EMBEDDING):
+            pass
+    monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+    with pytest.raises(BadRequest, match="is no URL"):
+        async with AWS("us-east-1").open("p", EMBEDDING):
+            pass
+
+
+@pytest.mark.anyio
+@pytest.mark.usefixtures("surroundings")
 async def test_a_profile_that_is_not_there_is_said() -> None:
     with pytest.raises(NotAuthorized, match="profile"):
         async with AWS("us-east-1", profile="nobody").open("p", EMBEDDING):
