@@ -160,15 +160,16 @@ class Pool:
         Machines that it left, and that have not ended with their lease, are this pool's nodes in place of new ones;
         what ran on them is ended. Those that cannot be taken over, or are too many, are terminated; missing ones are
         launched. ``options``: as of `Pool`; give the same as for the pool that is taken over. `cost`, ``max_cost`` and
-        ``max_lifetime`` count from here on.
+        ``max_lifetime`` count from here on; only what ends a machine by itself, its lease and its lifetime, stays as
+        it was launched with.
 
         Raises:
-            SpecError: ``provider``'s machines end with their client. Entering raises it when no such pool was left, or
-                its owner lives.
+            SpecError: ``provider``'s machines end with their client. Entering raises it when no such pool was left
+                there, or its owner lives.
         """
         wanted.check_outlives(provider)
-        pool = cls(name=name, provider=provider, **options)
-        pool._settings = replace(pool._settings, attach=True)
+        pool = cls(name=None, provider=provider, **options)
+        pool._settings = replace(pool._settings, name=spec.left_name(name), attach=True)
         return pool
 
     # --- opening and closing --------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ OnLossOption = Literal["auto", "restart", "resend", "fail"]
 ConsoleOption = Literal["auto", "rich", "plain", "silent"]
 WorkerKind = Literal["process", "thread"]
 Selection = Literal["cheapest", "first"]
+NAME_LENGTH = 40  # of a pool
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -196,15 +197,24 @@ def amount(name: str, value: object, unit: str) -> float:
     return float(value)
 
 
-def pool_name(name: object) -> str:
+def pool_name(name: object, *, most: int = NAME_LENGTH) -> str:
     """A name that can be a tag, a directory's and a part of other names.
 
     Raises:
         SpecError
     """
-    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}", name):
-        refuse(f"name takes up to 40 letters, digits, '.', '_' and '-', not {shown(name)}: as in name=\"train-1\".")
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) or len(name) > most:
+        refuse(f"name takes up to {most} letters, digits, '.', '_' and '-', not {shown(name)}: as in name=\"train-1\".")
     return name
+
+
+def left_name(name: object) -> str:
+    """A pool's name, or its `unique` one.
+
+    Raises:
+        SpecError
+    """
+    return pool_name(name, most=NAME_LENGTH + len("-123456"))
 
 
 def unique(name: str) -> str:

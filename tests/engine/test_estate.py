@@ -228,3 +228,17 @@ def test_attaching_takes_what_a_pool_takes() -> None:
     assert (pool._settings.name, pool._settings.attach, pool._settings.nodes.desired) == ("train", True, 3)
     with pytest.raises(SpecError, match="name takes"):
         Pool.attach("a/b", provider=AWS("us-east-1"))
+
+
+def test_a_pool_is_attached_to_by_its_full_name_however_long() -> None:
+    pytest.importorskip("aiobotocore")
+    from outrider import AWS
+
+    longest = "a" * 40
+    full = unique(longest)
+    Pool(name=longest)
+    assert Pool.attach(full, provider=AWS("us-east-1"))._settings.name == full
+    with pytest.raises(SpecError, match="up to 40 letters"):
+        Pool(name=full)
+    with pytest.raises(SpecError, match="up to 47 letters"):
+        Pool.attach(full + "a", provider=AWS("us-east-1"))
