@@ -393,6 +393,8 @@ class Core:
         def ranks_per_node(facts: NodeFacts) -> int:
             return max((plugin.ranks_per_node(facts) for plugin in plugins), default=1)
 
+        if any(plugin.fresh_ranks for plugin in plugins):
+            payload.flags |= RunFlag.FRESH
         ports = one_listens(plugins)
         for facts in self._connector.facts if self._connector is not None and plugins else ():
             ranks = ranks_per_node(facts)  # what a plugin raises is its caller's, and not the actor's
@@ -508,7 +510,7 @@ class Core:
                 )
         if self.settings.worker.kind == "thread":
             for plugin in plugins:
-                if plugin.collective or plugin.fresh_process:
+                if plugin.collective or plugin.fresh_process or plugin.fresh_ranks:
                     raise SpecError(
                         f"The {plugin.name} plugin sets up a whole process, which {function.__name__} would share with "
                         'other tasks: use Worker(kind="process").'

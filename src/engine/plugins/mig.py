@@ -51,6 +51,7 @@ class Mig(Plugin):
     count: int | None = None
 
     name: ClassVar[str] = "mig"
+    fresh_ranks: ClassVar[bool] = True  # CUDA reads once which instance is its process's, and a rank sits in any slot
 
     def env(self, info: InstanceInfo) -> Mapping[str, str]:
         devices = [each for each in os.environ.get(DEVICES, "").split(",") if each]

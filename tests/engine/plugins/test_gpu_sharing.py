@@ -10,14 +10,15 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
-from outrider import InstanceInfo, Local, Pool, SpecError, Worker, compute, instance_info, plugins
+from outrider import InstanceInfo, Local, Plugin, Pool, SpecError, Worker, compute, instance_info, plugins
 from outrider.engine.plugins import mig as mig_module
 from outrider.engine.plugins import nvidia
 from outrider.engine.plugins.nvidia import Gpu, Profile, Slice
@@ -369,6 +370,54 @@ def test_on_a_pool_tasks_have_instances_and_torch_a_rank_for_each(
         facts = pool.broadcast(seen())
         assert facts == [("MIG-0-7", 2, "H100 80GB HBM3 MIG 3g.40gb", 39.5)]
     assert tools.load()["gpus"]["0"] == {"uuid": "GPU-00", "mig": "Disabled", "instances": {}}
+
+
+@dataclass(frozen=True)
+class Pairs(Plugin):
+    name: ClassVar[str] = "pairs"
+
+    def ranks_per_node(self, facts: Any) -> int:
+        return 2
+
+
+@compute
+def instance_of_process(after: str | None = None) -> tuple[int, str]:
+    while after is not None and not Path(after).exists():
+        time.sleep(0.01)
+    return os.getpid(), os.environ["CUDA_VISIBLE_DEVICES"]
+
+
+def test_no_process_is_given_a_second_instance(tools: Tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA would stay with the first: here the slots are freed in either order, and ranks take the last one first."""
+    monkeypatch.setenv("OUTRIDER_STATE", str(tmp_path / "state"))
+    given: dict[int, set[str]] = {}
+    chosen = [plugins.mig("3g.40gb"), Pairs()]
+    with Pool(provider=Local(), worker=Worker(2), plugins=chosen, console="silent") as pool:
+        for order in ((0, 1), (1, 0)):
+            gates = [str(tmp_path / f"{order}{index}") for index in range(2)]
+            tasks = [pool.submit(instance_of_process(gate)) for gate in gates]
+            seen = []
+            for index in order:
+                Path(gates[index]).touch()
+                seen.append(tasks[index].result())
+            seen += (ranks := pool.broadcast(instance_of_process()))
+            assert [instance for _, instance in ranks] == ["MIG-0-7", "MIG-0-8"]
+            for pid, instance in seen:
+                given.setdefault(pid, set()).add(instance)
+    assert len(given) == 2 + 2 * 2  # tasks find the processes of their slots again
+    assert all(len(instances) == 1 for instances in given.values())
+
+
+def test_tasks_that_share_a_process_cannot_have_instances_of_their_own(
+    tools: Tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OUTRIDER_STATE", str(tmp_path / "state"))
+    worker = Worker(2, kind="thread")
+    with (
+        pytest.raises(SpecError, match="mig plugin sets up a whole process"),
+        Pool(provider=Local(), worker=worker, plugins=[plugins.mig("3g.40gb")], console="silent") as pool,
+    ):
+        pool.run(seen())
 
 
 def test_without_the_driver_the_pool_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
