@@ -40,7 +40,7 @@ class _Call:
 
 
 class LocalFleet:
-    """Implements `providers.base.Fleet`. `listen` must run beside it, shielded, and ends with `close`."""
+    """Implements `providers.base.Fleet`. `listen` runs beside it, shielded, and ends with `close`."""
 
     def __init__(
         self, directory: PoolDirectory, embedding: Embedding, *, shared_memory: bool, work_mib: int | None
@@ -54,6 +54,7 @@ class LocalFleet:
         self._terminating: dict[int, anyio.Event] = {}
         self._send_event, self._events = anyio.create_memory_object_stream[MachineEvent](math.inf)
         self._devices: list[Device] | None = None
+        self._listening, self._unread = anyio.Lock(), b""
         self._ended = anyio.Event()
         self._how = "died"
 
@@ -116,21 +117,23 @@ class LocalFleet:
     # --- the keeper -------------------------------------------------------------------------------------------------
 
     async def listen(self) -> None:
-        """Read what the keeper says until it ends, and every machine with it."""
-        unread = b""
-        while data := await self._read():
-            *lines, unread = (unread + data).split(b"\n")
-            for line in lines:
-                self._heard(json.loads(line))
-        self._how = _collect(self._pid)
-        self._ended.set()
-        for name in list(self._seats):
-            self._gone(name, f"the process that keeps the local nodes {self._how}")
-        for call in self._launching.values():
-            call.done.set()
-        for done in self._terminating.values():
-            done.set()
-        self._send_event.close()
+        """Read what the keeper says until it ends, and every machine with it. A second goes on where one was cut."""
+        async with self._listening:
+            if self._ended.is_set():
+                return
+            while data := await self._read():
+                *lines, self._unread = (self._unread + data).split(b"\n")
+                for line in lines:
+                    self._heard(json.loads(line))
+            self._how = _collect(self._pid)
+            self._ended.set()
+            for name in list(self._seats):
+                self._gone(name, f"the process that keeps the local nodes {self._how}")
+            for call in self._launching.values():
+                call.done.set()
+            for done in self._terminating.values():
+                done.set()
+            self._send_event.close()
 
     async def _read(self) -> bytes:
         while True:
@@ -200,10 +203,10 @@ class LocalFleet:
         except OSError:
             pass
         with anyio.move_on_after(CLOSE_DEADLINE_S) as scope:
-            await self._ended.wait()
+            await self.listen()  # who did may have been cancelled: the end of `asyncio.run` cancels every task
         if scope.cancelled_caught:
             os.kill(self._pid, signal.SIGKILL)  # everything below dies with its parent
-            await self._ended.wait()
+            await self.listen()
         self._control.close()
         self._events.close()
         self._directory.remove()

@@ -162,6 +162,31 @@ async def test_cancelled_half_way_in_it_leaves_nothing(after_s: float) -> None:
     assert asyncio.all_tasks() <= before
 
 
+MAIN_ENDS = """
+import asyncio
+from outrider import Pool
+
+async def opens(opened):
+    async with Pool(console="silent"):
+        opened.set()
+        await asyncio.sleep(600)
+
+async def main():
+    opened = asyncio.Event()
+    opening = asyncio.create_task(opens(opened))
+    await opened.wait()
+
+asyncio.run(main())
+"""
+
+
+def test_a_program_ends_that_ends_before_its_pool(tmp_path: Path) -> None:
+    """`asyncio.run` then cancels every task there is: the pool's own too."""
+    environment = {**os.environ, "OUTRIDER_STATE": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", MAIN_ENDS], env=environment, check=True, timeout=60)
+    assert list(tmp_path.rglob("*")) == [tmp_path / "local"]
+
+
 @pytest.mark.usefixtures("nothing_left")
 async def test_another_version_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cloudpickle, "__version__", "0.9")  # here; the nodes' processes have the true one

@@ -166,6 +166,29 @@ TASKS = """
             say("up")
     asyncio.run(main())
     """
+FIRST_ENDS_THE_LOOP = """
+    async def one(opened):
+        async with pool():
+            with told():
+                opened.set()
+                await asyncio.sleep(600)
+    async def other(opened):
+        async with pool():
+            with told():
+                opened.set()
+                try:
+                    await asyncio.sleep(600)
+                finally:
+                    await asyncio.sleep(600)
+    async def main():
+        opened = [asyncio.Event(), asyncio.Event()]
+        both = asyncio.gather(one(opened[0]), other(opened[1]))
+        for each in opened:
+            await each.wait()
+        say("up")
+        await both
+    asyncio.run(main())
+    """
 NESTED = """
     async def main():
         async with pool():
@@ -222,6 +245,7 @@ CANCELLED, EXIT = "CancelledError", "SystemExit 143"
         pytest.param(SYNC_BLOCK, [EXIT, "closed"], id="sync block"),
         pytest.param(VERB, [EXIT, "closed"], id="sync verb"),
         pytest.param(TASKS, [CANCELLED, CANCELLED, "closed", "closed"], id="two tasks"),
+        pytest.param(FIRST_ENDS_THE_LOOP, [CANCELLED, "closed"] * 2, id="first ends the loop"),
         pytest.param(NESTED, [f"{CANCELLED} inner", "closed", f"{CANCELLED} outer", "closed"], id="nested"),
         pytest.param(SYNC_NESTED, [f"{EXIT} inner", "closed", f"{EXIT} outer", "closed"], id="sync nested"),
         pytest.param(MIXED, [f"{CANCELLED} inner", "closed", f"{EXIT} outer", "closed"], id="async in sync"),
