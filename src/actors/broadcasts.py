@@ -105,7 +105,13 @@ class Broadcasts:
     def resized(self, now: float, *, minimum: int, wanted: int) -> None:
         for gang in list(self._gangs.values()):
             gang.resized(minimum=minimum, wanted=wanted)
+            gang.ready(len(self._nodes.roster), now)
             self._carry_out(gang, now)
+
+    def ready(self, now: float) -> None:
+        """Other nodes are than before."""
+        for gang in self._gangs.values():
+            gang.ready(len(self._nodes.roster), now)
 
     def unreplaceable(self, now: float) -> None:
         for gang in list(self._gangs.values()):

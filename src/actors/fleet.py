@@ -14,8 +14,8 @@ FLEET-1: machines asked for and present never exceed those wanted and the spares
     resize leaves. Late ones are beside them.
 FLEET-2: what is missing has been asked for, or waits for its back-off, or the fleet has given up.
 FLEET-3: a node that is lost, failed or dismissed is terminated exactly once.
-FLEET-4: giving up takes ``retries + 1`` failures in a row, or one that cannot go better, and names the last; those of
-    what was asked for together are one.
+FLEET-4: giving up takes a failure that cannot go better or, before the pool has been ready, ``retries + 1`` in a row,
+    and names the last; those of what was asked for together are one.
 FLEET-5: nothing is asked for before the back-off is over.
 FLEET-6: a node that does work is drained, not cut off.
 FLEET-7: no node stands by while fewer work than are wanted, but one whose connection is away; no more work than wanted.
@@ -78,11 +78,18 @@ class Fleet:
         self._ready_at: dict[NodeId, float] = {}
         self._flaps = 0
         self._in_vain = 0  # tries in a row to have another in a late one's place
+        self._opened = False
 
     # --- events ---------------------------------------------------------------------------------------------------
 
     def start(self, now: float) -> None:
         self._balance(now)
+
+    def opened(self, now: float) -> None:
+        """The pool is ready: what it lacks from now on is asked for until it comes; who waits for it knows how long."""
+        if not self._opened:
+            self._opened = True
+            self._try_anew(now)
 
     def launched(self, nodes: list[NodeId], asked: int, now: float, chance: float) -> float | None:
         """The answer to one launch. Fewer than asked for: the rest is tried again, after a back-off."""
@@ -316,7 +323,8 @@ class Fleet:
         beside = self._is_beside
         if beside and self.given_up is not None:
             return None
-        if retry_after_s is None or (self._counts(now) and self.failures >= self._retries and not beside):
+        enough = self._counts(now) and self.failures >= self._retries and not beside and not self._opened
+        if retry_after_s is None or enough:
             self.failures += not beside
             self.given_up = error
             return None

@@ -15,6 +15,7 @@ GANG-5: at most ``restarts`` generations in a row follow lost ones; (RESEND) no 
 GANG-6: when a broadcast is over it holds no seat and nothing of it runs.
 GANG-7: a generation's ports were free where they are named, and serve no other generation.
 GANG-8: an at-most-once broadcast never runs a rank twice.
+GANG-9: while there are fewer nodes than it needs, it waits no longer than ``replace_timeout_s`` for one more.
 """
 
 from __future__ import annotations
@@ -172,9 +173,15 @@ class Gang:
     def start(self, now: float, *, ready: int) -> None:
         if self.spec.queue_timeout_s is not None:
             self._expires_at = now + self.spec.queue_timeout_s
-        if ready < self.minimum:
-            self._replace_by = now + self.patience.replace_timeout_s
         self._claim()
+        self.ready(ready, now)
+
+    def ready(self, count: int, now: float) -> None:
+        """So many nodes are, which is another number than before."""
+        if self.phase is Phase.WAITING and count < self._needed:
+            self._replace_by = self._replace_by or now + self.patience.replace_timeout_s
+        elif self.phase is Phase.WAITING and not self.generation:
+            self._replace_by = None
 
     def seated(self, granted: Iterable[NodeId], ranked: Sequence[tuple[NodeId, NodeFacts]], now: float) -> None:
         """The claim was granted. ``ranked``: every ready node by rank; whatever is not among them has just gone."""
@@ -208,13 +215,13 @@ class Gang:
         self._on[node] -= 1
         if self.phase is not Phase.RUNNING:
             self._ended_on(node, now)
-        elif verdict is Verdict.DIED and self._leaving.get(node) and self._on_loss is not OnLoss.FAIL:
+        elif verdict is Verdict.TERMINATED and self._leaving.get(node) and self._on_loss is not OnLoss.FAIL:
             self._lost_ranks(node, (rank,), "its processes ended after the machine's notice", now)
         else:
             self._endings[rank] = Settled(verdict, outcome, node, rank, self._runs[rank], self._run_in[rank])
             if verdict is not Verdict.RETURNED:
                 if verdict is not Verdict.KILLED and self._may_restart():
-                    self._failed_by = f"rank {rank} {verdict.name.lower()}"
+                    self._failed_by = f"rank {rank} {verdict.name.lower().replace('_', ' ')}"
                     self._fence(node, now)
                     return True
                 self._failed(now)

@@ -16,6 +16,8 @@ LEDGER-9: a node that is closed (noticed, draining) is sent nothing new.
 LEDGER-10: what a node is thought to hold is what was sent there and not reported back.
 LEDGER-11: no task waits in the queue beyond its ``queue_timeout_s``.
 LEDGER-12: broadcasts get their seats in the order in which they were submitted, those that run again first.
+LEDGER-13: a task that fails by itself, and is not ended by its timeout or by us, is sent again ``max_restarts`` times.
+LEDGER-14: no task waits for a rank that the pool is not to have.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import count
+from sys import maxsize
 
 from .places import Claim, Function, Host, Places
 from .ports import (
@@ -46,6 +49,7 @@ from .ports import (
 from .roster import Roster
 
 QUEUED, LEASED, OVER = 0, 1, 2
+FAILURES = {Verdict.RAISED: "raised", Verdict.DIED: "died", Verdict.TERMINATED: "was killed"}  # of an attempt's own
 FUNCTIONS_KEPT = 4096
 QUARANTINE_AFTER = 4
 
@@ -54,7 +58,7 @@ class Entry:
     """A task until it has ended; and after that, while its node has not yet said so, what lies on the node."""
 
     __slots__ = (
-        *("attempt", "began", "blamed", "expires_at", "function", "host"),
+        *("attempt", "began", "blamed", "expires_at", "failures", "function", "host"),
         *("losses", "number", "settle", "slow", "stacks", "state", "task"),
     )
 
@@ -64,6 +68,7 @@ class Entry:
         self.function = function
         self.state = QUEUED
         self.number = 0  # attempts that count
+        self.failures = 0  # those of them that failed by themselves, and were followed by another
         self.losses: tuple[tuple[NodeId, str], ...] = ()
         self.blamed = 0  # losses that nobody had announced, in a row
         self.host: Host | None = None
@@ -105,9 +110,11 @@ class Ledger:
         self._attempts = attempts
         self.announce = announce
         self._quarantine_after = quarantine_after
+        self._ranks = maxsize  # that there are to be
         self._entries: dict[JobId, Entry] = {}
         self._queue: deque[Entry] = deque()  # entries that are over are passed over
         self._pinned: dict[int, deque[Entry]] = {}  # by rank
+        self._again: list[Entry] = []  # of one batch of reports: failed, and to be sent again
         self._functions: dict[bytes, Function] = {}
         self._expiries: list[tuple[float, int, Entry]] = []
         self._ties = count()
@@ -125,6 +132,8 @@ class Ledger:
         if task.on is None:
             self._queue.append(entry)
             self._assign(now)
+        elif task.on >= self._ranks:
+            self._end(entry, GaveUp(Reason.NO_SUCH_RANK))
         else:
             self._pinned.setdefault(task.on, deque()).append(entry)
             self._assign_pinned(task.on, now)
@@ -147,6 +156,9 @@ class Ledger:
                 self._returned(host, report.attempts, now)  # type: ignore[union-attr]
             else:
                 others.append(report)
+        if self._again:
+            again, self._again = self._again, []
+            self._requeue(again, now)
         if len(others) < len(reports):
             self._changed(host, now)
         return others
@@ -165,11 +177,28 @@ class Ledger:
         self._queue.clear()
         self._pinned.clear()
 
-    def strand(self) -> None:
-        """No node is left and none will come: end what is queued."""
-        for entry in list(self._entries.values()):
+    def missed(self, ranks: int) -> list[int]:
+        """Which ranks tasks wait for, where there are only so many; 0: also for any node at all."""
+        if ranks and not self._pinned:
+            return []
+        missed = {rank for rank in self._pinned if rank >= ranks}
+        return sorted(missed | {0} if self._queue and not ranks else missed)
+
+    def strand(self, rank: int, reason: Reason = Reason.NO_REPLACEMENT) -> None:
+        """No node with this rank will come: end what waits for it; for 0, what waits for any node too."""
+        waiting = [*self._pinned.pop(rank, ())]
+        if rank == 0:
+            waiting += self._queue
+            self._queue.clear()
+        for entry in waiting:
             if entry.state == QUEUED:
-                self._end(entry, GaveUp(Reason.NO_REPLACEMENT, entry.losses))
+                self._end(entry, GaveUp(reason, entry.losses))
+
+    def limit(self, ranks: int) -> None:
+        """So many nodes there are to be."""
+        self._ranks = ranks
+        for rank in self.missed(ranks):
+            self.strand(rank, Reason.NO_SUCH_RANK)
 
     # --- nodes ----------------------------------------------------------------------------------------------------
 
@@ -247,7 +276,7 @@ class Ledger:
             return True
         entry.blamed = 0 if announced else entry.blamed + 1
         poison = entry.blamed >= self._quarantine_after or entry.blamed == entry.number > 1
-        exhausted = entry.task.at_most_once or entry.number > entry.task.retries
+        exhausted = entry.task.at_most_once or entry.number - entry.failures > entry.task.retries
         if exhausted or entry.blamed >= self._quarantine_after:
             self._end(entry, GaveUp(Reason.QUARANTINED if poison else Reason.LOST, entry.losses))
             return False
@@ -338,11 +367,7 @@ class Ledger:
         host.progress_at = now
         if entry.state != LEASED:
             self._ghosts -= 1
-        elif verdict is Verdict.DIED and host.noticed:
-            cause = "its processes ended after the machine's notice"
-            if self._survives(entry, host.id, cause, ran=True, announced=True):
-                self._requeue([entry], now)
-        else:
+        elif verdict is Verdict.RETURNED or not self._failed(entry, host, verdict):
             if verdict is Verdict.RETURNED:
                 entry.function.ran(busy_s, self.places.slots)
             entry.state = OVER
@@ -352,6 +377,22 @@ class Ledger:
             self.decisions.endings.append(
                 (task, entry.settle, Settled(verdict, outcome, host.id, 0, entry.number, 0), busy_s)
             )
+        return True
+
+    def _failed(self, entry: Entry, host: Host, verdict: Verdict) -> bool:
+        """False: with this attempt the task ends."""
+        if verdict is Verdict.TERMINATED and host.noticed:
+            cause = "its processes ended after the machine's notice"
+            again = self._survives(entry, host.id, cause, ran=True, announced=True)
+        elif verdict in FAILURES and entry.failures < entry.task.max_restarts:
+            entry.failures += 1
+            entry.blamed = 0
+            self.decisions.retries.append((entry.task, host.id, entry.number, f"it {FAILURES[verdict]}"))
+            again = True
+        else:
+            return False
+        if again:
+            self._again.append(entry)
         return True
 
     def _started(self, host: Host, attempt: AttemptId) -> bool:
@@ -466,6 +507,8 @@ class Ledger:
                 self._expire_later(entry, now)
             if entry.task.on is None:
                 self._queue.appendleft(entry)
+            elif entry.task.on >= self._ranks:
+                self._end(entry, GaveUp(Reason.NO_SUCH_RANK, entry.losses))
             else:
                 self._pinned.setdefault(entry.task.on, deque()).appendleft(entry)
         for entry in entries:

@@ -84,6 +84,7 @@ class Machines:
         self._away_since: dict[NodeId, float] = {}  # the connection of a node, which is being tried again
         self._early: OrderedDict[MachineId, list[MachineEvent]] = OrderedDict()
         self._unusable: list[ConnectFailed] = []
+        self.failed: Exception | None = None  # why a node did not come, the last time
         self._closing = False
 
     @property
@@ -104,16 +105,20 @@ class Machines:
         return first
 
     @property
-    def none_left(self) -> bool:
-        return not self.fleet.nodes
+    def remaining(self) -> int:
+        """Nodes that work, or may yet, where no further one will come."""
+        staying = sum(standing is not Standing.DRAINING for standing in self.fleet.nodes.values())
+        return min(staying, self.fleet.wanted)
 
     def start(self, now: float) -> None:
+        self._ledger.limit(self.fleet.wanted)
         self.fleet.start(now)
 
     def resize(self, wanted: int, now: float) -> None:
         self._observe("pool_resized", wanted=wanted)
         self.laggards.wanted = wanted
         self.fleet.resize(wanted, now)
+        self._ledger.limit(wanted)
         self._broadcasts.resized(now, minimum=self.minimum, wanted=wanted)
 
     def tick(self, now: float) -> None:
@@ -187,6 +192,7 @@ class Machines:
         return lambda context: NodeActor(context, member.id, member.machine, self._door)
 
     def _not_launched(self, error: Exception, retry_in_s: float | None) -> None:
+        self.failed = error
         self._observe("launch_failed", error=str(error), failures=self.fleet.failures, retry_in_s=retry_in_s)
 
     # --- a node's life --------------------------------------------------------------------------------------------
@@ -226,6 +232,8 @@ class Machines:
         """From now on, or again: it has a rank, and takes tasks."""
         self._joins(member)
         self._ledger.node_ready(member.id, now)
+        if len(self._nodes.roster) >= self.minimum:
+            self.fleet.opened(now)
 
     def _joins(self, member: Member) -> None:
         self._nodes.joined(member)
@@ -291,6 +299,11 @@ class Machines:
         else:
             member.notices.add(source)
         self._broadcasts.noticed(node, source, seconds, now)
+        if node in self._draining:  # nothing is to be replaced, but what dies there now may die of its machine
+            if seconds is not None:
+                self._observe("node_noticed", node=node, source=source, seconds=seconds)
+            self._no_new_work(member, now, noticed=member.noticed)
+            return
         if not member.life.can(Fact.WITHDRAWN if seconds is None else Fact.NOTICED):
             return
         if seconds is None:

@@ -43,7 +43,7 @@ class Member:
 
     @property
     def noticed(self) -> bool:
-        return self.life.state in {State.DOOMED, State.DOOMED_SUSPECT}
+        return bool(self.notices)
 
     @property
     def booting(self) -> bool:

@@ -87,6 +87,7 @@ class PoolState:
     leased: int  # attempts on nodes
     broadcasts: int
     error: Exception | None  # launching was given up with this
+    failed: Exception | None = None  # the last reason why a node did not come
 
 
 @dataclass(frozen=True, slots=True)

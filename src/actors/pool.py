@@ -67,6 +67,7 @@ from .ports import (
     Task,
     Witness,
 )
+from .vacancies import Vacancies
 from .watch import WatchActor
 
 MAILBOX = 1 << 20  # so many submits may be told before the actor runs; how much waits is the public call's concern
@@ -136,6 +137,8 @@ class PoolActor:
         self._closers: list[Reply[None]] = []
         self._closing = False
         self._was_ready = False
+        self._vacancies = Vacancies(spec.replace_timeout_s)
+        self._ranked: tuple[NodeId, ...] = ()  # the ready nodes, when broadcasts last heard of them
         self._views_due = False
         self._alarm_at: float | None = None
         self._alarm = anyio.CancelScope()
@@ -228,7 +231,7 @@ class PoolActor:
         if tasks:
             self._observe("task_submitted", job=task.job, task=task.id)
         self._ledger.submit(task, settle, now)
-        return self._machines.fleet.given_up is not None
+        return (task.on or 0) >= len(self._nodes.roster) or self._machines.fleet.given_up is not None
 
     def _broadcast(self, message: Broadcast, now: float) -> None:
         spec, settle_all = message
@@ -273,14 +276,15 @@ class PoolActor:
         """Do what was decided, until nothing is left to do; ``rare``: more than tasks may have changed."""
         if rare:
             self._machines.carry_out(now)
-            self._without_hope(now)
+            self._tell_who_waits(now)
             self._tell_views()
         self._carry_out(now)
         if rare:
             if self._machines.busy:
                 self._machines.carry_out(now)
             self._tell_readiness()
-            self._rare_wake_at = _earliest(self._broadcasts.wake_at(), self._machines.wake_at())
+            times = (self._broadcasts.wake_at(), self._machines.wake_at(), self._vacancies.wake_at())
+            self._rare_wake_at = min((at for at in times if at is not None), default=None)
         wake_at = _earliest(self._ledger.wake_at(), self._rare_wake_at)
         if wake_at is not None and (self._alarm_at is None or wake_at < self._alarm_at):
             self._set_alarm(wake_at)
@@ -332,15 +336,22 @@ class PoolActor:
             for task, node, number, cause in retries:
                 self._observe("task_retried", job=task.job, task=task.id, node=node, number=number, cause=cause)
 
-    def _without_hope(self, now: float) -> None:
-        """Whoever waits for nodes that will not come is told so."""
-        error = self._machines.hopeless
+    def _tell_who_waits(self, now: float) -> None:
+        """Of nodes that will not come, or have not come in time."""
+        ledger, machines, roster = self._ledger, self._machines, self._nodes.roster
+        if roster.ranked is not self._ranked:
+            self._ranked = roster.ranked
+            self._broadcasts.ready(now)
+        self._vacancies.missed(ledger.missed(len(roster)) if self._was_ready else (), now)
+        for rank in self._vacancies.overdue(now):
+            ledger.strand(rank)
+        error = machines.hopeless
         if error is None:
             return
         self._broadcasts.unreplaceable(now)
-        if self._machines.none_left:
-            self._ledger.strand()
-        if len(self._nodes.roster) < self._machines.minimum:
+        for rank in ledger.missed(machines.remaining):
+            ledger.strand(rank)
+        if len(roster) < machines.minimum:
             waiters, self._waiters = self._waiters, []
             for waiter in waiters:
                 waiter.fail(error)
@@ -428,6 +439,7 @@ class PoolActor:
             leased=ledger.leased,
             broadcasts=len(self._broadcasts),
             error=machines.fleet.given_up,
+            failed=machines.failed,
         )
 
 

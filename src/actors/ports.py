@@ -32,7 +32,7 @@ What crosses once per task is a named tuple: three times as cheap to make as a f
     task_started       job, task, node, number
     task_finished      job, task, node, number, verdict (`Verdict`), busy_s
     task_gave_up       job, task, reason (`Reason`), losses
-    task_retried       job, task, node, number, cause    its node was lost; it is first in the queue again
+    task_retried       job, task, node, number, cause    its node was lost or it failed; it is first in the queue again
     broadcast_submitted    job
     generation_started     job, generation, nodes (ids by rank), head (node), head_port, ranks
     generation_lost        job, generation, nodes (ids), cause
@@ -98,6 +98,7 @@ class Task(NamedTuple):
     retries: int = 3  # further attempts when the node is lost; 0 with at_most_once
     at_most_once: bool = False
     queue_timeout_s: float | None = None
+    max_restarts: int = 0  # further attempts when one fails by itself; 0 with at_most_once
 
 
 class Order(NamedTuple):
@@ -114,7 +115,9 @@ class Order(NamedTuple):
 class Verdict(Enum):
     RETURNED = auto()
     RAISED = auto()  # the user's code, or (un)pickling its data
-    DIED = auto()  # the task's process: exit, signal, memory, timeout
+    DIED = auto()  # the task's process, of itself: exit, crash, memory
+    TERMINATED = auto()  # the task's process, by a signal from outside: so it ends with its machine
+    TIMED_OUT = auto()  # it ran longer than it may
     KILLED = auto()  # because we asked
 
 
@@ -305,6 +308,7 @@ class Reason(Enum):
     CANCELLED = auto()
     CLOSED = auto()  # the pool ended first
     NO_REPLACEMENT = auto()  # within replace_timeout
+    NO_SUCH_RANK = auto()  # the pool is to have fewer nodes than the task's ``on``
     LOSING = auto()  # a broadcast lost generations faster than it could run
 
 
@@ -359,5 +363,5 @@ class PoolSpec:
     replace_timeout_s: float = 600.0
     reconnect_s: float = 10.0  # how long a lost connection is tried again before its node counts as lost
     lease_s: float = 120.0  # as in Hello; tried again for so long when nobody answers: it may be our network
-    launch_retries: int = 5
+    launch_retries: int = 5  # before the pool is ready; from then on there is no end to them
     labels: Mapping[str, str] | None = None

@@ -20,12 +20,16 @@ class NotACall(SpecError, TypeError):
 
 
 class CapacityError(OutriderError):
-    """There were not enough machines to be had. ``wanted`` and ``got`` count nodes."""
+    """There were not enough machines to be had. ``wanted`` and ``got`` count nodes.
+
+    From a broadcast that had begun, ``outcomes`` holds how every rank ended.
+    """
 
     def __init__(self, message: str, *, wanted: int = 0, got: int = 0) -> None:
         super().__init__(message)
         self.wanted = wanted
         self.got = got
+        self.outcomes: tuple[Outcome, ...] = ()
 
 
 class QuotaError(CapacityError):

@@ -247,7 +247,11 @@ class TaskStarted(_Event):
 
 @dataclass(frozen=True, slots=True)
 class TaskFinished(_Event):
-    """An attempt ended. ``verdict``: "returned", "raised", "died" or "killed"; ``number``: which attempt it was."""
+    """An attempt ended. ``number``: which attempt it was.
+
+    ``verdict``: "returned", "raised", "died" (its process), "terminated" (the same, by SIGTERM or SIGKILL), "timed_out"
+    or "killed" (by the pool).
+    """
 
     job: int
     task: int
@@ -259,7 +263,7 @@ class TaskFinished(_Event):
 
 @dataclass(frozen=True, slots=True)
 class TaskRetried(_Event):
-    """Its node was lost; it is queued again, in front."""
+    """Its node was lost, or it failed and has ``max_restarts`` left; it is queued again, in front."""
 
     job: int
     task: int

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, cast
 
 from ..actors.ports import Ending, GaveUp, Settled, Verdict
-from .errors import NodeLost, Outcome
+from .errors import CapacityError, NodeLost, Outcome
 from .payload import Payload, Received
 from .translate import Place, broadcast_error, ended_error, failed_error, gave_up_error, unloadable_error
 from .wire import values
@@ -42,6 +42,7 @@ def unpack_all(endings: Sequence[Ending], payload: Payload) -> list[Any]:
 
     Raises:
         BroadcastFailed: some ranks failed; each rank's outcome is on it.
+        NodeLost, CapacityError: some ranks were lost, and not replaced; the same.
         OutriderError: the broadcast as a whole could not be run.
     """
     if all(isinstance(ending, Settled) and ending.verdict is Verdict.RETURNED for ending in endings):
@@ -50,7 +51,8 @@ def unpack_all(endings: Sequence[Ending], payload: Payload) -> list[Any]:
     errors = [each.error for each in outcomes if each.error is not None]
     if all(isinstance(ending, GaveUp) for ending in endings):
         raise errors[0]
-    lost = next((error for error in errors if isinstance(error, NodeLost)), None)
+    gave_up = (each.error for each, ending in zip(outcomes, endings, strict=True) if isinstance(ending, GaveUp))
+    lost = next((error for error in gave_up if isinstance(error, NodeLost | CapacityError)), None)
     if lost is not None:
         lost.outcomes = tuple(outcomes)
         raise lost

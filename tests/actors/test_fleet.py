@@ -53,6 +53,7 @@ class FleetMachine(RuleBasedStateMachine):
         self.terminated: Counter[NodeId] = Counter()
         self.failures = 0
         self.was_given_up = False
+        self.opened = False
         self.not_before = 0.0
         self.fleet = self.make(wanted, retries=retries, spare=spare)
         self.fleet.start(self.now)
@@ -189,6 +190,13 @@ class FleetMachine(RuleBasedStateMachine):
         self.fleet.resize(wanted, self.now)
         self.act()
 
+    @rule()
+    @precondition(lambda self: not self.opened)
+    def the_pool_is_ready(self):
+        self.opened = True
+        self.fleet.opened(self.now)
+        self.act()
+
     @rule(seconds=st.sampled_from([0.1, 1.0, BACK_OFF_LIMIT_S]))
     def time_passes(self, seconds):
         self.now += seconds
@@ -225,11 +233,11 @@ class FleetMachine(RuleBasedStateMachine):
             return
         self.failures += self.now >= self.not_before
         if delay is None:
-            assert never or self.failures > self.retries, "FLEET-4: given up too early"
+            assert never or (self.failures > self.retries and not self.opened), "FLEET-4: given up too early"
             assert self.fleet.given_up is error, "FLEET-4: given up with another error"
         else:
             assert not never, "FLEET-4: tried again although it cannot go better"
-            assert self.failures <= self.retries, "FLEET-4: not given up"
+            assert self.failures <= self.retries or self.opened, "FLEET-4: not given up"
         self.wait(delay)
         self.act()
 
@@ -363,6 +371,11 @@ class NeverGivesUp(Fleet):
         return super()._failed(error, now, chance, retry_after_s or 0.0)
 
 
+class GivesUpForEver(Fleet):
+    def opened(self, now):
+        pass
+
+
 class DoesNotWait(Fleet):
     def _back_off(self, now, chance, *, least_s):
         delay = super()._back_off(now, chance, least_s=least_s)
@@ -372,7 +385,8 @@ class DoesNotWait(Fleet):
 
 class CutsOff(Fleet):
     def _shrink(self, surplus):
-        for node in [node for node, standing in self.nodes.items() if standing is not Standing.DRAINING][:surplus]:
+        others = {Standing.LATE, Standing.DOOMED, Standing.DRAINING}
+        for node in [node for node, standing in self.nodes.items() if standing not in others][:surplus]:
             self._dismiss(node)
 
 
@@ -436,6 +450,7 @@ class CountsTheLate(Fleet):
         (DoesNotReplace, "FLEET-2"),
         (TerminatesTwice, "FLEET-3"),
         (NeverGivesUp, "FLEET-4"),
+        (GivesUpForEver, "FLEET-4"),
         (DoesNotWait, "FLEET-5|FLEET-2"),
         (CutsOff, "FLEET-6|FLEET-7"),
         (NeverPromotes, "FLEET-7"),
@@ -524,6 +539,30 @@ def test_giving_up_names_the_last_error_and_another_event_tries_anew(fleet):
     fleet.node_lost(NodeId(2), 500.0, 0.5)
     assert fleet.given_up is None
     assert fleet.orders.launches == [2]
+
+
+def test_once_the_pool_is_ready_what_can_go_better_is_asked_for_as_long_as_it_is_wanted(fleet):
+    fleet.opened(1.0)
+    fleet.node_lost(NodeId(1), 100.0, 0.5)
+    now = 100.0
+    for _ in range(50):
+        now += fleet.launch_failed(RuntimeError("none"), fleet.orders.launches.pop(), now, 0.5, retry_after_s=0.0)
+        fleet.tick(now)
+    assert fleet.given_up is None
+    assert now < 100.0 + 51 * BACK_OFF_LIMIT_S
+    error = RuntimeError("no credentials")
+    assert fleet.launch_failed(error, fleet.orders.launches.pop(), now, 0.5, retry_after_s=None) is None
+    assert fleet.given_up is error
+
+
+def test_what_was_given_up_before_the_pool_was_ready_is_asked_for_anew(fleet):
+    """It is ready with fewer nodes than it is to have."""
+    fleet.resize(4, 2.0)
+    while fleet.given_up is None:
+        fleet.launch_failed(RuntimeError("none"), fleet.orders.launches.pop(), 1000.0, 0.5, retry_after_s=0.0)
+        fleet.tick(2000.0)
+    fleet.opened(3000.0)
+    assert fleet.orders.launches == [1]
 
 
 def test_the_back_off_doubles_with_chance_and_heeds_the_provider(fleet):

@@ -1,4 +1,4 @@
-"""GANG-1 to 8 hold whatever happens, and each of them falls when its guard is taken away."""
+"""GANG-1 to 9 hold whatever happens, and each of them falls when its guard is taken away."""
 
 from __future__ import annotations
 
@@ -55,6 +55,7 @@ QUICK = settings(
 )
 WITHOUT_GUARD = settings(QUICK, max_examples=20_000, database=None, derandomize=True, phases=[Phase.generate])
 REPLACE_S = 600.0
+FAILURES = [Verdict.RAISED, Verdict.DIED, Verdict.TERMINATED]
 
 
 class GangMachine(RuleBasedStateMachine):
@@ -136,7 +137,7 @@ class GangMachine(RuleBasedStateMachine):
     def ports_are_free(self):
         self.give_ports()
 
-    @rule(data=st.data(), verdict=st.sampled_from([Verdict.RETURNED] * 4 + [Verdict.RAISED, Verdict.DIED]))
+    @rule(data=st.data(), verdict=st.sampled_from([Verdict.RETURNED] * 4 + FAILURES))
     @precondition(lambda self: self.running)
     def a_rank_finishes(self, data, verdict):
         self.finish(data.draw(st.sampled_from(sorted(self.running))), verdict)
@@ -237,6 +238,7 @@ class GangMachine(RuleBasedStateMachine):
         node = NodeId(next(self.ids))
         self.present.add(node)
         self.roster.join(node)
+        self.gang.ready(len(self.roster), self.now)
 
     def facts(self, node):
         return NodeFacts(f"host{node}", f"10.0.0.{node}", ())
@@ -316,6 +318,7 @@ class GangMachine(RuleBasedStateMachine):
 
     def act(self):
         gang = self.gang
+        gang.ready(len(self.roster), self.now)
         while gang.effects:
             effects, gang.effects = gang.effects, []
             for effect in effects:
@@ -398,7 +401,7 @@ class GangMachine(RuleBasedStateMachine):
             if isinstance(ending, Settled):
                 assert ending.outcome != "stale", "GANG-4"
                 assert ending.generation == generation or not self.restarts_all, "GANG-4: a result of a lost generation"
-                failed = ending.verdict in {Verdict.RAISED, Verdict.DIED} and self.restarts_all
+                failed = ending.verdict in FAILURES and self.restarts_all
                 assert not failed or self.failures >= self.spec.max_restarts, "GANG-5: a failure was not followed up"
 
     # invariants
@@ -416,6 +419,9 @@ class GangMachine(RuleBasedStateMachine):
             assert self.gang.wake_at() is None, "GANG-6: it is over and waits"
         else:
             assert self.claim or self.asked or self.running, "GANG-1: it waits for nothing"
+            if self.gang.phase is Where.WAITING and len(self.roster) < self.gang._needed:
+                assert self.gang.wake_at() is not None, "GANG-9: it waits for ever"
+                assert self.gang.wake_at() <= self.now + REPLACE_S, "GANG-9: it waits for too long"
 
 
 TestGang = GangMachine.TestCase
@@ -442,6 +448,11 @@ class DoesNotFence(Gang):
         super()._fence(node, now)
         if self.phase is Where.FENCING and self._lost_in_row < self.spec.restarts:
             self._fenced(now)
+
+
+class WaitsForEver(Gang):
+    def ready(self, count, now):
+        pass
 
 
 class NeverRestarts(Gang):
@@ -537,6 +548,7 @@ FOCUS = {
         (KeepsItsSeats, "GANG-6"),
         (TakesAnyPort, "GANG-7"),
         (RunsOnceAgain, "GANG-8"),
+        (WaitsForEver, "GANG-9"),
     ],
 )
 def test_the_invariant_falls_without_its_guard(broken, invariant):
@@ -862,7 +874,7 @@ def test_a_death_after_a_notice_is_the_machines_doing():
     play.leaving.add(2)
     play.roster.leave(2)
     play.gang.leaving(2, noticed=True)
-    play.finish(play.of_rank(1), Verdict.DIED)
+    play.finish(play.of_rank(1), Verdict.TERMINATED)
     assert play.gang.phase is Where.FENCING
     for rank in (0, 2, 3):
         play.finish(play.of_rank(rank), Verdict.KILLED)
@@ -871,13 +883,41 @@ def test_a_death_after_a_notice_is_the_machines_doing():
     assert 2 not in play.world.nodes
 
 
+@pytest.mark.parametrize("verdict", [Verdict.TIMED_OUT, Verdict.DIED])
+def test_a_rank_that_overruns_or_exits_after_a_notice_has_failed_by_itself(verdict):
+    play = Play().start()
+    play.leaving.add(2)
+    play.roster.leave(2)
+    play.gang.leaving(2, noticed=True)
+    play.finish(play.of_rank(1), verdict)
+    play.pass_time(GRACE_S)
+    while play.running:
+        play.finish(min(play.running), Verdict.KILLED)
+    assert [ending.verdict for ending in play.endings] == [Verdict.KILLED, verdict, Verdict.KILLED, Verdict.KILLED]
+
+
+def test_one_that_has_not_begun_waits_for_lost_nodes_as_long_as_for_a_replacement():
+    play = Play()
+    assert play.gang.wake_at() is None, "they are there, and busy"
+    play.pass_time(1000.0)
+    play.lose(1)
+    play.pass_time(REPLACE_S - 1)
+    play.join()
+    assert play.gang.wake_at() is None
+    play.lose(2)
+    play.pass_time(REPLACE_S - 1)
+    assert play.endings is None
+    play.pass_time(1.0)
+    assert {ending.reason for ending in play.endings} == {Reason.NO_REPLACEMENT}
+
+
 def test_ranks_of_one_node_run_again_in_one_place():
     """Found by the simulator: one died after the notice and was resent, the other went with the machine."""
     play = Play(on_loss=OnLoss.RESEND, collective=False, each=2, every=True).start()
     play.leaving.add(2)
     play.roster.leave(2)
     play.gang.leaving(2, noticed=True)
-    play.finish(play.of_rank(2), Verdict.DIED)
+    play.finish(play.of_rank(2), Verdict.TERMINATED)
     play.join()
     assert play.grantable() is None, "its neighbour still runs"
     play.lose(2)

@@ -1,4 +1,4 @@
-"""LEDGER-1 to 12 hold whatever happens, and each of them falls when its guard is taken away."""
+"""LEDGER-1 to 14 hold whatever happens, and each of them falls when its guard is taken away."""
 
 from __future__ import annotations
 
@@ -81,6 +81,10 @@ class LedgerMachine(RuleBasedStateMachine):
         self.deadline: dict[int, float] = {}
         self.recalled: dict[NodeId, tuple[AttemptId, ...]] = {}
         self.claims: list[Claim] = []
+        self.failed: Counter[int] = Counter()  # attempts that did, and are to be followed by another
+        self.failed_for_good: set[int] = set()
+        self.ranks = 2
+        self.ledger.limit(self.ranks)
         for _ in range(nodes):
             self.node_joins()
 
@@ -92,12 +96,14 @@ class LedgerMachine(RuleBasedStateMachine):
         retries=st.integers(0, 2),
         once=st.sampled_from([False, False, False, True]),
         timeout=st.sampled_from([None, None, 1.0]),
+        restarts=st.sampled_from([0, 0, 1, 2]),
         many=st.integers(1, 6),
     )
-    def submit(self, *, function, on, retries, once, timeout, many):
+    def submit(self, *, function, on, retries, once, timeout, restarts, many):
         for _ in range(many):
             job = next(self.jobs)
-            task = Task(TaskId(job), JobId(job), function, None, on, 0 if once else retries, once, timeout)
+            often = (0, 0) if once else (retries, restarts)
+            task = Task(TaskId(job), JobId(job), function, None, on, often[0], once, timeout, often[1])
             self.tasks[job] = task
             self.wait(job, front=False)
             self.ledger.submit(task, lambda ending, job=job: self.settle(job, ending), self.now)
@@ -105,7 +111,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(many=st.integers(3, 9))
     def a_burst_of_short_tasks(self, many):
-        self.submit(function=SHORT, on=None, retries=2, once=False, timeout=None, many=many)
+        self.submit(function=SHORT, on=None, retries=2, once=False, timeout=None, restarts=0, many=many)
 
     @rule()
     @precondition(lambda self: any(self.nodes.values()))
@@ -179,7 +185,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(self.nodes.values()))
     @rule(
         data=st.data(),
-        verdict=st.sampled_from([Verdict.RETURNED, Verdict.RETURNED, Verdict.RAISED]),
+        verdict=st.sampled_from([*[Verdict.RETURNED] * 4, Verdict.RAISED, Verdict.DIED, Verdict.TIMED_OUT]),
         many=st.integers(1, 8),
     )
     def attempts_finish(self, data, verdict, many):
@@ -202,14 +208,22 @@ class LedgerMachine(RuleBasedStateMachine):
         self.report(node, *self.finished(node, many, verdict))
 
     def finished(self, node, many, verdict):
-        reports = []
+        reports, back = [], []
         for attempt, job in list(self.nodes[node].items())[:many]:
             del self.nodes[node][attempt]
             function = self.tasks[job].function
             if job not in self.ended:
-                self.tasks_over.add(job)
+                own = verdict in {Verdict.RAISED, Verdict.DIED}
+                if own and self.failed[job] < self.tasks[job].max_restarts:
+                    self.failed[job] += 1
+                    self.blamed[job] = 0
+                    back.append(job)
+                else:
+                    self.tasks_over.add(job)
+                    self.failed_for_good |= {job} if own else set()
                 self.known_short |= function == SHORT and verdict is Verdict.RETURNED
             reports.append(Finished(attempt, verdict, "outcome", BUSY_S[function]))
+        self.come_back(back)
         return reports
 
     @precondition(lambda self: self.nodes and self.sent)
@@ -260,6 +274,14 @@ class LedgerMachine(RuleBasedStateMachine):
             self.tasks_over.add(job)
             assert self.ledger.cancel(JobId(job))
             self.act()
+
+    @rule(ranks=st.integers(1, 2))
+    def there_are_to_be_other_nodes(self, ranks):
+        self.ranks = ranks
+        for rank in [rank for rank in self.pinned if rank >= ranks]:
+            self.no_such_rank(rank)
+        self.ledger.limit(ranks)
+        self.act()
 
     @rule(seconds=st.sampled_from([0.001, 0.03, 0.7]))
     def time_passes(self, seconds):
@@ -322,8 +344,16 @@ class LedgerMachine(RuleBasedStateMachine):
         self.ledger.received(node, reports, self.now)
         self.act()
 
+    def no_such_rank(self, rank):
+        for job in self.pinned.pop(rank, ()):
+            self.tasks_over.add(job)
+            self.deadline.pop(job, None)
+
     def wait(self, job, *, front):
         task = self.tasks[job]
+        if task.on is not None and task.on >= self.ranks:
+            self.tasks_over.add(job)
+            return
         line = self.queue if task.on is None else self.pinned.setdefault(task.on, [])
         line.insert(0 if front else len(line), job)
         if task.queue_timeout_s is not None and job not in self.deadline:
@@ -341,6 +371,8 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def settle(self, job, ending):
         assert job not in self.ended, "LEDGER-1: a task ended twice"
+        if isinstance(ending, Settled) and ending.verdict in {Verdict.RAISED, Verdict.DIED}:
+            assert job in self.tasks_over, "LEDGER-13: it was to run again"
         assert job in self.tasks_over, f"LEDGER-6: ended by {ending}, and nothing had ended it"
         if isinstance(ending, Settled):
             assert ending.outcome != "stale", "LEDGER-6: a stale report ended a task"
@@ -363,12 +395,12 @@ class LedgerMachine(RuleBasedStateMachine):
                 self.seats[node] += 1
                 assert node in self.open, "LEDGER-9: a seat on a closed node"
                 assert len(self.nodes[node]) + self.seats[node] <= self.slots, "LEDGER-3: a seat on a full node"
-        runs, decisions.runs = decisions.runs, []
-        for node, order in runs:
-            self.check_run(node, order)
         while decisions.endings:
             _, settle, ending, _ = decisions.endings.popleft()
             settle(ending)
+        runs, decisions.runs = decisions.runs, []
+        for node, order in runs:
+            self.check_run(node, order)
         kills, decisions.kills = decisions.kills, []
         assert all(attempt in self.nodes[node] for node, attempt in kills)
         recalls, decisions.recalls = decisions.recalls, []
@@ -382,6 +414,8 @@ class LedgerMachine(RuleBasedStateMachine):
         task = self.tasks[job]
         load = len(held) + self.seats[node]
         assert self.charged[job] <= task.retries or task.at_most_once, "LEDGER-5: too many attempts"
+        assert job not in self.failed_for_good, "LEDGER-13: too many attempts"
+        assert task.on is None or task.on < self.ranks, "LEDGER-14: sent to a rank that there is not to be"
         assert job not in self.tasks_over, "LEDGER-1: a task that is over was sent"
         assert node in self.open, "LEDGER-9: work for a closed node"
         assert (node, order.attempt) not in self.sent, "LEDGER-6: an attempt id came twice"
@@ -399,7 +433,7 @@ class LedgerMachine(RuleBasedStateMachine):
         if task.on is not None:
             assert self.roster.rank(node) == task.on, "sent to another rank"
         self.sent_for[job] += 1
-        assert self.sent_for[job] <= 1 + task.retries, "LEDGER-5: too many attempts"
+        assert self.sent_for[job] <= 1 + task.retries + self.failed[job], "LEDGER-5: too many attempts"
         if task.at_most_once:
             assert self.sent_for[job] == 1, "LEDGER-4: sent again"
         assert order.number == self.sent_for[job]
@@ -413,6 +447,9 @@ class LedgerMachine(RuleBasedStateMachine):
         assert self.ledger.leased == sum(map(len, self.nodes.values())), "LEDGER-10"
 
         for job in self.tasks_over - self.ended.keys():
+            on = self.tasks[job].on
+            assert on is None or on < self.ranks, "LEDGER-14: it waits for ever"
+            assert job not in self.failed_for_good, "LEDGER-13: it is to run again"
             assert not self.lost_under[job], "LEDGER-4" if self.tasks[job].at_most_once else "LEDGER-5"
             raise AssertionError("LEDGER-1: a task should have ended")
         waiting = {*self.queue, *(job for line in self.pinned.values() for job in line)}
@@ -519,6 +556,22 @@ class IgnoresReturned(Ledger):
         host.recalling = False
 
 
+class NeverRestarts(Ledger):
+    def _failed(self, entry, host, verdict):
+        return False
+
+
+class RestartsForEver(Ledger):
+    def _failed(self, entry, host, verdict):
+        entry.failures = 0
+        return super()._failed(entry, host, verdict)
+
+
+class WaitsForNobody(Ledger):
+    def limit(self, ranks):
+        pass
+
+
 class JumpsTheLine(Places):
     def claim(self, claim):
         self.claims.insert(0, claim)
@@ -577,6 +630,9 @@ def with_places(kind):
         (IgnoresReturned, "LEDGER-10"),
         (NeverExpires, "LEDGER-11"),
         (with_places(JumpsTheLine), "LEDGER-12"),
+        (NeverRestarts, "LEDGER-13"),
+        (RestartsForEver, "LEDGER-13"),
+        (WaitsForNobody, "LEDGER-14"),
     ],
 )
 def test_the_invariant_falls_without_its_guard(broken, invariant):
@@ -703,12 +759,67 @@ def test_a_task_whose_process_dies_on_a_noticed_node_is_run_again(story):
     story.node(0)
     ((_, _, order),) = story.runs()
     story.ledger.node_closed(NodeId(0), 0.0, noticed=True)
-    story.ledger.received(NodeId(0), [Finished(order.attempt, Verdict.DIED, "signal 15", 0.0)], 0.0)
+    story.ledger.received(NodeId(0), [Finished(order.attempt, Verdict.TERMINATED, "signal 15", 0.0)], 0.0)
     story.settle()
     assert job not in story.ended
     story.node(1)
     ((node, again, order),) = story.runs()
     assert (node, again, order.number) == (1, job, 2)
+
+
+@pytest.mark.parametrize("verdict", [Verdict.TIMED_OUT, Verdict.DIED, Verdict.RAISED])
+def test_how_a_task_ends_by_itself_is_not_the_machines_doing(story, verdict):
+    """There was a notice: until the machine ends, its tasks overrun, exit and raise as on any other."""
+    job = story.submit()
+    story.node(0)
+    ((_, _, order),) = story.runs()
+    story.ledger.node_closed(NodeId(0), 0.0, noticed=True)
+    story.ledger.received(NodeId(0), [Finished(order.attempt, verdict, "its own", 0.0)], 0.0)
+    story.settle()
+    assert story.ended[job].verdict is verdict
+
+
+def test_a_task_that_fails_is_run_again_so_often_and_its_losses_are_counted_apart(story):
+    job = story.submit(max_restarts=2, retries=1)
+    story.node(0)
+    for verdict in (Verdict.RAISED, Verdict.TERMINATED):
+        ((_, _, order),) = story.runs()
+        story.ledger.received(NodeId(0), [Finished(order.attempt, verdict, "its own", 0.0)], 0.0)
+    assert [cause for _, _, _, cause in story.ledger.decisions.retries] == ["it raised", "it was killed"]
+    ((_, _, order),) = story.runs()
+    story.ledger.node_lost(NodeId(0), "gone", 0.0)
+    story.node(1)
+    ((node, _, order),) = story.runs()
+    assert order.number == 4
+    story.ledger.received(NodeId(node), [Finished(order.attempt, Verdict.RAISED, "its own", 0.0)], 0.0)
+    story.settle()
+    assert (story.ended[job].verdict, story.ended[job].number) == (Verdict.RAISED, 4)
+
+
+def test_what_overruns_its_timeout_is_not_run_again(story):
+    job = story.submit(max_restarts=2)
+    story.node(0)
+    ((_, _, order),) = story.runs()
+    story.ledger.received(NodeId(0), [Finished(order.attempt, Verdict.TIMED_OUT, "30 s", 30.0)], 0.0)
+    story.settle()
+    assert story.ended[job].verdict is Verdict.TIMED_OUT
+
+
+def test_tasks_for_a_rank_that_there_is_not_to_be_any_more_are_told(story):
+    for node in range(3):
+        story.node(node)
+    running = story.submit(on=2, function=LONG)
+    queued, elsewhere = story.submit(on=2), story.submit(on=1)
+    story.ledger.limit(2)
+    late = story.submit(on=5)
+    story.settle()
+    assert {job: ending.reason for job, ending in story.ended.items()} == {
+        queued: Reason.NO_SUCH_RANK,
+        late: Reason.NO_SUCH_RANK,
+    }
+    ((_, _, order), _) = story.runs()
+    assert order.task.job == running
+    assert elsewhere not in story.ended
 
 
 def test_on_means_the_node_that_has_the_rank_at_dispatch(story):

@@ -115,26 +115,60 @@ async def test_words_about_a_machine_whose_launch_call_has_not_returned_are_kept
         assert first not in [node.machine.id for node in (await pool.state()).nodes]
 
 
-async def test_tasks_end_when_no_node_is_left_and_none_will_come(rig, work):
-    async with rig(desired=1, launch_retries=1) as pool:
+async def test_tasks_end_when_no_node_is_left_and_none_comes_in_time(rig, work):
+    async with rig(desired=1, replace_timeout_s=100.0) as pool:
         await pool.ready()
         pool.provider.script = Script(capacity=0)
         running = pool.submit(work(hangs=True))
         queued = pool.submit()
         await anyio.sleep(1)
         pool.fleet.lose(pool.site.nodes[0].machine.id)
-        await pool.settled(running, queued)
+        await anyio.sleep(99)
+        assert not pool.endings
+        await pool.settled(running, queued, within_s=2)
         assert pool.endings[queued].reason is Reason.NO_REPLACEMENT
         assert pool.endings[running].losses == ((0, "spot interruption"),)
         late, broadcast = pool.submit(), pool.broadcast()
-        await pool.settled(late, broadcast, within_s=1)
+        await pool.settled(late, broadcast, within_s=101)
         assert pool.endings[late].reason is Reason.NO_REPLACEMENT
         assert pool.all_endings[broadcast][0][0].reason is Reason.NO_REPLACEMENT
+        again = pool.submit()
+        await anyio.sleep(10)
         pool.provider.script = Script()
+        await pool.settled(again, within_s=61)
+        assert pool.endings[again].verdict is Verdict.RETURNED
+
+
+async def test_tasks_end_at_once_when_no_node_is_left_and_none_can_come(rig, work):
+    async with rig(Script(failures=(None, NotAuthorized("expired"), None)), desired=1) as pool:
+        await pool.ready()
+        queued, pinned = [pool.submit(work(hangs=True)) for _ in range(2)], pool.submit(on=0)
+        await anyio.sleep(1)
+        pool.fleet.lose(pool.site.nodes[0].machine.id)
+        await pool.settled(*queued, pinned, within_s=1)
+        assert {pool.endings[job].reason for job in [*queued, pinned]} == {Reason.NO_REPLACEMENT}
+        late, broadcast = pool.submit(), pool.broadcast()
+        await pool.settled(late, broadcast, within_s=1)
+        assert pool.endings[late].reason is Reason.NO_REPLACEMENT
         pool.ref.tell(m.Resize(1))
         again = pool.submit()
         await pool.settled(again)
         assert pool.endings[again].verdict is Verdict.RETURNED
+
+
+async def test_a_smaller_pool_ends_the_tasks_for_ranks_that_it_has_no_more(rig, work):
+    async with rig(desired=4, min=1) as pool:
+        await pool.ready()
+        running = [pool.submit(work(takes_s=60), on=rank) for rank in range(4)]
+        queued = [pool.submit(on=rank) for rank in range(4)]
+        await anyio.sleep(1)
+        pool.ref.tell(m.Resize(2))
+        await pool.settled(*queued[2:], within_s=1)
+        assert {pool.endings[job].reason for job in queued[2:]} == {Reason.NO_SUCH_RANK}
+        late = pool.submit(on=3)
+        await pool.settled(late, within_s=1)
+        await pool.settled(*running, *queued)
+        assert {pool.endings[job].verdict for job in [*running, *queued[:2]]} == {Verdict.RETURNED}
 
 
 async def test_growing_launches_and_shrinking_lets_tasks_finish(rig, work):

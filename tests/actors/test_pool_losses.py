@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import anyio
 import pytest
 
 from outrider.actors import messages as m
-from outrider.actors.ports import GaveUp, Noticed, OnLoss, PoolSpec, Reason, Settled, Verdict
+from outrider.actors.ports import Finished, GaveUp, Noticed, OnLoss, PoolSpec, Reason, Settled, Verdict
 from outrider.providers.fake import Script
 
 pytestmark = pytest.mark.anyio
@@ -328,7 +330,7 @@ async def test_no_generation_begins_before_the_last_one_is_gone(rig, work):
 
 async def test_an_elastic_pool_goes_on_with_fewer_and_a_fixed_one_says_that_none_came(rig, work):
     for least in (2, 4):
-        async with rig(Script(capacity=4), min=least, replace_timeout_s=50.0, launch_retries=100) as pool:
+        async with rig(Script(capacity=4), min=least, replace_timeout_s=50.0) as pool:
             await pool.ready()
             job = pool.broadcast(work(takes_s=100))
             await anyio.sleep(1)
@@ -340,6 +342,82 @@ async def test_an_elastic_pool_goes_on_with_fewer_and_a_fixed_one_says_that_none
                 assert (len(endings), generation) == (3, 2)
             else:
                 assert {ending.reason for ending in endings} == {Reason.NO_REPLACEMENT}
+
+
+async def test_a_pool_asks_for_what_it_lost_until_it_comes(rig, work):
+    """A drought of ten minutes ends no pool, and leaves none smaller than it is to be."""
+    async with rig(Script(capacity=4), replace_timeout_s=1200.0) as pool:
+        await pool.ready()
+        job = pool.broadcast(work(takes_s=100))
+        await anyio.sleep(1)
+        pool.provider.script = Script(capacity=0)
+        pool.fleet.lose(pool.site.nodes[0].machine.id)
+        await anyio.sleep(600)
+        assert (await pool.state()).error is None
+        assert len(pool.fleet.requests) > 10
+        waits = [after - at for at, after in pairwise(pool.seen.at("nodes_requested"))]
+        assert max(waits[1:]) <= 60.0
+        pool.provider.script = Script()
+        await pool.settled(job, within_s=200)
+        assert pool.all_endings[job][1] == 2
+        assert {ending.verdict for ending in pool.all_endings[job][0]} == {Verdict.RETURNED}
+        assert len((await pool.state()).nodes) == 4
+
+
+async def test_tasks_wait_for_a_rank_that_was_lost_as_long_as_a_broadcast_does(rig, work):
+    async with rig(Script(capacity=3), desired=3, replace_timeout_s=100.0) as pool:
+        await pool.ready()
+        pool.provider.script = Script(capacity=0)
+        pool.fleet.lose(pool.site.nodes[0].machine.id)
+        await anyio.sleep(50)
+        last, other = pool.submit(on=2), pool.submit(on=1)
+        await pool.settled(other, within_s=1)
+        await pool.settled(last, within_s=101)
+        assert pool.endings[last].reason is Reason.NO_REPLACEMENT
+        late = pool.submit(on=2)
+        await anyio.sleep(50)
+        pool.provider.script = Script()
+        await pool.settled(late, within_s=61)
+        assert pool.endings[late].verdict is Verdict.RETURNED
+
+
+async def test_a_broadcast_that_waits_for_its_turn_waits_no_longer_for_lost_nodes(rig, work):
+    async with rig(Script(capacity=4), replace_timeout_s=100.0) as pool:
+        await pool.ready()
+        busy = [pool.submit(work(takes_s=1e5)) for _ in range(4)]
+        job = pool.broadcast()
+        await anyio.sleep(1000)
+        pool.provider.script = Script(capacity=0)
+        pool.fleet.lose(pool.site.nodes[0].machine.id)
+        await pool.settled(job, within_s=101)
+        assert pool.all_endings[job][0][0].reason is Reason.NO_REPLACEMENT
+        for task in busy:
+            pool.ref.tell(m.Cancel(task))
+
+
+@pytest.mark.parametrize("first", ["the process ends", "the connection is lost"])
+async def test_a_node_that_is_drained_when_its_notice_comes_loses_its_task_to_the_machine(rig, work, first):
+    async with rig(desired=2, max=2, min=1) as pool:
+        await pool.ready()
+        jobs = [pool.submit(work(takes_s=20)) for _ in range(2)]
+        await anyio.sleep(1)
+        pool.ref.tell(m.Resize(1))
+        await pool.until(lambda: pool.seen.all("node_draining"))
+        (node,) = [pool.site.nodes[facts["node"]] for facts in pool.seen.all("node_draining")]
+        (job,) = [order.task.job for order in node.orders]
+        pool.fleet.doom(node.machine.id, 120.0)
+        await anyio.sleep(1)
+        if first == "the process ends":
+            (attempt,) = node.running
+            node.running.pop(attempt).cancel()
+            node.say(Finished(attempt, Verdict.TERMINATED, "signal 15", 0.0))
+        else:
+            pool.fleet.lose(node.machine.id)
+            await pool.until(lambda: pool.seen.all("node_lost"))
+            assert pool.seen.all("node_lost")[0]["noticed"]
+        await pool.settled(*jobs)
+        assert pool.endings[job].number == 2
+        assert {pool.endings[each].verdict for each in jobs} == {Verdict.RETURNED}
 
 
 async def test_a_head_without_a_free_port_is_waited_for(rig, work):

@@ -99,7 +99,7 @@ def test_two_losses_at_once_are_one_new_generation():
 
 def test_an_elastic_pool_goes_on_with_fewer_when_its_time_is_up():
     faults = [f.Drought(at_s=50.0, for_s=1000.0), f.Death(at_s=60.0, who="head", told_s=0.1)]
-    played = play(scenario(*faults, jobs=[TRAINING], min=2, replace_timeout_s=100.0, launch_retries=1000))
+    played = play(scenario(*faults, jobs=[TRAINING], min=2, replace_timeout_s=100.0))
     assert played.violation is None
     assert (played.generations, dict(played.endings)) == (2, {"returned": 3})
     assert played.recoveries_s == (pytest.approx(100.0, abs=1.0),)
@@ -107,7 +107,7 @@ def test_an_elastic_pool_goes_on_with_fewer_when_its_time_is_up():
 
 def test_a_fixed_one_says_so():
     faults = [f.Drought(at_s=50.0, for_s=1000.0), f.Death(at_s=60.0, who="head", told_s=0.1)]
-    played = play(scenario(*faults, jobs=[TRAINING], replace_timeout_s=100.0, launch_retries=1000))
+    played = play(scenario(*faults, jobs=[TRAINING], replace_timeout_s=100.0))
     assert played.violation is None
     assert dict(played.endings) == {"no_replacement": 4}
 

@@ -1,0 +1,28 @@
+"""Ranks that tasks wait for, and that no node has: how long each has been missed. Pure, time comes in with each event.
+
+VACANCIES-1: a rank is overdue when it has been missed for ``patience_s`` on end, and not before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class Vacancies:
+    def __init__(self, patience_s: float) -> None:
+        self._patience_s = patience_s
+        self._due_at: dict[int, float] = {}
+
+    def missed(self, ranks: Iterable[int], now: float) -> None:
+        """These are missed now, and no others."""
+        self._due_at = {rank: self._due_at.get(rank, now + self._patience_s) for rank in ranks}
+
+    def overdue(self, now: float) -> list[int]:
+        """Those that have been missed for too long; whoever misses them from now on waits anew."""
+        overdue = [rank for rank, at in self._due_at.items() if at <= now]
+        for rank in overdue:
+            del self._due_at[rank]
+        return overdue
+
+    def wake_at(self) -> float | None:
+        return min(self._due_at.values(), default=None)
