@@ -4,24 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections import deque
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterable,
-    AsyncIterator,
-    Callable,
-    Coroutine,
-    Generator,
-    Iterable,
-    Iterator,
-)
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Generator, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
 from ..actors.ports import Ending, Settled, Verdict
 from .calls import Call
 from .executor.failure import failed
+from .items import items_of
 from .jobs import SubmittedJob
 from .payload import Received
 from .sizing import MOST, ChunkSize
@@ -35,7 +26,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 CHUNKS_PER_SLOT = 3  # one runs, one waits behind it, one is on its way back
-PULL_S = 0.002  # a chunk leaves unfilled when its items take longer than this to come
 
 
 class Raised(NamedTuple):
@@ -55,8 +45,10 @@ def _failed(error: Exception) -> Failed:
 class Chunk:
     """The function of a map's tasks: the user's, for one item after another."""
 
-    def __init__(self, function: Callable[[Any], Any]) -> None:
+    def __init__(self, function: Callable[[Any], Any], *, alone: bool) -> None:
+        """``alone``: one item each, whose error is the task's."""
         self.function = function
+        self.alone = alone
         self.__name__ = getattr(function, "__name__", type(function).__name__)
         self.__module__ = function.__module__  # where the user's code is: `source` decides by it how it travels
         self.__qualname__ = f"{self.__name__}.<map>"  # and finds nothing of this name there
@@ -67,7 +59,9 @@ class Chunk:
         try:
             for item in items:
                 results.append(function(item))  # noqa: PERF401  what came before an error is kept
-        except Exception as error:  # noqa: BLE001  it is the item's, and raised where its result would be
+        except Exception as error:  # it is the item's, and raised where its result would be
+            if self.alone:
+                raise
             results.append(Raised(_failed(error)))
         return results
 
@@ -80,7 +74,9 @@ class AsyncChunk(Chunk):
         try:
             for item in items:
                 results.append(await self.function(item))  # noqa: PERF401
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
+            if self.alone:
+                raise
             results.append(Raised(_failed(error)))
         return results
 
@@ -96,9 +92,10 @@ class MapRun(Generic[T]):
         self._core, self._items, self._ordered, self._slots = core, items, ordered, slots
         self._limit = limit
         asynchronous = isinstance(function, AsyncCompute)
-        chunk = (AsyncChunk if asynchronous else Chunk)(function.function)
+        self._options = options = function.options
+        self._alone = options.timeout_s is not None or options.max_restarts > 0  # these are an item's, and a task's
+        chunk = (AsyncChunk if asynchronous else Chunk)(function.function, alone=self._alone)
         setattr(chunk, PLUGINS, function.plugins)  # the user's integrations hold for the chunk as for the function
-        self._options = function.options
         make: type[Compute[..., Any]] = AsyncCompute if asynchronous else SyncCompute
         self._function: Compute[..., list[Any]] = make(chunk, self._options)
 
@@ -125,28 +122,32 @@ class MapRun(Generic[T]):
 
     async def chunks(self) -> AsyncGenerator[list[T], None]:
         """Lists of results. Keeps the pool busy, and at most ``limit`` items between their iterator and the caller."""
-        source, size = _Source(self._items), ChunkSize()
+        news = asyncio.Event()  # a chunk has landed, or there is one to send
+        source, size = items_of(self._items, news), ChunkSize()
         waiting: deque[_Sent[T]] = deque()
         under_way = 0
-        landed = asyncio.Event()
         try:
             while True:
                 slots = self._slots()
                 size.most = MOST if self._limit is None else max(1, self._limit // (2 * slots))
-                if self._options.timeout_s is not None:
-                    size.most = 1  # it is an item's timeout, and a task's
-                while not source.ended and len(waiting) < CHUNKS_PER_SLOT * slots:
+                if self._alone:
+                    size.most = 1
+                while len(waiting) < CHUNKS_PER_SLOT * slots:
                     room = size.now if self._limit is None else min(size.now, self._limit - under_way)
                     if room < 1:
                         break
-                    items = await source.take(room)
+                    items = source.take(room)
                     if not items:
                         break
                     under_way += len(items)
-                    waiting.append(self._send(items, landed))
-                if not waiting:
+                    waiting.append(self._send(items, news))
+                if not waiting and source.ended:
                     return
-                sent = await self._next(waiting, landed)
+                sent = self._landed(waiting)
+                if sent is None:
+                    news.clear()
+                    await news.wait()
+                    continue
                 results, error = sent.results()
                 size.took(sent.count, sent.busy_s)
                 yield results
@@ -158,36 +159,32 @@ class MapRun(Generic[T]):
                 sent.job.cancel()
             await source.close()
 
-    def _send(self, items: list[Any], landed: asyncio.Event) -> _Sent[T]:
+    def _send(self, items: list[Any], news: asyncio.Event) -> _Sent[T]:
         call: Call[list[Any]] = Call(self._function, (items,), {}, self._options)
         payload = self._core.pack(call)
         job: SubmittedJob[list[Any]] = SubmittedJob(self._core, payload, self._options)
-        sent: _Sent[T] = _Sent(job, len(items), landed)
+        sent: _Sent[T] = _Sent(job, len(items), news)
         self._core.submit(job.id, payload, self._options, None, sent.settle)
         return sent
 
-    async def _next(self, waiting: deque[_Sent[T]], landed: asyncio.Event) -> _Sent[T]:
-        """The chunk whose results are due: the oldest, or (unordered) one that is there."""
-        while True:
+    def _landed(self, waiting: deque[_Sent[T]]) -> _Sent[T] | None:
+        """The chunk whose results are due, if they are there: the oldest, or (unordered) any."""
+        for sent in waiting:
+            if sent.job.done():
+                waiting.remove(sent)
+                return sent
             if self._ordered:
-                if waiting[0].job.done():
-                    return waiting.popleft()
-            else:
-                for sent in waiting:
-                    if sent.job.done():
-                        waiting.remove(sent)
-                        return sent
-            landed.clear()
-            await landed.wait()
+                break
+        return None
 
 
 class _Sent(Generic[T]):
     """One chunk under way."""
 
-    __slots__ = ("busy_s", "count", "job", "landed", "place")
+    __slots__ = ("busy_s", "count", "job", "news", "place")
 
-    def __init__(self, job: SubmittedJob[list[Any]], count: int, landed: asyncio.Event) -> None:
-        self.job, self.count, self.landed, self.busy_s = job, count, landed, 0.0
+    def __init__(self, job: SubmittedJob[list[Any]], count: int, news: asyncio.Event) -> None:
+        self.job, self.count, self.news, self.busy_s = job, count, news, 0.0
         self.place: Place | None = None
 
     def settle(self, ending: Ending) -> None:
@@ -195,7 +192,7 @@ class _Sent(Generic[T]):
         if isinstance(ending, Settled) and ending.verdict is Verdict.RETURNED:
             self.busy_s = cast("Received", ending.outcome).busy_s
             self.place = Place(self.job.payload.name, int(ending.node), ending.rank, ending.number)
-        self.landed.set()
+        self.news.set()
 
     def results(self) -> tuple[list[T], Exception | None]:
         """Up to the first item that failed, and its error."""
@@ -207,28 +204,3 @@ class _Sent(Generic[T]):
         error = failed.error
         load = None if error is None else partial(values.load, error.data, error.sizes)
         return results, failed_error(failed, self.place, load)
-
-
-class _Source:
-    """The user's items, a chunk at a time, whatever kind of iterable they are."""
-
-    def __init__(self, items: Iterable[Any] | AsyncIterable[Any]) -> None:
-        self._async = aiter(items) if isinstance(items, AsyncIterable) else None
-        self._sync: Iterator[Any] = iter(()) if isinstance(items, AsyncIterable) else iter(items)
-        self.ended = False
-
-    async def take(self, count: int) -> list[Any]:
-        items: list[Any] = []
-        began = time.monotonic()
-        while len(items) < count and (not items or time.monotonic() - began < PULL_S):
-            try:
-                items.append(next(self._sync) if self._async is None else await anext(self._async))
-            except (StopIteration, StopAsyncIteration):
-                self.ended = True
-                break
-        return items
-
-    async def close(self) -> None:
-        close = getattr(self._async, "aclose", None)
-        if close is not None:
-            await cast("Callable[[], Coroutine[Any, Any, None]]", close)()

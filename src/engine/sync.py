@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+import threading
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
@@ -13,6 +14,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from .calls import Call, Group, GroupStream, Job, StreamCall
 from .errors import PoolClosed
+from .items import beside
 from .sigterm import ThreadHold
 
 if TYPE_CHECKING:
@@ -37,12 +39,14 @@ class SyncPool:
         self._pool = pool
         self._threads: AbstractContextManager[BlockingPortal] | None = None
         self._portal: BlockingPortal | None = None
+        self._loops_thread = 0
 
     def open(self) -> SyncPool:
         self._sigterm = ThreadHold()
         try:
             self._threads = start_blocking_portal("asyncio")
             self._portal = self._threads.__enter__()
+            self._loops_thread = self._portal.call(threading.get_ident)
             self._sigterm.interrupt()
             self._wait(self._pool.__aenter__)
         except BaseException:
@@ -137,8 +141,9 @@ class SyncPool:
         limit: int | None = None,
         ordered: bool = True,
     ) -> Iterator[Any]:
-        """See `Pool.map`."""
-        chunks = self._iterate(lambda: self._pool.map(function, items, limit=limit, ordered=ordered).chunks())
+        """See `Pool.map`. An iterator that may take time, as another map's, is advanced in a thread of its own."""
+        given: Any = beside(items)
+        chunks = self._iterate(lambda: self._pool.map(function, given, limit=limit, ordered=ordered).chunks())
         return itertools.chain.from_iterable(chunks)  # one trip to the loop's thread for many items
 
     def stream(self, call: StreamCall[T], /) -> Iterator[T]:
@@ -190,7 +195,8 @@ class SyncPool:
                     return
                 yield value
         finally:
-            if self._portal is not None and isinstance(iterator, AsyncGenerator):
+            here = threading.get_ident() == self._loops_thread  # where it is collected: the loop closes what it forgets
+            if self._portal is not None and isinstance(iterator, AsyncGenerator) and not here:
                 self._wait(iterator.aclose)
 
 

@@ -47,6 +47,31 @@ def test_methods_give_values(pool: sky.SyncPool) -> None:
     assert (pool.cost.spent, pool.cost.hourly) == (0, 0)
 
 
+def test_a_map_takes_what_another_map_a_stream_or_the_pool_itself_gives(pool: sky.SyncPool) -> None:
+    assert list(pool.map(double, pool.map(double, range(200)))) == [4 * n for n in range(200)]
+    assert list(pool.map(double, pool.stream(count(50)))) == [2 * n for n in range(50)]
+    assert list(pool.map(double, (pool.run(double(n)) for n in range(3)))) == [0, 4, 8]
+    some = pool.map(double, pool.map(double, range(1000)), limit=8)
+    assert [next(some) for _ in range(3)] == [0, 4, 8]
+    del some
+    assert double(2) >> pool == 4
+
+
+def test_items_of_a_map_are_taken_as_they_come(pool: sky.SyncPool) -> None:
+    results: list[int] = []
+    seen = threading.Semaphore(0)
+
+    def items() -> Iterator[int]:
+        for n in range(3):
+            yield n
+            assert seen.acquire(timeout=60)
+
+    for result in pool.map(double, items()):
+        results.append(result)
+        seen.release()
+    assert results == [0, 2, 4]
+
+
 def test_errors_are_raised_where_they_are_waited_for(pool: sky.SyncPool) -> None:
     @sky.compute
     def bad() -> None:

@@ -1,0 +1,205 @@
+"""The items of `Pool.map`, a chunk at a time, whatever kind of iterable they are. Nobody waits for them here."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+PULL_S = 0.002  # a chunk leaves unfilled when its items take longer than this to come
+
+_QUICK: tuple[Iterable[Any], ...] = ([], (), range(0), "", {}, set())
+_QUICK_ITERATORS = tuple(type(each.__iter__()) for each in _QUICK)  # they never block
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """A plain iterator to be advanced in a thread of its own, as it may block, or use the pool."""
+
+    iterator: Iterator[Any]
+
+
+def beside(items: Iterable[Any] | AsyncIterable[Any]) -> Iterable[Any] | AsyncIterable[Any] | Beside:
+    """``items``, or where advancing them may take time: beside the event loop."""
+    if isinstance(items, AsyncIterable):
+        return items
+    iterator = iter(items)
+    return iterator if isinstance(iterator, _QUICK_ITERATORS) else Beside(iterator)
+
+
+class Items(Protocol):
+    @property
+    def ended(self) -> bool:
+        """All have been taken."""
+
+    def take(self, count: int) -> list[Any]:
+        """The next ``count`` or fewer; none: there are none yet, or no more.
+
+        Raises:
+            Exception: the iterable's own, in its place.
+        """
+
+    async def close(self) -> None: ...
+
+
+def items_of(items: Iterable[Any] | AsyncIterable[Any] | Beside, news: asyncio.Event) -> Items:
+    """``news`` is set when there is something to take, or when they have ended."""
+    if isinstance(items, Beside):
+        return InThread(items.iterator, news)
+    return InTask(aiter(items), news) if isinstance(items, AsyncIterable) else Here(iter(items))
+
+
+class Here:
+    """A plain iterable, advanced where it is taken from."""
+
+    def __init__(self, iterator: Iterator[Any]) -> None:
+        self._iterator = iterator
+        self.ended = False
+
+    def take(self, count: int) -> list[Any]:
+        items: list[Any] = []
+        began = time.monotonic()
+        while len(items) < count and (not items or time.monotonic() - began < PULL_S):
+            try:
+                items.append(next(self._iterator))
+            except StopIteration:
+                self.ended = True
+                break
+        return items
+
+    async def close(self) -> None:
+        pass
+
+
+class Ahead:
+    """An iterable that is advanced by somebody else, never further than somebody wants to take.
+
+    What has come leaves when that is enough, when it has waited for `PULL_S`, or when there is no more.
+    """
+
+    def __init__(self, news: asyncio.Event) -> None:
+        self._news = news
+        self._loop = asyncio.get_running_loop()
+        self._come: deque[Any] = deque()
+        self._taken = self._begun = self._wanted = 0  # items ever
+        self._due = False  # what has come has waited
+        self._timer: asyncio.TimerHandle | None = None
+        self._over = False
+        self._error: BaseException | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self._over and not self._come and self._error is None
+
+    def take(self, count: int) -> list[Any]:
+        self._wanted = self._taken + count
+        come = self._come
+        if not come and self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        if self._due or self._over or len(come) >= count:
+            items = [come.popleft() for _ in range(min(count, len(come)))]
+            self._taken += len(items)
+            self._due = bool(come)
+            return items
+        self._advance()
+        if come and self._timer is None:
+            self._timer = self._loop.call_later(PULL_S, self._has_waited)
+        return []
+
+    def _advance(self) -> None:
+        """Up to what is wanted."""
+        raise NotImplementedError
+
+    def _has_waited(self) -> None:
+        self._timer = None
+        self._due = bool(self._come)
+        self._news.set()
+
+    @property
+    def _is_news(self) -> bool:
+        """It is the first of those that are here, or the last that is wanted."""
+        return len(self._come) == 1 or self._begun >= self._wanted
+
+
+class InTask(Ahead):
+    """An async iterable, in a task: it is advanced, and closed, in the same one."""
+
+    def __init__(self, iterator: AsyncIterator[Any], news: asyncio.Event) -> None:
+        super().__init__(news)
+        self._iterator = iterator
+        self._more = asyncio.Event()
+        self._task = self._loop.create_task(self._read())
+
+    def _advance(self) -> None:
+        self._more.set()
+
+    async def _read(self) -> None:
+        try:
+            while True:
+                while self._begun >= self._wanted:
+                    self._more.clear()
+                    await self._more.wait()
+                self._begun += 1
+                self._come.append(await anext(self._iterator))
+                if self._is_news:
+                    self._news.set()
+        except StopAsyncIteration:
+            pass
+        except Exception as error:  # noqa: BLE001  raised where its item would be
+            self._error = error
+        finally:
+            self._over = True
+            self._news.set()
+            if isinstance(self._iterator, AsyncGenerator):
+                await self._iterator.aclose()
+
+    async def close(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+
+class InThread(Ahead):
+    """A plain iterable, in a thread that ends with it, or with what it waits for."""
+
+    def __init__(self, iterator: Iterator[Any], news: asyncio.Event) -> None:
+        super().__init__(news)
+        self._iterator = iterator
+        self._more = threading.Event()
+        self._closed = False
+        threading.Thread(target=self._read, name="outrider-items", daemon=True).start()
+
+    def _advance(self) -> None:
+        self._more.set()
+
+    def _read(self) -> None:
+        try:
+            while True:
+                while self._begun >= self._wanted and not self._closed:
+                    self._more.wait()
+                    self._more.clear()
+                if self._closed:
+                    return
+                self._begun += 1
+                self._come.append(next(self._iterator))
+                if self._is_news:
+                    self._tell()
+        except StopIteration:
+            pass
+        except BaseException as error:  # noqa: BLE001  raised where its item would be
+            self._error = error
+        self._over = True
+        self._tell()
+
+    def _tell(self) -> None:
+        with suppress(RuntimeError):  # the loop has ended, and nobody takes any more
+            self._loop.call_soon_threadsafe(self._news.set)
+
+    async def close(self) -> None:
+        self._closed = True
+        self._more.set()
