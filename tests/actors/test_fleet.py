@@ -558,10 +558,11 @@ def test_once_the_pool_is_ready_what_can_go_better_is_asked_for_as_long_as_it_is
 def test_what_was_given_up_before_the_pool_was_ready_is_asked_for_anew(fleet):
     """It is ready with fewer nodes than it is to have."""
     fleet.resize(4, 2.0)
-    while fleet.given_up is None:
-        fleet.launch_failed(RuntimeError("none"), fleet.orders.launches.pop(), 1000.0, 0.5, retry_after_s=0.0)
-        fleet.tick(2000.0)
-    fleet.opened(3000.0)
+    for now in (100.0, 200.0, 300.0):
+        fleet.launch_failed(RuntimeError("none"), fleet.orders.launches.pop(), now, 0.5, retry_after_s=0.0)
+        fleet.tick(now + 60.0)
+    assert fleet.given_up is not None
+    fleet.opened(400.0)
     assert fleet.orders.launches == [1]
 
 
