@@ -10,7 +10,6 @@ import time
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import BootstrapError
@@ -22,6 +21,7 @@ from .phase import Phase
 from .prepare import ClientFacts, Prepared, prepare
 from .probe import Host
 from .shell import Exit, Shell
+from .snapshot import Copy
 
 __all__ = ["Bootstrapped", "ClientFacts", "Phase", "Prepared", "bootstrap", "prepare"]
 
@@ -276,7 +276,9 @@ class _Talk:
         self._order = order
         self._lines = frames.Lines()
         self._wanted: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
-        self._sources = {file.sha256: file.source for file in prepared.includes.files.values()}
+        self._sources: dict[str, wheels.Wheel | Copy] = {
+            file.copy.sha256: file.copy for file in prepared.includes.files.values()
+        }
         self.result: dict[str, Any] | None = None
         self.failure: dict[str, Any] | None = None
         self.defect: BootstrapError | OSError | None = None  # of this side
@@ -308,7 +310,7 @@ class _Talk:
                 if wanted.get("wheels"):
                     yield await self._wheels()
                 for digest in wanted.get("files", ()):
-                    async for part in _file(self._sources[digest], digest):
+                    async for part in _file(self._sources[digest]):
                         yield part
         except (BootstrapError, OSError) as error:
             self.defect = error
@@ -321,25 +323,25 @@ class _Talk:
         target = wheels.target_of(self._host.machine, self._host.libc)
         self._phase(Phase("packages", "line", f"resolving for {target}, Python {python}, on this computer"))
         chosen = await prepared.depot.select(prepared.uv, prepared.requirements, target, python)
-        self._sources |= {wheel.sha256: wheel.path for wheel in chosen.wheels}
+        self._sources |= {wheel.sha256: wheel for wheel in chosen.wheels}
         listed = [(wheel.name, wheel.sha256, wheel.size_bytes) for wheel in chosen.wheels]
         return frames.encode("wheels", requirements=chosen.requirements, wheels=listed)
 
 
-async def _file(source: Path, digest: str) -> AsyncIterator[bytes]:
+async def _file(source: wheels.Wheel | Copy) -> AsyncIterator[bytes]:
     """One frame, in pieces; a small file compressed where that helps."""
-    size = (await asyncio.to_thread(source.stat)).st_size
+    size = source.size_bytes
     if size <= _PACKED_BYTES:
-        data = await asyncio.to_thread(source.read_bytes)
+        data = await asyncio.to_thread(source.read, 0, size)
         smaller = zlib.compress(data, 6)
         is_packed = len(smaller) < len(data)
-        yield frames.encode("file", smaller if is_packed else data, sha256=digest, packed=is_packed)
+        yield frames.encode("file", smaller if is_packed else data, sha256=source.sha256, packed=is_packed)
         return
-    with source.open("rb") as file:
-        yield json.dumps({"is": "file", "bytes": size, "sha256": digest}).encode() + b"\n"
-        while size:
-            data = await asyncio.to_thread(file.read, min(size, _PIECE_BYTES))
-            if not data:
-                raise OSError(f"{source} became shorter while it was sent")
-            size -= len(data)
-            yield data
+    yield json.dumps({"is": "file", "bytes": size, "sha256": source.sha256}).encode() + b"\n"
+    sent = 0
+    while sent < size:
+        data = await asyncio.to_thread(source.read, sent, _PIECE_BYTES)
+        if not data:
+            raise OSError(f"{source} became shorter while it was sent")
+        sent += len(data)
+        yield data

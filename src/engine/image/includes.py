@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import stat
 import sys
@@ -16,15 +15,15 @@ from typing import NamedTuple, NoReturn
 from ..errors import SpecError
 from ..secrets import revealed
 from . import patterns
+from .cache import client_cache
+from .snapshot import Copy, Snapshot
 from .spec import Image, check_local
 
 
 class File(NamedTuple):
-    """One file as it is now."""
+    """One file as it was when it was read."""
 
-    source: Path
-    sha256: str
-    size_bytes: int
+    copy: Copy
     executable: bool
 
 
@@ -38,7 +37,7 @@ class Includes:
 
     @property
     def size_bytes(self) -> int:
-        return sum(file.size_bytes for file in self.files.values())
+        return sum(file.copy.size_bytes for file in self.files.values())
 
 
 class Root(NamedTuple):
@@ -66,26 +65,29 @@ def roots(image: Image) -> list[Root]:
 
 
 def scan(image: Image, *, path: Sequence[str] | None = None) -> Includes:
-    """Read and hash every included file, as they are now. ``path``: the present `sys.path`.
+    """Copy and hash every included file, as they are now. ``path``: the present `sys.path`.
 
     Raises:
         SpecError
     """
+    if not image.includes:
+        return Includes()
     files: dict[str, File] = {}
+    snapshot = Snapshot(client_cache())
     paths = ["."]
     modules: set[str] = set()
     folders = [Path(entry or ".").resolve() for entry in (sys.path if path is None else path)]
     for root in roots(image):
         if root.source.is_dir():
             for source in patterns.walk(root.source, image.excludes):
-                files[(root.place / source.relative_to(root.source)).as_posix()] = _read(source)
+                files[(root.place / source.relative_to(root.source)).as_posix()] = _read(source, snapshot)
             for folder in folders:  # what is imported from inside the folder here is imported so there
                 if folder.is_relative_to(root.source):
                     inside = (root.place / folder.relative_to(root.source)).as_posix()
                     if inside not in paths:
                         paths.append(inside)
         else:
-            files[root.place.as_posix()] = _read(root.source)
+            files[root.place.as_posix()] = _read(root.source, snapshot)
     for place in paths:
         modules |= _modules(files, place)
     return Includes(files, tuple(paths), frozenset(modules))
@@ -173,14 +175,13 @@ def _find(name: str, search: Sequence[str] | None) -> tuple[list[str] | None, st
 # --- its files ----------------------------------------------------------------------------------------------------
 
 
-def _read(source: Path) -> File:
+def _read(source: Path, snapshot: Snapshot) -> File:
     try:
-        with source.open("rb") as file:
-            status = os.fstat(file.fileno())
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-            return File(source, digest, file.tell(), bool(status.st_mode & stat.S_IXUSR))
+        with source.open("rb", buffering=0) as file:
+            executable = bool(os.fstat(file.fileno()).st_mode & stat.S_IXUSR)
+            return File(snapshot.keep(file.fileno()), executable)
     except OSError as error:
-        raise SpecError(f"Image(includes=...): {source} cannot be read: {error.strerror}.") from error
+        raise SpecError(f"Image(includes=...): {source} cannot be read and copied: {error.strerror}.") from error
 
 
 def _modules(files: Mapping[str, File], place: str) -> set[str]:

@@ -112,7 +112,8 @@ def order(
         "python": python,
         "environment": made,
         "files": [
-            [place, file.sha256, file.size_bytes, file.executable] for place, file in prepared.includes.files.items()
+            [place, file.copy.sha256, file.copy.size_bytes, file.executable]
+            for place, file in prepared.includes.files.items()
         ],
         "paths": list(prepared.includes.paths),
         "volumes": [volume.order() for volume in prepared.volumes],

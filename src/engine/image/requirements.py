@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
+import errno
 import os
 import re
+import shutil
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import unquote, urlsplit
 
 from ..errors import SpecError
 from ..secrets import Secret, revealed
+from .cache import client_cache, sha256, written
 
 if TYPE_CHECKING:
     from .spec import Image
@@ -38,7 +39,8 @@ class Requirements:
     only_folders: bool = False  # no index is asked, not even the default one
     options: tuple[str, ...] = ()  # of `uv pip install` and `uv pip compile`
     variables: Mapping[str, str] = field(default_factory=dict)  # that the text refers to, with their values here
-    wheels: tuple[Path, ...] = ()  # of this computer, that the text names
+    listed: tuple[tuple[str, int], ...] = ()  # the names and sizes of the wheels in the folders, when it was read
+    wheels: tuple[str, ...] = ()  # the SHA-256 of those that the text names, which are in this computer's cache
 
     @property
     def is_local(self) -> bool:
@@ -47,17 +49,14 @@ class Requirements:
 
     def identity(self) -> list[object]:
         """What makes environments of it the same: no passwords, but the contents of local wheels."""
-        folders = [
-            sorted((wheel.name, wheel.stat().st_size) for wheel in folder.glob("*.whl")) for folder in self.folders
-        ]
         return [
             self.text,
             self.constraints,
             [without_password(revealed(url)) for url in self.urls],
-            folders,
+            self.listed,
             self.only_folders,
             list(self.options),
-            [_digest(wheel) for wheel in self.wheels],
+            self.wheels,
         ]
 
 
@@ -74,37 +73,36 @@ async def read(image: Image, uv: Uv | None) -> Requirements | None:
     if image.lock_path is not None:
         assert uv is not None, "prepare has found it"
         text, urls, locked = await _locked(image.lock_path, uv, urls)
+        folders = (*folders, *locked)
         return Requirements(
-            text, urls=urls, folders=(*folders, *locked), options=("--index-strategy", "unsafe-best-match")
-        )
-    reader = _Reader()
-    for requirement in image.pip:
-        reader.line(requirement, Path.cwd(), "Image(pip=...)")
-    if image.requirements_path is not None:
-        await asyncio.to_thread(reader.file, image.requirements_path.resolve())
-    for wheel in reader.wheels:  # here, and not on the event loop for each host
-        await asyncio.to_thread(_digest, wheel)
+            text, urls=urls, folders=folders, listed=_listed(folders),
+            options=("--index-strategy", "unsafe-best-match"),
+        )  # fmt: skip
+    reader = await asyncio.to_thread(_read, image)
+    folders = (*folders, *reader.folders)
     return Requirements(
         "\n".join([*reader.lines, ""]),
         "\n".join([*reader.constraints, ""]) if reader.constraints else "",
         urls,
-        (*folders, *reader.folders),
+        folders,
         only_folders,
         variables=reader.variables,
+        listed=_listed(folders),
         wheels=tuple(reader.wheels),
     )
 
 
-def _digest(wheel: Path) -> str:
-    """Of its contents; read again only when it has changed."""
-    status = wheel.stat()
-    return _digest_of(wheel, status.st_size, status.st_mtime_ns)
+def _read(image: Image) -> _Reader:
+    reader = _Reader()
+    for requirement in image.pip:
+        reader.line(requirement, Path.cwd(), "Image(pip=...)")
+    if image.requirements_path is not None:
+        reader.file(image.requirements_path.resolve())
+    return reader
 
 
-@cache
-def _digest_of(wheel: Path, size: int, changed_ns: int) -> str:  # noqa: ARG001
-    with wheel.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _listed(folders: Sequence[Path]) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted((wheel.name, wheel.stat().st_size) for folder in folders for wheel in folder.glob("*.whl")))
 
 
 def without_password(url: str) -> str:
@@ -134,7 +132,7 @@ class _Reader:
         self.lines: list[str] = []
         self.constraints: list[str] = []
         self.folders: list[Path] = []
-        self.wheels: list[Path] = []
+        self.wheels: list[str] = []
         self.variables: dict[str, str] = {}
         self._read: set[tuple[Path, bool]] = set()
 
@@ -174,11 +172,27 @@ class _Reader:
                 path = (folder / wheel[1]).absolute()
                 if not path.is_file():
                     _refuse(f"{where}: there is no {path}.")
-                self.wheels.append(path)
-                line = f"{path.name.split('-')[0]} @ {path.as_uri()}{line[wheel.end() :]}"
+                digest, kept = _kept(path)
+                self.wheels.append(digest)
+                line = f"{path.name.split('-')[0]} @ {kept.as_uri()}{line[wheel.end() :]}"
         elif line.startswith((".", "/", "~", "file:")) or "@ file:" in line:
             _refuse(_own_code(line, where))
         (self.constraints if constrains else self.lines).append(line)
+
+
+def _kept(wheel: Path) -> tuple[str, Path]:
+    """A copy in this computer's cache, by its SHA-256: machines that join later get it, whatever was built since."""
+    try:
+        digest = sha256(wheel)
+        kept = client_cache() / "wheels" / digest / wheel.name
+        if not kept.exists() or sha256(kept) != digest:
+            with written(kept) as beside:
+                shutil.copyfile(wheel, beside)
+                if sha256(beside) != digest:
+                    raise OSError(errno.EBUSY, "it is being written to")
+    except OSError as error:
+        raise SpecError(f"{wheel} cannot be copied to {client_cache()}: {error.strerror}.") from error
+    return digest, kept
 
 
 def _own_code(what: str, where: str) -> str:

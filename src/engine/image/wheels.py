@@ -24,6 +24,7 @@ from ..errors import BootstrapError
 from ..executor.bundle import packed
 from ..secrets import Secret, revealed
 from .advice import explained
+from .cache import client_cache, sha256, written
 from .requirements import Requirements, without_password
 from .uv import Uv, digest_of, index_environment
 
@@ -43,6 +44,11 @@ class Wheel(NamedTuple):
     @property
     def size_bytes(self) -> int:
         return self.path.stat().st_size
+
+    def read(self, offset: int, size: int) -> bytes:
+        """At most ``size`` bytes of it."""
+        with self.path.open("rb", buffering=0) as file:
+            return os.pread(file.fileno(), size, offset)
 
 
 class Selection(NamedTuple):
@@ -123,13 +129,6 @@ def tool_target(machine: str, libc: str) -> str:
     return f"{machine}-glibc" if libc.startswith("glibc") else f"{machine}-unknown-linux-musl"
 
 
-def client_cache() -> Path:
-    """Where this computer keeps what it fetched: the same rule as on the nodes."""
-    if named := os.environ.get("OUTRIDER_CACHE"):
-        return Path(named).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "outrider"
-
-
 async def _select(uv: Uv, wanted: Requirements, target: str, python: str) -> Selection:
     secrets = [url for url in wanted.urls if isinstance(url, Secret)]
     secrets += [Secret(value) for value in wanted.variables.values() if value]
@@ -187,7 +186,7 @@ async def _wheel(
     expected = entry.get("hashes", {}).get("sha256")
     if url.startswith("file:"):
         path = Path(unquote(urlsplit(url).path))
-        return Wheel(name, expected or await asyncio.to_thread(_sha256, path), path)
+        return Wheel(name, expected or await asyncio.to_thread(sha256, path), path)
     async with slots:
         return await asyncio.to_thread(_fetched, name, url, expected, indexes, given_up)
 
@@ -212,26 +211,29 @@ def _fetched(
     store = client_cache() / "wheels"
     key = expected or hashlib.sha256(url.encode()).hexdigest()
     path = store / key / name
-    if not path.exists():
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        beside = path.with_name(f".{os.getpid()}-{name}")
+    if not path.exists() or (expected is not None and sha256(path) != expected):
         try:
-            for left in reversed(range(_TRIES)):
-                try:
-                    _download(url, beside, indexes, given_up)
-                    break
-                except (OSError, http.client.HTTPException) as error:  # URLError is an OSError
-                    if not left or given_up.is_set():
-                        raise _unfetched(url, error) from error
-            if expected is not None and _sha256(beside) != expected:
-                raise _unfetched(url, OSError("it is not the file that the index says it is"))
-            beside.replace(path)
-        finally:
-            beside.unlink(missing_ok=True)
-    return Wheel(name, expected or _sha256(path), path)
+            with written(path) as beside:
+                _download(url, beside, indexes, given_up)
+                if expected is not None and sha256(beside) != expected:
+                    raise OSError("it is not the file that the index says it is")
+        except (OSError, http.client.HTTPException) as error:  # URLError is an OSError
+            raise _unfetched(url, error) from error
+    return Wheel(name, expected or sha256(path), path)
 
 
 def _download(url: str, target: Path, indexes: Sequence[str | Secret], given_up: threading.Event) -> None:
+    for left in reversed(range(_TRIES)):
+        try:
+            _downloaded(url, target, indexes, given_up)
+        except (OSError, http.client.HTTPException):
+            if not left or given_up.is_set():
+                raise
+        else:
+            return
+
+
+def _downloaded(url: str, target: Path, indexes: Sequence[str | Secret], given_up: threading.Event) -> None:
     request = urllib.request.Request(without_password(url))  # noqa: S310 - what an index named; files were taken above
     if password := _credentials(url, indexes):
         request.add_unredirected_header("Authorization", "Basic " + base64.b64encode(password.encode()).decode())
@@ -274,9 +276,8 @@ def _unpacked_tool(wheel: Wheel) -> Path:
     if not target.exists():
         with zipfile.ZipFile(wheel.path) as archive:
             (member,) = (name for name in archive.namelist() if name.endswith(".data/scripts/uv"))
-            beside = target.with_name(f".{os.getpid()}-uv")
-            beside.write_bytes(archive.read(member))
-            beside.replace(target)
+            with written(target) as beside:
+                beside.write_bytes(archive.read(member))
     return target
 
 
@@ -284,13 +285,6 @@ def _packed_tool(tool: Tool) -> bytes:
     """Kept, because compressing it takes seconds."""
     kept = client_cache() / f"{tool.place}.tar.gz"
     if not kept.exists():
-        kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        beside = kept.with_name(f".{os.getpid()}-{kept.name}")
-        beside.write_bytes(packed({"uv": tool.path.read_bytes()}, mode=0o755))
-        beside.replace(kept)
+        with written(kept) as beside:
+            beside.write_bytes(packed({"uv": tool.path.read_bytes()}, mode=0o755))
     return kept.read_bytes()
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

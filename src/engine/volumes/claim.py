@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+_BOOT, _NAMESPACE = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/mnt")
 _PATIENCE_S = 120.0  # another may be asking a store that does not answer
 _POLL_S = 0.05
 
@@ -28,10 +29,10 @@ class Busy(Exception):
 
 
 class Claim:
-    """On the folder ``mount``; ``registry`` is where the claims of this host are."""
+    """On the folder ``mount``; ``registry`` is where claims are: hosts that share a home have it in common."""
 
     def __init__(self, registry: Path, mount: str) -> None:
-        self.name = hashlib.sha256(os.fsencode(mount)).hexdigest()[:16]
+        self.name = hashlib.sha256(f"{_here()} {mount}".encode(errors="surrogateescape")).hexdigest()[:16]
         self._folder = registry / self.name
         self._users = self._owner = -1
 
@@ -115,6 +116,11 @@ class Claim:
     def _open(self, name: str) -> int:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return os.open(self._folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def _here() -> str:
+    """Where mounts are seen: this kernel, since it was booted, and the namespace."""
+    return f"{_BOOT.read_text().strip()} {_NAMESPACE.stat().st_ino}"
 
 
 def _try(fd: int, how: int) -> bool:

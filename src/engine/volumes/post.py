@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import hashlib
 import os
 import shutil
 import signal
@@ -102,7 +103,8 @@ class Post:
         """Pools that want exactly the same share it."""
         wanted = self._volume
         same = [wanted[name] for name in ("source", "read_only", "region", "endpoint", "cache_bytes")]
-        return [*same, wanted["credentials"].get("AWS_ACCESS_KEY_ID", ""), self._order["uid"]]
+        key = wanted["credentials"].get("AWS_ACCESS_KEY_ID", "")  # which is written to no file
+        return [*same, hashlib.sha256(key.encode()).hexdigest(), self._order["uid"]]
 
     # --- mounting -------------------------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ import cloudpickle
 import pytest
 
 from outrider import Image
-from outrider.engine.image.bootstrap import Bootstrapped, Phase, bootstrap, prepare
+from outrider.engine.image.bootstrap import Bootstrapped, Phase, Prepared, bootstrap, prepare
 from outrider.engine.image.shell import Exit
 from outrider.engine.wire import messages as m
 from outrider.engine.wire import values
@@ -172,12 +172,14 @@ class Bringer:
         self.nodes: list[Node] = []
         self._names = 0
 
-    async def __call__(self, image: Image, shell: LocalShell, *, name: str | None = None, lease_file: str = "") -> Node:
+    async def __call__(
+        self, image: Image | Prepared, shell: LocalShell, *, name: str | None = None, lease_file: str = ""
+    ) -> Node:
         self._names += 1
         self.phases.clear()
         made = await bootstrap(
             shell,
-            await prepare(image),
+            await prepare(image) if isinstance(image, Image) else image,
             pool="pool",
             machine=name or str(self._names),
             node=0,

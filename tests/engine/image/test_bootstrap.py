@@ -200,12 +200,31 @@ async def test_an_edit_sends_one_file_and_a_deleted_one_vanishes(shell: Any, bri
     assert not [line for line in bring.lines if line.startswith("received")]
 
 
-async def test_a_file_that_changes_on_the_way_is_said(shell: Any, project: Path) -> None:
+async def test_later_machines_get_what_the_first_ones_got_whatever_was_edited_since(
+    shell: Any, bring: Any, project: Path
+) -> None:
+    (project / "large.bin").write_bytes(large := os.urandom(9 << 20))
     prepared = await prepare(Image(includes=[project]))
-    (project / "tool").write_text("something else")
-    with pytest.raises(BootstrapError, match="is something else") as caught:
-        await bootstrap(shell, prepared, pool="p", machine="0", node=0, address=None, lease_s=20)
-    assert caught.value.phase == "files"
+    (project / "__init__.py").write_text("VALUE = 2\n")
+    (project / "tool").unlink()
+    (project / "large.bin").write_bytes(b"")
+    node = await bring(prepared, shell)
+    node.greet()
+    assert node.run(lambda: __import__("ours").VALUE) == 1
+    folder = Path(node.run(lambda: __import__("ours").__path__[0]))
+    assert subprocess.check_output([folder / "tool"]) == b"worked\n"
+    assert (folder / "large.bin").read_bytes() == large
+
+
+async def test_a_damaged_file_in_a_hosts_cache_is_sent_again(shell: Any, bring: Any, project: Path) -> None:
+    image = Image(includes=[project])
+    await bring(image, shell)
+    (damaged,) = (path for path in (shell.cache / "files").iterdir() if path.read_text().startswith("VALUE"))
+    damaged.write_bytes(b"\0" * damaged.stat().st_size)
+    node = await bring(image, shell)
+    assert bring.lines[0].startswith("received 1 of 4 files")
+    node.greet()
+    assert node.run(lambda: __import__("ours").VALUE) == 1
 
 
 # --- packages -------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from outrider import BootstrapError, Image, Secret
-from outrider.engine.image.wheels import client_cache
+from outrider.engine.image.cache import client_cache
 
 pytestmark = pytest.mark.anyio
 

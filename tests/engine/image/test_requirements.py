@@ -11,6 +11,7 @@ import pytest
 
 from outrider import Image, Secret, SpecError
 from outrider.engine.image import requirements
+from outrider.engine.image.cache import client_cache
 from outrider.engine.image.requirements import Requirements
 from outrider.engine.image.uv import Uv
 
@@ -68,8 +69,11 @@ async def test_wheels_and_folders_of_this_computer_make_it_local(make_wheel: Any
     wheel = make_wheel("ours")
     (tmp_path / "r.txt").write_text(f"wheels/{wheel.name} ; python_version > '3'\n-f wheels\n")
     found = await read(requirements=tmp_path / "r.txt")
-    assert found.text == f"ours @ {wheel.as_uri()} ; python_version > '3'\n"
-    assert (found.wheels, found.folders, found.only_folders) == ((wheel,), (wheels,), False)
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    kept = client_cache() / "wheels" / digest / wheel.name
+    assert found.text == f"ours @ {kept.as_uri()} ; python_version > '3'\n"
+    assert (found.wheels, found.folders, found.only_folders) == ((digest,), (wheels,), False)
+    assert found.listed == ((wheel.name, wheel.stat().st_size),)
     assert found.is_local
 
 
@@ -93,9 +97,9 @@ async def test_what_makes_environments_the_same(make_wheel: Any, wheels: Path) -
     assert identity(urls=(Secret("https://me:two@host/simple"),)) == base  # a new password is not another environment
     assert identity(urls=("https://host/other",)) != base
     assert identity(text="y\n") != base
-    before = identity(folders=(wheels,))
+    before = (await read(pip=["x"], pip_indexes=[str(wheels)])).identity()
     make_wheel("new")
-    assert identity(folders=(wheels,)) != before
+    assert (await read(pip=["x"], pip_indexes=[str(wheels)])).identity() != before
 
 
 async def test_a_uv_lock_is_exactly_what_is_installed(make_wheel: Any, wheels: Path, tmp_path: Path) -> None:
@@ -147,19 +151,14 @@ async def test_a_lock_that_cannot_be_sent_is_refused(tmp_path: Path, text: str, 
         await read(lock=tmp_path / "pylock.toml")
 
 
-async def test_a_wheel_of_this_computer_is_read_once_however_many_hosts_get_it(
-    make_wheel: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On the event loop, where reading a large one would silence every node."""
-    wheel = make_wheel("large")
+async def test_a_wheel_of_this_computer_stays_what_it_was_for_the_pools_later_machines(make_wheel: Any) -> None:
+    wheel = make_wheel("ours")
+    whole = wheel.read_bytes()
     wanted = await read(pip=[str(wheel)])
-
-    def refused(*_: Any) -> Any:
-        raise AssertionError("it is read on the event loop")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "open", refused)
-        patch.setattr(Path, "read_bytes", refused)
-        before = wanted.identity()
-    wheel.write_bytes(wheel.read_bytes() + b"!")
-    assert wanted.identity() != before
+    before = wanted.identity()
+    wheel.unlink()
+    assert wanted.identity() == before
+    kept = Path(wanted.text.partition("file://")[2].strip())
+    assert (kept.name, kept.read_bytes()) == (wheel.name, whole)
+    wheel.write_bytes(whole + b"!")
+    assert (await read(pip=[str(wheel)])).identity() != before

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import io
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +105,7 @@ async def test_what_is_not_what_the_index_says_is_refused(
     wheel = make_wheel("changing")
     index = serve()
     monkeypatch.setenv("UV_DEFAULT_INDEX", index.url)
-    monkeypatch.setattr(wheels_, "_sha256", lambda path: "0" * 64)  # as if it had changed on the way
+    monkeypatch.setattr(wheels_, "sha256", lambda path: "0" * 64)  # as if it had changed on the way
     with pytest.raises(BootstrapError, match="not the file that the index says it is"):
         await select(pip=["changing"])
     assert not [path for path in fresh_cache.rglob("*") if path.is_file()]
@@ -116,14 +118,14 @@ async def test_an_index_that_fails_half_way_is_asked_again(
     make_wheel("flaky")
     index = serve()
     monkeypatch.setenv("UV_DEFAULT_INDEX", index.url)
-    real, left = wheels_._download, [OSError("reset"), OSError("reset")]
+    real, left = wheels_._downloaded, [OSError("reset"), OSError("reset")]
 
     def fails(*arguments: Any) -> None:
         if left:
             raise left.pop()
         real(*arguments)
 
-    monkeypatch.setattr(wheels_, "_download", fails)
+    monkeypatch.setattr(wheels_, "_downloaded", fails)
     assert len((await select(pip=["flaky"])).wheels) == 1
     left.extend([OSError("gone")] * 3)
     make_wheel("flaky", "2.0")
@@ -186,6 +188,39 @@ def test_half_a_wheel_is_none_and_is_not_kept(
     assert wheels_._fetched(wheel.name, url, None, [], threading.Event()).path.read_bytes() == whole
 
 
+def test_two_that_fetch_the_same_do_not_disturb_each_other(
+    make_wheel: Any, serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel, index = make_wheel("same"), serve()
+    whole, url = wheel.read_bytes(), f"{index.url.removesuffix('/simple')}/files/{wheel.name}"
+    both = threading.Barrier(2, timeout=20)
+
+    def answer(handler: Any, data: bytes, kind: str) -> None:
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(len(data)))
+        handler.end_headers()
+        handler.wfile.write(data[: len(data) // 2])
+        both.wait()  # each has written half of it
+        handler.wfile.write(data[len(data) // 2 :])
+
+    monkeypatch.setattr(index.RequestHandlerClass, "_answer", answer)
+    expected = hashlib.sha256(whole).hexdigest()
+    with ThreadPoolExecutor(2) as threads:
+        fetching = [
+            threads.submit(wheels_._fetched, wheel.name, url, expected, [], threading.Event()) for _ in range(2)
+        ]
+        assert [each.result(20).path.read_bytes() for each in fetching] == [whole, whole]
+
+
+def test_a_damaged_wheel_in_the_cache_is_fetched_again(make_wheel: Any, serve: Any) -> None:
+    wheel, index = make_wheel("damaged"), serve()
+    whole, url = wheel.read_bytes(), f"{index.url.removesuffix('/simple')}/files/{wheel.name}"
+    expected = hashlib.sha256(whole).hexdigest()
+    kept = wheels_._fetched(wheel.name, url, expected, [], threading.Event()).path
+    kept.write_bytes(b"\0" * len(whole))
+    assert wheels_._fetched(wheel.name, url, expected, [], threading.Event()).path.read_bytes() == whole
+
+
 @pytest.mark.parametrize("name", ["..%2F..%2Fevil-1.0-py3-none-any.whl", "%2Ftmp%2Fevil-1.0-py3-none-any.whl"])
 def test_a_file_name_that_an_index_made_up_leads_nowhere(name: str, fresh_cache: Path) -> None:
     with pytest.raises(BootstrapError, match="is not the name of a wheel"):
@@ -195,7 +230,7 @@ def test_a_file_name_that_an_index_made_up_leads_nowhere(name: str, fresh_cache:
 async def test_a_wheel_of_this_computer_is_sent(make_wheel: Any, tmp_path: Path) -> None:
     wheel = make_wheel("ours")
     found = await select(pip=[str(wheel)])
-    assert [(each.name, each.path) for each in found.wheels] == [(wheel.name, wheel)]
+    assert [(each.name, each.path.read_bytes()) for each in found.wheels] == [(wheel.name, wheel.read_bytes())]
     assert found.requirements.startswith("ours==1.0 --hash=")
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from outrider.engine.volumes import claim as claim_
 from outrider.engine.volumes.claim import Claim
 
 
@@ -108,3 +110,21 @@ def test_nothing_is_left_of_a_claim(tmp_path_factory, mount: str) -> None:
         assert claim.told() == {"made": [mount]}
         claim.remove()
     assert not registry.parent.exists()
+
+
+@pytest.mark.parametrize("what", ["host", "namespace"])
+def test_hosts_that_share_a_home_have_mounts_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """NFS shares locks among hosts, and a kernel among its containers: a mount is seen by neither."""
+    here = Claim(tmp_path, "/data")
+    with monkeypatch.context() as patch:
+        (tmp_path / "another").write_text("one")
+        patch.setattr(claim_, "_BOOT" if what == "host" else "_NAMESPACE", tmp_path / "another")
+        there = Claim(tmp_path, "/data")
+    for each in (here, there):
+        with each.alone():
+            each.use()
+            assert each.own()
+    for each in (here, there):
+        each.close()

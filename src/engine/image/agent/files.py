@@ -5,6 +5,7 @@ The agent may run on a Python as old as 3.8.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import time
@@ -16,6 +17,7 @@ from typing import Any
 from .inbox import Inbox
 from .work import Work
 
+_CHUNK_BYTES = 1 << 20
 _KEPT_S = 30 * 86400  # a file that no pool has used for so long is forgotten
 
 
@@ -61,10 +63,19 @@ def forget(store: Path) -> None:
 
 
 def _has(path: Path, size: int) -> bool:
+    """Whether it is what its name says: a host may have lost its power right after it was written."""
     try:
-        return path.stat().st_size == size
+        return path.stat().st_size == size and _sha256(path) == path.name
     except OSError:
         return False
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while data := file.read(_CHUNK_BYTES):
+            digest.update(data)
+    return digest.hexdigest()
 
 
 def _in_words(size: int) -> str:

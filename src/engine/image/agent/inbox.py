@@ -63,7 +63,7 @@ class Inbox:
     def _store(self, head: dict[str, Any]) -> None:
         """Beside, then renamed: a name in the folder is a whole file. What cannot be stored is read all the same."""
         path = self._folder / head["sha256"]
-        beside = self._folder / f"{head['sha256']}.{os.getpid()}"
+        beside = self._folder / f"{head['sha256']}.{os.urandom(8).hex()}"  # others may share the folder, and our id
         digest = hashlib.sha256()
         body = self._body(head["bytes"], packed=head.get("packed", False))
         try:
@@ -71,6 +71,8 @@ class Inbox:
                 for data in body:
                     digest.update(data)
                     target.write(data)
+                target.flush()
+                os.fsync(target.fileno())
             if digest.hexdigest() != head["sha256"]:
                 raise OSError(f"what arrived as {head['sha256']} is something else")
             beside.replace(path)
