@@ -14,11 +14,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Never
+from weakref import WeakKeyDictionary
 
 import anyio
 
 from ..actors.kernel import ActorStopped, RestartsExhausted
-from ..actors.messages import Broadcast, Cancel, Resize, Submit, WhenReady
+from ..actors.messages import Broadcast, Cancel, PoolState, Resize, Snapshot, Submit, WhenReady
 from ..actors.pool import supervise
 from ..actors.ports import (
     BroadcastSpec,
@@ -37,7 +38,7 @@ from ..providers.errors import ProviderError
 from . import meter, program, source, versions
 from .checkpoint.store import VARIABLE as CHECKPOINTS
 from .choice import ChoiceFleet
-from .errors import ConnectionLost, OutriderError, PoolClosed, SpecError
+from .errors import CapacityError, ConnectionLost, OutriderError, PoolClosed, SpecError
 from .executor.freeports import FEW as MOST_PORTS
 from .observe.observer import Observer
 from .payload import Blob, Payload
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
     from .wanted import Spec
 
 RECONNECT_S = 3.0  # a lost connection is tried again before its node counts as lost; heartbeats took 6 s to find out
+SNAPSHOT_S = 10.0  # for the pool's own actor to answer
 
 EMBEDDING = Embedding(
     fork_server="outrider.engine.executor.forkserver:serve",
@@ -130,7 +132,7 @@ class Core:
         self._main: asyncio.Task[None] | None = None
         self._ref: Ref[Any] | None = None
         self._connector: Connector | None = None
-        self._defined: dict[Decorated[Any], Defined] = {}
+        self._defined: WeakKeyDictionary[Decorated[Any], Defined] = WeakKeyDictionary()  # each map has one of its own
         self._ids = itertools.count(1)
         self._failure: BaseException | None = None
         self._told_versions: set[tuple[tuple[str, str, str], ...]] = set()
@@ -211,7 +213,7 @@ class Core:
                         clock=self._loop.time,
                     )
                 )
-                await ref.ask(WhenReady(), within_s=settings.boot_timeout_s + settings.replace_timeout_s)
+                await self._when_ready(ref)
                 self._ref = ref
                 async with attached(self, plugins, stewards, connector) as self.handles:
                     self._ready.set_result(None)
@@ -232,6 +234,15 @@ class Core:
         finally:
             self._ref = None
             self.observer("pool_closed")
+
+    async def _when_ready(self, ref: Ref[Any]) -> None:
+        within_s = self.settings.boot_timeout_s + self.settings.replace_timeout_s
+        with suppress(TimeoutError):
+            await ref.ask(WhenReady(), within_s=within_s)
+            return
+        state: PoolState = await ref.ask(Snapshot(), within_s=SNAPSHOT_S)
+        ready = sum(node.rank is not None for node in state.nodes)
+        raise _not_ready(state.failed, ready, self.settings.nodes.min, within_s)
 
     def _estate(self, stack: AsyncExitStack) -> Estate | None:
         """None: the machines end with this program, and nobody can take them over.
@@ -376,6 +387,7 @@ class Core:
             0 if at_most_once else options.retries,
             at_most_once,
             options.queue_timeout_s,
+            0 if at_most_once else options.max_restarts,
         )
         self.tell(Submit(task, settle))
 
@@ -583,6 +595,23 @@ def _told(error: BaseException) -> BaseException:
             return _unreached(failure)
         case _:
             return failure
+
+
+def _not_ready(failed: Exception | None, ready: int, least: int, within_s: float) -> OutriderError:
+    """Why so few nodes are: in the words of what kept the last one."""
+    counts = f"{ready} of the {least} nodes that the pool needs were ready within {within_s:g} s"
+    match failed:
+        case None:
+            return CapacityError(
+                f"{counts}, and none has failed: give them longer, by boot_timeout.", wanted=least, got=ready
+            )
+        case ConnectFailed():
+            error = _unreached(failed)
+        case _:
+            told = _told(failed)
+            error = told if isinstance(told, OutriderError) else CapacityError(str(failed), wanted=least, got=ready)
+    error.add_note(f"Only {counts}.")
+    return error
 
 
 def _unreached(failed: ConnectFailed) -> OutriderError:

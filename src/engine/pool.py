@@ -272,9 +272,10 @@ class Pool:
         core = self._opened()
         if type(call) is not Call:
             call = pending(call)
+        rank = spec.placement(on, most=self._settings.nodes.max)
         payload = core.pack(call)
         job: SubmittedJob[R] = SubmittedJob(core, payload, call.options)
-        core.submit(job.id, payload, call.options, spec.placement(on), job)
+        core.submit(job.id, payload, call.options, rank, job)
         return job
 
     async def broadcast(self, call: Call[R], /) -> list[R]:
@@ -313,8 +314,9 @@ class Pool:
         return GroupJob(asyncio.ensure_future(self.run_group(group)))
 
     async def _gather(self, calls: Sequence[Call[Any]]) -> tuple[Any, ...]:
-        jobs = [self._submit(call, None) for call in calls]
+        jobs: list[SubmittedJob[Any]] = []
         try:
+            jobs += (self._submit(call, None) for call in calls)  # if one cannot be, those before it are ended too
             async for job in _as_settled(jobs):
                 job.result()
         except BaseException:
@@ -325,8 +327,9 @@ class Pool:
 
     async def stream_group(self, group: GroupStream[T], /) -> AsyncGenerator[T, None]:
         """Run the calls at the same time and give each result as it is ready."""
-        jobs = [self._submit(call, None) for call in group.calls]
+        jobs: list[SubmittedJob[T]] = []
         try:
+            jobs += (self._submit(call, None) for call in group.calls)  # as in `_gather`
             async for job in _as_settled(jobs):
                 yield job.result()
         finally:

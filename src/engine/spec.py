@@ -107,7 +107,7 @@ class Options:
     timeout_s: float | None = None  # of running
     queue_timeout_s: float | None = None  # of waiting for a slot
     retries: int = 3  # further attempts when the node is lost
-    max_restarts: int = 0  # of a broadcast, when a rank failed by itself
+    max_restarts: int = 0  # further attempts when one failed by itself: of a task, or of all ranks of a broadcast
     at_most_once: bool = False  # retry="never"
     on_loss: OnLossOption = "auto"  # what a broadcast does when it loses a rank
     name: str | None = None  # shown instead of the function's
@@ -163,14 +163,16 @@ class Options:
         return cast("TaskOptions", written)
 
 
-def placement(on: int | Literal["head"] | None) -> int | None:
-    """``on=`` of `Pool.run` as the rank of a node among the ready ones; None: any node."""
+def placement(on: int | Literal["head"] | None, *, most: int) -> int | None:
+    """``on=`` of `Pool.run` as the rank of a node among the ready ones, which are ``most`` at most; None: any node."""
     if on is None:
         return None
     if on == "head":
         return 0
     if not isinstance(on, int) or isinstance(on, bool) or on < 0:
         refuse(f'on takes "head" or the rank of a node, 0 or more, not {shown(on)}.')
+    if on >= most:
+        refuse(f"on={on} is the rank of no node of this pool: the last of {most} has rank {most - 1}.")
     return on
 
 

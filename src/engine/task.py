@@ -194,8 +194,9 @@ def compute(function: Any = None, /, **options: Unpack[TaskOptions]) -> Any:
 
     Bare, or with options: ``timeout`` (of running) and ``queue_timeout`` (of waiting) in seconds or as a timedelta,
     ``retries`` (further attempts when a node is lost: 3), ``retry="never"`` (at most one attempt), ``max_restarts``
-    (how often a broadcast of which a rank failed by itself runs again: 0), ``on_loss`` ("auto", "restart", "resend",
-    "fail": what a broadcast does when it loses a rank), ``name`` (shown instead of the function's).
+    (further attempts of a task that raises or whose process dies, or of a broadcast of which a rank does: 0),
+    ``on_loss`` ("auto", "restart", "resend", "fail": what a broadcast does when it loses a rank), ``name`` (shown
+    instead of the function's).
 
     ``def``, ``async def`` and generators of both kinds work. A parameter annotated ``Iterator[T]`` or
     ``AsyncIterator[T]`` is fed item by item from the iterable given for it, and one annotated ``Iterable[T]`` or

@@ -90,10 +90,12 @@ def test_times_that_mean_nothing_are_refused(seconds: Any) -> None:
 
 
 def test_placement_takes_head_or_a_rank() -> None:
-    assert [placement(None), placement("head"), placement(3)] == [None, 0, 3]
+    assert [placement(each, most=4) for each in (None, "head", 3)] == [None, 0, 3]  # type: ignore[arg-type]
     for wrong in (-1, "tail", 1.0, True):
         with pytest.raises(SpecError, match="on takes"):
-            placement(wrong)  # type: ignore[arg-type]
+            placement(wrong, most=4)  # type: ignore[arg-type]
+    with pytest.raises(SpecError, match="the last of 4 has rank 3"):
+        placement(4, most=4)
 
 
 def test_a_pools_parts_are_checked_with_the_fix_named() -> None:

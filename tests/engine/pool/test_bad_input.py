@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import os
 import resource
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +29,7 @@ from outrider import (
     TaskKilled,
     TaskTimeout,
     compute,
+    gather,
     instance_info,
 )
 
@@ -47,6 +51,57 @@ async def _still_works(pool: Pool) -> Any:
 async def test_an_unpicklable_argument_is_named_by_its_path(pool: Pool) -> None:
     with pytest.raises(SerializationError, match=r"args\[0\]\['model'\]"):
         await pool.run(double({"model": threading.Lock()}))
+
+
+async def test_calls_that_run_together_end_when_one_of_them_cannot_be_sent(pool: Pool) -> None:
+    @compute
+    def hangs(lock: object) -> None:
+        time.sleep(600)
+
+    for together in (
+        pool.gather(hangs(None), hangs(threading.Lock())),
+        anext(pool.stream_group(gather(hangs(None), hangs(threading.Lock()), stream=True))),
+    ):
+        with pytest.raises(SerializationError):
+            await together
+    async with asyncio.timeout(30):
+        assert await pool.broadcast(double(1)) == [2] * 4, "every slot is free"
+
+
+@pytest.mark.parametrize("on", [4, 7])
+async def test_a_rank_that_no_node_can_have_is_refused(pool: Pool, on: int) -> None:
+    with pytest.raises(SpecError, match="the last of 4 has rank 3"):
+        await pool.run(double(1), on=on)
+
+
+async def test_a_task_that_fails_is_run_again_so_often(pool: Pool, tmp_path: Path) -> None:
+    tried = str(tmp_path / "tried")
+
+    @compute(max_restarts=2)
+    def flaky(name: str, good: int) -> int:
+        with Path(tried + name).open("a") as file:
+            file.write(".")
+        times = Path(tried + name).stat().st_size
+        if times == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if times < good:
+            raise ValueError(f"try {times}")
+        return times
+
+    assert await pool.run(flaky("a", 3)) == 3
+    with pytest.raises(ValueError, match="try 3") as caught:
+        await pool.run(flaky("b", 9))
+    assert caught.value.attempt == 3  # type: ignore[attr-defined]
+
+    @compute(max_restarts=1)
+    def once(n: int) -> int:
+        with Path(f"{tried}{n}").open("a") as file:
+            file.write(".")
+        if Path(f"{tried}{n}").stat().st_size == 1:
+            raise ValueError(n)
+        return n
+
+    assert await pool.map(once, range(5)) == list(range(5))
 
 
 async def test_an_unpicklable_result_is_named(pool: Pool) -> None:

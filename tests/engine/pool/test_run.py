@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 from collections.abc import AsyncIterator, Iterator
@@ -272,6 +273,17 @@ async def test_streams_both_ways_keep_pace(pool: Pool) -> None:
     arrays = [numpy.full(100_000, float(n)) for n in range(40)]  # 800 kB each: they travel as blobs
     seen = [each async for each in pool.stream(echo(iter(arrays)))]
     assert all((a == b).all() for a, b in zip(arrays, seen, strict=True))
+
+
+async def test_functions_that_nobody_has_any_more_are_forgotten(pool: Pool) -> None:
+    much = b"x" * 1_000_000
+    assert pool._core is not None
+    gc.collect()
+    before = len(pool._core._defined)
+    for n in range(10):
+        assert await pool.map(lambda x, n=n: len(much) + x + n, [1, 2]) == [n + 1_000_001, n + 1_000_002]
+    gc.collect()
+    assert len(pool._core._defined) <= before + 1
 
 
 async def test_a_function_that_closes_over_much_travels_once(pool: Pool) -> None:
