@@ -201,7 +201,7 @@ def compute(function: Any = None, /, **options: Unpack[TaskOptions]) -> Any:
     ``def``, ``async def`` and generators of both kinds work. A parameter annotated ``Iterator[T]`` or
     ``AsyncIterator[T]`` is fed item by item from the iterable given for it, and one annotated ``Iterable[T]`` or
     ``AsyncIterable[T]`` where an iterator is given. Such a task, and a generator, has at most one attempt, whatever
-    ``retries`` says: what was consumed, or seen, cannot be taken back.
+    ``retries`` and ``max_restarts`` say: what was consumed, or seen, cannot be taken back.
 
     Raises:
         SpecError: an option that does not exist or cannot mean anything.
