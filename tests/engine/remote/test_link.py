@@ -23,6 +23,26 @@ pytestmark = pytest.mark.anyio
 PATIENCE_S = 10.0
 
 
+@pytest.mark.parametrize(
+    ("cause", "code", "verdict"),
+    [
+        (wire.Cause.SIGNAL, 15, Verdict.TERMINATED),
+        (wire.Cause.SIGNAL, 9, Verdict.TERMINATED),
+        (wire.Cause.EXIT, 143, Verdict.TERMINATED),
+        (wire.Cause.SIGNAL, 11, Verdict.DIED),
+        (wire.Cause.EXIT, 3, Verdict.DIED),
+        (wire.Cause.EXIT, 0, Verdict.DIED),
+        (wire.Cause.MEMORY, 9, Verdict.DIED),
+        (wire.Cause.TIMEOUT, 0, Verdict.TIMED_OUT),
+        (wire.Cause.KILLED, 9, Verdict.KILLED),
+    ],
+)
+def test_how_an_attempt_ended_without_a_word_is_told_by_its_cause(
+    cause: wire.Cause, code: int, verdict: Verdict
+) -> None:
+    assert link._verdict(wire.Ended(1, cause, code, "")) is verdict
+
+
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
