@@ -7,14 +7,12 @@ likes: in one task or two, in a notebook's cells, in a framework's start-up hook
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import itertools
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Never
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING, Any, Never
 
 import anyio
 
@@ -38,6 +36,7 @@ from ..providers.errors import ProviderError
 from . import meter, program, source, versions
 from .checkpoint.store import VARIABLE as CHECKPOINTS
 from .choice import ChoiceFleet
+from .definitions import Defined, Definitions
 from .errors import CapacityError, ConnectionLost, OutriderError, PoolClosed, SpecError
 from .executor.freeports import FEW as MOST_PORTS
 from .observe.observer import Observer
@@ -104,15 +103,6 @@ class Settings:
     volumes: tuple[Volume, ...] = ()
 
 
-class Defined(NamedTuple):
-    """A function as this pool's nodes know it."""
-
-    digest: bytes
-    code: bytes
-    flags: int
-    copied: str | None  # its module, where nodes cannot import it: arguments of that module's types are copied too
-
-
 class Core:
     """Starts with `start`, ends with `stop`; between them jobs go in and endings come out."""
 
@@ -132,7 +122,7 @@ class Core:
         self._main: asyncio.Task[None] | None = None
         self._ref: Ref[Any] | None = None
         self._connector: Connector | None = None
-        self._defined: WeakKeyDictionary[Decorated[Any], Defined] = WeakKeyDictionary()  # each map has one of its own
+        self._defined = Definitions(self._forget)
         self._ids = itertools.count(1)
         self._failure: BaseException | None = None
         self._told_versions: set[tuple[tuple[str, str, str], ...]] = set()
@@ -233,6 +223,7 @@ class Core:
                 raise
         finally:
             self._ref = None
+            self._defined.clear()
             self.observer("pool_closed")
 
     async def _when_ready(self, ref: Ref[Any]) -> None:
@@ -460,7 +451,8 @@ class Core:
             raise self._gone()
         options = call.options
         args, kwargs, inputs = call.detach()
-        digest, code, flags, copied = self._defined.get(call.function) or self._define(call.function)
+        defined = self._defined.get(call.function) or self._define(call.function)
+        digest, code, flags, copied = defined.digest, defined.code, defined.flags, defined.copied
         name = options.name or call.function.__name__
         if copied is None and self._reach is None:
             value, blob = self._dump((args, kwargs), name)
@@ -469,10 +461,12 @@ class Core:
                 value, blob = self._dump((args, kwargs), name, by_reference=False)
         shared = referred() if pending_references else ()
         if not inputs:
-            return Payload(name, digest, code, value, blob, options.timeout_s, flags, shared=shared)
+            return Payload(name, digest, code, value, blob, options.timeout_s, flags, shared=shared, defined=defined)
         feeds = tuple(Source(each) for each in inputs)
         flags |= RunFlag.ALONE
-        return Payload(name, digest, code, value, blob, options.timeout_s, flags, inputs=feeds, shared=shared)
+        return Payload(
+            name, digest, code, value, blob, options.timeout_s, flags, inputs=feeds, shared=shared, defined=defined
+        )
 
     def share(self, value: object) -> Shared[Any]:
         """A value to give to any number of calls of this pool, which each node is sent once. On the pool's loop.
@@ -533,9 +527,11 @@ class Core:
         module = function.__module__
         with source.towards(self._reach):
             copied = None if module == "__main__" or source.reached(module) else module
-        defined = Defined(hashlib.blake2b(code, digest_size=16).digest(), code, int(flags), copied)
-        self._defined[function] = defined
-        return defined
+        return self._defined.add(function, code, int(flags), copied)
+
+    def _forget(self, digest: bytes) -> None:
+        if self._connector is not None:
+            self._connector.forget(digest)
 
     def release(self, payload: Payload) -> None:
         """The job is settled: nobody reads its blob any more."""

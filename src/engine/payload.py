@@ -98,6 +98,7 @@ class Payload:
     output: Output | None = None
     inputs: tuple[Feed, ...] = ()
     shared: tuple[Shared[Any], ...] = ()  # what the arguments refer to
+    defined: object = None  # the function, which nodes forget when nobody holds this
 
 
 class Received(NamedTuple):

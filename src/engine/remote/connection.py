@@ -144,6 +144,11 @@ class Connector:
         if (connection := self._connections.get(node)) is not None:
             connection.cut(cause)
 
+    def forget(self, function: bytes) -> None:
+        """Nobody has this function any more, and no attempt of it is under way."""
+        for link in self._links.values():
+            link.forget(function)
+
     def drop(self, blob: Blob) -> None:
         """No attempt will read this blob any more, on any node."""
         for link in self._links.values():

@@ -169,6 +169,14 @@ class NodeLink:
             placed.cancel()
             self.send(wire.Drop((blob.name,)))
 
+    def forget(self, function: bytes) -> None:
+        """No attempt of it is here; another one would define it anew."""
+        code = self._codes.pop(function, None)
+        if code is not None:
+            self._defined.discard(function)
+            self.drop(code)
+            code.close()
+
     # --- the connection's side ----------------------------------------------------------------------------------
 
     def attach(self, write: Callable[[bytes], object]) -> None:
@@ -340,7 +348,7 @@ class NodeLink:
             self._schedule()
 
     async def _define_by_blob(self, payload: Payload) -> None:
-        """A function that closes over more than a frame holds. Its blob stays, for workers to come."""
+        """A function that closes over more than a frame holds. Its blob stays, for workers to come, until `forget`."""
         blob = self._codes.setdefault(
             payload.function, Blob(f"code-{payload.function.hex()}", [payload.code], len(payload.code))
         )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -284,6 +285,21 @@ async def test_functions_that_nobody_has_any_more_are_forgotten(pool: Pool) -> N
         assert await pool.map(lambda x, n=n: len(much) + x + n, [1, 2]) == [n + 1_000_001, n + 1_000_002]
     gc.collect()
     assert len(pool._core._defined) <= before + 1
+
+
+async def test_so_is_what_they_closed_over_and_it_is_sent_anew_when_it_comes_again(pool: Pool) -> None:
+    def plus(much: bytes) -> Callable[[int], int]:
+        return lambda n: len(much) + n
+
+    core = pool._core
+    assert core is not None
+    assert core._connector is not None
+    links, much = list(core._connector._links.values()), os.urandom(200_000)
+    for _ in range(2):
+        assert await pool.map(plus(much), range(8)) == list(range(200_000, 200_008))
+        gc.collect()
+        await asyncio.sleep(0)
+        assert not any(link._codes for link in links)
 
 
 async def test_a_function_that_closes_over_much_travels_once(pool: Pool) -> None:
