@@ -166,7 +166,7 @@ def collected(cloud: EC2) -> Callable[[], Awaitable[None]]:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )
-        said, _ = await asyncio.wait_for(process.communicate(), 120)
+        said, _ = await asyncio.wait_for(process.communicate(), 240)  # for 150 s a lost launch may yet appear
         assert process.returncode == 0, said.decode()
 
     return collect

@@ -82,7 +82,7 @@ async def test_machines_that_their_client_never_reached_end_with_their_lease(clo
 
 @pytest.mark.parametrize("action", ["CreateSecurityGroup", "DescribeInstances", "TerminateInstances"])
 async def test_what_a_dead_client_has_left_is_collected_at_once(cloud, hypervisor, collected, action):
-    """But for a CreateFleet whose answer it did not hear: for a minute its machines may yet appear."""
+    """But for a CreateFleet whose answer it did not hear: for 150 s its machines may yet appear."""
     async with client() as process:
         assert process.stdin is not None
         process.stdin.write(b"\n")
