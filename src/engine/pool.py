@@ -187,8 +187,9 @@ class Pool:
         try:
             await self._open()
         except BaseException:
-            self._sigterm.release()
+            await self._sigterm.leave()
             raise
+        self._sigterm.at_rest.set()
         return self
 
     async def __aexit__(
@@ -196,10 +197,11 @@ class Pool:
     ) -> None:
         core = self._opened()
         self._ended = True
+        self._sigterm.at_rest.clear()
         try:
             await self._close(core)
         finally:
-            self._sigterm.release()
+            await self._sigterm.leave()
 
     async def _open(self) -> None:
         observer = Observer(self._console, slots=self._settings.worker.concurrency)

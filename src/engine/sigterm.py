@@ -38,7 +38,20 @@ class TaskHold(Hold):
     def __init__(self) -> None:
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         self._told = False
+        self.at_rest = asyncio.Event()  # the pool is neither being opened nor closed
         super().__init__()
+
+    async def leave(self) -> None:
+        """`release`, but not before those that SIGTERM has closing too: were this the main task's, asyncio would end
+        with it, and cancel them."""
+        self.at_rest.set()
+        try:
+            if self._told and self._sigterm is not None:
+                for hold in [*self._sigterm.holds]:
+                    if isinstance(hold, TaskHold):
+                        await hold.at_rest.wait()
+        finally:
+            self.release()
 
     def end(self, *, innermost: bool) -> None:  # noqa: ARG002
         if self._told:

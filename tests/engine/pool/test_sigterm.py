@@ -72,12 +72,14 @@ class Client:
             text=True,
         )
 
-    def until(self, word: str) -> None:
+    def until(self, *words: str) -> None:
+        """It has said all of them."""
         assert self.process.stdout is not None
-        said = [self.process.stdout.readline()]
-        while said[-1] != f"{word}\n":
-            assert said[-1], said
-            said.append(self.process.stdout.readline())
+        said: list[str] = []
+        while not {*words} <= {*said}:
+            line = self.process.stdout.readline()
+            assert line, said
+            said.append(line.rstrip())
 
     def terminate(self) -> None:
         self.process.send_signal(signal.SIGTERM)
@@ -255,7 +257,6 @@ CANCELLED, EXIT = "CancelledError", "SystemExit 143"
 )
 def test_the_pools_end_first(program: str, says: list[str], client: Begin) -> None:
     it = client(program)
-    assert len(it.processes()) > 1
     it.terminate()
     assert it.ended() == (-signal.SIGTERM, says)
     assert it.left() == []
@@ -289,12 +290,45 @@ CLOSING = """
 )
 def test_what_comes_while_a_pool_is_closed_waits_for_its_end(block: str, client: Begin) -> None:
     it = client(CLOSING + block)
+    assert len(it.processes()) > 1
     it.go_on()
     it.until("closing")
     for _ in range(3):
         it.terminate()
     it.go_on()
     assert it.ended() == (-signal.SIGTERM, ["closed"])
+    assert it.left() == []
+
+
+def test_none_is_left_before_all_are_closed(client: Begin) -> None:
+    """Where the first ends the main task, asyncio would cancel what the others are closed by."""
+    it = client(
+        CLOSING
+        + """
+    close = Pool._close
+    async def closing(self, core):
+        await close(self, core)
+        say("left")
+    Pool._close = closing
+    async def one(provider, opened):
+        async with pool(provider):
+            opened.set()
+            await asyncio.sleep(600)
+    async def main():
+        opened = [asyncio.Event(), asyncio.Event()]
+        both = asyncio.gather(one(Here(), opened[0]), one(Slow(), opened[1]))
+        for each in opened:
+            await each.wait()
+        say("up")
+        with told("main"):
+            await both
+    asyncio.run(main())
+    """
+    )
+    it.terminate()
+    it.until("closing", "left")
+    it.go_on()
+    assert it.ended() == (-signal.SIGTERM, ["closed", "left"])
     assert it.left() == []
 
 
@@ -424,6 +458,10 @@ def test_a_forked_child_ends_as_ever(client: Begin) -> None:
     it = client("""
         import multiprocessing
 
+        def runs():
+            theirs.send("runs")
+            time.sleep(600)
+
         def opens():
             hold = sigterm.ThreadHold()
             try:
@@ -439,11 +477,9 @@ def test_a_forked_child_ends_as_ever(client: Begin) -> None:
         hold = sigterm.ThreadHold()
         hold.interrupt()
         say("up")
-        without, with_pool = forked(target=time.sleep, args=(600,)), forked(target=opens)
-        with_pool.start()
-        ours.recv()
-        without.start()
-        for child in (without, with_pool):
+        for child in (forked(target=runs), forked(target=opens)):
+            child.start()
+            ours.recv()
             child.terminate()
             child.join()
             say(child.exitcode)
