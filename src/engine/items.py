@@ -14,7 +14,7 @@ from typing import Any, Protocol
 PULL_S = 0.002  # a chunk leaves unfilled when its items take longer than this to come
 
 _QUICK: tuple[Iterable[Any], ...] = ([], (), range(0), "", {}, set())
-_QUICK_ITERATORS = tuple(type(each.__iter__()) for each in _QUICK)  # they never block
+QUICK_ITERATORS = tuple(type(each.__iter__()) for each in _QUICK)  # they never block
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ def beside(items: Iterable[Any] | AsyncIterable[Any]) -> Iterable[Any] | AsyncIt
     if isinstance(items, AsyncIterable):
         return items
     iterator = iter(items)
-    return iterator if isinstance(iterator, _QUICK_ITERATORS) else Beside(iterator)
+    return iterator if isinstance(iterator, QUICK_ITERATORS) else Beside(iterator)
 
 
 class Items(Protocol):

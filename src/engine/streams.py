@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import queue
+import threading
 from collections import deque
 from collections.abc import (
     AsyncGenerator,
@@ -15,11 +17,13 @@ from collections.abc import (
     Iterable,
     Iterator,
 )
+from contextlib import aclosing, suppress
 from typing import Any
 
 import cloudpickle
 
 from .executor.failure import text_of
+from .items import QUICK_ITERATORS
 from .payload import Give, Received
 from .wire import values
 
@@ -72,7 +76,7 @@ class Values(AsyncIterator[Received]):
 class Source:
     """An iterable argument of the client's, consumed by a running task. Implements `payload.Feed`.
 
-    A plain iterator is advanced in a worker thread, because its ``next`` may block; items keep their order.
+    A plain iterator is advanced in a thread of its own, because its ``next`` may block; items keep their order.
     """
 
     def __init__(self, items: Iterable[Any] | AsyncIterable[Any]) -> None:
@@ -101,21 +105,14 @@ class Source:
             await give(None, _pickled(error))
 
     async def _give_all(self, give: Give) -> None:
-        items = self._items
-        iterator = aiter(items) if isinstance(items, AsyncIterable) else iter(items)
-        try:
+        async with aclosing(_advanced(self._items)) as items:
             while True:
                 for _ in range(await self._wanted.get()):
-                    item = await _advance(iterator)
+                    item = await anext(items, _END)
                     if item is _END:
                         await give(None)
                         return
                     await give(values.dump(item, "item"))
-        finally:
-            if isinstance(iterator, AsyncGenerator):
-                await iterator.aclose()
-            elif isinstance(iterator, Generator):
-                await asyncio.to_thread(iterator.close)
 
 
 def _pickled(error: BaseException) -> bytes:
@@ -130,13 +127,65 @@ def _pickled(error: BaseException) -> bytes:
 
 
 _END: Any = object()
-_QUICK: tuple[Iterable[Any], ...] = ([], (), range(0), "", {}, set())
-_QUICK_ITERATORS = tuple(type(each.__iter__()) for each in _QUICK)  # they never block
 
 
-async def _advance(iterator: Iterator[Any] | AsyncIterator[Any]) -> Any:
-    if isinstance(iterator, AsyncIterator):
-        return await anext(iterator, _END)
-    if isinstance(iterator, _QUICK_ITERATORS):
-        return next(iterator, _END)
-    return await asyncio.to_thread(next, iterator, _END)
+async def _advanced(items: Iterable[Any] | AsyncIterable[Any]) -> AsyncGenerator[Any]:
+    """Its items; closed, so is the user's generator."""
+    if isinstance(items, AsyncIterable):
+        iterator = aiter(items)
+        try:
+            async for item in iterator:
+                yield item
+        finally:
+            if isinstance(iterator, AsyncGenerator):
+                await iterator.aclose()
+        return
+    plain = iter(items)
+    if isinstance(plain, QUICK_ITERATORS):
+        for item in plain:
+            yield item
+        return
+    beside = _Beside(plain)
+    try:
+        while (item := await beside.next()) is not _END:
+            yield item
+    finally:
+        beside.close()
+
+
+class _Beside:
+    """A plain iterator in a thread, which ends with it; what waits for ever there keeps no program from ending."""
+
+    def __init__(self, iterator: Iterator[Any]) -> None:
+        self._iterator = iterator
+        self._asked: queue.SimpleQueue[asyncio.Future[Any] | None] = queue.SimpleQueue()
+        threading.Thread(target=self._run, name="outrider-argument", daemon=True).start()
+
+    async def next(self) -> Any:
+        self._asked.put(asked := asyncio.get_running_loop().create_future())
+        return await asked
+
+    def close(self) -> None:
+        """Soon: a generator that is running is closed when it has come to its next item."""
+        self._asked.put(None)
+
+    def _run(self) -> None:
+        while (asked := self._asked.get()) is not None:
+            item = failed = None
+            try:
+                item = next(self._iterator, _END)
+            except BaseException as error:  # noqa: BLE001  it is the task that gets it
+                failed = error
+            with suppress(RuntimeError):  # the loop has ended, and nobody waits any more
+                asked.get_loop().call_soon_threadsafe(_settle, asked, item, failed)
+        if isinstance(self._iterator, Generator):
+            self._iterator.close()
+
+
+def _settle(asked: asyncio.Future[Any], item: Any, failed: BaseException | None) -> None:
+    if asked.done():
+        return
+    if failed is None:
+        asked.set_result(item)
+    else:
+        asked.set_exception(failed)

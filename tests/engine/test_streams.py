@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import pickle
 import threading
 from collections.abc import AsyncIterator, Iterable, Iterator
@@ -147,6 +148,32 @@ async def test_a_stream_that_is_stopped_closes_its_iterator_and_says_nothing() -
     source.stop()
     assert source._task is not None
     await asyncio.wait([source._task])
-    assert closed.is_set()
+    assert await asyncio.to_thread(closed.wait, 20)
     assert source._task.cancelled()
     assert stream.ends == []
+
+
+async def test_a_generator_that_waits_when_its_task_ends_is_closed_when_it_goes_on() -> None:
+    goes_on, waits, closed, complaints = threading.Event(), threading.Event(), threading.Event(), list[Any]()
+
+    def slow() -> Iterator[int]:
+        try:
+            waits.set()
+            goes_on.wait(20)
+            yield 1
+        finally:
+            closed.set()
+
+    asyncio.get_running_loop().set_exception_handler(lambda _, told: complaints.append(told))
+    stream, source = Stream(), Source(slow())
+    source.wanted(1, stream.give)
+    assert await asyncio.to_thread(waits.wait, 20)
+    source.stop()
+    assert source._task is not None
+    await asyncio.wait([source._task])
+    goes_on.set()
+    assert await asyncio.to_thread(closed.wait, 20)
+    assert (stream.items, stream.ends) == ([], [])
+    del source
+    gc.collect()
+    assert complaints == []

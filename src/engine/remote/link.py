@@ -199,6 +199,8 @@ class NodeLink:
         self._write = None
         self._closed = True
         self._attached.set()  # whoever waits for a connection learns that none will come
+        for attempt in [*self._orders]:
+            self._over(attempt)
         for blob in self._codes.values():
             blob.close()
         for task in self._tasks:
