@@ -69,7 +69,7 @@ class Client:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env={**os.environ, "OUTRIDER_STATE": str(state)},
-            text=True,
+            bufsize=0,  # what `until` has not read is for `ended`
         )
 
     def until(self, *words: str) -> None:
@@ -77,7 +77,7 @@ class Client:
         assert self.process.stdout is not None
         said: list[str] = []
         while not {*words} <= {*said}:
-            line = self.process.stdout.readline()
+            line = self.process.stdout.readline().decode()
             assert line, said
             said.append(line.rstrip())
 
@@ -86,13 +86,12 @@ class Client:
 
     def go_on(self) -> None:
         assert self.process.stdin is not None
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
+        self.process.stdin.write(b"\n")
 
     def ended(self) -> tuple[int, list[str]]:
         """Its status, and what else it has said."""
         said, _ = self.process.communicate(timeout=PATIENCE_S)
-        return self.process.returncode, said.splitlines()
+        return self.process.returncode, said.decode().splitlines()
 
     def processes(self) -> list[str]:
         """Command lines of itself and of all that it has started."""
