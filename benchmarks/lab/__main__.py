@@ -102,7 +102,7 @@ async def world(options: argparse.Namespace) -> list[Figure]:
         done += times
     return [
         seen.figure("rank lost: seen to all ranks' first line", bar_s=worlds.RUNNING_S, of="median"),
-        *(seen.figure(f"rank lost: {fault}: seen", bar_s=losses.SILENT_S) for fault in worlds.FAULTS),
+        *(seen.figure(f"rank lost: {fault}: seen", bar_s=bar_s) for fault, bar_s in worlds.SEEN_S.items()),
         seen.figure("rank lost: ended right, within"),
     ]
 

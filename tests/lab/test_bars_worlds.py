@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from statistics import median
+
 import pytest
 from bars import cuts, worlds
+from bars.site import BUSY
 
 pytestmark = pytest.mark.anyio
 
@@ -14,8 +17,13 @@ async def test_a_broadcast_that_loses_any_rank_at_any_moment_ends_right(lab):
     restarts = await worlds.broadcasts(lab, 4)
     assert [restart.fault for restart in restarts] == [worlds.SILENT, worlds.KILLED, worlds.RESET, worlds.KILLED]
     assert restarts[0].rank == 0
+    again = [restart for restart in restarts if restart.to_seen_s is not None and restart.to_running_s is not None]
+    assert again, "no loss came in time"
+    for restart in again:
+        assert restart.to_seen_s < BUSY * worlds.SEEN_S[restart.fault], restart
+    assert median(restart.to_running_s for restart in again) < worlds.LOADED_S, again
 
 
 async def test_a_node_that_comes_back_is_of_the_past_and_ends(lab):
     """Long before its lease: it is told as soon as it can be reached."""
-    await cuts.old_node_returns(lab)
+    assert await cuts.old_node_returns(lab) < BUSY * cuts.HEARD_S

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from outrider import Pool, events
+from outrider.engine.remote.connection import HEARTBEAT_S
 
 from . import tasks
 from .site import named, provider, running, until, watched, written
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 STARTS_S = 15.0
 ENDED_S = 5.0  # after the lease, for an executor to end its tasks' process trees and itself
+EARLY_S = HEARTBEAT_S + 0.5  # the lease counts from the last word that came, which may be so old at the cut
 HEARD_S = 15.0  # after the network is back: a try to connect may be in one of TCP's pauses
 
 

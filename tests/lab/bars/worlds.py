@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from outrider import Image, Nodes, Pool, events, plugins
 
 from . import tasks
-from .losses import kill_executor
+from .losses import CLOSED_S, SILENT_S, kill_executor
 from .site import Diary, named, provider, states, until, watched
 
 if TYPE_CHECKING:
     from netlab import Host, Lab
 
 RUNNING_S = 5.0  # the median, from a loss that is seen to the first line of all ranks
+LOADED_S = 4 * RUNNING_S  # the same for tests: four ranks import torch; 7 to 14 s on two cores at a load of 9
 RANKS = 4
 LASTS_S = 3.0  # a generation that nothing happens to; losses come within
 HERE = Image(python=sys.executable)  # this machine's torch, at the same path
@@ -39,14 +40,20 @@ FAULTS: Mapping[str, Callable[[Host], object]] = {
     RESET: reset,
     SILENT: lambda host: host.power_off(silent=True),
 }
+SEEN_S: Mapping[str, float] = {KILLED: CLOSED_S, RESET: CLOSED_S, SILENT: SILENT_S}
+SEEN: Mapping[str, type[events.NodeSuspect | events.NodeLost]] = {
+    KILLED: events.NodeLost,
+    RESET: events.NodeSuspect,  # it could come back, and has some seconds
+    SILENT: events.NodeLost,
+}
 
 
 class Restart(NamedTuple):
     fault: str
     rank: int  # that was lost
     after_s: float  # of the broadcast
-    to_seen_s: float | None  # from the fault to the loss; None: it came before the broadcast or after it
-    to_running_s: float | None  # from the seen loss to the last rank's first line
+    to_seen_s: float | None  # from the fault, see `SEEN`; None: it came before the broadcast or after it
+    to_running_s: float | None  # from the loss to the last rank's first line
     took_s: float  # from the fault to the right end
 
 
@@ -108,6 +115,7 @@ async def _one(pool: Pool, diary: Diary, made: list[Host], blow: Blow) -> Restar
     assert [result.sums for result in results] == [()] * RANKS
     assert len({result.steps for result in results}) == 1
     lost = await diary.first(events.NodeLost, 30, where=lambda event: event.node == node, since=since)
+    seen = await diary.first(SEEN[fault], 0, where=lambda event: event.node == node, since=since)
     again = results[0].generation > 1
     if again:
         assert victim.name not in {result.host for result in results}
@@ -117,7 +125,7 @@ async def _one(pool: Pool, diary: Diary, made: list[Host], blow: Blow) -> Restar
         fault,
         rank,
         after_s,
-        lost.at - began if again else None,
+        seen.at - began if again else None,
         max(result.first_line_at for result in results) - lost.at if again else None,
         took_s,
     )
