@@ -14,8 +14,9 @@ FLEET-1: machines asked for and present never exceed those wanted and the spares
     resize leaves. Late ones are beside them.
 FLEET-2: what is missing has been asked for, or waits for its back-off, or the fleet has given up.
 FLEET-3: a node that is lost, failed or dismissed is terminated exactly once.
-FLEET-4: giving up takes a failure that cannot go better or, before the pool has been ready, ``retries + 1`` in a row,
-    and names the last; those of what was asked for together are one.
+FLEET-4: giving up takes a failure that cannot go better or, before the pool has been ready, ``retries + 1`` in a row
+    or one that cannot go better for longer than `START_WAIT_S`, and names the last; those of what was asked for
+    together are one.
 FLEET-5: nothing is asked for before the back-off is over.
 FLEET-6: a node that does work is drained, not cut off.
 FLEET-7: no node stands by while fewer work than are wanted, but one whose connection is away; no more work than wanted.
@@ -34,6 +35,7 @@ from .ports import NodeId
 
 BACK_OFF_S = 1.0
 BACK_OFF_LIMIT_S = 60.0
+START_WAIT_S = 45.0  # a pool that begins does not wait longer for one try: its user is told that there is nothing
 FLAP_S = 10.0  # a node lost so soon after it was ready, unannounced, may be one of many
 FLAPS_FREE = 8  # in a row, before the next launch waits
 
@@ -323,7 +325,9 @@ class Fleet:
         beside = self._is_beside
         if beside and self.given_up is not None:
             return None
-        enough = self._counts(now) and self.failures >= self._retries and not beside and not self._opened
+        enough = (
+            (retry_after_s or 0.0) > START_WAIT_S or (self._counts(now) and self.failures >= self._retries)
+        ) and not (beside or self._opened)
         if retry_after_s is None or enough:
             self.failures += not beside
             self.given_up = error

@@ -63,6 +63,19 @@ async def test_launching_is_tried_again_with_back_off_and_given_up_with_the_last
             await pool.ready()
 
 
+async def test_a_start_does_not_wait_for_what_is_long_in_coming_and_a_pool_that_is_open_does(rig):
+    async with rig(Script(failures=(NoCapacity("not here", retry_after_s=90.0),)), desired=1, max=2) as pool:
+        with pytest.raises(NoCapacity, match="not here"):
+            await pool.ready()
+        assert len(pool.fleet.requests) == 1
+    failures = (None, NoCapacity("not now", retry_after_s=90.0), None)
+    async with rig(Script(failures=failures), desired=1, max=2) as pool:
+        await pool.ready()
+        pool.ref.tell(m.Resize(2))
+        await pool.until(lambda: len(pool.site.nodes) == 2, within_s=100)
+        assert len(pool.fleet.requests) == 3
+
+
 async def test_what_cannot_go_better_is_not_tried_again(rig):
     async with rig(Script(failures=(NotAuthorized("no credentials"),))) as pool:
         with pytest.raises(NotAuthorized):
