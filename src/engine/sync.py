@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .task import Compute
     from .testing.chaos.report import Report
 
+_DEAF_S = 1.0  # another thread may have got the signal: Python then has its handler wait until the main thread wakes up
 R = TypeVar("R")
 T = TypeVar("T")
 H = TypeVar("H")
@@ -78,7 +79,12 @@ class SyncPool:
     def _wait(self, function: Callable[..., Any], *args: Any) -> Any:
         future = self._call(function, *args)
         try:
-            return future.result()
+            while True:
+                try:
+                    return future.result(_DEAF_S)
+                except TimeoutError:
+                    if future.done():  # the error is its own, or it is done since
+                        return future.result()
         except BaseException:  # an interrupt of this thread: the task is not wanted any more
             if not future.done():
                 future.cancel()
