@@ -36,6 +36,7 @@ class Items(Protocol):
     @property
     def ended(self) -> bool:
         """All have been taken."""
+        ...
 
     def take(self, count: int) -> list[Any]:
         """The next ``count`` or fewer; none: there are none yet, or no more.
@@ -43,6 +44,7 @@ class Items(Protocol):
         Raises:
             Exception: the iterable's own, in its place.
         """
+        ...
 
     async def close(self) -> None: ...
 
