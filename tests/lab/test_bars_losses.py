@@ -31,6 +31,6 @@ async def test_a_pools_only_node_is_lost_as_soon_where_another_host_answers(lab,
 
 
 async def test_five_percent_loss_and_stalls_of_three_seconds_are_no_death(lab):
-    """A minute or so of the benchmark's half an hour."""
-    seen = await weather.storm(lab, lasts_s=75.0)
-    assert seen.stalls > 5
+    """Some of the benchmark's half an hour."""
+    seen = await weather.storm(lab, lasts_s=40.0)
+    assert seen.stalls > 2

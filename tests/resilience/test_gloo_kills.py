@@ -21,7 +21,7 @@ from outrider.engine.testing.chaos import processes
 
 pytestmark = pytest.mark.anyio
 
-RUNS = int(os.environ.get("OUTRIDER_STRESS", "20"))
+RUNS = int(os.environ.get("OUTRIDER_STRESS", "10"))
 RANKS, STEPS = 4, 300
 EXPECTED = float(STEPS * sum(range(RANKS)))
 PATIENCE_S = 120.0
