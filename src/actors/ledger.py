@@ -233,7 +233,7 @@ class Ledger:
         host = self.places.remove(node)
         if host is None:
             return
-        again = self._take_back_unsent(host)
+        unsent, again = self._take_back_unsent(host), list[Entry]()
         for position, entry in enumerate(host.attempts.values()):
             self._leased -= 1
             if entry.state == OVER:
@@ -243,27 +243,34 @@ class Ledger:
             if self._survives(entry, node, cause, ran=ran, announced=announced):
                 again.append(entry)
         host.attempts.clear()
-        self._requeue(again, now)
+        self._requeue([*again, *unsent], now)
         self._membership_changed(now)
         self._assign(now)
 
     def _take_back_unsent(self, host: Host) -> list[Entry]:
-        """What was to go to ``host`` at the end of this very step has not begun, and goes elsewhere."""
-        node, runs = host.id, self.decisions.runs
-        again: list[Entry] = []
-        if any(to == node for to, _ in runs):
-            self.decisions.runs = [(to, order) for to, order in runs if to != node]
-            for to, order in runs:
-                entry = host.attempts.pop(order.attempt, None) if to == node else None
-                if entry is None:
-                    continue
-                self._leased -= 1
-                host.slow -= entry.slow
-                if entry.state == LEASED:
-                    entry.number -= 1
-                    again.append(entry)
-                else:
-                    self._ghosts -= 1
+        """What was to go to ``host`` at the end of this very step has not begun, and goes elsewhere.
+
+        What was to go to others behind it waits behind it again: it is not overtaken.
+        """
+        runs, again = self.decisions.runs, list[Entry]()
+        first = next((position for position, (to, _) in enumerate(runs) if to == host.id), len(runs))
+        self.decisions.runs = runs[:first]
+        for to, order in runs[first:]:
+            holder = host if to == host.id else self.places.hosts[to]
+            entry = holder.attempts[order.attempt]
+            if holder is not host and entry.state == OVER:
+                self.decisions.runs.append((to, order))  # it is killed in this very step
+                continue
+            del holder.attempts[order.attempt]
+            self._leased -= 1
+            holder.slow -= entry.slow
+            if entry.state == LEASED:
+                entry.number -= 1
+                again.append(entry)
+            else:
+                self._ghosts -= 1
+            if holder is not host:
+                self.places.place(holder)
         return again
 
     def _survives(self, entry: Entry, node: NodeId, cause: str, *, ran: bool, announced: bool) -> bool:

@@ -889,3 +889,16 @@ def test_a_function_is_forgotten_before_there_are_too_many(story, monkeypatch):
 
 def test_entries_are_small():
     assert not hasattr(Entry(Task(TaskId(1), JobId(1), b"", None), print, places_module.Function()), "__dict__")
+
+
+def test_what_comes_back_in_the_step_that_sent_it_is_not_overtaken(story):
+    story.node(1)
+    story.node(2)
+    _, _, third, fourth = [story.submit(function=LONG) for _ in range(4)]
+    (closing, _, one), (other, _, two) = story.runs()
+    story.finish(closing, one, busy_s=1.0)  # the third is to go there
+    story.finish(other, two, busy_s=1.0)  # and the fourth there
+    assert [order.task.job for _, order in story.ledger.decisions.runs] == [third, fourth]
+    story.roster.leave(NodeId(closing))
+    story.ledger.node_closed(NodeId(closing), 0.0, noticed=True)
+    assert [(node, job) for node, job, _ in story.runs()] == [(other, third)]
