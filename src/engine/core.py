@@ -50,6 +50,7 @@ from .spec import unique
 from .stewards import Stewards
 from .streams import Source, Values
 from .translate import pickling_error, provider_error
+from .waiting import finished
 from .wanted import is_free, outlives
 from .wire import values
 from .wire.messages import RunFlag, Value
@@ -137,14 +138,14 @@ class Core:
             await asyncio.shield(self._ready)
         except BaseException:
             self._life.cancel()  # not the task: asyncio would cancel what is being undone as well, in spite of shields
-            await _finished(self._main)
+            await finished(self._main)
             raise
 
     async def stop(self) -> None:
         """End everything and return when nothing is left; a cancellation meanwhile is raised afterwards."""
         assert self._main is not None
         self._stop.set()
-        await _finished(self._main)
+        await finished(self._main)
         if self._failure is not None:
             raise self._failure
 
@@ -562,18 +563,6 @@ async def _undoing() -> AsyncIterator[AsyncExitStack]:
                 yield stack
             finally:
                 exits.shield = True
-
-
-async def _finished(task: asyncio.Task[None]) -> None:
-    """Wait for ``task`` through any number of cancellations of the waiter; the first is raised afterwards."""
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait([task])
-        except asyncio.CancelledError as error:
-            cancelled = cancelled or error
-    if cancelled is not None:
-        raise cancelled
 
 
 def _told(error: BaseException) -> BaseException:

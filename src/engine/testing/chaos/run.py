@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from ....actors.ports import NodeId
 from ... import events as ev
 from ...errors import SpecError
+from ...waiting import finished
 from . import disk, processes
 from .agent import Agents
 from .faults import Fault, FullDisk, HoldGil, KillRank, Partition, SlowLink
@@ -111,7 +112,7 @@ class Turmoil:
         """Nothing more happens, and what can be restored is. A cancellation meanwhile is raised afterwards."""
         if self._ending is None:
             self._ending = asyncio.ensure_future(self._calm())
-        await _finished(self._ending)
+        await finished(self._ending)
 
     async def _calm(self) -> None:
         self.report.end()
@@ -131,7 +132,7 @@ class Turmoil:
     async def collect(self) -> None:
         """The pool has ended: hear its last events."""
         if self._reading is not None:
-            await _finished(self._reading)
+            await finished(self._reading)
 
     async def leave(self) -> None:
         """The pool goes on. As with `end`, a cancellation is raised afterwards."""
@@ -140,7 +141,7 @@ class Turmoil:
         finally:
             if self._reading is not None:
                 self._reading.cancel()
-                await _finished(self._reading)
+                await finished(self._reading)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         if self._ending is not None:
@@ -301,15 +302,3 @@ class Turmoil:
             strike.over_at = time.time()
             if struck is not None:
                 struck.set()
-
-
-async def _finished(task: asyncio.Task[None]) -> None:
-    """Wait for it through any number of cancellations of the waiter; the first is raised afterwards."""
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait([task])
-        except asyncio.CancelledError as error:
-            cancelled = cancelled or error
-    if cancelled is not None:
-        raise cancelled
