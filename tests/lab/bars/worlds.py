@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from netlab import Host, Lab
 
 RUNNING_S = 5.0  # the median, from a loss that is seen to the first line of all ranks
-LOADED_S = 4 * RUNNING_S  # the same for tests: four ranks import torch; 7 to 14 s on two cores at a load of 9
 RANKS = 4
 LASTS_S = 3.0  # a generation that nothing happens to; losses come within
 HERE = Image(python=sys.executable)  # this machine's torch, at the same path
