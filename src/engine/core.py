@@ -11,7 +11,7 @@ import itertools
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Never
 
 import anyio
@@ -79,6 +79,7 @@ SNAPSHOT_S = 10.0  # for the pool's own actor to answer
 EMBEDDING = Embedding(
     fork_server="outrider.engine.executor.forkserver:serve",
     home="outrider.engine.executor.home:Home",
+    template="outrider.engine.executor.template:Template",
 )
 
 
@@ -160,7 +161,7 @@ class Core:
                 unwatch = await stack.enter_async_context(self._meter.watched())
                 stack.callback(self._meter.close)
                 estate = self._estate(stack)
-                opened = await stack.enter_async_context(settings.provider.open(self.tag, EMBEDDING))
+                opened = await stack.enter_async_context(settings.provider.open(self.tag, self._embedding()))
                 stack.callback(unwatch)  # a limit that is reached while machines are ended would stop that
                 fleet = self._meter.around(await self._kept(opened, estate))
                 self.observer.open()
@@ -329,7 +330,15 @@ class Core:
         worker, env = self.settings.worker, revealed_env(self.settings.image.env)
         if self.settings.checkpoints is not None:
             env[CHECKPOINTS] = self.settings.checkpoints
-        return {"slots": worker.concurrency, "kind": worker.kind, "env": env}
+        return {"slots": worker.concurrency, "kind": worker.kind, "env": env, "preload": list(self._preload())}
+
+    def _preload(self) -> tuple[str, ...]:
+        modules = [module for plugin in merged(self.settings.plugins, ()) for module in plugin.preload]
+        return tuple(dict.fromkeys(modules))
+
+    def _embedding(self) -> Embedding:
+        """Machines that are processes share what is imported, unless that might depend on the tasks' environment."""
+        return EMBEDDING if self.settings.image.env else replace(EMBEDDING, preload=self._preload())
 
     def _spec(self) -> PoolSpec:
         nodes = self.settings.nodes

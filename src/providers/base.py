@@ -38,6 +38,8 @@ class Embedding:
 
     fork_server: str  # (control: socket.socket) -> Never; light, imported before anything heavy
     home: str  # (forks: socket.socket, ...) -> the executor behind the SSH server's channels; see the local provider
+    template: str = ""  # (modules, become, *, lead) -> a process that imports them, and forks fork servers
+    preload: tuple[str, ...] = ()  # the modules; none: fork servers need no template
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,6 +99,7 @@ class Crew:
             "hostname": socket.gethostname(),
             "lanes": slots if threads else 1,
             "signals": settings.signals(setup.get("notices", ())),
+            "preload": setup.get("preload", ()),
         }
         self._order(forkserver.SETUP, order, fds=[self._board.fd])
         self._core.open(slots, threads=threads)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import cloudpickle
@@ -41,7 +41,10 @@ def objection(hello: Hello) -> str | None:
     ):
         if theirs != ours:
             return f"the client has {what} {theirs}, the node {ours}: they may not understand each other"
-    setup = hello.setup
+    return _setup_objection(hello.setup)
+
+
+def _setup_objection(setup: Mapping[str, object]) -> str | None:
     slots, kind, env = setup.get("slots"), setup.get("kind"), setup.get("env", {})
     if type(slots) is not int or not 1 <= slots <= MAX_SLOTS:
         return f"slots is {slots!r}: not a number from 1 to {MAX_SLOTS}"
@@ -51,6 +54,9 @@ def objection(hello: Hello) -> str | None:
         return "env is not texts by name"
     if any("=" in name or not name for name in env):
         return "env has a name with '=' in it"
+    preload = setup.get("preload", ())
+    if not isinstance(preload, list | tuple) or not all(type(each) is str for each in preload):
+        return "preload is not a list of modules"
     return _notices_objection(setup.get("notices", ()))
 
 

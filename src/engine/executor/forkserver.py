@@ -24,11 +24,12 @@ import msgpack
 from . import context, process
 from .board import Board
 from .notices.shield import shield
+from .template import Template
 from .threads import ThreadWorker
 from .worker import Worker
 
 # home -> fork server
-SETUP = 1  # [SETUP, {env, cwd, address, hostname, lanes, signals}] and the board's descriptor: what workers are like
+SETUP = 1  # [SETUP, {env, cwd, address, hostname, lanes, signals, preload}], the board's descriptor: of all workers
 FORK = 2  # [FORK, worker, index, fresh], and the descriptors of its pipe, stdout and stderr
 KILL = 3  # [KILL, worker]
 # fork server -> home
@@ -61,9 +62,13 @@ class ForkServer:
         self._pid = os.getpid()
         self._control = control
         self._setup: dict[str, Any] = {}
+        self._settled = False
         self._workers: dict[int, int] = {}  # pid -> worker
         self._dead: dict[int, tuple[int, float]] = {}  # worker -> status, and since when; not reported yet
         self._strays: dict[int, float] = {}  # pid -> since when: children that are no workers
+        self._template: Template | None = None
+        self._waiting: dict[int, tuple[int, bool, list[int]]] = {}  # worker -> its order: until the template is ready
+        self._ready = select.poll()
         self._woken, waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -71,15 +76,16 @@ class ForkServer:
         gc.freeze()  # workers share these pages as long as nobody writes to them
 
     def run(self) -> NoReturn:
-        ready = select.poll()
-        ready.register(self._control, select.POLLIN)
-        ready.register(self._woken, select.POLLIN)
+        self._ready.register(self._control, select.POLLIN)
+        self._ready.register(self._woken, select.POLLIN)
         while True:
-            for fd, _ in ready.poll(_AGAIN_MS if self._dead else None):
+            for fd, _ in self._ready.poll(_AGAIN_MS if self._dead else None):
                 if fd == self._woken:
                     os.read(fd, 4096)
-                else:
+                elif fd == self._control.fileno():
                     self._obey()
+                elif self._template is not None:
+                    self._hear(self._template)
             self._reap()
 
     def _obey(self) -> None:
@@ -95,26 +101,81 @@ class ForkServer:
             context.board_is(Board(fds[0]))
             os.environ[context.BOARD] = f"/proc/{self._pid}/fd/{fds[0]}"
             shield(self._setup["signals"])
+            if modules := [each for each in self._setup["preload"] if each not in sys.modules]:
+                self._start_template(modules)
         elif order == FORK:
             worker, index, fresh = rest
-            self._fork(worker, index, fresh, fds)
+            if self._template is not None and not self._template.ready:
+                self._waiting[worker] = index, fresh, fds
+            else:
+                self._fork(worker, index, fresh, fds)
         elif order == KILL:
-            for pid in [pid for pid, worker in self._workers.items() if worker == rest[0]]:
-                process.kill_tree(pid)
+            self._kill(rest[0])
+
+    def _kill(self, worker: int) -> None:
+        if (waiting := self._waiting.pop(worker, None)) is not None:
+            for fd in waiting[2]:
+                os.close(fd)
+            self._say(GONE, worker, signal.SIGKILL, "")
+        for pid in [pid for pid, each in self._workers.items() if each == worker]:
+            process.kill_tree(pid)
 
     def _fork(self, worker: int, index: int, fresh: bool, fds: list[int]) -> None:
         try:
-            pid = os.fork()
+            pid = self._forked(index, fresh, fds)
         except OSError as error:  # no memory, too many processes
             self._say(GONE, worker, -1, str(error))
         else:
-            if pid == 0:
-                self._become(index, fresh, fds)
             self._workers[pid] = worker
             self._say(FORKED, worker, pid)
         finally:
             for fd in fds:
                 os.close(fd)
+
+    def _forked(self, index: int, fresh: bool, fds: list[int]) -> int:
+        if self._template is not None:
+            try:
+                return self._template.fork([index, fresh], fds)
+            except BrokenPipeError:
+                self._drop(self._template)
+        pid = os.fork()
+        if pid == 0:
+            self._become(index, fresh, fds)
+        return pid
+
+    # --- the template -------------------------------------------------------------------------------------------------
+
+    def _start_template(self, modules: Sequence[str]) -> None:
+        """Workers wait for it: their tasks would import the same, at the same time and each for itself."""
+
+        def settle_in() -> None:
+            shield(self._setup["signals"])
+            _settle_in(self._setup)
+            self._settled = True
+
+        try:
+            self._template = Template(
+                modules, lambda order, fds: self._become(order[0], order[1], fds), settle_in=settle_in
+            )
+        except OSError:  # then as without
+            return
+        self._ready.register(self._template, select.POLLIN)
+
+    def _hear(self, template: Template) -> None:
+        try:
+            template.hear()
+        except BrokenPipeError:
+            self._drop(template)
+        waiting, self._waiting = self._waiting, {}
+        for worker, order in waiting.items():
+            self._fork(worker, *order)
+
+    def _drop(self, template: Template) -> None:
+        self._ready.unregister(template)
+        template.close()
+        self._template = None
+
+    # --- workers ------------------------------------------------------------------------------------------------------
 
     def _become(self, index: int, fresh: bool, fds: list[int]) -> NoReturn:
         """In the child: shed what is the fork server's, then work."""
@@ -131,7 +192,10 @@ class ForkServer:
             os.dup2(stdout, 1)
             os.dup2(stderr, 2)
             process.close_all_but({0, 1, 2, pipe})
-            _settle_in(self._setup)
+            if (numpy := sys.modules.get("numpy.random")) is not None:  # Python's own numbers differ by themselves
+                cast("Any", numpy).seed()
+            if not self._settled:
+                _settle_in(self._setup)
             kind = ThreadWorker if self._setup["lanes"] > 1 and not fresh else Worker
             kind(socket.socket(fileno=pipe), index, self._setup, fresh=fresh).serve()
         except BaseException:  # noqa: BLE001 - or the child would go on as a second fork server
@@ -151,6 +215,8 @@ class ForkServer:
             if worker is not None:
                 self._dead[worker] = status, now
         strays = set(process.children(self._pid)) - self._workers.keys()
+        if self._template is not None:
+            strays.discard(self._template.pid)
         self._strays = {pid: self._strays.get(pid, now) for pid in strays}
         waited_for = [pid for pid, since in self._strays.items() if now < since + STRAYS_S]
         for stray in waited_for:

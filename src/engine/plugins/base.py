@@ -36,6 +36,7 @@ class Plugin:
     collective: ClassVar[bool] = False  # ranks wait for each other: a broadcast that loses one starts over
     fresh_process: ClassVar[bool] = False  # what it sets up cannot be taken down: the task's process ends with it
     fresh_ranks: ClassVar[bool] = False  # the same of a rank's process alone; those of tasks stay in their slots
+    preload: ClassVar[tuple[str, ...]] = ()  # modules that a pool's processes have imported before their first task
     ports: ClassVar[Ports] = "none"
     """Which of a generation's free ports it listens on: the head's, ``info.head_port``, or each rank on its own,
     ``info.peers[rank].port``. In a broadcast one plugin of a function may have them."""

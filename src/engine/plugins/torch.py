@@ -54,6 +54,7 @@ class Torch(Plugin):
     name: ClassVar[str] = "torch"
     collective: ClassVar[bool] = True
     ports: ClassVar[Ports] = "head"
+    preload: ClassVar[tuple[str, ...]] = ("torch", "torch.distributed")
 
     def ranks_per_node(self, facts: NodeFacts) -> int:
         return ranks_on(facts, self.ranks)
@@ -81,6 +82,9 @@ class Torch(Plugin):
 
         distributed: Any = torch_.distributed
         _leaving.wait(distributed)
+        threads = os.environ.get("OMP_NUM_THREADS", "")
+        if threads.isdecimal() and int(threads) > 0:  # torch was imported before it was set
+            torch_.set_num_threads(int(threads))
         device = _device(torch_, info)
         options: dict[str, Any] = {}
         if self.timeout_s is not None:

@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -237,7 +237,7 @@ def _spawn_keeper(directory: Path, embedding: Embedding, work_mib: int | None) -
     control, theirs = socket.socketpair()
     control.setblocking(False)
     theirs.set_inheritable(True)
-    arguments = (theirs.fileno(), str(directory), embedding.fork_server, embedding.home, work_mib)
+    arguments = (theirs.fileno(), str(directory), work_mib, *astuple(embedding))
     paths = [os.path.abspath(path) for path in sys.path]  # noqa: PTH100 - "" is our directory, not the node's
     code = f"import sys; sys.path[:] = {paths!r}; from {__package__}.keeper import main; main{arguments!r}"
     null = os.open(os.devnull, os.O_RDWR)

@@ -1,6 +1,7 @@
 """Owns a local pool's machines: forks them, notices their end, and leaves nothing when its client goes.
 
-    keeper -+- fork server 0 -- workers       a machine is the process group of its fork server
+    keeper -+- template                       where tasks use what takes long to import: it forks the fork servers
+            +- fork server 0 -- workers       a machine is the process group of its fork server
             +- fork server 1 -- workers
             +- foundry -+- SSH server 0       forked from one process that imported asyncssh once,
                         +- SSH server 1       each in its machine's process group
@@ -22,6 +23,7 @@ import socket
 import sys
 import time
 import traceback
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
@@ -31,11 +33,24 @@ from . import processes
 KILL_DEADLINE_S = 5.0
 OTHER_PART_S = 0.02  # when one part of a machine has ended: for the other one to end too, so that the cause can say so
 FRAME_BYTES = 64 * 1024
+IMPORT_S = 20.0  # after that, each worker imports for itself
 FORK_SERVER, SSH_SERVER = "fork server", "SSH server"
 
 
 class ForkServer(Protocol):
     def __call__(self, control: socket.socket) -> NoReturn: ...
+
+
+class Template(Protocol):
+    """What `Embedding.template` makes. Each of these raises BrokenPipeError when it has ended."""
+
+    pid: int
+    ready: bool
+
+    def fileno(self) -> int: ...
+    def hear(self) -> None: ...
+    def fork(self, order: object, fds: Sequence[int]) -> int: ...
+    def close(self) -> None: ...
 
 
 @dataclass(slots=True)
@@ -62,14 +77,18 @@ class LocalMachine:
         return " and ".join(f"its {part} {how}" for part, how in by_force.items())
 
 
-def main(control_fd: int, directory: str, fork_server: str, home: str, work_mib: int | None = None) -> NoReturn:
-    """Serve one pool until its client goes. ``fork_server`` and ``home`` are `providers.base.Embedding`'s names."""
+def main(control_fd: int, directory: str, work_mib: int | None, *embedding: Any) -> NoReturn:
+    """Serve one pool until its client goes. ``embedding``: the fields of a `providers.base.Embedding`."""
+    fork_server, home, template, preload = embedding
     try:
         control = socket.socket(fileno=control_fd)
         processes.adopt_orphans()
         if work_mib is not None:
             _may_mount()
-        Keeper(control, Path(directory), resolve(fork_server), home, work_mib).serve()
+        keeper = Keeper(control, Path(directory), resolve(fork_server), home, work_mib)
+        if template and preload:
+            keeper.start_template(resolve(template), preload)
+        keeper.serve()
     except BaseException:  # noqa: BLE001 - nobody above; the log is what the client reads
         traceback.print_exc()
         os._exit(1)
@@ -102,15 +121,20 @@ class Keeper:
         gc.freeze()  # keeps pages shared with the children shared
         self.foundry: socket.socket | None = None
         self.start_foundry()
+        self.template: Template | None = None
+        self.awaited: list[tuple[dict[str, Any], str]] = []  # launches that wait for it, with the client's key
+        self.late_at = 0.0
 
     def serve(self) -> None:
         while True:
-            ready = {fd for fd, _ in self.poll.poll(self.until_burial_ms())}
+            ready = {fd for fd, _ in self.poll.poll(self.until_next_ms())}
             if self.children.fileno() in ready:
                 self.children.recv(4096)
                 self.reap()
             if self.foundry is not None and self.foundry.fileno() in ready:
                 self.from_foundry(self.foundry)
+            if self.template is not None:
+                self.look_at(self.template, heard=self.template.fileno() in ready)
             if self.control.fileno() in ready and not self.from_client():
                 self.end()
                 return
@@ -119,6 +143,7 @@ class Keeper:
     def end(self) -> None:
         """Kill everything, prove it, and leave no file."""
         self.kill(list(self.machines.values()))
+        self.drop_template()
         if self.foundry is not None:
             self.foundry.close()
             if not self.foundry_how:
@@ -143,10 +168,12 @@ class Keeper:
             request = json.loads(line)
             match request["op"]:
                 case "launch":
-                    for order in request["machines"]:
-                        self.launch(order["id"], order, request["client_key"])
+                    self.awaited += [(order, request["client_key"]) for order in request["machines"]]
+                    if self.template is None or self.template.ready:
+                        self.launch_awaited()
                 case "terminate":
                     ids = set(request["ids"])
+                    self.awaited = [(order, key) for order, key in self.awaited if order["id"] not in ids]
                     self.kill([m for m in self.machines.values() if m.id in ids])
                     self.say(op="terminated", call=request["call"])
         return True
@@ -196,7 +223,65 @@ class Keeper:
             self.kill([machine])
             self.say(op="gone", id=machine.id, cause=f"the process that forks SSH servers {self.foundry_how}")
 
+    # --- the template -------------------------------------------------------------------------------------------
+
+    def start_template(self, make: Callable[..., Template], modules: Sequence[str]) -> None:
+        """Launches wait until it is ready: four machines that import the same at once take four times as long."""
+        me = os.getpid()
+
+        def become(order: dict[str, str], fds: list[int]) -> NoReturn:
+            control = socket.socket(fileno=fds[0])
+            processes.become(me, lambda: self.become_machine(order, control), control)
+
+        try:
+            self.template = make(modules, become, lead=True)
+        except OSError:  # then as without
+            return
+        self.poll.register(self.template.fileno(), select.POLLIN)
+        self.late_at = time.monotonic() + IMPORT_S
+
+    def look_at(self, template: Template, *, heard: bool) -> None:
+        try:
+            if heard:
+                template.hear()
+        except BrokenPipeError:
+            self.drop_template()
+        if not template.ready and time.monotonic() >= self.late_at:
+            self.drop_template()
+        if self.template is None or template.ready:
+            self.launch_awaited()
+
+    def drop_template(self) -> None:
+        if self.template is not None:
+            self.poll.unregister(self.template.fileno())
+            self.template.close()
+            self.template = None
+
     # --- machines -----------------------------------------------------------------------------------------------
+
+    def launch_awaited(self) -> None:
+        awaited, self.awaited = self.awaited, []
+        for order, client_key in awaited:
+            self.launch(order["id"], order, client_key)
+
+    def fork_machine(self, env: dict[str, str], control: socket.socket) -> int:
+        """Its fork server, which leads its process group."""
+        if self.template is not None:
+            try:
+                return self.template.fork(env, [control.fileno()])
+            except OSError:
+                self.drop_template()
+        group = processes.fork(lambda: self.become_machine(env, control), control)
+        try:
+            os.setpgid(group, group)  # in both processes: whoever comes first
+        except (PermissionError, ProcessLookupError):
+            pass
+        return group
+
+    def become_machine(self, env: dict[str, str], control: socket.socket) -> NoReturn:
+        os.setpgid(0, 0)
+        os.environ.update(env)
+        self.fork_server(control)
 
     def launch(self, machine_id: str, order: dict[str, Any], client_key: str) -> None:
         directory = self.directory.parent / machine_id  # <pool>/n<number>
@@ -205,18 +290,8 @@ class Keeper:
         if self.work_mib is not None:
             processes.mount_small(directory / "work", self.work_mib)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-
-        def start() -> None:
-            os.setpgid(0, 0)
-            os.environ.update(order["env"])
-            self.fork_server(theirs)
-
-        group = processes.fork(start, theirs)
+        group = self.fork_machine(order["env"], theirs)
         theirs.close()
-        try:
-            os.setpgid(group, group)  # in both processes: whoever comes first
-        except (PermissionError, ProcessLookupError):
-            pass
         self.machines[group] = LocalMachine(machine_id, group, directory)
         orders = {
             "id": machine_id,
@@ -240,8 +315,10 @@ class Keeper:
             elif pid == self.foundry_pid:
                 self.foundry_how = processes.describe(status)
 
-    def until_burial_ms(self) -> float | None:
+    def until_next_ms(self) -> float | None:
         times = [machine.bury_at for machine in self.machines.values() if machine.ended]
+        if self.template is not None and not self.template.ready:
+            times.append(self.late_at)
         return max(0.0, min(times) - time.monotonic()) * 1000 if times else None
 
     def bury(self) -> None:
@@ -274,13 +351,13 @@ class Keeper:
         return processes.group_lives(machine.group)
 
     def kill_orphans(self) -> bool:
-        """Whether there were any: children of ours, dead or alive, that are neither fork servers nor the foundry.
+        """Whether there were any: children of ours, dead or alive, that are no fork servers, foundry or template.
 
         Fork servers are subreapers themselves, so an orphan reaches us only when its machine is dead. One that died
         between the look and the kill counts: its own children became ours at that moment.
         """
         self.reap()
-        mine = {*self.machines, self.foundry_pid}
+        mine = {*self.machines, self.foundry_pid, *([self.template.pid] if self.template is not None else [])}
         orphans = [pid for pid in processes.children() if pid not in mine]
         for pid in orphans:
             processes.kill(pid)

@@ -10,6 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NoReturn
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # <linux/prctl.h>
 CLONE_NEWNS = 0x20000  # <linux/sched.h>
@@ -20,8 +21,13 @@ def fork(run: Callable[[], object], *keep: socket.socket) -> int:
     """A child that dies with us and holds only its own sockets: an inherited end would hide every end of file."""
     parent = os.getpid()
     pid = os.fork()
-    if pid:
-        return pid
+    if pid == 0:
+        become(parent, run, *keep)
+    return pid
+
+
+def become(parent: int, run: Callable[[], object], *keep: socket.socket) -> NoReturn:
+    """What `fork` has a child do; ``parent`` is, or has adopted it."""
     try:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:

@@ -6,7 +6,7 @@ import asyncio
 import os
 import platform
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -238,13 +238,13 @@ async def make(forks: socket.socket, tmp_path: Path) -> AsyncIterator[Callable[.
     homes: list[Home] = []
 
     async def start(*, slots: int = 1, kind: str = "process", env: dict[str, str] | None = None,
-                    connect: bool = True, **options: Any) -> Client:  # fmt: skip
+                    preload: Sequence[str] = (), connect: bool = True, **options: Any) -> Client:  # fmt: skip
         options.setdefault("ended", lambda: None)
         options.setdefault("same_host", False)
         home = Home(forks, directory=tmp_path, address="127.0.0.1", **options)
         homes.append(home)
         await home.start()
-        client = Client(home, {"slots": slots, "kind": kind, "env": env or {}})
+        client = Client(home, {"slots": slots, "kind": kind, "env": env or {}, "preload": list(preload)})
         if connect:
             assert isinstance(await client.connect(), m.Welcome)
         return client

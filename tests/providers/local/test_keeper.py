@@ -7,6 +7,7 @@ import signal
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -265,3 +266,77 @@ def listening():
 
 def mode(path):
     return stat.S_IMODE(path.stat().st_mode)
+
+
+# --- the template -----------------------------------------------------------------------------------------------------
+
+HEAVY = """
+import os, time
+from pathlib import Path
+folder = Path({folder!r})
+with (folder / "imported").open("a") as file:
+    file.write(f"{{os.getpid()}}\\n")
+while (folder / "wait").exists():
+    time.sleep(0.001)
+"""
+
+
+@pytest.fixture
+def heavy(tmp_path, monkeypatch):
+    """The folder in which a module that takes long to import says who does."""
+    folder = tmp_path / "modules"
+    folder.mkdir()
+    (folder / "heavy_here.py").write_text(HEAVY.format(folder=str(folder)))
+    monkeypatch.syspath_prepend(folder)
+    return folder
+
+
+def importers(folder):
+    path = folder / "imported"
+    return [int(line) for line in path.read_text().split()] if path.exists() else []
+
+
+async def test_machines_come_from_one_process_that_has_imported_what_takes_long(heavy, request_, table, opened):
+    async with opened(replace(EMBEDDING, preload=("heavy_here",))) as fleet:
+        machines = await fleet.launch(request_, 2)
+        (template,) = importers(heavy)
+        (keeper,) = table.keepers()
+        below = table.below(keeper)
+        for machine in machines:
+            group = below[int(machine.facts["group"])]
+            assert (group.parent, group.group) == (keeper, group.pid)
+        os.killpg(int(machines[0].facts["group"]), signal.SIGKILL)
+        assert (await gone(fleet)).keys() == {machines[0].id}
+        await fleet.launch(request_, 1)
+        assert importers(heavy) == [template]
+    assert not table.alive({template})
+
+
+async def test_without_the_template_machines_come_from_the_keeper(heavy, request_, table, opened):
+    async with opened(replace(EMBEDDING, preload=("heavy_here",))) as fleet:
+        (first,) = await fleet.launch(request_, 1)
+        os.kill(importers(heavy)[0], signal.SIGKILL)
+        (second,) = await fleet.launch(request_, 1)
+        assert table.of(first)
+        assert table.of(second)
+
+
+async def test_a_module_that_cannot_be_imported_keeps_no_machine_away(request_, table, opened):
+    async with opened(replace(EMBEDDING, preload=("no_such_module_here",))) as fleet:
+        (machine,) = await fleet.launch(request_, 1)
+        assert table.of(machine)
+
+
+async def test_a_pool_can_end_while_its_template_imports(heavy, request_, table, opened):
+    (heavy / "wait").touch()
+    async with opened(replace(EMBEDDING, preload=("heavy_here",))) as fleet:
+        with anyio.move_on_after(0.3):
+            await fleet.launch(request_, 1)
+        (template,) = importers(heavy)
+        assert not fleet_machines(table)
+    assert not table.alive({template})
+
+
+def fleet_machines(table):
+    """Process groups below the keepers, other than the keepers' own."""
+    return {p.group for keeper in table.keepers() for p in table.below(keeper).values()} - {*table.keepers()}

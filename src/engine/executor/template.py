@@ -1,0 +1,175 @@
+"""A process that imports once what others will use, and forks those, which have it then.
+
+    parent -+- template      importing torch takes 2 s of a core; a fork, with it, 15 ms
+            +- child         forked by the template, twice
+
+The process between the two forks ends, so that the parent, which must be a child subreaper, adopts the child: it hears
+how that ends, and what is left of it, as if it had forked it. A template imports and forks, and runs no code of a user.
+Libraries may have threads by then, if those bear a fork, as OpenBLAS's do. When a template cannot import something, or
+ends, the parent forks by itself, and whoever uses that library gets its error.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, cast
+
+import msgpack
+
+from . import process
+
+_READY = b"+"
+_MESSAGE_BYTES = 64 * 1024
+_FORK_S = 10.0  # for an answer; after that it is no template any more
+
+Become = Callable[[Any, list[int]], NoReturn]  # (order, descriptors)
+
+
+class Template:
+    """The parent's end of it. ``ready``: everything is imported; it can be asked."""
+
+    def __init__(
+        self,
+        modules: Sequence[str],
+        become: Become,
+        *,
+        settle_in: Callable[[], None] = lambda: None,
+        lead: bool = False,
+    ) -> None:
+        """``settle_in`` runs before the imports; ``become`` in each child. ``lead``: each leads a process group.
+
+        Raises:
+            OSError: it cannot be forked.
+        """
+        self.ready = False
+        parent = os.getpid()
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            try:
+                self.pid = os.fork()
+            except OSError:
+                self._control.close()
+                raise
+            if self.pid == 0:
+                _Server(theirs, become, lead=lead).run(parent, modules, settle_in)
+
+    def fileno(self) -> int:
+        return self._control.fileno()
+
+    def hear(self) -> None:
+        """When the descriptor is readable: it is ready, or has ended.
+
+        Raises:
+            BrokenPipeError: it has ended.
+        """
+        if self._answer() != _READY:
+            raise BrokenPipeError
+        self.ready = True
+
+    def fork(self, order: object, fds: Sequence[int]) -> int:
+        """The pid of a child that becomes what the order says: the parent's, or about to be.
+
+        Raises:
+            BrokenPipeError: the template has ended, or does not answer: `close` it.
+            OSError: there are too many processes, or there is too little memory.
+        """
+        self._control.settimeout(_FORK_S)
+        try:
+            socket.send_fds(self._control, [cast("bytes", msgpack.packb(order))], fds)
+        except OSError as error:
+            raise BrokenPipeError from error
+        answer = self._answer()
+        if not answer:
+            raise BrokenPipeError
+        pid, detail = msgpack.unpackb(answer)
+        if detail:
+            raise OSError(detail)
+        return cast("int", pid)
+
+    def close(self) -> None:
+        """End it. What it forked goes on."""
+        self._control.close()
+        try:
+            os.kill(self.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+    def _answer(self) -> bytes:
+        """Nothing: it has ended, or there is none in time."""
+        try:
+            return self._control.recv(_MESSAGE_BYTES)
+        except OSError:
+            return b""
+
+
+class _Server:
+    """The template itself."""
+
+    def __init__(self, control: socket.socket, become: Become, *, lead: bool) -> None:
+        self._control, self._become, self._lead = control, become, lead
+
+    def run(self, parent: int, modules: Sequence[str], settle_in: Callable[[], None] | None) -> NoReturn:
+        try:
+            process.die_with_parent(parent)
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            process.close_all_but({0, 1, 2, self._control.fileno()})
+            if settle_in is not None:
+                settle_in()
+            for module in modules:
+                importlib.import_module(module)
+            gc.collect()
+            gc.freeze()
+            self._control.send(_READY)
+            while self._obey():
+                pass
+        except ImportError as error:
+            print(f"outrider: not imported for all, but by each: {error}", file=sys.stderr, flush=True)
+        except BaseException:  # noqa: BLE001 - it must not go on as its parent
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+
+    def _obey(self) -> bool:
+        """False: the parent has closed its end."""
+        data, fds, _, _ = socket.recv_fds(self._control, _MESSAGE_BYTES, 3)
+        if not data:
+            return False
+        try:
+            between = os.fork()
+            if between == 0:
+                self._fork_again(msgpack.unpackb(data), fds)
+            os.waitpid(between, 0)
+        except OSError as error:
+            self._say(0, str(error))
+        for fd in fds:
+            os.close(fd)
+        return True
+
+    def _fork_again(self, order: Any, fds: list[int]) -> NoReturn:
+        """In the process between. It alone knows the child's pid, and its group must be there when that is told."""
+        between = os.getpid()
+        try:
+            pid = os.fork()
+            if pid == 0:
+                while os.getppid() == between:
+                    time.sleep(0.0002)
+                self._become(order, fds)
+            if self._lead:
+                os.setpgid(pid, pid)
+            self._say(pid, "")
+        except OSError as error:
+            self._say(0, str(error))
+        finally:
+            os._exit(0)
+
+    def _say(self, pid: int, detail: str) -> None:
+        self._control.send(cast("bytes", msgpack.packb([pid, detail])))
