@@ -7,7 +7,7 @@ cut       a client cut off for --cut seconds, then for good                     
 back      a node comes back when it has been replaced                once
 storm     5 % loss and stalls of 3 s for --storm seconds                                  half an hour
 image     an image on bare hosts, cold and warm: 1, 4 and 16         --rounds times       about 20 s each
-machines  64 of a test cloud; and again with refusals and deaf hosts --repeats times      about 90 s each
+machines  64 of a test cloud; with refusals and deaf hosts; cold      --repeats times      about 2 minutes each
 """
 
 from __future__ import annotations
@@ -136,42 +136,52 @@ async def storm(options: argparse.Namespace) -> list[Figure]:
 
 
 async def image(options: argparse.Namespace) -> list[Figure]:
-    seen, ratios = Series(), Series()
+    seen = Series()
+    what = " ".join(options.pip) or "a small package"
     for number in range(options.rounds):
-        with lab() as hosts, TemporaryDirectory() as folder:
-            wheels = Path(options.wheels or folder)
-            opened = await images.cold_and_warm(hosts, wheels, options.pip, distance_s=options.distance)
-        for each in opened:
+        told: list[list[images.Opened]] = []
+        for cores in (None, images.SHARE):
+            with lab() as hosts, TemporaryDirectory() as folder:
+                wheels = Path(options.wheels or folder)
+                told.append(
+                    await images.cold_and_warm(hosts, wheels, options.pip, distance_s=options.distance, cores=cores)
+                )
+        shared, own = told
+        for each in shared:
             seen.add(f"{each.hosts} {each.state}", each.took_s)
         for state in ("cold", "warm"):
-            ratios.add(state, images.with_cores_of_their_own(opened, state))
-        say(f"image {number + 1}/{options.rounds}: {opened}")
-    for state in ("cold", "warm"):
-        four, sixteen = (seen.figure(f"{count} {state}").p50 for count in (4, 16))
-        own = ratios.figure(state).p50
-        say(f"{state}: 16 hosts / 4 = {sixteen / four:.2f} on {os.cpu_count()} shared cores, {own:.2f} on their own")
-    what = " ".join(options.pip) or "a small package"
+            seen.add(state, images.ratio(own, state))
+        say(f"image {number + 1}/{options.rounds}: {shared}; each with {images.SHARE:g} of a core: {own}")
     bars = {"4 cold": images.COLD_S, "4 warm": images.WARM_S}
     return [
-        Figure(f"{name} hosts, bare: {what}", tuple(seconds), bars.get(name), "median")
-        for name, seconds in seen.seconds.items()
+        *(
+            Figure(f"{name} hosts, bare: {what}", tuple(seen.seconds[name]), bars.get(name), "median")
+            for name in ("4 cold", "4 warm", "16 cold", "16 warm")
+        ),
+        *(
+            Figure(f"16 hosts to 4, {state}", tuple(seen.seconds[state]), images.MORE, "median", unit="x")
+            for state in ("cold", "warm")
+        ),
     ]
 
 
 async def cloud(options: argparse.Namespace) -> list[Figure]:
-    calm, longer = list[float](), list[float]()
+    seen, name = Series(), f"{options.machines} machines ready"
     for number in range(options.repeats):
         with lab() as hosts:
-            first = await machines.opened(hosts, nodes=options.machines, trouble=False)
+            calm = await machines.opened(hosts, nodes=options.machines)
         with lab() as hosts:
-            second = await machines.opened(hosts, nodes=options.machines, trouble=True)
-        calm.append(first.ready_s)
-        longer.append(second.ready_s / first.ready_s)
-        say(f"machines {number + 1}/{options.repeats}: {first}, with trouble {second}")
-    name = f"{options.machines} machines ready"
+            troubled = await machines.opened(hosts, nodes=options.machines, trouble=True)
+        with lab() as hosts:
+            cold = await machines.opened(hosts, nodes=options.machines, warm=False)
+        seen.add(name, calm.ready_s)
+        seen.add(f"{name}: with trouble", troubled.ready_s / calm.ready_s)
+        seen.add(f"{name}: cold", cold.ready_s)
+        say(f"machines {number + 1}/{options.repeats}: {calm}, with trouble {troubled}, cold {cold}")
     return [
-        Figure(name, tuple(calm), machines.READY_S, "median"),
-        Figure(f"{name}: with trouble", tuple(longer), machines.TROUBLE, "median", unit="x"),
+        seen.figure(name, bar_s=machines.READY_S, of="median"),
+        seen.figure(f"{name}: with trouble", bar_s=machines.TROUBLE, of="median", unit="x"),
+        seen.figure(f"{name}: cold"),
     ]
 
 

@@ -52,5 +52,7 @@ class Series:
     def add(self, name: str, value: float) -> None:
         self.seconds.setdefault(name, []).append(value)
 
-    def figure(self, name: str, *, bar_s: float | None = None, of: Literal["all", "median"] = "all") -> Figure:
-        return Figure(name, tuple(self.seconds.get(name, ())), bar_s, of)
+    def figure(
+        self, name: str, *, bar_s: float | None = None, of: Literal["all", "median"] = "all", unit: str = "s"
+    ) -> Figure:
+        return Figure(name, tuple(self.seconds.get(name, ())), bar_s, of, unit=unit)

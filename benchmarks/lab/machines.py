@@ -23,6 +23,7 @@ READY_S = 30.0
 TROUBLE = 1.5  # times as long, where capacity is refused and hosts do not answer
 REFUSED, DEAF = 0.3, 0.1  # of the machines
 BOOT_S = 1.0
+CACHE = "/home/*/.cache/outrider/runtime"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,24 +40,34 @@ def rank() -> int:
     return instance_info().rank
 
 
-async def opened(lab: Lab, *, nodes: int, trouble: bool) -> Opened:
-    """``trouble``: `REFUSED` of the machines are refused at first, `DEAF` of them never answer at their SSH port.
+async def opened(lab: Lab, *, nodes: int, warm: bool = True, trouble: bool = False) -> Opened:
+    """``warm``: the machine image has the cache that a pool has left on a machine of it. ``trouble``: `REFUSED` of the
+    machines are refused at first, `DEAF` of them never answer at their SSH port.
 
     Raises:
         AssertionError: something is left.
     """
     with _cloud(lab) as (ec2, hypervisor):
+        if warm:
+            async with _pool(1) as pool:
+                await pool.run(rank())
+                hypervisor.bake(*hypervisor.hosts, CACHE)
+        calls, launched = ec2.calls["CreateFleet"], len(ec2.instances())
         if trouble:
             ec2.faults.add(aws_faults.NoCapacity(times=round(REFUSED * nodes)))
             deaf: list[Literal["deaf"]] = ["deaf"]
             hypervisor.next_suffers(*deaf * round(DEAF * nodes))
         began = time.monotonic()
-        async with Pool(provider=AWS(address="private"), nodes=nodes, allocation="spot", console="silent") as pool:
+        async with _pool(nodes) as pool:
             assert sorted(await pool.broadcast(rank())) == list(range(nodes))
             ready_s = time.monotonic() - began
-            calls, launched = ec2.calls["CreateFleet"], len(ec2.instances())
+            calls, launched = ec2.calls["CreateFleet"] - calls, len(ec2.instances()) - launched
         assert ec2.left() == []
         return Opened(ready_s, calls, launched)
+
+
+def _pool(nodes: int) -> Pool:
+    return Pool(provider=AWS(address="private"), nodes=nodes, allocation="spot", console="silent")
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+import sys
 import time
 from collections.abc import Callable
 
@@ -211,6 +212,20 @@ async def test_a_host_kills_what_exceeds_its_memory(lab, hosts):
     assert host.run("python3", "-c", eats).stdout.strip() == str(300 << 20)
     born = lab.create(memory_bytes=100 << 20)
     assert born.run("python3", "-c", eats, check=False).returncode in {-9, 137}
+
+
+async def test_hosts_and_their_controller_have_the_cores_that_they_are_given(lab, hosts):
+    """A busy machine gives less than that, and never more."""
+    busy = "import time as t\nm, c = t.monotonic(), t.process_time()\nwhile t.process_time() < c + 0.2: pass\n"
+    busy += "print(0.2 / (t.monotonic() - m))"
+    [host] = hosts(1)
+    host.limit_cores(0.2)
+    assert float(host.run("python3", "-c", busy).stdout) < 0.3
+    host.limit_cores(None)
+    with lab.limited_cores(0.2):
+        done = await asyncio.create_subprocess_exec(sys.executable, "-c", busy, stdout=asyncio.subprocess.PIPE)
+        said, _ = await done.communicate()
+    assert float(said) < 0.3
 
 
 async def test_bandwidth_is_what_was_asked(hosts, connect):

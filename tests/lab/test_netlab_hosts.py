@@ -54,6 +54,18 @@ def test_a_plain_user_may_log_in_and_owns_a_home(lab, hosts, tmp_path):
     assert host.run("whoami", user=PLAIN_USER).stdout.strip() == PLAIN_USER
 
 
+def test_an_image_has_what_its_host_had_in_its_homes_and_nothing_else(lab, hosts):
+    [host] = hosts(1)
+    host.run("sh", "-c", "mkdir -p ~/cache/one; echo kept >~/cache/one/file; echo not >~/other", user=PLAIN_USER)
+    image = lab.image(host, "/home/*/cache")
+    first, second = (lab.create(image=image) for _ in range(2))
+    home = f"/home/{PLAIN_USER}"
+    assert first.run("stat", "--format=%U", f"{home}/cache/one/file").stdout.strip() == PLAIN_USER
+    first.run("sh", "-c", "echo changed >~/cache/one/file", user=PLAIN_USER)
+    assert second.run("cat", f"{home}/cache/one/file").stdout == "kept\n"
+    assert second.run("ls", "/home", home).stdout.split() == ["/home:", PLAIN_USER, f"{home}:", "cache"]
+
+
 def test_hosts_see_this_machines_python_and_nothing_of_its_homes(hosts):
     [host] = hosts(1)
     with tempfile.NamedTemporaryFile(dir="/var/tmp") as one, tempfile.NamedTemporaryFile(dir="/tmp") as other:
@@ -88,7 +100,7 @@ def test_a_host_sees_its_own_processes_alone_and_reaps_orphans(hosts):
     one, other = hosts(2)
     sleeper = one.spawn("sleep", "1000")
     try:
-        assert ["sleep", "1000"] in one.processes().values()
+        until(lambda: ["sleep", "1000"] in one.processes().values())
         assert ["sleep", "1000"] not in other.processes().values()
         assert "sleep" not in other.run("ps", "ax").stdout
         one.run("sh", "-c", "(sleep 0.01 &)")  # its parent is gone when it ends

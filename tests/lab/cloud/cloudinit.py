@@ -8,11 +8,11 @@ at cloudinit.readthedocs.io: "Boot stages", and the modules bootcmd, write_files
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import pwd
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 IMDS = "169.254.169.254"
+OK, NOT_FOUND = 200, 404
 HEADER = "#cloud-config"
 FIRST_UID = 1000
 PLAYED = {
@@ -67,18 +68,18 @@ def metadata(path: str) -> str | None:
 
 
 def ask(method: str, path: str, headers: Mapping[str, str]) -> str | None:
-    connection = http.client.HTTPConnection(IMDS, timeout=10)
-    try:
-        connection.request(method, path, headers=dict(headers))
-        answer = connection.getresponse()
-        body = answer.read().decode()
-    finally:
-        connection.close()
-    if answer.status == http.HTTPStatus.NOT_FOUND:
+    """Without http.client, which takes half of this program's time to import, on each of many machines."""
+    lines = [f"{method} {path} HTTP/1.1", f"Host: {IMDS}", *(f"{name}: {value}" for name, value in headers.items())]
+    with socket.create_connection((IMDS, 80), timeout=10) as connection:
+        connection.sendall("\r\n".join([*lines, "Connection: close", "", ""]).encode())
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    head, _, body = answer.partition(b"\r\n\r\n")
+    status = int(head.split()[1])
+    if status == NOT_FOUND:
         return None
-    if answer.status != http.HTTPStatus.OK:
-        raise SystemExit(f"cloud-init: {method} {path} is answered with {answer.status}")
-    return body
+    if status != OK:
+        raise SystemExit(f"cloud-init: {method} {path} is answered with {status}")
+    return body.decode()
 
 
 def parse(text: str) -> dict[str, Any]:
@@ -147,7 +148,7 @@ def add_user(name: str) -> None:
     for table, line in tables.items():
         with (Path("/etc") / table).open("a") as file:
             file.write(line + "\n")
-    home.mkdir(parents=True)
+    home.mkdir(parents=True, exist_ok=True)  # the machine image may have it
     os.chown(home, uid, uid)
     sudoers = Path("/etc/sudoers.d/90-cloud-init-users")
     sudoers.parent.mkdir(exist_ok=True)

@@ -33,6 +33,7 @@ class LabHypervisor:
     def __init__(self, lab: Lab, *, user: str = USER) -> None:
         """``user``: the default one of every machine image."""
         self._lab, self._user = lab, user
+        self._image: Path | None = None
         self._service = MetadataService()
         self._powered: dict[str, _Powered] = {}
         self._watching: list[threading.Thread] = []
@@ -72,6 +73,14 @@ class LabHypervisor:
         with self._lock:
             self._mishaps.extend(mishaps)
 
+    def bake(self, instance_id: str, *paths: str) -> None:
+        """Machines that boot from now on have these files of this one in their image. Globs, below ``/home``.
+
+        Raises:
+            KeyError: it has no power.
+        """
+        self._image = self._lab.image(self.host(instance_id), *paths)
+
     def close(self) -> None:
         """No machine has power when this returns. Safe to repeat."""
         for instance in self.hosts:
@@ -86,12 +95,14 @@ class LabHypervisor:
         with self._lock:
             mishaps = [self._mishaps.popleft()] if self._mishaps else []
         name = f"ip-{machine.private_ip.replace('.', '-')}"
-        host = self._lab.create(name, address=machine.private_ip, sshd=None, authorized=(), programs=self._programs)
+        host = self._lab.create(
+            name, address=machine.private_ip, sshd=None, authorized=(), programs=self._programs, image=self._image
+        )
         powered = _Powered(host, host.pid, _metadata(machine), machine)
         try:
             self._connect(powered)
             pidfd = os.pidfd_open(powered.pid)
-            host.start("python3", CLOUD_INIT, self._user, *mishaps)
+            host.start("python3", "-IS", CLOUD_INIT, self._user, *mishaps)
         except BaseException:
             self._end(powered)
             raise

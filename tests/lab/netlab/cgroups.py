@@ -1,4 +1,4 @@
-"""A host's control groups: everything in it can be frozen at once, or held to an amount of memory. Both versions."""
+"""A host's control groups: everything in it can be frozen at once, or held to some memory or cores. Both versions."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import NamedTuple
 from .commands import LabError
 
 WITHIN_S = 10.0
+_PERIOD_US = 10_000
 
 
 class Hierarchy(NamedTuple):
@@ -24,22 +25,25 @@ class Groups:
     def __init__(self, lab: str, host: str) -> None:
         self._freezer = _hierarchy("freezer")
         self._memory = _hierarchy("memory")
+        self._cpu = _hierarchy("cpu")
         self._lab, self._host = lab, host
-        for hierarchy in {self._freezer, self._memory}:
-            if hierarchy is not None:
-                _make(hierarchy, lab)
-                self._at(hierarchy).mkdir(exist_ok=True)
+        for hierarchy in self._used:
+            _make(hierarchy, lab)
+            self._at(hierarchy).mkdir(exist_ok=True)
 
     @property
     def joining(self) -> list[str]:
         """The files to which a process writes its pid to become one of the host's."""
-        used = {hierarchy for hierarchy in (self._freezer, self._memory) if hierarchy is not None}
-        return [str(self._at(hierarchy) / "cgroup.procs") for hierarchy in used]
+        return [str(self._at(hierarchy) / "cgroup.procs") for hierarchy in self._used]
 
     @property
     def tops(self) -> list[Path]:
         """The lab's groups, each of which its hosts' are in."""
-        return [hierarchy.top / self._lab for hierarchy in {self._freezer, self._memory} if hierarchy is not None]
+        return [hierarchy.top / self._lab for hierarchy in self._used]
+
+    @property
+    def _used(self) -> set[Hierarchy]:
+        return {each for each in (self._freezer, self._memory, self._cpu) if each is not None}
 
     def join(self, pid: int) -> None:
         for path in self.joining:
@@ -62,11 +66,26 @@ class Groups:
         else:
             (group / "memory.limit_in_bytes").write_text(str(-1 if size_bytes is None else size_bytes))
 
+    def limit_cores(self, cores: float | None) -> None:
+        """So much of one, or of several, in each hundredth of a second. None: no limit."""
+        if self._cpu is None:
+            raise LabError("this kernel offers no cpu controller")
+        group, quota_us = self._at(self._cpu), None if cores is None else round(cores * _PERIOD_US)
+        if self._cpu.unified:
+            (group / "cpu.max").write_text(f"{quota_us or 'max'} {_PERIOD_US}")
+        else:
+            (group / "cpu.cfs_period_us").write_text(str(_PERIOD_US))
+            (group / "cpu.cfs_quota_us").write_text(str(quota_us or -1))
+
+    def leave(self, pid: int) -> None:
+        """To where the lab's own process is."""
+        for hierarchy in self._used:
+            (hierarchy.top / "cgroup.procs").write_text(str(pid))
+
     def remove(self) -> None:
         """Waits for the last process to leave."""
-        for hierarchy in {self._freezer, self._memory}:
-            if hierarchy is not None:
-                remove(self._at(hierarchy))
+        for hierarchy in self._used:
+            remove(self._at(hierarchy))
 
     def _at(self, hierarchy: Hierarchy) -> Path:
         return hierarchy.top / self._lab / self._host
@@ -124,8 +143,8 @@ def _make(hierarchy: Hierarchy, lab: str) -> None:
     if hierarchy.unified:
         for each in (hierarchy.top, group):
             offered = (each / "cgroup.controllers").read_text().split()
-            if "memory" in offered:
-                (each / "cgroup.subtree_control").write_text("+memory")
+            for controller in {"cpu", "memory"}.intersection(offered):
+                (each / "cgroup.subtree_control").write_text(f"+{controller}")
 
 
 def _hierarchy(controller: str) -> Hierarchy | None:

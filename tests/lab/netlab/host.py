@@ -84,7 +84,7 @@ class Host:
         """Start it, with the disk it has; returns before its sshd listens: see `wait_up`."""
         plan = self._plan
         namespaces = ("--net", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child")
-        arguments = [plan.name, str(plan.disk), str(plan.lower), *plan.visible]
+        arguments = [plan.name, str(plan.disk), plan.lower, *plan.visible]
         with plan.console.open("ab") as console:
             self._launcher = subprocess.Popen(
                 ["unshare", *namespaces, "bash", "-s", "--", *arguments],
@@ -261,6 +261,10 @@ class Host:
     def limit_memory(self, size_bytes: int | None) -> None:
         """Beyond that, its kernel kills. What it writes to its disk counts: the disk is memory."""
         self._groups.limit_memory(size_bytes)
+
+    def limit_cores(self, cores: float | None) -> None:
+        """As many, or as much of one, has it for all of its processes. None: this machine's."""
+        self._groups.limit_cores(cores)
 
     def limit_bandwidth(self, *, up_mbit: float, down_mbit: float) -> None:
         for port in self._plan.ports:

@@ -70,6 +70,7 @@ def write_identity(
     upper: Path,
     *,
     lower: Path,
+    image: Path | None,
     name: str,
     address: str,
     sshd: Sshd,
@@ -77,11 +78,12 @@ def write_identity(
     hidden: Sequence[str],
     programs: Mapping[str, bytes],
 ) -> str:
-    """Fill a new upper layer; returns the host's public key."""
+    """Fill a new upper layer, for above ``image`` and ``lower``; returns the host's public key."""
     for own in OWN:
         folder = upper / own
         folder.mkdir(parents=True)
-        os.setxattr(folder, "trusted.overlay.opaque", b"y")
+        if image is None or not (image / own).exists():
+            hide_lower(folder)
         folder.chmod(0o1777 if own.endswith("tmp") else 0o755)
     for path in hidden:
         _hide(upper / path.lstrip("/"))
@@ -105,6 +107,11 @@ def write_identity(
         for each in (folder.parent, folder, folder / "authorized_keys"):
             os.chown(each, uid, uid)
     return write_key(etc / "ssh/ssh_host_ed25519_key", name)
+
+
+def hide_lower(folder: Path) -> None:
+    """Of an overlay's layer: what the layers below have in this folder is not there."""
+    os.setxattr(folder, "trusted.overlay.opaque", b"y")
 
 
 def _write_users(etc: Path, lower: Path) -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 
 from .cgroups import Groups
 from .commands import LabError, run
 from .host import Host
-from .identity import OWN, Sshd, write_identity, write_key
+from .identity import OWN, Sshd, hide_lower, write_identity, write_key
 from .mounts import unseen
 from .network import Network, in_use
 from .plan import Plan, Port
@@ -90,6 +92,7 @@ class Lab:
         address: str | None = None,
         networks: Sequence[Network] = (),
         lower: Path = Path("/"),
+        image: Path | None = None,
         sshd: Sshd | None = Sshd(),  # noqa: B008 - immutable
         authorized: Sequence[str] | None = None,
         disk_bytes: int | None = None,
@@ -101,9 +104,9 @@ class Lab:
         """Boot a host.
 
         ``address``: on the first of its ``networks`` (none given: the lab's own). ``lower``: the root that it sees and
-        cannot change: this machine's, or that of `debian`. ``sshd``: None for no server. ``authorized``: public keys
-        that may log in, by default the lab's. ``hidden``: paths that are not there. ``programs``: executable files
-        that are, whatever its root has there. ``wait``: until sshd listens.
+        cannot change: this machine's, or that of `debian`; with an ``image`` of `image` upon it. ``sshd``: None for no
+        server. ``authorized``: public keys that may log in, by default the lab's. ``hidden``: paths that are not
+        there. ``programs``: executable files that are, whatever its root has there. ``wait``: until sshd listens.
         """
         with self._lock:
             name = name or f"h{self._made}"
@@ -121,6 +124,7 @@ class Lab:
         host_key = write_identity(
             disk / "upper",
             lower=lower,
+            image=image,
             name=name,
             address=ports[0].address,
             sshd=sshd or Sshd(),
@@ -130,7 +134,8 @@ class Lab:
         )
         visible = unseen(self._visible, hidden=OWN) if lower == Path("/") else ()
         console = self._state.folder / f"{name}.console"
-        plan = Plan(name, ports, lower, disk, console, sshd, host_key, visible)
+        layers = str(lower) if image is None else f"{image}:{lower}"
+        plan = Plan(name, ports, layers, disk, console, sshd, host_key, visible)
         groups = Groups(self._state.group, name)
         self._state.note_groups(groups.tops)
         host = Host(plan, groups, started=self._state.note, gone=self._forget)
@@ -159,6 +164,33 @@ class Lab:
         for host in made:
             host.wait_up()
         return made
+
+    def image(self, host: Host, *paths: str) -> Path:
+        """What `create` puts below new hosts' disks: a copy of what is at these paths of this one, globs below /home.
+
+        Who owns what is kept, by its number.
+        """
+        folder = self._state.disks / f"image-{self._made}"
+        home = folder / "home"
+        home.mkdir(parents=True)
+        hide_lower(home)
+        root = host.path("/")
+        found = [str(path.relative_to(root)) for pattern in paths for path in root.glob(pattern.lstrip("/"))]
+        run(["env", f"--chdir={root}", "cp", "--archive", "--parents", *found, str(folder)])
+        return folder
+
+    @contextmanager
+    def limited_cores(self, cores: float) -> Iterator[None]:
+        """This process, the hosts' controller, has no more than so many meanwhile, with what it starts."""
+        groups = Groups(self._state.group, "controller")
+        self._state.note_groups(groups.tops)
+        groups.limit_cores(cores)
+        groups.join(os.getpid())
+        try:
+            yield
+        finally:
+            groups.leave(os.getpid())
+            groups.remove()
 
     def close(self) -> None:
         """Everything is gone when this returns."""

@@ -25,7 +25,7 @@ class Plan:
 
     name: str
     ports: tuple[Port, ...]
-    lower: Path
+    lower: str  # overlayfs's lowerdir: the layers below its disk, the topmost first
     disk: Path  # its upper layer and what belongs to it
     console: Path  # what its first process and its sshd say
     sshd: Sshd | None
