@@ -98,6 +98,7 @@ class Torch(Plugin):
             torch_.cuda.set_device(device)
             if "nccl" in backend:
                 options["device_id"] = torch_.device("cuda", device)
+        _forget_failures(distributed)
         distributed.init_process_group(backend, rank=info.rank, world_size=info.world_size, **options)
         try:
             yield
@@ -143,6 +144,15 @@ class _Leaving:
 
 
 _leaving = _Leaving()
+
+
+def _forget_failures(distributed: Any) -> None:
+    """torch counts the groups of a process, also one that could not be set up because a peer had died, and ranks look
+    for each other under that number: with those of new processes they would wait for ever. There is no group now.
+    """
+    world = getattr(distributed.distributed_c10d, "_world", None)
+    if getattr(world, "group_count", 0):
+        world.group_count = 0  # as torch does when it takes the last group down
 
 
 def _destroy(distributed: Any) -> None:

@@ -153,6 +153,35 @@ def test_a_rank_whose_peer_dies_gets_the_error_and_is_not_held_up(pending: bool)
     assert not initialized
 
 
+AGAIN = (
+    RANK
+    + """
+import torch.distributed as dist
+
+def body():
+    import torch
+    value = torch.tensor([float(dist.get_rank() + 1)])
+    dist.all_reduce(value)
+    return value.item()
+
+if info["rank"] == 1:  # what a generation leaves whose rank 0 dies while the group is set up
+    try:
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=1, world_size=2, timeout=timedelta(seconds=0.2))
+    except RuntimeError:
+        pass
+    else:
+        sys.exit("a group without rank 0")
+print(run(body, info, timeout=20))
+"""
+)
+
+
+def test_a_process_whose_last_set_up_failed_finds_the_others() -> None:
+    for process in [start(AGAIN, info) for info in world(2)]:
+        out, err = process.communicate(timeout=120)
+        assert out == "3.0\n", err
+
+
 ALONE = (
     RANK
     + """
