@@ -150,7 +150,7 @@ def _forget_failures(distributed: Any) -> None:
     """torch counts the groups of a process, also one that could not be set up because a peer had died, and ranks look
     for each other under that number: with those of new processes they would wait for ever. There is no group now.
     """
-    world = getattr(distributed.distributed_c10d, "_world", None)
+    world: Any = getattr(distributed.distributed_c10d, "_world", None)
     if getattr(world, "group_count", 0):
         world.group_count = 0  # as torch does when it takes the last group down
 
