@@ -71,9 +71,9 @@ def anyio_backend() -> str:
 def _state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A state directory of the tests' own; at the end nothing is left in it."""
     state = tmp_path_factory.mktemp("state")
-    os.environ["OUTRIDER_STATE"] = str(state)
-    yield state
-    del os.environ["OUTRIDER_STATE"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OUTRIDER_STATE", str(state))
+        yield state
     left = state / "local"
     assert not left.exists() or list(left.iterdir()) == []
 

@@ -69,6 +69,8 @@ class Torch(Plugin):
             "LOCAL_WORLD_SIZE": str(info.local_world_size),
             "NODE_RANK": str(info.rank // info.local_world_size),
         }
+        if info.world_size > 1:  # else a rank that returns at once may be gone before the others are connected to it
+            variables |= unless_set({"TORCH_DIST_INIT_BARRIER": "1"})
         if (name := interface(own_address(info))) is not None:  # else gloo asks the resolver for this host's own name
             variables |= unless_set({"GLOO_SOCKET_IFNAME": name})
         if sharing(info) > 1:  # torchrun's default: each rank would take every core otherwise

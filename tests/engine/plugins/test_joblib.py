@@ -28,9 +28,9 @@ NODES = 2
 
 @pytest.fixture(scope="module", autouse=True)
 def _state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    os.environ["OUTRIDER_STATE"] = str(tmp_path_factory.mktemp("state"))
-    yield
-    del os.environ["OUTRIDER_STATE"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OUTRIDER_STATE", str(tmp_path_factory.mktemp("state")))
+        yield
 
 
 @pytest.fixture(scope="module")

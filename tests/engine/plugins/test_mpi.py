@@ -272,10 +272,10 @@ def test_the_secret_is_not_shown_and_not_the_same_twice() -> None:
 
 @pytest.fixture(scope="module")
 def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SyncPool]:
-    os.environ["OUTRIDER_STATE"] = str(tmp_path_factory.mktemp("state"))
-    with Pool(provider=Local(), nodes=2, plugins=[plugins.mpi()], console="silent") as pool:
-        yield pool
-    del os.environ["OUTRIDER_STATE"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OUTRIDER_STATE", str(tmp_path_factory.mktemp("state")))
+        with Pool(provider=Local(), nodes=2, plugins=[plugins.mpi()], console="silent") as pool:
+            yield pool
 
 
 @compute

@@ -45,7 +45,7 @@ def body():
     value = torch.tensor([float(dist.get_rank() + 1)])
     dist.all_reduce(value)
     names = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT",
-             "GLOO_SOCKET_IFNAME", "OMP_NUM_THREADS"]
+             "GLOO_SOCKET_IFNAME", "OMP_NUM_THREADS", "TORCH_DIST_INIT_BARRIER"]
     return [value.item(), dist.get_backend(), {name: os.environ.get(name) for name in names}]
 
 first = run(body, info)
@@ -114,6 +114,7 @@ def test_two_ranks_reduce_twice_in_the_same_processes() -> None:
             "MASTER_PORT": str(infos[0]["head_port"]),
             "GLOO_SOCKET_IFNAME": "lo",
             "OMP_NUM_THREADS": "1",
+            "TORCH_DIST_INIT_BARRIER": "1",
         }
         assert second[2]["MASTER_PORT"] == str(infos[0]["second_port"])
         assert (initialized, environment) == (False, False)
@@ -226,6 +227,7 @@ def test_variables_follow_the_generations_view(place: Place, monkeypatch: pytest
         "LOCAL_RANK": "1",
         "LOCAL_WORLD_SIZE": "2",
         "NODE_RANK": "2",
+        "TORCH_DIST_INIT_BARRIER": "1",
         "OMP_NUM_THREADS": "1",
     }
     assert "OMP_NUM_THREADS" not in plugins.torch().env(place(1))  # a host for itself

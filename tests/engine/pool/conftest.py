@@ -5,7 +5,6 @@ Not those of a session: while an asynchronous fixture lives, anyio's plugin runs
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -25,9 +24,9 @@ def anyio_backend() -> str:
 def _state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A state directory of the tests' own; at the end nothing is left in it, and no process of ours either."""
     state = tmp_path_factory.mktemp("state")
-    os.environ["OUTRIDER_STATE"] = str(state)
-    yield state
-    del os.environ["OUTRIDER_STATE"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OUTRIDER_STATE", str(state))
+        yield state
     assert list(state.glob("local/*")) == []
 
 

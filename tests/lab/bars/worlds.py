@@ -30,7 +30,7 @@ SILENT = "power off, in silence"
 
 def reset(host: Host) -> None:
     """Its kernel closes what it had open, and then it is gone."""
-    kill_executor(host)
+    host.stop_sshd(sessions=True)
     host.power_off(silent=True)
 
 

@@ -23,7 +23,7 @@ from .wan import Wan
 INIT = (Path(__file__).parent / "init.sh").read_text()
 BOOT_S = 20.0
 TABLE = "outrider_lab"
-LISTEN = "0A"  # net/tcp_states.h
+LISTEN, ESTABLISHED = "0A", "01"  # net/tcp_states.h
 
 
 class Host:
@@ -207,8 +207,12 @@ class Host:
 
     def listening(self) -> set[int]:
         """The TCP ports (IPv4) that something listens on, loopback included."""
+        return self._ports(LISTEN)
+
+    def _ports(self, *states: str) -> set[int]:
+        """Its own ends (IPv4) of what is in one of these states."""
         rows = (line.split() for line in Path(f"/proc/{self.pid}/net/tcp").read_text().splitlines()[1:])
-        return {int(row[1].partition(":")[2], 16) for row in rows if row[3] == LISTEN}
+        return {int(row[1].partition(":")[2], 16) for row in rows if row[3] in states}
 
     # --- faults ---------------------------------------------------------------------------------------------------
 
@@ -284,7 +288,7 @@ class Host:
         return wan
 
     def stop_sshd(self, *, sessions: bool = False) -> None:
-        """Its port is closed; ``sessions``: the connections that it had end too, as their processes do."""
+        """Its port is closed; ``sessions``: the connections that it had end too: their ends have left."""
         for pid, line in self.processes().items():
             if (
                 line[0].startswith("sshd: /usr/sbin/sshd")
@@ -292,7 +296,8 @@ class Host:
                 or (sessions and line[0].startswith("sshd"))
             ):
                 _kill(pid)
-        while self.port in self.listening():
+        ended = (LISTEN, ESTABLISHED) if sessions else (LISTEN,)
+        while self.port in self._ports(*ended):
             time.sleep(0.001)
 
     def start_sshd(self) -> None:

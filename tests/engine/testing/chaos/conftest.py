@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -15,11 +14,8 @@ def anyio_backend() -> str:
 
 @pytest.fixture(scope="module", autouse=True)
 def _state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    state, before = tmp_path_factory.mktemp("state"), os.environ.get("OUTRIDER_STATE")
-    os.environ["OUTRIDER_STATE"] = str(state)
-    yield
-    if before is None:
-        del os.environ["OUTRIDER_STATE"]
-    else:
-        os.environ["OUTRIDER_STATE"] = before
+    state = tmp_path_factory.mktemp("state")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OUTRIDER_STATE", str(state))
+        yield
     assert [path for path in state.rglob("*") if path.is_file()] == []
