@@ -8,6 +8,7 @@ import socket
 
 import asyncssh
 import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from outrider.providers.quiet import quieten, unlogged
 
@@ -99,6 +100,30 @@ async def test_keys_are_renewed_under_load(client, packets):
         assert await client.echoed(data) == data
     assert packets().count("MSG_NEWKEYS") >= 10
     assert "MSG_IGNORE" not in packets()
+
+
+async def test_a_key_is_expanded_once_also_after_its_renewal(client, packets, monkeypatch):
+    made = []
+
+    def aesgcm(key):
+        made.append(key)
+        return AESGCM(key)
+
+    monkeypatch.setattr("asyncssh.crypto.cipher.AESGCM", aesgcm)
+    for number in range(ROUNDS):
+        data = number.to_bytes(2, "big") * (SIZE_BYTES // 2)
+        assert await client.echoed(data) == data
+    assert packets().count("MSG_NEWKEYS") >= 10
+    assert len(made) < ROUNDS // 4  # of asyncssh's own: those around a renewal
+
+
+async def test_what_was_changed_on_the_way_is_refused(client):
+    connection = client.chan.get_connection()
+    cipher = connection._recv_encryption._cipher
+    sealed = AESGCM(cipher._key).encrypt(cipher._iv, b"data", b"head")
+    assert cipher.verify_and_decrypt(b"head", sealed[:-17] + b"x", sealed[-16:]) is None
+    cipher._iv = cipher._iv[:4] + (int.from_bytes(cipher._iv[4:], "big") - 1).to_bytes(8, "big")
+    assert cipher.verify_and_decrypt(b"head", sealed[:-16], sealed[-16:]) == b"data"
 
 
 @pytest.mark.parametrize("level", [logging.INFO, logging.DEBUG])

@@ -83,6 +83,7 @@ def main(control_fd: int, directory: str, work_mib: int | None, *embedding: Any)
     try:
         control = socket.socket(fileno=control_fd)
         processes.adopt_orphans()
+        processes.wait_ones_turn()
         if work_mib is not None:
             _may_mount()
         keeper = Keeper(control, Path(directory), resolve(fork_server), home, work_mib)

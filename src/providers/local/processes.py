@@ -48,6 +48,16 @@ def adopt_orphans() -> None:
     prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
+def wait_ones_turn() -> None:
+    """Whoever of us and ours wakes runs when a core is free, and pushes aside nobody of the same machine.
+
+    Ranks that share cores wait for each other: one that is interrupted by those that it has just woken keeps all of
+    them waiting. It halves the time of a gloo all-reduce of four ranks on two cores.
+    """
+    if os.sched_getscheduler(0) == os.SCHED_OTHER:  # another one was somebody's choice
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
+
 def wake_on_child_death() -> socket.socket:
     """A socket that becomes readable when a child has ended."""
     ours, wake = socket.socketpair()

@@ -12,7 +12,6 @@ import gc
 import os
 import socket
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -67,8 +66,6 @@ def serve(
     except (PermissionError, ProcessLookupError):  # the machine is dead already
         os._exit(0)
     gc.set_threshold(50_000, 50, 100)  # no user code here: what is collected often is what tasks pass through
-    with suppress(OSError):  # servers that wake would push aside who still writes to the others: 15 % of a broadcast
-        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     asyncio.run(_serve(order, listener, host_key, forks, make_home))
     os._exit(0)
 

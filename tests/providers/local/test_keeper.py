@@ -234,6 +234,15 @@ async def test_nothing_listens_on_tcp_and_nobody_else_may_look(request_, table, 
         assert mode(directory / "keeper.log") == 0o600
 
 
+async def test_nobody_of_a_machine_pushes_aside_who_runs(request_, table, opened):
+    own = os.sched_getscheduler(0)
+    async with opened() as fleet:
+        machines = await fleet.launch(request_, 2)
+        everybody = {pid for machine in machines for pid in table.of(machine)}
+        assert {os.sched_getscheduler(pid) for pid in everybody} == {os.SCHED_BATCH}
+    assert os.sched_getscheduler(0) == own
+
+
 async def test_opening_and_closing_leaks_no_descriptor(request_, table, opened):
     async def cycle():
         async with opened() as fleet:
