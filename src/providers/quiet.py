@@ -40,7 +40,7 @@ def unlogged(channel: asyncssh.SSHUNIXChannel[bytes] | asyncssh.SSHClientChannel
         channel.log_sent_packet = channel.log_received_packet = _nothing  # type: ignore[method-assign,assignment]
 
 
-def _keep_keys(connection: asyncssh.SSHConnection) -> None:
+def _keep_keys(connection: asyncssh.SSHClientConnection | asyncssh.SSHServerConnection) -> None:
     """AES-GCM keys, those in use and those of which the other side will say that it uses them, are expanded once."""
     for name in ("_send_encryption", "_recv_encryption", "_next_recv_encryption"):
         cipher = getattr(getattr(connection, name, None), "_cipher", None)
