@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import asyncssh
 
 MSG_IGNORE, MSG_NEWKEYS = 2, 21  # RFC 4253, 11.2 and 7.3
+OF_CIPHERS = ("_key", "_iv", "_update_iv", "encrypt_and_sign", "verify_and_decrypt")
 TAG_BYTES = 16  # RFC 5647, 6.2
 
 
@@ -44,7 +45,8 @@ def _keep_keys(connection: asyncssh.SSHClientConnection | asyncssh.SSHServerConn
     """AES-GCM keys, those in use and those of which the other side will say that it uses them, are expanded once."""
     for name in ("_send_encryption", "_recv_encryption", "_next_recv_encryption"):
         cipher = getattr(getattr(connection, name, None), "_cipher", None)
-        if type(cipher).__name__ == "GCMCipher" and "encrypt_and_sign" not in vars(cipher):
+        known = type(cipher).__name__ == "GCMCipher" and all(hasattr(cipher, each) for each in OF_CIPHERS)
+        if known and "encrypt_and_sign" not in vars(cipher):
             _keep_key(cipher)
 
 

@@ -26,7 +26,7 @@ CALLS = ["instance_info", "shard", "checkpoint", "should_stop", "preemption", "w
 
 
 def options(called: Callable[..., Any]) -> list[str]:
-    """``name=default``, or ``name`` without one, as they are written."""
+    """``name=default``, or ``name`` without one, as they are written; ``name=...`` of what has to be named."""
     given = inspect.signature(called).parameters.values()
     return [STARS.get(each.kind, "") + each.name + default(each) for each in given if each.name != "self"]
 
@@ -34,7 +34,7 @@ def options(called: Callable[..., Any]) -> list[str]:
 def default(parameter: inspect.Parameter) -> str:
     value = parameter.default
     if value is parameter.empty:
-        return ""
+        return "=..." if parameter.kind is parameter.KEYWORD_ONLY else ""
     if isinstance(value, outrider.Image | outrider.Worker):
         return f"={type(value).__name__}()"
     return "={}" if repr(value) == "<factory>" else f"={value!r}"

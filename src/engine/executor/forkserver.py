@@ -24,7 +24,7 @@ import msgpack
 from . import context, process
 from .board import Board
 from .notices.shield import shield
-from .template import Template
+from .template import IMPORT_S, Template
 from .threads import ThreadWorker
 from .worker import Worker
 
@@ -68,6 +68,7 @@ class ForkServer:
         self._strays: dict[int, float] = {}  # pid -> since when: children that are no workers
         self._template: Template | None = None
         self._waiting: dict[int, tuple[int, bool, list[int]]] = {}  # worker -> its order: until the template is ready
+        self._late_at = 0.0  # if it is not by then, nobody waits for it any longer
         self._ready = select.poll()
         self._woken, waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
@@ -79,14 +80,26 @@ class ForkServer:
         self._ready.register(self._control, select.POLLIN)
         self._ready.register(self._woken, select.POLLIN)
         while True:
-            for fd, _ in self._ready.poll(_AGAIN_MS if self._dead else None):
+            for fd, _ in self._ready.poll(self._until_next_ms()):
                 if fd == self._woken:
                     os.read(fd, 4096)
                 elif fd == self._control.fileno():
                     self._obey()
                 elif self._template is not None:
                     self._hear(self._template)
+            if self._importing is not None and time.monotonic() >= self._late_at:
+                self._drop(self._importing)
+                self._fork_who_waits()
             self._reap()
+
+    @property
+    def _importing(self) -> Template | None:
+        return None if self._template is None or self._template.ready else self._template
+
+    def _until_next_ms(self) -> float | None:
+        if self._dead:
+            return _AGAIN_MS
+        return None if self._importing is None else max(0.0, self._late_at - time.monotonic()) * 1000
 
     def _obey(self) -> None:
         try:
@@ -105,7 +118,7 @@ class ForkServer:
                 self._start_template(modules)
         elif order == FORK:
             worker, index, fresh = rest
-            if self._template is not None and not self._template.ready:
+            if self._importing is not None:
                 self._waiting[worker] = index, fresh, fds
             else:
                 self._fork(worker, index, fresh, fds)
@@ -160,12 +173,16 @@ class ForkServer:
         except OSError:  # then as without
             return
         self._ready.register(self._template, select.POLLIN)
+        self._late_at = time.monotonic() + IMPORT_S
 
     def _hear(self, template: Template) -> None:
         try:
             template.hear()
         except BrokenPipeError:
             self._drop(template)
+        self._fork_who_waits()
+
+    def _fork_who_waits(self) -> None:
         waiting, self._waiting = self._waiting, {}
         for worker, order in waiting.items():
             self._fork(worker, *order)
@@ -192,8 +209,7 @@ class ForkServer:
             os.dup2(stdout, 1)
             os.dup2(stderr, 2)
             process.close_all_but({0, 1, 2, pipe})
-            if (numpy := sys.modules.get("numpy.random")) is not None:  # Python's own numbers differ by themselves
-                cast("Any", numpy).seed()
+            _draw_other_numbers()
             if not self._settled:
                 _settle_in(self._setup)
             kind = ThreadWorker if self._setup["lanes"] > 1 and not fresh else Worker
@@ -263,6 +279,14 @@ def _withstood(pids: Sequence[int]) -> str:
         return ""
     named = [f"{pid} ({process.name(pid)})" for pid in pids[:_NAMED]]
     return f"what it had started cannot be killed and goes on: {', '.join(named)}{', ...' * (len(pids) > _NAMED)}"
+
+
+def _draw_other_numbers() -> None:
+    """What was imported before the fork has one state for all who were forked. Python's own numbers differ already."""
+    if (numpy := sys.modules.get("numpy.random")) is not None:
+        cast("Any", numpy).seed()
+    if (torch := sys.modules.get("torch")) is not None:  # the CPU's: those of GPUs are made when they are first used
+        cast("Any", torch).default_generator.seed()
 
 
 def _settle_in(setup: dict[str, Any]) -> None:

@@ -28,6 +28,7 @@ from . import process
 
 _READY = b"+"
 _MESSAGE_BYTES = 64 * 1024
+IMPORT_S = 20.0  # after that nobody waits for it: each process imports for itself
 _FORK_S = 10.0  # for an answer; after that it is no template any more
 
 Become = Callable[[Any, list[int]], NoReturn]  # (order, descriptors)
@@ -147,7 +148,8 @@ class _Server:
             between = os.fork()
             if between == 0:
                 self._fork_again(msgpack.unpackb(data), fds)
-            os.waitpid(between, 0)
+            if os.waitpid(between, 0)[1]:  # it ends with 0 when it has said anything
+                self._say(0, "what forks for the others was killed")
         except OSError as error:
             self._say(0, str(error))
         for fd in fds:

@@ -69,8 +69,6 @@ class Torch(Plugin):
             "LOCAL_WORLD_SIZE": str(info.local_world_size),
             "NODE_RANK": str(info.rank // info.local_world_size),
         }
-        if info.world_size > 1:  # else a rank that returns at once may be gone before the others are connected to it
-            variables |= unless_set({"TORCH_DIST_INIT_BARRIER": "1"})
         if (name := interface(own_address(info))) is not None:  # else gloo asks the resolver for this host's own name
             variables |= unless_set({"GLOO_SOCKET_IFNAME": name})
         if sharing(info) > 1:  # torchrun's default: each rank would take every core otherwise
@@ -84,9 +82,6 @@ class Torch(Plugin):
 
         distributed: Any = torch_.distributed
         _leaving.wait(distributed)
-        threads = os.environ.get("OMP_NUM_THREADS", "")
-        if threads.isdecimal() and int(threads) > 0:  # torch was imported before it was set
-            torch_.set_num_threads(int(threads))
         device = _device(torch_, info)
         options: dict[str, Any] = {}
         if self.timeout_s is not None:
@@ -101,11 +96,41 @@ class Torch(Plugin):
             if "nccl" in backend:
                 options["device_id"] = torch_.device("cuda", device)
         _forget_failures(distributed)
-        distributed.init_process_group(backend, rank=info.rank, world_size=info.world_size, **options)
-        try:
-            yield
-        finally:
-            _leaving.start(distributed)
+        with _threads(torch_):
+            try:
+                with _all_connected(info):
+                    distributed.init_process_group(backend, rank=info.rank, world_size=info.world_size, **options)
+                yield
+            finally:  # also of a group that was made, and whose barrier then failed
+                _leaving.start(distributed)
+
+
+@contextmanager
+def _all_connected(info: InstanceInfo) -> Iterator[None]:
+    """A group is there when all ranks are: else one that returns at once may be gone before others are connected to it.
+
+    Of this group alone: a function may make groups of some ranks without the others.
+    """
+    added = unless_set({"TORCH_DIST_INIT_BARRIER": "1"}) if info.world_size > 1 else {}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
+
+
+@contextmanager
+def _threads(torch_: Any) -> Iterator[None]:
+    """As many as the task's environment says: torch was imported, perhaps, before it said so."""
+    before = torch_.get_num_threads()
+    wanted = os.environ.get("OMP_NUM_THREADS", "")
+    if wanted.isdecimal() and int(wanted) > 0:
+        torch_.set_num_threads(int(wanted))
+    try:
+        yield
+    finally:
+        torch_.set_num_threads(before)
 
 
 def tell_accelerate() -> None:

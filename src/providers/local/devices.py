@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,6 +90,17 @@ def visible(devices: Sequence[Device], chosen: str | None) -> list[Device]:
 
 def _is_called(device: Device, name: str) -> bool:
     return name == str(device.index) or (name.startswith("GPU-") and device.uuid.startswith(name))
+
+
+def warn_of_too_few(devices: Sequence[Device], nodes: int, wanted: AcceleratorRequest | None) -> None:
+    """Where there are GPUs and nobody has asked for them, nodes may see none, and tasks compute without a word."""
+    if wanted is None and 0 < len(devices) < nodes:
+        warnings.warn(
+            f"none of {nodes} local nodes (spares included) sees a GPU, because this computer has only {len(devices)}: "
+            "take fewer nodes (or nodes=1, with several ranks), or name the accelerator= to make it an error",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
 
 def divide(devices: Sequence[Device], nodes: int, wanted: AcceleratorRequest | None) -> list[Share]:

@@ -19,7 +19,7 @@ import anyio
 from ..base import Address, Embedding, LaunchRequest, Machine, MachineEvent, MachineGone, MachineId
 from ..errors import NoCapacity, ProviderError
 from .computer import refuse_too_much
-from .devices import Device, divide, find_devices
+from .devices import Device, divide, find_devices, warn_of_too_few
 from .state import PoolDirectory
 
 NOTICES = ("signal,USR1=30,USR2=withdrawn",)  # to the machine's process group; 30 s: the shortest that a cloud gives
@@ -62,6 +62,7 @@ class LocalFleet:
         refuse_too_much(request, self._directory.path)
         if self._devices is None:
             self._devices = await find_devices()
+            warn_of_too_few(self._devices, request.nodes, request.accelerator)
         shares = divide(self._devices, request.nodes, request.accelerator)
         call = _Call(count)
         orders = []

@@ -52,15 +52,14 @@ class Foundry:
         from . import server
 
         try:
-            listener, host_key, public = server.prepare(Path(order["directory"]))
-        except OSError as error:  # also when the machine has died meanwhile; the keeper knows which
-            forks.close()
+            with forks:
+                listener, host_key, public = server.prepare(Path(order["directory"]))
+                with listener:
+                    run = lambda: server.serve(order, listener, host_key, forks, self.make_home)  # noqa: E731
+                    pid = processes.fork(run, listener, forks)
+        except OSError as error:  # too many processes; also when the machine has died meanwhile, the keeper knows which
             self.say(op="ended", id=order["id"], how=f"could not be started ({error})")
             return
-        run = lambda: server.serve(order, listener, host_key, forks, self.make_home)  # noqa: E731
-        pid = processes.fork(run, listener, forks)
-        listener.close()
-        forks.close()
         self.servers[pid] = order["id"]
         self.say(op="launched", id=order["id"], group=order["group"], pid=pid, host_key=public)
 

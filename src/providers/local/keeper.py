@@ -32,8 +32,8 @@ from . import processes
 
 KILL_DEADLINE_S = 5.0
 OTHER_PART_S = 0.02  # when one part of a machine has ended: for the other one to end too, so that the cause can say so
+IMPORT_S = 20.0  # after that, nodes import for themselves
 FRAME_BYTES = 64 * 1024
-IMPORT_S = 20.0  # after that, each worker imports for itself
 FORK_SERVER, SSH_SERVER = "fork server", "SSH server"
 
 
@@ -270,8 +270,9 @@ class Keeper:
         if self.template is not None:
             try:
                 return self.template.fork(env, [control.fileno()])
-            except OSError:
+            except BrokenPipeError:
                 self.drop_template()
+                self.kill_orphans()  # a template that does not answer may have forked
         group = processes.fork(lambda: self.become_machine(env, control), control)
         try:
             os.setpgid(group, group)  # in both processes: whoever comes first
@@ -285,14 +286,24 @@ class Keeper:
         self.fork_server(control)
 
     def launch(self, machine_id: str, order: dict[str, Any], client_key: str) -> None:
+        """One that cannot be is gone, with the cause: the others are none the worse."""
         directory = self.directory.parent / machine_id  # <pool>/n<number>
-        directory.mkdir(mode=0o700)
-        (directory / "work").mkdir(mode=0o700)
-        if self.work_mib is not None:
-            processes.mount_small(directory / "work", self.work_mib)
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        group = self.fork_machine(order["env"], theirs)
-        theirs.close()
+        try:
+            directory.mkdir(mode=0o700)
+            (directory / "work").mkdir(mode=0o700)
+            if self.work_mib is not None:
+                processes.mount_small(directory / "work", self.work_mib)
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with theirs:
+                try:
+                    group = self.fork_machine(order["env"], theirs)
+                except OSError:
+                    ours.close()
+                    raise
+        except OSError as error:  # too many processes, a full disk
+            self.clear(directory)
+            self.say(op="gone", id=machine_id, cause=f"could not be started ({error})")
+            return
         self.machines[group] = LocalMachine(machine_id, group, directory)
         orders = {
             "id": machine_id,
@@ -341,11 +352,14 @@ class Keeper:
                 time.sleep(0.0005)
                 processes.kill_group(machine.group)  # an SSH server that was just forked may join a group that is dying
             self.machines.pop(machine.group, None)
-            if self.work_mib is not None:
-                processes.unmount(machine.directory / "work")
-            shutil.rmtree(machine.directory, ignore_errors=True)
+            self.clear(machine.directory)
         while self.kill_orphans() and time.monotonic() < deadline:
             time.sleep(0.0005)
+
+    def clear(self, directory: Path) -> None:
+        if self.work_mib is not None:
+            processes.unmount(directory / "work")
+        shutil.rmtree(directory, ignore_errors=True)
 
     def anything_left(self, machine: LocalMachine) -> bool:
         self.reap()

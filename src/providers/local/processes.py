@@ -9,6 +9,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -54,8 +55,9 @@ def wait_ones_turn() -> None:
     Ranks that share cores wait for each other: one that is interrupted by those that it has just woken keeps all of
     them waiting. It halves the time of a gloo all-reduce of four ranks on two cores.
     """
-    if os.sched_getscheduler(0) == os.SCHED_OTHER:  # another one was somebody's choice
-        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    with suppress(OSError):  # sandboxes (gVisor, seccomp) know one policy
+        if os.sched_getscheduler(0) == os.SCHED_OTHER:  # another one was somebody's choice
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def wake_on_child_death() -> socket.socket:

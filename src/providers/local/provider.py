@@ -32,6 +32,7 @@ class Local:
 
     Raises:
         TypeError: an option that there is not.
+        ValueError: a size that cannot be.
     """
 
     state: Path | None
@@ -48,7 +49,7 @@ class Local:
     ) -> None:
         refuse_unknown_options("Local", unknown, ("state", "shared_memory", "work_mib"))
         if work_mib is not None and (isinstance(work_mib, bool) or not isinstance(work_mib, int) or work_mib < 1):
-            raise BadRequest(f"Local: work_mib takes a whole number of MiB, at least 1, not {work_mib!r}")
+            raise ValueError(f"Local: work_mib takes a whole number of MiB, at least 1, not {work_mib!r}")
         object.__setattr__(self, "work_mib", work_mib)
         object.__setattr__(self, "state", None if state is None else Path(state))
         object.__setattr__(self, "shared_memory", shared_memory)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from outrider.engine.executor import process
+from outrider.engine.executor import forkserver, process
 from outrider.engine.wire import messages as m
 from outrider.engine.wire.messages import Cause, RunFlag
 
@@ -110,6 +110,19 @@ async def test_what_is_not_there_is_left_to_the_task(make: Callable[..., Any]) -
     assert not (await client.call(where))[2]
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To be asked for before `make`, which forks."""
+    monkeypatch.setattr(forkserver, "IMPORT_S", 0.5)
+
+
+async def test_nobody_waits_for_an_import_that_hangs(impatient: None, make: Callable[..., Any], heavy: Heavy) -> None:
+    heavy.wait()
+    client = await make(**heavy.options)
+    assert not (await client.call(where))[2]
+    assert not (await client.call(where, flags=RunFlag.FRESH))[2]
+
+
 async def test_what_waits_for_it_can_be_killed(make: Callable[..., Any], heavy: Heavy) -> None:
     heavy.wait()
     client = await make(**heavy.options)
@@ -168,13 +181,14 @@ async def test_a_killed_fork_server_takes_it_along(make: Callable[..., Any], hea
 
 
 async def test_random_numbers_differ(make: Callable[..., Any]) -> None:
-    def draw() -> tuple[float, float]:
+    def draw() -> tuple[float, float, float]:
         import random
 
         import numpy as np
+        import torch
 
-        return float(np.random.random()), random.random()
+        return float(np.random.random()), random.random(), torch.rand(1).item()
 
-    client = await make(preload=["numpy.random"])
+    client = await make(preload=["numpy.random", "torch"])
     drawn = [await client.call(draw, flags=RunFlag.FRESH) for _ in range(3)]
-    assert len({number for pair in drawn for number in pair}) == 6
+    assert len({number for numbers in drawn for number in numbers}) == 9

@@ -18,13 +18,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Place:
 
     ``shared``: all nodes are on one host. ``address``: of node n, with n in it.
     """
-    for name in (
-        "OMP_NUM_THREADS",
-        "GLOO_SOCKET_IFNAME",
-        "TORCH_DIST_INIT_BARRIER",
-        "CUDA_VISIBLE_DEVICES",
-        "TOKENIZERS_PARALLELISM",
-    ):
+    for name in ("OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME", "CUDA_VISIBLE_DEVICES", "TOKENIZERS_PARALLELISM"):
         monkeypatch.delenv(name, raising=False)
 
     def made(

@@ -114,7 +114,7 @@ def test_two_ranks_reduce_twice_in_the_same_processes() -> None:
             "MASTER_PORT": str(infos[0]["head_port"]),
             "GLOO_SOCKET_IFNAME": "lo",
             "OMP_NUM_THREADS": "1",
-            "TORCH_DIST_INIT_BARRIER": "1",
+            "TORCH_DIST_INIT_BARRIER": None,
         }
         assert second[2]["MASTER_PORT"] == str(infos[0]["second_port"])
         assert (initialized, environment) == (False, False)
@@ -183,6 +183,39 @@ def test_a_process_whose_last_set_up_failed_finds_the_others() -> None:
         assert out == "3.0\n", err
 
 
+BARRIER = (
+    RANK
+    + """
+import torch.distributed as dist
+from unittest import mock
+
+def body():
+    import torch
+    group = dist.new_group([0]) if info["rank"] == 0 else None  # rank 1 has no part in it
+    value = torch.tensor([float(dist.get_rank() + 1)])
+    dist.all_reduce(value)
+    return value.item(), torch.get_num_threads()
+
+import torch
+torch.set_num_threads(2)
+failing = mock.Mock(side_effect=RuntimeError("the store has gone"))
+with mock.patch("torch.distributed.distributed_c10d._store_based_barrier", failing):
+    try:
+        run(body, info, timeout=20)
+    except RuntimeError as error:
+        print(json.dumps([str(error), dist.is_initialized(), torch.get_num_threads()]), flush=True)
+info["head_port"] = info["second_port"]
+print(json.dumps(run(body, info, timeout=20)), torch.get_num_threads())
+"""
+)
+
+
+def test_a_group_whose_barrier_failed_is_left() -> None:
+    for process in [start(BARRIER, info) for info in world(2)]:
+        out, err = process.communicate(timeout=120)
+        assert out.splitlines() == ['["the store has gone", false, 2]', "[3.0, 1] 2"], err
+
+
 ALONE = (
     RANK
     + """
@@ -227,7 +260,6 @@ def test_variables_follow_the_generations_view(place: Place, monkeypatch: pytest
         "LOCAL_RANK": "1",
         "LOCAL_WORLD_SIZE": "2",
         "NODE_RANK": "2",
-        "TORCH_DIST_INIT_BARRIER": "1",
         "OMP_NUM_THREADS": "1",
     }
     assert "OMP_NUM_THREADS" not in plugins.torch().env(place(1))  # a host for itself

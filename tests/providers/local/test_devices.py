@@ -6,7 +6,7 @@ import pytest
 
 from outrider.providers.base import AcceleratorRequest
 from outrider.providers.errors import NoCapacity
-from outrider.providers.local.devices import Device, divide, parse, visible
+from outrider.providers.local.devices import Device, divide, parse, visible, warn_of_too_few
 
 H200 = "0, GPU-6c2f9a54-97a9-2f4d-6f36-0d6c1c3f5b1e, NVIDIA H200, 143771\n"
 TWO_A100 = """\
@@ -74,6 +74,19 @@ def test_what_the_user_hid_from_cuda_stays_hidden(chosen, left):
 def test_nodes_get_equal_shares(devices, nodes, wanted, shares):
     divided = divide(parse(devices), nodes, wanted)
     assert [share.environment.get("CUDA_VISIBLE_DEVICES", "all") for share in divided] == shares
+
+
+def test_who_gets_no_gpu_though_there_are_some_is_told():
+    with pytest.warns(RuntimeWarning, match="none of 4 local nodes .* sees a GPU, because this computer has only 1:"):
+        warn_of_too_few(parse(H200), 4, None)
+
+
+@pytest.mark.parametrize(
+    ("devices", "nodes", "wanted"), [("", 4, None), (H200, 1, None), (H200, 4, AcceleratorRequest("H200"))]
+)
+@pytest.mark.filterwarnings("error")
+def test_who_gets_one_or_has_none_is_not(devices, nodes, wanted):
+    warn_of_too_few(parse(devices), nodes, wanted)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import stat
@@ -17,6 +18,7 @@ from outrider.engine.core import EMBEDDING
 from outrider.engine.remote import ssh
 from outrider.providers.base import Embedding, LaunchRequest, MachineGone, MachineId
 from outrider.providers.errors import NoCapacity
+from outrider.providers.local import processes
 from outrider.providers.local.provider import Local
 
 pytestmark = pytest.mark.anyio
@@ -241,6 +243,27 @@ async def test_nobody_of_a_machine_pushes_aside_who_runs(request_, table, opened
         everybody = {pid for machine in machines for pid in table.of(machine)}
         assert {os.sched_getscheduler(pid) for pid in everybody} == {os.SCHED_BATCH}
     assert os.sched_getscheduler(0) == own
+
+
+@pytest.mark.parametrize("refused", ["sched_getscheduler", "sched_setscheduler"])
+async def test_a_sandbox_that_knows_no_policies_is_no_obstacle(refused, monkeypatch):
+    def not_here(*_):
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr(os, refused, not_here)
+    processes.wait_ones_turn()
+
+
+async def test_a_machine_that_cannot_be_made_leaves_the_others_alone(request_, table, opened, tmp_path):
+    async with opened() as fleet:
+        (first,) = await fleet.launch(request_, 1)
+        number = int(first.id.rpartition("/n")[2])
+        (tmp_path / "local" / "p" / f"n{number + 1}").touch()  # where the next one's directory would be
+        with pytest.raises(NoCapacity, match=r"could not be started \(.*File exists"):
+            await fleet.launch(request_, 1)
+        (third,) = await fleet.launch(request_, 1)
+        assert table.of(first)
+        assert table.of(third)
 
 
 async def test_opening_and_closing_leaks_no_descriptor(request_, table, opened):
