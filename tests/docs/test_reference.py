@@ -12,7 +12,7 @@ from typing import Any, get_args
 import pytest
 
 import outrider
-from outrider import errors, events, plugins
+from outrider import accelerators, errors, events, plugins
 from outrider.engine.spec import Options
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference.md").read_text()
@@ -77,6 +77,10 @@ def test_every_option_of_a_pool_is_there_with_its_default() -> None:
 def test_every_option_of_a_function_is_there_with_its_default() -> None:
     given = {f"{each.name.removesuffix('_s')}={each.default!r}" for each in fields(Options)}
     assert table("option", section("`@compute`")) == given - {"at_most_once=False"} | {"retry='on_loss'"}
+
+
+def test_every_accelerator_is_there() -> None:
+    assert {name for name, value in vars(accelerators).items() if isinstance(value, accelerators.Model)} <= SPANS
 
 
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if verb not in GROUPS])
