@@ -140,7 +140,7 @@ class _Server:
             os._exit(1)
 
     def _obey(self) -> bool:
-        """False: the parent has closed its end."""
+        """False: the parent has closed its end, or cannot be answered any more."""
         data, fds, _, _ = socket.recv_fds(self._control, _MESSAGE_BYTES, 3)
         if not data:
             return False
@@ -148,8 +148,8 @@ class _Server:
             between = os.fork()
             if between == 0:
                 self._fork_again(msgpack.unpackb(data), fds)
-            if os.waitpid(between, 0)[1]:  # it ends with 0 when it has said anything
-                self._say(0, "what forks for the others was killed")
+            if os.waitpid(between, 0)[1]:  # killed, perhaps before it answered: the next answer could be taken for its
+                return False
         except OSError as error:
             self._say(0, str(error))
         for fd in fds:
