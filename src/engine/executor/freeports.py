@@ -58,7 +58,8 @@ class FreePorts:
         Raises:
             OSError: this host has none left.
         """
-        for port in self._dice.choices(PORTS, k=TRIES):
+        for _ in range(TRIES):
+            port = self._dice.choice(PORTS)
             if port in self._others:
                 continue
             try:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import asyncssh
 
-from ...providers.quiet import unlogged
+from ...providers.shortcut import shorten_channel
 from ..executor.bridge import BEGINS
 from ..payload import Part, huge_buffer
 from ..wire import messages as wire
@@ -25,7 +25,7 @@ class Channel(asyncssh.SSHUNIXSession[bytes], asyncssh.SSHClientSession[bytes]):
     chan: asyncssh.SSHUNIXChannel[bytes] | asyncssh.SSHClientChannel[bytes]
 
     def connection_made(self, chan: asyncssh.SSHUNIXChannel[bytes] | asyncssh.SSHClientChannel[bytes]) -> None:
-        unlogged(chan)
+        shorten_channel(chan)
         self.chan = chan
 
     def bridged(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import asyncssh
 
 from ...providers.base import Login, Machine
-from ...providers.quiet import quieten
+from ...providers.shortcut import shorten
 from . import login
 
 CIPHERS = (
@@ -112,7 +112,7 @@ async def connect(
         if sock is not None:  # asyncssh may not have come to use it yet
             sock.close()
         raise
-    quieten(connection)
+    shorten(connection)
     return Connected(connection)
 
 
@@ -132,7 +132,7 @@ async def _as_the_user(machine: Machine, way: Login, common: dict[str, Any]) -> 
                 if stop is stops[-1]:
                     raise
                 raise JumpFailed(stop) from error
-            quieten(hop)
+            shorten(hop)
             hops.append(hop)
     except BaseException:
         for hop in reversed(hops):

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import asyncssh
 
-from ..quiet import quieten, unlogged
+from ..shortcut import shorten, shorten_channel
 
 DOOR = "/outrider/executor"
 CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "chacha20-poly1305@openssh.com")
@@ -109,7 +109,7 @@ class Server(asyncssh.SSHServer):
 
     def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
         self.conn = conn
-        quieten(conn)
+        shorten(conn)
 
     def begin_auth(self, username: str) -> bool:  # noqa: ARG002
         return True
@@ -134,7 +134,7 @@ class DoorSession(asyncssh.SSHUNIXSession[bytes]):
         self.home = home
 
     def connection_made(self, chan: asyncssh.SSHUNIXChannel[bytes]) -> None:
-        unlogged(chan)
+        shorten_channel(chan)
         self.chan = chan
         self.door = self.home.door(self)
 
