@@ -192,6 +192,14 @@ class LedgerMachine(RuleBasedStateMachine):
         node = self.some(data, [node for node, held in self.nodes.items() if held])
         self.finish(node, many, verdict)
 
+    @precondition(lambda self: any(self.nodes.values()))
+    @rule(data=st.data(), verdict=st.sampled_from([Verdict.RAISED, Verdict.DIED]), times=st.integers(2, 4))
+    def whatever_runs_fails(self, data, verdict, times):
+        node = self.some(data, [node for node, held in self.nodes.items() if held])
+        for _ in range(times):
+            if node in self.nodes:
+                self.finish(node, 1, verdict)
+
     @precondition(lambda self: not self.claims and any(self.nodes[node] for node in self.open))
     @rule(data=st.data())
     def a_node_closes_in_the_step_that_gave_it_work(self, data):
@@ -413,6 +421,7 @@ class LedgerMachine(RuleBasedStateMachine):
         held = self.nodes[node]
         task = self.tasks[job]
         load = len(held) + self.seats[node]
+        assert not (task.at_most_once and self.sent_for[job]), "LEDGER-4: sent again"
         assert self.charged[job] <= task.retries or task.at_most_once, "LEDGER-5: too many attempts"
         assert job not in self.failed_for_good, "LEDGER-13: too many attempts"
         assert task.on is None or task.on < self.ranks, "LEDGER-14: sent to a rank that there is not to be"
@@ -434,8 +443,6 @@ class LedgerMachine(RuleBasedStateMachine):
             assert self.roster.rank(node) == task.on, "sent to another rank"
         self.sent_for[job] += 1
         assert self.sent_for[job] <= 1 + task.retries + self.failed[job], "LEDGER-5: too many attempts"
-        if task.at_most_once:
-            assert self.sent_for[job] == 1, "LEDGER-4: sent again"
         assert order.number == self.sent_for[job]
         held[order.attempt] = job
         self.sent.append((node, order.attempt))

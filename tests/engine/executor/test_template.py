@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from outrider.engine.executor import forkserver, process
+from outrider.engine.executor import forkserver, process, template
 from outrider.engine.wire import messages as m
 from outrider.engine.wire.messages import Cause, RunFlag
 
@@ -151,6 +151,22 @@ async def test_without_it_workers_come_from_the_fork_server(make: Callable[..., 
     assert before[1] == after[1]
     assert not after[2]
     assert await client.call(imported, flags=RunFlag.FRESH) != heavy.importers[0]
+
+
+@pytest.fixture
+def halved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every process between a template's two forks is killed. To be asked for before `make`, which forks."""
+    monkeypatch.setattr(template._Server, "_fork_again", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+
+
+async def test_nor_when_what_it_forks_is_killed_halfway(halved: None, make: Callable[..., Any], heavy: Heavy) -> None:
+    client = await make(**heavy.options)
+    first = await client.call(where)
+    second = await client.call(where, flags=RunFlag.FRESH)
+    assert first[1] == second[1]
+    assert not first[2]
+    assert not second[2]
+    assert heavy.importers[0] not in process.children(first[1])
 
 
 async def test_what_a_worker_leaves_behind_is_ended(make: Callable[..., Any], heavy: Heavy) -> None:

@@ -266,6 +266,39 @@ async def test_a_machine_that_cannot_be_made_leaves_the_others_alone(request_, t
         assert table.of(third)
 
 
+FORKS_NOW_AND_THEN = """
+from pathlib import Path
+
+from outrider.engine.executor.home import Home
+from outrider.providers.local import processes
+
+really = processes.fork
+
+def fork(*given):
+    if Path({full!r}).exists():
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+    return really(*given)
+
+processes.fork = fork
+"""
+
+
+async def test_an_ssh_server_that_cannot_be_forked_is_its_machines_misfortune_alone(
+    request_, table, opened, tmp_path, monkeypatch
+):
+    full = tmp_path / "too-many-processes"
+    (tmp_path / "now_and_then.py").write_text(FORKS_NOW_AND_THEN.format(full=str(full)))
+    monkeypatch.syspath_prepend(tmp_path)
+    async with opened(Embedding("outrider.engine.executor.forkserver:serve", "now_and_then:Home")) as fleet:
+        (first,) = await fleet.launch(request_, 1)
+        full.touch()
+        with pytest.raises(NoCapacity, match=r"SSH server could not be started \(.*Resource temporarily unavailable"):
+            await fleet.launch(request_, 1)
+        full.unlink()
+        (third,) = await fleet.launch(request_, 1)
+        assert table.groups() == {int(each.facts["group"]) for each in (first, third)}
+
+
 async def test_opening_and_closing_leaks_no_descriptor(request_, table, opened):
     async def cycle():
         async with opened() as fleet:
