@@ -34,9 +34,8 @@ boot() {
 	pivot_root . .controller
 	umount -l /.controller
 	rmdir /.controller
+	trap 'exit 0' PWR # how a host can end itself; it may have to be told twice (bash, between two looks for signals)
 	echo up
-
-	trap 'exit 0' PWR # how a host can end itself
 
 	# bash takes the orphans while it waits here. sshd as process 1 would not.
 	while read -r order; do
