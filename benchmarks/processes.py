@@ -60,7 +60,7 @@ async def main():
 
 anyio.run(main)
 """
-IDLE_S = 10.0
+IDLE_TIMES, IDLE_S = 3, 10.0  # heartbeats are seconds apart; and of this computer others may have a share
 
 
 def start(rounds: int) -> list[Figure]:
@@ -105,14 +105,16 @@ def idle() -> list[Figure]:
             raise AssertionError("the idle pool did not answer")
         time.sleep(1)
         tree = family(client.pid)
-        before = {pid: cpu_ns(pid) for pid in tree}
-        time.sleep(IDLE_S)
-        spent = sum(cpu_ns(pid) - before[pid] for pid in tree)
+        shares = []
+        for _ in range(IDLE_TIMES):
+            before = {pid: cpu_ns(pid) for pid in tree}
+            time.sleep(IDLE_S)
+            shares.append(sum(cpu_ns(pid) - before[pid] for pid in tree) / IDLE_S / 1e7)
         memory = sum(map(pss_mb, tree))
         client.communicate("\n", timeout=30)
     return [
         summarize("h-memory", f"idle: PSS of {len(tree)} processes", "MB", [memory], bar=Bar("ours", "at most", 150)),
-        summarize("h-cpu", "idle: share of a core", "%", [spent / IDLE_S / 1e7], bar=Bar("ours", "at most", 0.5)),
+        summarize("h-cpu", "idle: share of a core", "%", shares, bar=Bar("ours", "at most", 0.5)),
     ]
 
 
