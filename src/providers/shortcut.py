@@ -1,10 +1,10 @@
 """Channel data goes straight from a channel into an AES-GCM packet, and back.
 
-asyncssh takes each packet through a dozen general steps: an empty packet before it (MSG_IGNORE, against attacks on CBC
-ciphers, of which none is ever negotiated here), a key schedule, log lines that nobody sees. `shorten` takes the everyday
-case alone, a whole packet of data for an open channel with keys that are valid. Everything else, and whatever is
-doubtful, is given to asyncssh, untouched: its keys, nonces, windows and counts stay where it has them. An asyncssh whose
-steps are not known here is left as it is. Measured: docs/decisions/0027-a-shortcut-for-data.md.
+asyncssh takes each packet through a dozen general steps: an empty packet before it (MSG_IGNORE, against attacks on
+CBC ciphers, of which none is ever negotiated here), a key schedule, log lines that nobody sees. `shorten` takes the
+everyday case alone, a whole packet of data for an open channel with keys that are valid. Everything else, and
+whatever is doubtful, is given to asyncssh, untouched: its keys, nonces, windows and counts stay where it has them. An
+asyncssh whose steps are not known here is left as it is. Measured: docs/decisions/0027-a-shortcut-for-data.md.
 """
 
 from __future__ import annotations
