@@ -52,7 +52,7 @@ bench-lab: $(VENV)/.demo  ## how soon losses are seen and mended, on hosts in ne
 	$(BIN)/python -m benchmarks.lab
 
 stress: $(VENV)/.dev  ## kill a rank of a gloo broadcast at a random moment, 1,000 times (over an hour)
-	OUTRIDER_STRESS=$(or $(RUNS),1000) $(BIN)/pytest -s tests/resilience
+	OUTRIDER_STRESS=$(or $(RUNS),1000) $(BIN)/pytest -s -o faulthandler_timeout=0 tests/resilience
 
 clean:  ## remove what the other targets made
 	rm -rf $(VENV) $(OTHERS) build dist outrider.egg-info examples/out benchmarks/out \

@@ -1,14 +1,65 @@
-"""What all tests share: credentials of their own alone, and why one that passed at its second try had failed."""
+"""What all tests share: credentials of their own alone, an end for those that hang, and why a second try was needed."""
 
 from __future__ import annotations
 
+import asyncio
+import functools
+import inspect
 import os
-from typing import TYPE_CHECKING
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
 
-if TYPE_CHECKING:
-    import pytest
+import anyio
+import pytest
 
 os.environ["AWS_EC2_METADATA_DISABLED"] = "true"  # else AWS's client asks the network who this computer may be
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """An asynchronous test that hangs is cancelled, and says where its tasks were: threads' stacks show a poll(2).
+
+    There is time for two of its tries before `faulthandler_timeout` ends the whole run. 0: none of them ends anything.
+    """
+    limit_s = 0.4 * float(config.getini("faulthandler_timeout"))
+    for item in items:
+        if limit_s and isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
+            item.obj = _limited(item.obj, limit_s)
+
+
+def _limited(test: Callable[..., Awaitable[None]], limit_s: float) -> Callable[..., Awaitable[None]]:
+    @functools.wraps(test)
+    async def limited(**fixtures: Any) -> None:
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:  # trio's
+            await test(**fixtures)
+            return
+        with anyio.CancelScope() as scope:
+            timer = loop.call_later(limit_s, _end, scope)
+            try:
+                await test(**fixtures)
+            finally:
+                timer.cancel()
+        if scope.cancel_called:
+            pytest.fail(f"It hung for {limit_s:g} s.")
+
+    return limited
+
+
+def _end(hanging: anyio.CancelScope) -> None:
+    for task in asyncio.all_tasks():
+        print(f"{task.get_name()}:", *_awaited(task.get_coro()), sep="\n    ", file=sys.stderr)
+    hanging.cancel()
+
+
+def _awaited(coroutine: Any) -> Iterator[str]:
+    """Where it is, the innermost last. asyncio's own `Task.print_stack` shows the outermost alone."""
+    while coroutine is not None:
+        frame = getattr(coroutine, "cr_frame", None) or getattr(coroutine, "ag_frame", None)
+        place = "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno} "
+        yield f"{place}{getattr(coroutine, '__qualname__', coroutine)}"
+        coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "ag_await", None)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

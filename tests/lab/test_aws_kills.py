@@ -1,6 +1,7 @@
 """Clients killed at any moment from their first call to their last: what they had ends, and is launched once.
 
-``OUTRIDER_STRESS=200`` kills at so many moments; ``OUTRIDER_SEED`` chooses others.
+``OUTRIDER_STRESS=200`` kills at so many moments (with ``-o faulthandler_timeout=0``: it takes longer than tests may);
+``OUTRIDER_SEED`` chooses others.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -29,11 +30,19 @@ def child() -> Iterator[Process]:
         found = processes.owned(started.pid)
         assert found is not None
         yield found
+        processes.resume(processes.tree([found]))  # whatever the test has left standing
         started.communicate()
 
 
 def state(process: Process) -> str:
     return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
 
 
 def test_what_does_not_descend_from_us_is_nobodys_to_touch(child: Process) -> None:
@@ -63,9 +72,9 @@ def test_a_whole_tree_stands_still_and_goes_on(child: Process) -> None:
     (below,) = processes.children(child)
     stopped = processes.stop([child])
     assert set(stopped) == {child, below}
-    assert [state(process) for process in stopped] == ["T", "T"]
+    until(lambda: [state(process) for process in stopped] == ["T", "T"])
     processes.resume(stopped)
-    assert "T" not in [state(process) for process in stopped]
+    until(lambda: "T" not in [state(process) for process in stopped])
 
 
 def test_the_dead_get_no_signal() -> None:
