@@ -37,6 +37,7 @@ FORKED = 4  # [FORKED, worker, pid]
 GONE = 5  # [GONE, worker, status, detail]: as of os.waitpid; status -1: it could not be forked
 _MESSAGE_BYTES = 256 * 1024
 STRAYS_S = 2.0  # for what a dead worker has left behind to end
+ENDS_S = 60.0  # for a worker that is killed: to let go of eight GPUs, or terabytes of memory, takes a while
 _AGAIN_MS = 100  # meanwhile
 _NAMED = 8
 
@@ -64,6 +65,7 @@ class ForkServer:
         self._setup: dict[str, Any] = {}
         self._settled = False
         self._workers: dict[int, int] = {}  # pid -> worker
+        self._killed: dict[int, float] = {}  # pid -> since when: workers that are to end
         self._dead: dict[int, tuple[int, float]] = {}  # worker -> status, and since when; not reported yet
         self._strays: dict[int, float] = {}  # pid -> since when: children that are no workers
         self._template: Template | None = None
@@ -99,7 +101,10 @@ class ForkServer:
     def _until_next_ms(self) -> float | None:
         if self._dead:
             return _AGAIN_MS
-        return None if self._importing is None else max(0.0, self._late_at - time.monotonic()) * 1000
+        times = [since + ENDS_S for since in self._killed.values()]
+        if self._importing is not None:
+            times.append(self._late_at)
+        return max(0.0, min(times) - time.monotonic()) * 1000 if times else None
 
     def _obey(self) -> None:
         try:
@@ -131,6 +136,7 @@ class ForkServer:
                 os.close(fd)
             self._say(GONE, worker, signal.SIGKILL, "")
         for pid in [pid for pid, each in self._workers.items() if each == worker]:
+            self._killed.setdefault(pid, time.monotonic())
             process.kill_tree(pid)
 
     def _fork(self, worker: int, index: int, fresh: bool, fds: list[int]) -> None:
@@ -223,10 +229,13 @@ class ForkServer:
         """LOOSE ENDS: a child that is no worker is an orphan of a dead one; none may be left when a death is told.
 
         But for those that withstand SIGKILL, another user's or in the kernel's hands: their worker's death is told when
-        they have had their time, and no other one waits for them any longer.
+        they have had their time, and no other one waits for them any longer. A worker itself may be in the kernel's
+        hands, as in a driver that hangs: none of its own code runs again, and it counts as dead.
         """
         now = time.monotonic()
-        for pid, status in _ended():
+        stuck = [pid for pid, since in self._killed.items() if since + ENDS_S <= now]
+        for pid, status in (*_ended(), *((pid, signal.SIGKILL) for pid in stuck)):
+            self._killed.pop(pid, None)
             worker = self._workers.pop(pid, None)
             if worker is not None:
                 self._dead[worker] = status, now

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -129,6 +130,7 @@ def test_kills_for_memory_are_counted_since_the_last_question(tmp_path: Path) ->
 
 
 CGROUPS = Path("/sys/fs/cgroup/memory")
+FREEZER = Path("/sys/fs/cgroup/freezer")
 
 
 @pytest.mark.skipif(not os.access(CGROUPS / "cgroup.procs", os.W_OK), reason="needs a memory cgroup (v1) and root")
@@ -159,6 +161,43 @@ async def test_an_idle_worker_that_dies_is_replaced(make: Any) -> None:
     while Path(f"/proc/{pid}").exists():
         await client.turn()
     assert await client.call(os.getpid) != pid
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the fork server that comes after."""
+    monkeypatch.setattr(forkserver, "ENDS_S", 0.5)
+    monkeypatch.setattr(forkserver, "STRAYS_S", 0.2)
+
+
+@pytest.mark.skipif(not os.access(FREEZER / "cgroup.procs", os.W_OK), reason="needs a freezer cgroup (v1) and root")
+async def test_a_task_that_the_kernel_does_not_let_go_of_counts_as_ended(
+    impatient: None,
+    make: Any,
+) -> None:
+    group = FREEZER / f"outrider-test-{os.getpid()}"
+
+    def freeze(directory: str) -> None:
+        (Path(directory) / "cgroup.procs").write_text(str(os.getpid()))
+        (Path(directory) / "freezer.state").write_text("FROZEN")  # SIGKILL waits until it is thawed
+
+    group.mkdir()
+    try:
+        client = await make()
+        pid = await client.call(os.getpid)
+        attempt = client.run(freeze, str(group))
+        while (group / "freezer.state").read_text() != "FROZEN\n":
+            await client.turn()
+        client.send(m.Kill(attempt))
+        ended = await client.answer(attempt)
+        assert ended.cause is Cause.KILLED
+        assert str(pid) in ended.detail
+        assert await client.call(os.getpid) != pid
+    finally:
+        (group / "freezer.state").write_text("THAWED")
+        while (group / "cgroup.procs").read_text():
+            await asyncio.sleep(0.001)
+        group.rmdir()
 
 
 async def test_what_a_task_leaves_running_ends_with_its_worker(make: Any) -> None:

@@ -263,16 +263,22 @@ class Turmoil:
 
     async def _at_step(self, task: Task, step: int) -> None:
         """It stands still until what was to happen here has."""
-        for planned in list(self._waiting):
-            rank = int(planned.share * task.world) if planned.rank is None else planned.rank
-            if planned.fault.at_step == step and rank == task.rank:
-                place = self._place_of(task)
-                if place is not None and await self._is_wired(planned.fault, place) and planned in self._waiting:
-                    self._waiting.remove(planned)
-                    struck = asyncio.Event()
-                    self._start(self._strike(planned, place, [task], struck))
-                    await struck.wait()
-        task.say(go=step)
+        try:
+            for planned in list(self._waiting):
+                rank = int(planned.share * task.world) if planned.rank is None else planned.rank
+                if planned.fault.at_step == step and rank == task.rank:
+                    await self._befall(planned, task)
+        finally:
+            task.say(go=step)
+
+    async def _befall(self, planned: Planned, task: Task) -> None:
+        """Return when it has, or cannot: the task's node has gone."""
+        place = self._place_of(task)
+        if place is not None and await self._is_wired(planned.fault, place) and planned in self._waiting:
+            self._waiting.remove(planned)
+            struck = asyncio.Event()
+            self._start(self._strike(planned, place, [task], struck))
+            await struck.wait()
 
     def _place_of(self, task: Task) -> Place | None:
         for node in self._core.observer.snapshot().nodes:
