@@ -150,6 +150,7 @@ class Core:
         if worker is None:
             return
         worker.stealing = False
+        self._effects = [effect for effect in self._effects if not _asks(effect, worker_id)]
         for recall in self._recalls:
             recall.waiting.discard(worker_id)
         rest: float | None = None
@@ -414,3 +415,8 @@ class Core:
         self._workers[self._last_worker] = worker = Worker(self._last_worker, fresh)
         self._effects.append(Fork(worker.id, index, fresh))
         return worker
+
+
+def _asks(effect: Effect, worker_id: int) -> bool:
+    """Of this worker, which is gone: its last result may have made another attempt its first, with a doom on it."""
+    return isinstance(effect, Steal | Interrupt | EndWorker) and effect.worker == worker_id

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import socket
+import traceback
 from collections.abc import Callable
 from typing import Any, assert_never, cast
 
@@ -71,7 +72,7 @@ class Crew:
         self._board = board
         self._say = say
         self._turn = turn
-        self._failed = failed  # the fork server has ended
+        self._failed = failed  # the fork server has ended, or we cannot go on
         self.ended = asyncio.Event()  # it has, and nothing of any worker is left
         self._core = Core()
         self._ports: dict[int, Port] = {}
@@ -148,7 +149,18 @@ class Crew:
                 port.read_outputs(listening)
 
     def act(self) -> None:
-        """Do what the core wants now that it knows the news."""
+        """Do what the core wants now that it knows the news.
+
+        An error is a defect of ours, or the host lacks descriptors or ports. With half of it done somebody would wait
+        for ever: the node ends, and what it had runs elsewhere.
+        """
+        try:
+            self._carry_out()
+        except Exception:  # noqa: BLE001 - the edge
+            traceback.print_exc()
+            self._failed()
+
+    def _carry_out(self) -> None:
         core, loop = self._core, self._loop
         more = True
         while more:

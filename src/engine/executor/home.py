@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..wire import codec
+from ..wire.codec import ProtocolError
 from ..wire.messages import (
     PROTOCOL_VERSION,
     Adopt,
@@ -172,7 +174,12 @@ class Home:
         try:
             for message, body in self._session.feed_framed(data):
                 self._obey(message, body)
-        finally:  # whatever came before something malformed counts
+        except ProtocolError:
+            raise
+        except Exception:  # noqa: BLE001 - a defect; what came behind it counts as received, and never comes again
+            traceback.print_exc()
+            self._end()
+        finally:
             self._crew.act()
             self._end_turn()
         self._throttle()

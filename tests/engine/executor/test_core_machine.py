@@ -292,6 +292,29 @@ TestExecutor = ExecutorMachine.TestCase
 TestExecutor.settings = MACHINE
 
 
+def test_a_worker_that_is_gone_is_asked_for_nothing() -> None:
+    """Its last result, heard with its death, makes the next in its pipe the first: one with a doom on it."""
+    core = Core()
+    core.open(1, threads=False)
+    (fork,) = core.decide(0.0)
+    assert isinstance(fork, Fork)
+    for attempt in (1, 2, 3):
+        core.submitted(Run(attempt, b"quick", Value(b""), 1, 1, None, 0, None), b"run")
+        core.decide(0.0)
+        if attempt == 1:
+            core.finished(fork.worker, 1, 10, b"1", 0.0)  # the others lie in one pipe then
+    core.killed(3, 0.001)
+    assert core.decide(0.001) == [Steal(fork.worker)]
+    core.stolen(fork.worker, [])  # it had read both
+    core.finished(fork.worker, 2, 10, b"2", 0.002)
+    core.stolen(fork.worker, [])
+    core.gone(fork.worker, Cause.SIGNAL, 11, "", 0.002)
+    relayed, ended, forked = core.decide(0.002)
+    assert relayed == Relay(b"2")
+    assert ended == Answer(Ended(3, Cause.KILLED, 0, ""))
+    assert isinstance(forked, Fork)
+
+
 # --- every invariant, proved by breaking the code once ---------------------------------------------------------------
 
 Patch = Callable[[pytest.MonkeyPatch], None]

@@ -180,6 +180,27 @@ async def test_bye_ends_what_runs(make: Any) -> None:
     assert not Path(f"/proc/{pid}").exists()
 
 
+@pytest.mark.parametrize("where", ["_obey", "_core"])
+async def test_a_node_with_a_defect_ends_and_keeps_nobody_waiting(
+    make: Any, where: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What it has received never comes again: going on, it would leave out what came behind the error."""
+
+    def fails(*_: object) -> None:
+        raise RuntimeError("a defect")
+
+    client, over = await ending(make)
+    attempt = client.run(time.sleep, 60)
+    await client.turn()
+    if where == "_obey":
+        monkeypatch.setattr(client.home, "_obey", fails)
+    else:
+        monkeypatch.setattr(client.home._crew._core, "decide", fails)
+    client.send(m.Kill(attempt))
+    await asyncio.wait_for(over.wait(), 10)
+    assert "RuntimeError: a defect" in capsys.readouterr().err
+
+
 async def test_a_node_that_hears_nothing_for_its_lease_ends_itself(make: Any) -> None:
     client, over = await ending(make, connect=False)
     client.lease_s = 0.05

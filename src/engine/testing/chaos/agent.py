@@ -20,6 +20,7 @@ import ctypes
 import json
 import os
 import socket
+import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -134,7 +135,9 @@ def _reached(address: str, info: InstanceInfo) -> Agent | None:
     try:
         sock.connect(f"\0{address}")
         agent = Agent(sock, info)
-    except (OSError, ValueError, LookupError):  # closed before it answered, or while it did
+    except (OSError, ValueError, LookupError) as error:  # closed before it answered, or while it did
         sock.close()
+        if isinstance(error, TimeoutError):
+            print(f"outrider: no chaos here: the program did not answer within {CONNECT_S:g} s", file=sys.stderr)
         return None
     return agent

@@ -53,13 +53,13 @@ def send(process: Process, number: int) -> bool:
     """Whether it got the signal: it is the one that was seen, and was not dead."""
     try:
         descriptor = os.pidfd_open(process.pid)
-    except OSError:
+    except ProcessLookupError:
         return False
     try:
         if _seen(process.pid) != process:  # the descriptor's own, from here on: a pid is not used again while it lives
             return False
         signal.pidfd_send_signal(descriptor, number)
-    except OSError:
+    except ProcessLookupError:
         return False
     finally:
         os.close(descriptor)
@@ -107,5 +107,9 @@ def _below() -> dict[int, list[Process]]:
 def _stat(pid: int) -> list[str]:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
+    except (
+        FileNotFoundError,
+        ProcessLookupError,
+        PermissionError,
+    ):  # the last: another user's, where /proc hides those
         return []

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import secrets
 import socket
 import struct
@@ -239,7 +240,9 @@ class Turmoil:
         with suppress(OSError, ValueError, KeyError):
             credentials = writer.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
             process = processes.owned(struct.unpack("3i", credentials)[0])
-            if process is not None:
+            if process is None:
+                _log("a process that does not descend from this program asked for its chaos")
+            else:
                 task = Task(process, writer, json.loads(await reader.readline()))
             if task is not None and self._ending is None:
                 self._tasks[task] = None
@@ -274,7 +277,9 @@ class Turmoil:
     async def _befall(self, planned: Planned, task: Task) -> None:
         """Return when it has, or cannot: the task's node has gone."""
         place = self._place_of(task)
-        if place is not None and await self._is_wired(planned.fault, place) and planned in self._waiting:
+        if place is None:
+            _log(f"{planned.fault} did not strike: process {task.process.pid} is no node's any more")
+        elif await self._is_wired(planned.fault, place) and planned in self._waiting:
             self._waiting.remove(planned)
             struck = asyncio.Event()
             self._start(self._strike(planned, place, [task], struck))
@@ -308,3 +313,7 @@ class Turmoil:
             strike.over_at = time.time()
             if struck is not None:
                 struck.set()
+
+
+def _log(story: str) -> None:
+    logging.getLogger("outrider").warning("chaos: %s", story)

@@ -53,8 +53,12 @@ class Wire:
         loop = asyncio.get_running_loop()
         there, back = Flow(self), Flow(self)
         there.to, back.to = back, there
-        await loop.create_connection(lambda: there, sock=one)
-        await loop.create_connection(lambda: back, sock=other)
+        transport, _ = await loop.create_connection(lambda: there, sock=one)
+        try:
+            await loop.create_connection(lambda: back, sock=other)
+        except BaseException:
+            transport.abort()  # before its socket is closed: the loop would take the next one of that number for it
+            raise
 
     @property
     def used(self) -> bool:
@@ -91,7 +95,7 @@ class Flow(asyncio.Protocol):
     """What comes in at one end and goes out at the other, ``to``."""
 
     to: Flow
-    transport: asyncio.Transport
+    transport: asyncio.Transport  # from when it is connected
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -154,7 +158,8 @@ class Flow(asyncio.Protocol):
             self._timer = self._loop.call_at(self._queue[0][0], self.pump)
         elif self._closed:
             self._wire.flows.discard(self)
-            self.to.transport.close()
+            if hasattr(self.to, "transport"):
+                self.to.transport.close()
         self._flow()
 
     def _flow(self) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import socket
 import time
 from collections.abc import AsyncIterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pytest
 
@@ -108,3 +108,21 @@ async def test_whoever_sends_more_than_a_wire_holds_waits_and_nothing_is_lost(en
     ends.wire.release()
     assert len(await read(ends.machine, len(data))) == len(data)
     await sending
+
+
+async def test_a_wire_that_is_given_up_while_it_is_laid_leaves_no_descriptor_behind() -> None:
+    """Closed under a transport that lives, it stays in the loop's book: its next owner would never be woken."""
+    loop: Any = asyncio.get_running_loop()
+    before = set(loop._selector.get_map())
+    near, far = socket.socketpair()
+    wires = Wires()
+    laying: asyncio.Task[socket.socket] = asyncio.ensure_future(wires(cast("Any", Named()), near))
+    while not wires.of("m").flows:  # its first half is connected
+        await asyncio.sleep(0)
+    laying.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await laying
+    assert set(loop._selector.get_map()) == before
+    await asyncio.sleep(0)
+    assert not wires.of("m").flows
+    far.close()
