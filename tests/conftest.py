@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import inspect
 import os
 import sys
@@ -14,6 +15,9 @@ import anyio
 import pytest
 
 os.environ["AWS_EC2_METADATA_DISABLED"] = "true"  # else AWS's client asks the network who this computer may be
+
+DECIDERS = {"Gang", "Turmoil", "Observer"}  # where all of a pool's tasks wait for a word, these know whose
+TOLD = 3000
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -50,6 +54,9 @@ def _limited(test: Callable[..., Awaitable[None]], limit_s: float) -> Callable[.
 def _end(hanging: anyio.CancelScope) -> None:
     for task in asyncio.all_tasks():
         print(f"{task.get_name()}:", *_awaited(task.get_coro()), sep="\n    ", file=sys.stderr)
+    for each in gc.get_objects():
+        if type(each).__name__ in DECIDERS:
+            print(type(each).__name__, {name: str(value)[:TOLD] for name, value in vars(each).items()}, file=sys.stderr)
     hanging.cancel()
 
 

@@ -68,7 +68,9 @@ class Broadcasts:
             return False
         gang.finished(report.attempt, report.verdict, report.outcome, now)
         self._carry_out(gang, now)
-        return report.verdict is not Verdict.RETURNED or not (gang.phase is Phase.RUNNING or gang.phase is Phase.OVER)
+        if report.verdict is not Verdict.RETURNED or gang.wake_at() is not None:
+            return True
+        return not (gang.phase is Phase.RUNNING or gang.phase is Phase.OVER)
 
     def ports_free(self, node: NodeId, now: float) -> None:
         for gang, asked in self._want_ports.pop(node, ()):

@@ -282,6 +282,7 @@ class PoolActor:
         if rare:
             if self._machines.busy:
                 self._machines.carry_out(now)
+                self._carry_out(now)
             self._tell_readiness()
             times = (self._broadcasts.wake_at(), self._machines.wake_at(), self._vacancies.wake_at())
             self._rare_wake_at = min((at for at in times if at is not None), default=None)

@@ -86,6 +86,7 @@ class Crew:
         self._oom = OomKills()
         self._timer: asyncio.TimerHandle | None = None
         self._listening = True
+        self._closing = False
         self._loop.add_reader(forks, self._forks_readable)
 
     # --- from the client ---------------------------------------------------------------------------------------------
@@ -193,6 +194,7 @@ class Crew:
 
     async def close(self, within_s: float) -> None:
         """End every worker's process tree, and the fork server."""
+        self._closing = True
         if self._timer is not None:
             self._timer.cancel()
         try:
@@ -288,8 +290,11 @@ class Crew:
     def _order(self, *order: object, fds: list[int] | None = None) -> None:
         try:
             socket.send_fds(self._forks, [cast("bytes", msgpack.packb(order))], fds or [])
-        except OSError:  # it has ended, as we shall hear
+        except ConnectionError:  # it has ended, as we shall hear
             pass
+        except OSError:
+            if not self._closing:
+                raise
 
     # --- from workers ------------------------------------------------------------------------------------------------
 

@@ -36,6 +36,13 @@ class JumpFailed(ConnectionError):
         self.stop = stop
 
 
+class _Client(asyncssh.SSHClient):
+    connected = False
+
+    def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:  # noqa: ARG002
+        self.connected = True
+
+
 @dataclass(frozen=True, slots=True)
 class Connected:
     """A connection and those it goes through, which end with it."""
@@ -93,6 +100,7 @@ async def connect(
     if machine.login is not None:
         return await _as_the_user(machine, machine.login, common)
     sock = None if address.path is None else _unix_socket(address.path)
+    client = _Client()
     try:
         if sock is not None and wiring is not None:
             sock = await wiring(machine, sock)
@@ -100,6 +108,7 @@ async def connect(
             address.host or machine.id,  # a socket without a name has no peer to be called by
             address.port or 22,
             sock=sock,
+            client_factory=lambda: client,
             username=address.user or "root",
             client_keys=[key],
             known_hosts=([asyncssh.import_public_key(each) for each in host_keys or (machine.host_key,)], [], []),
@@ -109,7 +118,7 @@ async def connect(
             **common,
         )
     except BaseException:
-        if sock is not None:  # asyncssh may not have come to use it yet
+        if sock is not None and not client.connected:  # else it is asyncssh's to close, when the loop has let go of it
             sock.close()
         raise
     shorten(connection)
@@ -142,8 +151,9 @@ async def _as_the_user(machine: Machine, way: Login, common: dict[str, Any]) -> 
 
 
 def _unix_socket(path: str) -> socket.socket:
-    """Connected and non-blocking; through the directory's descriptor, because ``sun_path`` holds 107 bytes."""
+    """Connected; through the directory's descriptor, because ``sun_path`` holds 107 bytes."""
     sock = socket.socket(socket.AF_UNIX)
+    sock.setblocking(False)  # a server that takes no more connections refuses at once, and keeps nobody waiting
     try:
         anchor = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY)  # noqa: PTH120
         try:
@@ -153,5 +163,4 @@ def _unix_socket(path: str) -> socket.socket:
     except BaseException:
         sock.close()
         raise
-    sock.setblocking(False)
     return sock

@@ -93,7 +93,8 @@ class LocalFleet:
         for name in late:
             del self._launching[name]
             call.causes.append(f"{name}: nothing was heard of it for {LAUNCH_DEADLINE_S:g} s")
-        await self.terminate([MachineId(name) for name in late])
+        with anyio.move_on_after(CLOSE_DEADLINE_S):  # a keeper that says nothing ends them with the pool
+            await self.terminate([MachineId(name) for name in late])
 
     async def terminate(self, ids: Sequence[MachineId]) -> None:
         number, done = next(self._calls), anyio.Event()

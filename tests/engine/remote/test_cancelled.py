@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import socket
 import warnings
 from pathlib import Path
+from typing import Any
 
+import anyio
 import asyncssh
 import pytest
 
@@ -55,3 +58,20 @@ async def test_cancelled_at_any_await_it_closes_its_socket(tmp_path: Path) -> No
     assert steps > 2
     server.close()
     await server.wait_closed()
+
+
+async def test_a_connection_that_is_given_up_leaves_the_loop_no_descriptor_to_watch(tmp_path: Path) -> None:
+    """A number that the loop holds for watched is the next socket's, which then is never heard."""
+    loop: Any = asyncio.get_running_loop()
+    key = ssh.new_key()
+    public = key.export_public_key().decode().strip()
+    with socket.socket(socket.AF_UNIX) as mute:
+        mute.bind(str(tmp_path / "s"))
+        mute.listen()
+        machine = Machine(MachineId("m"), Address(path=str(tmp_path / "s")), public, embedded=True)
+        before = set(loop._selector.get_map())
+        with anyio.move_on_after(0.1) as scope:
+            await ssh.connect(machine, key)
+        assert scope.cancelled_caught
+        for number in set(loop._selector.get_map()) - before:
+            os.fstat(number)
