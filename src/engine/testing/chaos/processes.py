@@ -107,9 +107,5 @@ def _below() -> dict[int, list[Process]]:
 def _stat(pid: int) -> list[str]:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (
-        FileNotFoundError,
-        ProcessLookupError,
-        PermissionError,
-    ):  # the last: another user's, where /proc hides those
+    except (FileNotFoundError, ProcessLookupError, PermissionError):  # hidepid= hides other users'
         return []
