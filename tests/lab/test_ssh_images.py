@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from outrider import BootstrapError, Image, Pool, Secret, compute
 
 pytestmark = pytest.mark.anyio
 CANARY = "canary-7f3b9c1e"
-COLD_S, WARM_S = 20.0, 4.0  # the bars for four bare hosts, from opening the pool to all first results
 
 
 @pytest.fixture
@@ -65,41 +63,34 @@ async def failing(provider: object, image: Image) -> BootstrapError:
     return caught.value
 
 
-async def opened_in(provider: object, nodes: int, image: Image) -> tuple[float, list[tuple[int, str]]]:
-    began = time.monotonic()
+async def distances(provider: object, nodes: int, image: Image) -> list[tuple[int, str]]:
     async with Pool(provider=provider, nodes=nodes, image=image, console="silent") as pool:  # type: ignore[arg-type]
-        results = await pool.broadcast(distance())
-        return time.monotonic() - began, results
+        return await pool.broadcast(distance())
 
 
-async def test_bare_hosts_have_what_the_image_says_in_time(bare_hosts, ssh, index):
-    """Cold and warm. Sixteen share this machine's cores, which hosts do not: they are given what four have."""
+async def test_bare_hosts_have_what_the_image_says_and_keep_it(bare_hosts, ssh, index):
+    """Cold and warm. How soon is for ``python -m benchmarks.lab image`` to say."""
     image = Image(pip=["far-away==1.0"], pip_indexes=[index.url])
     made = bare_hosts(4)
-    cold_s, results = await opened_in(ssh(made), 4, image)
-    assert {(7, host.name) for host in made} == set(results)
+    assert set(await distances(ssh(made), 4, image)) == {(7, host.name) for host in made}
     asked = len(index.requests)
-    warm_s, results = await opened_in(ssh(made), 4, image)
-    assert len(results) == 4
+    assert set(await distances(ssh(made), 4, image)) == {(7, host.name) for host in made}
     assert len(index.requests) == asked
-    assert (cold_s < COLD_S, warm_s < WARM_S) == (True, True), (cold_s, warm_s)
     many = bare_hosts(16)
-    many_s, results = await opened_in(ssh(many), 16, image)
-    assert len({name for _, name in results}) == 16
-    assert many_s < COLD_S, (cold_s, many_s)
+    assert set(await distances(ssh(many), 16, image)) == {(7, host.name) for host in many}
 
 
 async def test_an_image_of_another_digest_is_another_environment(bare_hosts, ssh, index):
     made = bare_hosts(1)
     for version, says in (("1.0", 7), ("1.1", 8), ("1.0", 7)):
         image = Image(pip=[f"far-away=={version}"], pip_indexes=[index.url])
-        _, results = await opened_in(ssh(made), 1, image)
+        results = await distances(ssh(made), 1, image)
         assert results == [(says, made[0].name)]
 
 
 async def test_wheels_are_sent_to_hosts_without_a_way_out(bare_hosts, ssh, wheels):
     made = bare_hosts(2)
-    _, results = await opened_in(ssh(made), 2, Image(pip=["far-away"], pip_indexes=[str(wheels)]))
+    results = await distances(ssh(made), 2, Image(pip=["far-away"], pip_indexes=[str(wheels)]))
     assert {number for number, _ in results} == {8}
 
 
@@ -123,11 +114,9 @@ async def test_a_package_that_does_not_exist_is_named(bare_hosts, ssh, index):
 async def test_an_index_that_hangs_ends_at_the_timeout(bare_hosts, ssh, index):
     made = bare_hosts(1)
     index.mood = "hangs"
-    began = time.monotonic()
     error = await failing(
         ssh(made), Image(pip=["far-away"], pip_indexes=[index.url], offline=False, bootstrap_timeout=5)
     )
-    assert time.monotonic() - began < 20
     assert error.phase == "packages"
     assert "bootstrap_timeout" in str(error)
     await gone(made[0])
