@@ -60,7 +60,7 @@ def nothing_left() -> Iterator[None]:
     assert not left, [Path(f"/proc/{p}/cmdline").read_bytes() for p in left if Path(f"/proc/{p}").exists()]
 
 
-async def test_a_killed_process_is_a_typed_error_at_once(pool: Pool) -> None:
+async def test_a_killed_process_is_a_typed_error(pool: Pool) -> None:
     victim = await pool.run(pid(), on=1)
     job = pool.submit(sleep_for(60), on=1)
     await asyncio.sleep(0.05)
