@@ -61,12 +61,12 @@ class Broadcasts:
         gang.seated(granted, self._nodes.ranked(), now)
         self._carry_out(gang, now)
 
-    def finished(self, report: Finished, now: float) -> bool:
-        """True: more may have changed by it than that one rank has returned."""
-        gang = self._attempts.pop(report.attempt, None)
-        if gang is None:
+    def finished(self, node: NodeId, report: Finished, now: float) -> bool:
+        """What ``node`` says. True: more may have changed by it than that one rank has returned."""
+        gang = self._attempts.get(report.attempt)
+        if gang is None or not gang.finished(node, report.attempt, report.verdict, report.outcome, now):
             return False
-        gang.finished(report.attempt, report.verdict, report.outcome, now)
+        del self._attempts[report.attempt]
         self._carry_out(gang, now)
         if report.verdict is not Verdict.RETURNED or gang.wake_at() is not None:
             return True

@@ -16,6 +16,7 @@ GANG-6: when a broadcast is over it holds no seat and nothing of it runs.
 GANG-7: a generation's ports were free where they are named, and serve no other generation.
 GANG-8: an at-most-once broadcast never runs a rank twice.
 GANG-9: while there are fewer nodes than it needs, it waits no longer than ``replace_timeout_s`` for one more.
+GANG-10: an attempt ends by the word of the node that it was given to, and of no other.
 """
 
 from __future__ import annotations
@@ -206,12 +207,12 @@ class Gang:
             self._run_again(asked.gap, asked.of[0][0], now, ports=given[0])
         return True
 
-    def finished(self, attempt: AttemptId, verdict: Verdict, outcome: object, now: float) -> bool:
-        """False: it is none of this broadcast's attempts."""
-        running = self._running.pop(attempt, None)
-        if running is None:
+    def finished(self, node: NodeId, attempt: AttemptId, verdict: Verdict, outcome: object, now: float) -> bool:
+        """False: it is none of this broadcast's attempts on ``node``, which says so."""
+        rank, given_to = self._running.get(attempt, (0, None))
+        if given_to != node:
             return False
-        rank, node = running
+        del self._running[attempt]
         self._on[node] -= 1
         if self.phase is not Phase.RUNNING:
             self._ended_on(node, now)

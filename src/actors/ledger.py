@@ -9,7 +9,8 @@ LEDGER-3: a node holds at most its slots, plus a stack where the function is kno
 LEDGER-4: an at-most-once task is never sent again, except when its node says that it had not begun.
 LEDGER-5: a task that may run takes at most ``1 + retries`` nodes down with it, and at most ``quarantine_after`` in a
     row that nobody had announced.
-LEDGER-6: an attempt id is used once, and what is reported of an unknown one changes nothing.
+LEDGER-6: an attempt id is used once; what a node reports of one that is over, or was given to another node, changes
+    nothing, nor does a task come back that nobody has recalled.
 LEDGER-7: no slot is free while a task that may use it is queued, unless a broadcast collects seats.
 LEDGER-8: tasks start in the order they were submitted; those that come back go to the front in that order.
 LEDGER-9: a node that is closed (noticed, draining) is sent nothing new.
@@ -59,7 +60,7 @@ class Entry:
 
     __slots__ = (
         *("attempt", "began", "blamed", "expires_at", "failures", "function", "host"),
-        *("losses", "number", "settle", "slow", "stacks", "state", "task"),
+        *("losses", "number", "recalled", "settle", "slow", "stacks", "state", "task"),
     )
 
     def __init__(self, task: Task, settle: Settle, function: Function) -> None:
@@ -76,6 +77,7 @@ class Entry:
         self.slow = False
         self.stacks = task.retries > 0  # behind others: nobody can tell whether it has begun when its node is lost
         self.began = False
+        self.recalled = False  # this attempt: its node may give it back
         self.expires_at: float | None = None
 
 
@@ -223,7 +225,7 @@ class Ledger:
         self._requeue(self._take_back_unsent(host), now)
         unstarted = self.places.unstarted(host) if recall and not host.recalling else ()
         if unstarted:
-            self.decisions.recalls.append((node, unstarted))
+            self._recall(node, unstarted)
             host.recalling = True
         self._changed(host, now)
         self._membership_changed(now)
@@ -340,7 +342,8 @@ class Ledger:
             if entry.expires_at == at:
                 self._give_up(entry, Reason.QUEUE_TIMEOUT)
         if not self._queue:
-            self.decisions.recalls += self.places.steal(now)
+            for node, attempts in self.places.steal(now):
+                self._recall(node, attempts)
 
     # --- what can be seen -----------------------------------------------------------------------------------------
 
@@ -414,9 +417,10 @@ class Ledger:
         host.recalling = False
         again: list[Entry] = []
         for attempt in attempts:
-            entry = host.attempts.pop(attempt, None)
-            if entry is None:
+            entry = host.attempts.get(attempt)
+            if entry is None or not entry.recalled:
                 continue
+            del host.attempts[attempt]
             self._leased -= 1
             if entry.slow:
                 host.slow -= 1
@@ -428,13 +432,19 @@ class Ledger:
         self.places.place(host)
         self._requeue(again, now)
 
+    def _recall(self, node: NodeId, attempts: tuple[AttemptId, ...]) -> None:
+        held = self.places.hosts[node].attempts
+        for attempt in attempts:
+            held[attempt].recalled = True
+        self.decisions.recalls.append((node, attempts))
+
     def _send(self, entry: Entry, host: Host, *, stackable: bool) -> None:
         attempt = AttemptId(next(self._attempts))
         entry.number += 1
         entry.state = LEASED
         entry.host = host
         entry.attempt = attempt
-        entry.began = False
+        entry.began = entry.recalled = False
         entry.slow = not stackable
         if not stackable:
             host.slow += 1

@@ -248,7 +248,7 @@ class PoolActor:
         for report in self._ledger.received(node, reports, now):
             match report:
                 case Finished():
-                    rare = self._broadcasts.finished(report, now) or rare
+                    rare = self._broadcasts.finished(node, report, now) or rare
                 case PortsFree(ports):
                     self._nodes.ports_free(node, ports)
                     self._broadcasts.ports_free(node, now)

@@ -57,7 +57,7 @@ def test_a_wait_that_begins_when_a_rank_returns_has_its_alarm() -> None:
         broadcasts.seated(job, granted, 0.0)
     lost, last = links[1].attempts
     broadcasts.leaving(NodeId(1), 1.0, noticed=True)
-    assert broadcasts.finished(Finished(lost, Verdict.TERMINATED, None, 0.0), 1.0)
+    assert broadcasts.finished(NodeId(1), Finished(lost, Verdict.TERMINATED, None, 0.0), 1.0)
     assert broadcasts.wake_at() is None  # the other rank of this world's node may still end
-    assert broadcasts.finished(Finished(last, Verdict.RETURNED, None, 0.0), 2.0)
+    assert broadcasts.finished(NodeId(1), Finished(last, Verdict.RETURNED, None, 0.0), 2.0)
     assert broadcasts.wake_at() == 602.0

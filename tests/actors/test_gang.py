@@ -1,4 +1,4 @@
-"""GANG-1 to 9 hold whatever happens, and each of them falls when its guard is taken away."""
+"""GANG-1 to 10 hold whatever happens, and each of them falls when its guard is taken away."""
 
 from __future__ import annotations
 
@@ -153,8 +153,17 @@ class GangMachine(RuleBasedStateMachine):
     def something_stale_is_reported(self, data):
         attempt = data.draw(st.sampled_from(self.ever))
         if attempt not in self.running:
-            assert not self.gang.finished(attempt, Verdict.RETURNED, "stale", self.now)
+            assert not self.gang.finished(NodeId(1), attempt, Verdict.RETURNED, "stale", self.now)
             self.act()
+
+    @rule(data=st.data(), verdict=st.sampled_from([Verdict.RETURNED, Verdict.KILLED, *FAILURES]))
+    @precondition(lambda self: self.running and len(self.present) > 1)
+    def a_node_reports_of_another_nodes_rank(self, data, verdict):
+        attempt = data.draw(st.sampled_from(sorted(self.running)))
+        node = data.draw(st.sampled_from(sorted(self.present - {self.running[attempt][1]})))
+        known = self.gang.finished(node, attempt, verdict, "forged", self.now)
+        assert not known, "GANG-10: an attempt ended by the word of another node"
+        assert not self.gang.effects, "GANG-10: something follows from the word of another node"
 
     @rule(data=st.data())
     @precondition(lambda self: self.present)
@@ -274,8 +283,8 @@ class GangMachine(RuleBasedStateMachine):
             self.act()
 
     def finish(self, attempt, verdict):
-        del self.running[attempt]
-        assert self.gang.finished(attempt, verdict, ("of", attempt), self.now)
+        _, node = self.running.pop(attempt)
+        assert self.gang.finished(node, attempt, verdict, ("of", attempt), self.now)
         self.act()
 
     def lose(self, node, *, since=None):
@@ -400,6 +409,7 @@ class GangMachine(RuleBasedStateMachine):
             assert ending.rank == rank, "GANG-1: an ending of another rank"
             if isinstance(ending, Settled):
                 assert ending.outcome != "stale", "GANG-4"
+                assert ending.outcome != "forged", "GANG-10"
                 assert ending.generation == generation or not self.restarts_all, "GANG-4: a result of a lost generation"
                 failed = ending.verdict in FAILURES and self.restarts_all
                 assert not failed or self.failures >= self.spec.max_restarts, "GANG-5: a failure was not followed up"
@@ -491,9 +501,9 @@ class KeepsOldResults(Gang):
         self._kept = {rank: ending for rank, ending in self._endings.items() if isinstance(ending, Settled)}
         super()._fence(node, now)
 
-    def finished(self, attempt, verdict, outcome, now):
+    def finished(self, node, attempt, verdict, outcome, now):
         before = dict(self._endings)
-        known = super().finished(attempt, verdict, outcome, now)
+        known = super().finished(node, attempt, verdict, outcome, now)
         self._endings |= before
         return known
 
@@ -520,6 +530,12 @@ class RunsOnceAgain(Gang):
     def __init__(self, *args, **options):
         super().__init__(*args, **options)
         self._on_loss = self.spec.on_loss
+
+
+class BelievesEveryNode(Gang):
+    def finished(self, node, attempt, verdict, outcome, now):
+        _, given_to = self._running.get(attempt, (0, node))
+        return super().finished(given_to, attempt, verdict, outcome, now)
 
 
 RESTARTING = {"on_loss": OnLoss.RESTART, "once": False, "nodes": 4, "minimum": 3, "restarts": 2, "started": True}
@@ -549,6 +565,7 @@ FOCUS = {
         (TakesAnyPort, "GANG-7"),
         (RunsOnceAgain, "GANG-8"),
         (WaitsForEver, "GANG-9"),
+        (BelievesEveryNode, "GANG-10"),
     ],
 )
 def test_the_invariant_falls_without_its_guard(broken, invariant):

@@ -249,6 +249,27 @@ class LedgerMachine(RuleBasedStateMachine):
             else:
                 self.report(node, Returned((attempt,)))
 
+    @precondition(lambda self: any(self.nodes.values()) and len(self.nodes) > 1)
+    @rule(data=st.data(), kind=st.sampled_from(["finished", "started", "returned"]))
+    def a_node_reports_of_another_nodes_attempt(self, data, kind):
+        given_to = data.draw(st.sampled_from(sorted(node for node, held in self.nodes.items() if held)))
+        attempt = data.draw(st.sampled_from(sorted(self.nodes[given_to])))
+        node = data.draw(st.sampled_from(sorted(self.nodes.keys() - {given_to})))
+        if kind == "finished":
+            self.report(node, Finished(attempt, Verdict.RETURNED, "stale", 0.5))
+        elif kind == "started":
+            self.report(node, Started(attempt))
+        else:
+            self.report(node, Returned((attempt,)))
+
+    @precondition(lambda self: any(self.nodes.values()))
+    @rule(data=st.data())
+    def an_attempt_comes_back_that_nobody_recalled(self, data):
+        node = data.draw(st.sampled_from(sorted(node for node, held in self.nodes.items() if held)))
+        attempt = data.draw(st.sampled_from(sorted(self.nodes[node])))
+        if attempt not in self.recalled.get(node, ()):
+            self.report(node, Returned((attempt,)))
+
     @precondition(lambda self: any(self.nodes.values()))
     @rule(data=st.data())
     def an_attempt_starts(self, data):

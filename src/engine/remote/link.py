@@ -81,6 +81,7 @@ class NodeLink:
         self._heard = 0
         self._defined: set[bytes] = set()
         self._orders: dict[int, Order] = {}
+        self._recalled: set[int] = set()  # of them, and may come back
         self._awaited: set[int] = set()  # attempts whose end `kill_all` waits for
         self._placed: dict[str, asyncio.Task[None]] = {}
         self._held_back: dict[int, asyncio.Task[None]] = {}  # attempts whose blob is still on its way
@@ -134,6 +135,7 @@ class NodeLink:
                 self._loop.call_soon(self._reports, [Finished(attempt, Verdict.KILLED, ended, 0.0)])
 
     def recall(self, attempts: Sequence[AttemptId]) -> None:
+        self._recalled.update(attempts)
         self.send(wire.Recall(tuple(attempts)))
 
     def view(self, members: Sequence[tuple[NodeId, NodeFacts]]) -> None:
@@ -244,9 +246,13 @@ class NodeLink:
         if reports:
             self._reports(reports)
 
+    def _runs(self, attempt: int) -> bool:
+        """It was given to this node, which has not answered it: whatever else a node says of attempts is not heard."""
+        return attempt in self._orders and attempt not in self._held_back and attempt not in self._fetching
+
     def _report(self, message: wire.Message) -> Report | None:  # noqa: PLR0911 (a table)
         match message:
-            case wire.Done(attempt, value, duration_us) if value.blob is None:  # the everyday case, in one step
+            case wire.Done(attempt, value, duration_us) if value.blob is None and self._runs(attempt):  # the usual
                 self._over(attempt)
                 busy_s = duration_us / 1e6
                 received = Received(value.data, value.sizes, busy_s)
@@ -254,11 +260,12 @@ class NodeLink:
             case wire.Done() | wire.Failed() | wire.Ended():
                 return self._ended(message)
             case wire.Started(attempt):
-                return Started(AttemptId(attempt))
+                return Started(AttemptId(attempt)) if self._runs(attempt) else None
             case wire.Returned(attempts):
-                for attempt in attempts:
-                    self._orders.pop(attempt, None)
-                return Returned(tuple(AttemptId(a) for a in attempts))
+                back = [AttemptId(a) for a in dict.fromkeys(attempts) if a in self._recalled and self._runs(a)]
+                for attempt in back:
+                    self._over(attempt)
+                return Returned(tuple(back))
             case wire.Notice(source, seconds):
                 return Noticed(source, seconds)
             case wire.Asked(job, generation, number, asked):
@@ -276,8 +283,10 @@ class NodeLink:
         return None
 
     def _ended(self, message: wire.Done | wire.Failed | wire.Ended) -> Finished | None:
-        """None: its value is fetched first."""
+        """None: its value is fetched first; or it is none of this node's."""
         attempt = message.attempt
+        if not self._runs(attempt):
+            return None
         if isinstance(message, wire.Ended):
             self._over(attempt)
             return Finished(AttemptId(attempt), _verdict(message), message, 0.0)
@@ -450,6 +459,7 @@ class NodeLink:
     def _over(self, attempt: int) -> None:
         """The attempt has ended: its streams end with it."""
         order = self._orders.pop(attempt, None)
+        self._recalled.discard(attempt)
         if self._awaited:
             self._awaited.discard(attempt)
             if not self._awaited:

@@ -10,13 +10,27 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from ...actors.ports import ConnectFailed, Lost, NodeFacts, NodeId, Noticed, Order, Report
+from ...actors.ports import (
+    AttemptId,
+    ConnectFailed,
+    Finished,
+    Lost,
+    NodeFacts,
+    NodeId,
+    Noticed,
+    Order,
+    Report,
+    Returned,
+    Started,
+    Verdict,
+)
 from ...providers.base import Machine
-from ..payload import Blob, Part
+from ..payload import Blob, Part, Received
 from ..remote.link import NodeLink
 from ..wire import codec
 from ..wire import messages as wire
 from ..wire.session import Session
+from .daemon import FORGED
 from .network import IN, OUT, Circuit
 
 if TYPE_CHECKING:
@@ -68,6 +82,12 @@ class Connector:
         await asyncio.sleep(UNANSWERED_S)
         return False
 
+    def forge(self, host: Host, attempts: Sequence[AttemptId]) -> None:
+        """What its link would have kept back reaches the pool all the same."""
+        for link in self.links.values():
+            if link.host is host:
+                link.forge(attempts)
+
     def new_session(self) -> str:
         self._sessions += 1
         return f"session {self._sessions}"
@@ -87,6 +107,12 @@ class PlayedLink(NodeLink):
         self.site.orders[order.attempt] = order
         self.site.referee.ordered(self.node, self.host, order)
         super().run(order)
+
+    def forge(self, attempts: Sequence[AttemptId]) -> None:
+        for attempt in attempts:
+            returned = Finished(attempt, Verdict.RETURNED, Received(FORGED, None), 0.0)
+            killed = Finished(attempt, Verdict.KILLED, wire.Ended(attempt, wire.Cause.KILLED, 0, ""), 0.0)
+            self._reports([Started(attempt), Returned((attempt,)), returned, killed])
 
 
 class PlayedConnection:

@@ -6,6 +6,7 @@ It does what `engine.executor.home` and `crew` do, on virtual time; whatever the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, assert_never
 
 from ...actors.ports import AttemptId
@@ -20,6 +21,7 @@ from ..wire.messages import (
     Define,
     Done,
     Drop,
+    Ended,
     Failed,
     Hello,
     Kill,
@@ -30,8 +32,11 @@ from ..wire.messages import (
     Ports,
     Recall,
     Refused,
+    Returned,
     Run,
     RunFlag,
+    Started,
+    Value,
     View,
     Welcome,
 )
@@ -44,6 +49,7 @@ if TYPE_CHECKING:
 
     from .host import Host
 
+FORGED = b"forged"  # the result of another node's attempt
 PORTS_KEPT = 32
 PORTS_FEW = 16
 _LISTENS = int(RunFlag.LISTENS)
@@ -154,6 +160,18 @@ class Daemon:
         """What its cloud tells this machine."""
         self.noticed = seconds
         self._say(Notice(source, seconds))
+        self._flush()
+
+    def forge(self, attempts: Sequence[int]) -> None:
+        """Speak of attempts that are not here."""
+        for attempt in attempts:
+            for message in (
+                Started(attempt),
+                Returned((attempt,)),
+                Done(attempt, Value(FORGED), 0),
+                Ended(attempt, Cause.KILLED, 0, ""),
+            ):
+                self._say(message)
         self._flush()
 
     def _say(self, entry: Message | bytes) -> None:

@@ -187,5 +187,6 @@ _FAULTS: tuple[tuple[type[f.Fault], int, _How], ...] = (  # and how often, and i
     (f.TerminateErrors, 1, _of(for_s=(5.0, 60.0))),
     (f.WatchError, 1, _of()),
     (f.Echo, 2, _of()),
+    (f.Forgery, 2, _of()),
     (f.Resize, 2, _resize),
 )

@@ -148,6 +148,14 @@ class Echo(_Fault):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Forgery(_Fault):
+    """A node says of attempts that run on other nodes that they have returned, were killed, or come back from it."""
+
+    who: Who
+    attempts: int = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Resize(_Fault):
     """The user wants another number of nodes."""
 
@@ -171,5 +179,6 @@ Fault = (
     | TerminateErrors
     | WatchError
     | Echo
+    | Forgery
     | Resize
 )

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, assert_never
 
 from ...actors.messages import Resize as ResizePool
+from ...actors.ports import AttemptId
 from ..wire.messages import Cause
 from . import faults as f
 from .network import IN, OUT
@@ -109,6 +110,11 @@ class Trouble:
             case f.Reset():
                 if host.line.circuit is not None:
                     host.line.circuit.close()
+            case f.Forgery(attempts=most):
+                running = site.referee.jobs.running
+                others = [AttemptId(attempt) for attempt, on in running.items() if on is not host][:most]
+                site.connector.forge(host, others)
+                host.do(lambda: host.daemon.forge(others) if host.daemon is not None else None)
             case f.DaemonDeath(restarts=restarts):
                 host.lose_daemon(restarts=restarts)
             case f.WorkerDeath():

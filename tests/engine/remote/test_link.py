@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
-from outrider.actors.ports import AttemptId, Finished, JobId, NodeId, Order, Report, Task, TaskId, Verdict
+from outrider.actors.ports import AttemptId, Finished, JobId, NodeId, Order, Report, Returned, Task, TaskId, Verdict
 from outrider.engine.payload import Blob, Part, Payload
 from outrider.engine.remote import link
 from outrider.engine.remote.link import NodeLink
@@ -95,6 +95,9 @@ class Node:
         batch = await asyncio.wait_for(self.batches.get(), PATIENCE_S)
         return [report for report in batch if isinstance(report, Finished)]
 
+    async def heard(self) -> list[Report]:
+        return [*await asyncio.wait_for(self.batches.get(), PATIENCE_S)]
+
 
 def closed() -> Exception:
     return ConnectionResetError("the channel was closed")
@@ -102,6 +105,69 @@ def closed() -> Exception:
 
 def done(attempt: int, blob: str) -> wire.Done:
     return wire.Done(attempt, wire.Value(b"", None, blob), 0)
+
+
+SOME = wire.Value(b"forged", None)
+OF_ATTEMPTS: dict[str, Callable[[int], wire.Message]] = {
+    "Done": lambda attempt: wire.Done(attempt, SOME, 0),
+    "Done in a blob": lambda attempt: done(attempt, "forged"),
+    "Failed": lambda attempt: wire.Failed(attempt, "call", "ValueError", "", "", None, 0),
+    "Ended": lambda attempt: wire.Ended(attempt, wire.Cause.KILLED, 0, ""),
+    "Started": wire.Started,
+    "Returned": lambda attempt: wire.Returned((attempt,)),
+    "Yield": lambda attempt: wire.Yield(attempt, SOME),
+    "Credit": lambda attempt: wire.Credit(attempt, 0, 1),
+}
+
+
+@pytest.mark.parametrize("says", OF_ATTEMPTS.values(), ids=OF_ATTEMPTS)
+@pytest.mark.parametrize("attempt", [0, 2, 3, 2**63 - 1], ids=["none", "over", "another's", "never"])
+async def test_a_node_is_not_heard_of_attempts_that_it_does_not_have(
+    says: Callable[[int], wire.Message], attempt: int
+) -> None:
+    node = Node()
+    node.run(1)
+    node.run(2)
+    node.says(wire.Done(2, SOME, 0))
+    await node.heard()
+    node.says(says(attempt), wire.Done(1, wire.Value(b"mine", None), 0))
+    reports = [report for report in await node.heard() if report != Returned(())]
+    assert [(report.attempt, report.outcome.data) for report in reports] == [(1, b"mine")]  # type: ignore[union-attr]
+
+
+async def test_an_attempt_that_nobody_recalled_does_not_come_back() -> None:
+    node = Node()
+    node.run(1)
+    node.run(2)
+    node.link.recall([AttemptId(2)])
+    node.says(wire.Returned((1, 2, 2)), wire.Done(1, wire.Value(b"mine", None), 0))
+    returned, finished = await node.heard()
+    assert returned == Returned((AttemptId(2),))
+    assert isinstance(finished, Finished)
+
+
+async def test_a_result_that_is_being_fetched_is_the_result() -> None:
+    node = Node()
+    node.bulk.fails["result"] = [closed()]
+    node.run(1)
+    node.says(done(1, "result"), done(1, "another"), wire.Done(1, SOME, 0))
+    (report,) = await node.finished()
+    assert report.outcome.data == b"result"
+    assert not node.link._tasks
+
+
+async def test_an_attempt_that_waits_for_its_data_has_no_result_yet() -> None:
+    node = Node()
+    node.bulk.fails["argument"] = [closed()]
+    node.run(1, blob=Blob("argument", [b"data"], 4))
+    node.says(wire.Done(1, SOME, 0))
+    assert node.batches.empty()
+    while not node.bulk.put_names[1:]:
+        await asyncio.sleep(0)
+    await asyncio.wait([*node.link._tasks])
+    node.says(wire.Done(1, wire.Value(b"mine", None), 0))
+    (report,) = await node.finished()
+    assert report.outcome.data == b"mine"
 
 
 async def test_a_result_whose_channel_was_closed_is_fetched_on_another() -> None:

@@ -55,9 +55,9 @@ def keeps_results_of_lost_generations(patch: Patch) -> None:
         self.kept = dict(self._endings)
         fence(self, node_, now)
 
-    def ends(self, attempt, verdict, outcome, now):
+    def ends(self, of, attempt, *said):
         before = dict(self._endings)
-        known = finished(self, attempt, verdict, outcome, now)
+        known = finished(self, of, attempt, *said)
         self._endings |= before
         return known
 
@@ -197,6 +197,16 @@ def has_a_hole_in_its_table(patch: Patch) -> None:
     patch.delitem(TABLE, (State.DOOMED, Fact.FINISHED))
 
 
+def believes_every_node(patch: Patch) -> None:
+    finished = Gang.finished
+
+    def believes(self, of, attempt, *said):
+        _, given_to = self._running.get(attempt, (0, of))
+        return finished(self, given_to, attempt, *said)
+
+    patch.setattr(Gang, "finished", believes)
+
+
 @pytest.mark.parametrize(
     ("promise", "without"),
     [
@@ -222,6 +232,7 @@ def has_a_hole_in_its_table(patch: Patch) -> None:
         ("SIM-19", leaves_seats_to_tasks),
         ("SIM-20", has_a_hole_in_its_table),
         ("SIM-21", waits_for_whoever_is_silent),
+        ("SIM-22", believes_every_node),
     ],
 )
 def test_a_promise_falls_without_its_guard(promise: str, without: Callable[[Patch], None], monkeypatch: Patch) -> None:

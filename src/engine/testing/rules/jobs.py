@@ -1,4 +1,4 @@
-"""What is promised of tasks and broadcasts as such: SIM-1, 2, 3, 7 and 8.
+"""What is promised of tasks and broadcasts as such: SIM-1, 2, 3, 7, 8 and 22.
 
 SIM-1: a job settles exactly once.
 SIM-2: with what an attempt of its own came to, on the node that it names; a broadcast's by rank, and (restarted) all of
@@ -6,6 +6,7 @@ SIM-2: with what an attempt of its own came to, on the node that it names; a bro
 SIM-3: what runs again had lost its node before, at most ``retries`` times; at-most-once work begins at most once.
 SIM-7: an attempt begins at most once, and beside no more tasks than its node has slots.
 SIM-8: a task that takes its machines down takes at most `QUARANTINE` in a row, whatever its retries.
+SIM-22: nothing comes of what a node says of attempts that were given to other nodes.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 from ....actors.ports import AttemptId, Ending, GaveUp, NodeId, OnLoss, Order, Settled, Verdict
 from ...payload import Received
 from ...wire.messages import Run
+from ..daemon import FORGED
 
 if TYPE_CHECKING:
     from ..daemon import Daemon
@@ -130,6 +132,9 @@ class JobRules:
         self.settled.add(job.id)
 
     def _own(self, job: Job, ending: Settled, rank: int) -> Order | None:
+        if isinstance(ending.outcome, Received) and ending.outcome.data == FORGED:
+            self._broken("SIM-22", f"job {job.id}, rank {rank}, settles with what another node said: {ending}")
+            return None
         attempt = _attempt_of(ending.outcome)
         order = self._site.orders.get(AttemptId(attempt))
         if order is None or order.task.job != job.id or order.rank != rank:

@@ -24,4 +24,5 @@ PROMISES = {
     "SIM-19": "with a spare at hand a lost generation is followed within 5 s",
     "SIM-20": "no actor fails",
     "SIM-21": "a machine that does not answer is soon made up for",
+    "SIM-22": "a node is not heard of other nodes' attempts",
 }
