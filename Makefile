@@ -9,7 +9,7 @@ PINNED := constraints.txt pyproject.toml
 TORCH  := torch==2.13.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-preempt test test-frameworks test-lab lint typecheck format bench bench-lab stress clean
+.PHONY: help demo demo-preempt test test-frameworks test-lab lint typecheck format bench bench-lab stress chaos-aws clean
 
 help:  ## show this
 	@awk -F ':|  ## ' '/^[a-z-]+:.*  ## / { printf "  make %-15s %s\n", $$1, $$3 }' Makefile
@@ -38,7 +38,7 @@ lint: $(VENV)/.dev  ## ruff (rules and format) and the import contracts
 typecheck: $(VENV)/.dev  ## mypy --strict and pyright
 	$(BIN)/mypy --no-error-summary -p outrider
 	MYPYPATH=.shim:tests/lab $(BIN)/mypy --no-error-summary examples benchmarks tests/typing
-	MYPYPATH=.shim:tests/lab $(BIN)/mypy --no-error-summary -p netlab -p bars -p cloud
+	MYPYPATH=.shim:tests/lab $(BIN)/mypy --no-error-summary -p netlab -p bars -p cloud -p campaigns
 	$(BIN)/pyright --warnings
 
 format: $(VENV)/.dev  ## let ruff rewrite what it can
@@ -53,6 +53,10 @@ bench-lab: $(VENV)/.demo  ## how soon losses are seen and mended, on hosts in ne
 
 stress: $(VENV)/.dev  ## kill a rank of a gloo broadcast at a random moment, 1,000 times (over an hour)
 	OUTRIDER_STRESS=$(or $(RUNS),1000) $(BIN)/pytest -s -o faulthandler_timeout=0 tests/resilience
+
+chaos-aws: $(VENV)/.dev  ## lives of pools on a test cloud behind a proxy that breaks HTTP (root; hours)
+	PYTHONPATH=tests/lab:.shim $(BIN)/python -m campaigns --lives $(or $(LIVES),30) --seed $(or $(SEED),1) \
+		--jobs $(or $(JOBS),2) $(if $(KIND),--kind $(KIND))
 
 clean:  ## remove what the other targets made
 	rm -rf $(VENV) $(OTHERS) build dist outrider.egg-info examples/out benchmarks/out \

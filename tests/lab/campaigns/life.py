@@ -1,0 +1,184 @@
+"""One life: its kind's play on a site of its own, what comes after every play, and the referee's verdict."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import site
+from .proxy import Rule
+from .referee import SHUTDOWN_S, Ended, Facts, Machine, judge
+from .site import Client, Collected, Late, Site, until
+from .wish import Wish
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What befalls lives. ``behaviour``: of the cloud; ``quick``: a life is over in a dozen seconds."""
+
+    name: str
+    play: Callable[[Life], None]
+    behaviour: Mapping[str, Any] = field(default_factory=dict)
+    quick: bool = False
+
+    @property
+    def tells(self) -> str:
+        """The play's own line."""
+        return (self.play.__doc__ or "").partition("\n")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """``broken``: what the referee says, one text each; ``outcomes``: how the clients ended."""
+
+    kind: str
+    seed: int
+    outcomes: Sequence[str]
+    broken: Sequence[str]
+    took_s: float
+    hits: Mapping[str, int]
+
+
+@dataclass(slots=True)
+class _Expected:
+    fits: frozenset[str]
+    whole: bool
+    surplus: int
+    within_s: float
+    hung: bool = False
+
+
+@dataclass(slots=True)
+class Life:
+    """What a kind's play works with. ``dice``: all that is random in it."""
+
+    site: Site
+    dice: random.Random
+    strangers: set[str] = field(default_factory=set)  # ids
+    disturbed: list[str] = field(default_factory=list)
+    unleased: set[str] = field(default_factory=set)  # machines that only a gc can end
+    collects: bool = False  # whether a gc comes at once: the machines are not waited for
+    _expected: dict[str, _Expected] = field(default_factory=dict)
+
+    def client(
+        self,
+        wish: Wish,
+        *,
+        fits: Sequence[str] = (),
+        whole: bool = True,
+        surplus: int = 0,
+        within_s: float = 200.0,
+        before: Sequence[str] = (),
+    ) -> Client:
+        """Start one. ``fits``: errors that it may end with; ``whole``: it may also end without any.
+
+        ``surplus``: machines at once above those that it wants. ``within_s``: of its end, from when it is asked for.
+        """
+        client = self.site.start(wish, before=before)
+        self._expected[client.key] = _Expected(frozenset(fits), whole, surplus, within_s)
+        return client
+
+    def suffers(self, *rules: Rule) -> None:
+        """The proxy's rules from now on; none: it is well."""
+        self.site.proxy.rules = rules
+
+    def disturbs(self, story: str) -> None:
+        """Something was touched that should not have been."""
+        self.disturbed.append(story)
+
+    def passes(self, low_s: float, high_s: float) -> None:
+        """So much time, by the dice."""
+        time.sleep(self.dice.uniform(low_s, high_s))
+
+    def end(self, client: Client) -> None:
+        """Wait for its end; one that has not ended in its time is remembered."""
+        try:
+            client.end(self._expected[client.key].within_s)
+        except Late:
+            self._expected[client.key].hung = True
+
+    def kill(self, client: Client, number: signal.Signals = signal.SIGKILL) -> None:
+        client.kill(number)
+        self.end(client)
+
+    # --- after the play -----------------------------------------------------------------------------------------------
+
+    def over(self) -> Facts:
+        """All clients end, all trouble ends, the machines end, and a gc removes what is left."""
+        for client in self.site.clients:
+            self.end(client)
+        self.suffers()
+        self.site.cloud.faults.clear()
+        if not self.collects:
+            for client in self.site.clients:
+                self._machines_end(client)
+        clients = [self._ended(client) for client in self.site.clients]
+        gc = self._collected()
+        there = {each.id for each in self.site.cloud.left()}
+        self.disturbed += [f"{each} of a stranger is gone" for each in self.strangers - there]
+        return Facts(
+            clients=[each for each in clients if each is not None],
+            asked={token: count for token, (_, count) in self.site.proxy.asked_for.items()},
+            disturbed=tuple(self.disturbed),
+            gc_status=gc.status,
+            gc_text=gc.text,
+            left=[f"{each.kind} {each.id}" for each in self.site.cloud.left() if each.id not in self.strangers],
+        )
+
+    def _machines_end(self, client: Client) -> None:
+        last = client.ended_at + client.wish.lease_s + SHUTDOWN_S
+
+        def gone() -> bool:
+            return {each.id for each in self.site.running(client)} <= self.unleased
+
+        try:
+            until(gone, max(0.0, last - time.time()) + 5.0, "its machines have ended")
+        except Late:
+            pass  # the referee sees it
+
+    def _collected(self) -> Collected:
+        return self.site.gc("--apply")
+
+    def _ended(self, client: Client) -> Ended:
+        expected, wish = self._expected[client.key], client.wish
+        bills = {bill.id: bill for bill in self.site.cloud.ledger.bills}
+        machines = [
+            Machine(each.id, each.tags["outrider:launch"], bills[each.id].launched, bills[each.id].terminated)
+            for each in self.site.machines(client)
+        ]
+        return Ended(
+            name=f"{wish.name} ({client.key})",
+            nodes=wish.nodes,
+            rounds=wish.rounds,
+            lease_s=wish.lease_s,
+            status=None if expected.hung else client.process.returncode,
+            ended_at=client.ended_at,
+            killed=client.killed,
+            words=tuple(client.words),
+            errors=client.errors(),
+            machines=machines,
+            fits=expected.fits,
+            whole=expected.whole,
+            surplus=expected.surplus,
+            unleased=frozenset(self.unleased) | ({each.id for each in machines} if self.collects else set()),
+        )
+
+
+def live(kind: Kind, seed: int) -> Verdict:
+    """Play a life of that kind, drawn from the seed."""
+    began, story = time.monotonic(), f"{kind.name} {seed}"
+    with site.opened(story, kind.behaviour) as made:
+        life = Life(made, random.Random(story))
+        try:
+            kind.play(life)
+            broken: list[str] = []
+        except Late as error:
+            broken = [f"CHAOS-1: {error}"]
+        facts = life.over()
+        hits = dict(made.proxy.hits)
+    broken += judge(facts)
+    return Verdict(kind.name, seed, [each.outcome for each in facts.clients], broken, time.monotonic() - began, hits)
