@@ -9,7 +9,7 @@ PINNED := constraints.txt pyproject.toml
 TORCH  := torch==2.13.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-preempt test test-frameworks test-lab lint typecheck format bench bench-lab stress chaos-aws clean
+.PHONY: help demo demo-preempt test test-frameworks test-lab lint typecheck format bench bench-lab chaos chaos-aws stress clean
 
 help:  ## show this
 	@awk -F ':|  ## ' '/^[a-z-]+:.*  ## / { printf "  make %-15s %s\n", $$1, $$3 }' Makefile
@@ -38,6 +38,7 @@ lint: $(VENV)/.dev  ## ruff (rules and format) and the import contracts
 typecheck: $(VENV)/.dev  ## mypy --strict and pyright
 	$(BIN)/mypy --no-error-summary -p outrider
 	MYPYPATH=.shim:tests/lab $(BIN)/mypy --no-error-summary examples benchmarks tests/typing
+	MYPYPATH=.shim:tests/chaos $(BIN)/mypy --no-error-summary -p localchaos
 	MYPYPATH=.shim:tests/lab $(BIN)/mypy --no-error-summary -p netlab -p bars -p cloud -p campaigns
 	$(BIN)/pyright --warnings
 
@@ -50,6 +51,10 @@ bench: $(VENV)/.demo  ## measure against ProcessPoolExecutor(4); a table, and JS
 
 bench-lab: $(VENV)/.demo  ## how soon losses are seen and mended, on hosts in network namespaces (root; an hour and a half)
 	$(BIN)/python -m benchmarks.lab
+
+chaos: $(VENV)/.dev  ## random work under random faults; MINUTES=5, SEED=1, SEEDS=10, ONLY=kill-keeper
+	PYTHONPATH=tests/chaos $(BIN)/python -m localchaos --seed $(or $(SEED),1) \
+		$(if $(SEEDS),--seeds $(SEEDS),--minutes $(or $(MINUTES),5)) $(if $(ONLY),--only $(ONLY))
 
 stress: $(VENV)/.dev  ## kill a rank of a gloo broadcast at a random moment, 1,000 times (over an hour)
 	OUTRIDER_STRESS=$(or $(RUNS),1000) $(BIN)/pytest -s -o faulthandler_timeout=0 tests/resilience
