@@ -9,17 +9,17 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
-from functools import cache
 from time import time
 from typing import Any, Literal
 
 import anyio
 import anyio.to_thread
 
-from ..errors import BadRequest, NotAuthorized, ProviderError
-from . import retries
+from ..errors import NotAuthorized, ProviderError
+from . import answers, retries
 from .bucket import Bucket, bucket_for
-from .errors import AGAIN_S, DENIED, EXPIRED, Failure, Refused, redacted, translate
+from .errors import AGAIN_S, DENIED, EXPIRED, Failure, Refused, translate
+from .sessions import check_endpoint, choose_region, new_session, regions
 
 Service = Literal["ec2", "pricing", "s3", "service-quotas", "ssm", "sts"]
 
@@ -88,8 +88,8 @@ class Api:
         # What the environment says is kept: whoever looks after this pool later may have another one.
         profile = profile or os.environ.get("AWS_PROFILE")
         endpoint_url = endpoint_url or os.environ.get("AWS_ENDPOINT_URL")
-        session = await anyio.to_thread.run_sync(_session, profile)
-        _check_endpoint(endpoint_url)
+        session = await anyio.to_thread.run_sync(new_session, profile)
+        check_endpoint(endpoint_url)
         chosen = choose_region(region, os.environ, session.get_config_variable("region"))
         clients = AsyncExitStack()
         try:
@@ -168,32 +168,44 @@ class Api:
                 # Reading EC2's description takes a quarter of a second: not of the event loop's.
                 loader = self._session.get_component("data_loader")
                 await anyio.to_thread.run_sync(loader.load_service_model, service, "service-2")
-                self._clients[service] = await self._open.enter_async_context(self._new_client(service))
+                client = await self._open.enter_async_context(self._new_client(service))
+                client.meta.events.register("before-parse", answers.check_root)
+                self._clients[service] = client
             return self._clients[service]
 
     # --- one try ------------------------------------------------------------------------------------------------------
 
     async def _try(self, call: _Call) -> Failure | None:
         """None: ``call.answer`` is there."""
-        from botocore.exceptions import BotoCoreError, ClientError
+        from botocore.exceptions import BotoCoreError
 
         call.tries += 1
         call.session = self._session
         try:
             client = await self.client(call.service)
-            call.action = client.meta.method_to_api_mapping[call.operation]
-            await self._take_turn(call)
-            call.failure = None  # of this try nothing is known, should the time be up
-            with anyio.move_on_after(call.try_s):
-                call.answer = await getattr(client, call.operation)(**call.parameters)
-                return None
-            failure = self._failure(call, "TimedOut")
-        except ClientError as error:
-            failure = self._answered(call, error.response)
         except BotoCoreError as error:
-            failure = self._failure(call, type(error).__name__, str(error))
-        call.failure = failure
-        return failure
+            call.failure = self._failure(call, type(error).__name__, str(error))
+            return call.failure
+        call.action = client.meta.method_to_api_mapping[call.operation]
+        await self._take_turn(call)
+        call.failure = None  # of this try nothing is known, should the time be up
+        call.failure = await self._ask(call, client)
+        return call.failure
+
+    async def _ask(self, call: _Call, client: Any) -> Failure | None:
+        from botocore.exceptions import ClientError
+
+        try:
+            with anyio.move_on_after(call.try_s):
+                answer = await getattr(client, call.operation)(**call.parameters)
+                answers.check_contents(client.meta.service_model.operation_model(call.action), answer)
+                call.answer = answer
+                return None
+            return self._failure(call, "TimedOut")
+        except ClientError as error:
+            return self._answered(call, error.response)
+        except Exception as error:  # noqa: BLE001  the edge: parsers fail as they like on what is no answer
+            return self._failure(call, answers.lost_code(error), str(error))
 
     async def _take_turn(self, call: _Call) -> None:
         if call.service != "ec2":  # the others' limits are far above what a pool asks of them
@@ -248,12 +260,14 @@ class Api:
             instance_type=str(call.parameters.get("InstanceType", "")),
             spot=market.get("MarketType") == "spot",
             endpoint_url=self.endpoint_url or "",
-            regions=_regions(self._session) if code in retries.UNREACHED else (),
+            regions=regions(self._session) if code in retries.UNREACHED else (),
         )
 
     def _answered(self, call: _Call, response: Mapping[str, Any]) -> Failure:
         error, metadata = response.get("Error", {}), response.get("ResponseMetadata", {})
         code, message = str(error.get("Code", "")), str(error.get("Message", ""))
+        if not code.strip("0123456789"):  # botocore found none, and made one of the status
+            code = code if retries.trouble(code, int(code or 0)) else answers.UNREADABLE
         skew_s = _skew_s(metadata.get("HTTPHeaders", {}).get("date", ""), time())
         return self._failure(call, code, message, int(metadata.get("HTTPStatusCode", 0)), skew_s)
 
@@ -306,7 +320,7 @@ class Api:
         """Read the credentials anew, in case they were renewed in the files. Clients that are in use stay open."""
         async with self._opening:
             if self._session is session:  # else another call has done it
-                self._session = await anyio.to_thread.run_sync(_session, self.profile)
+                self._session = await anyio.to_thread.run_sync(new_session, self.profile)
                 self._clients.clear()
 
 
@@ -324,67 +338,6 @@ class _Call:
     unsure: bool = False  # something may have been created of which nobody was told
     failure: Failure | None = None
     answer: dict[str, Any] = field(default_factory=dict)
-
-
-def choose_region(given: str | None, environment: Mapping[str, str], configured: str | None) -> str:
-    """The parameter, ``AWS_REGION``, ``AWS_DEFAULT_REGION``, the profile's: the first there is. Never a guess.
-
-    Raises:
-        BadRequest: there is none.
-    """
-    chosen = given or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or configured
-    if not chosen:
-        raise BadRequest("no AWS region is configured: give AWS(region=...), or set AWS_REGION", code="NoRegionError")
-    return chosen
-
-
-def _check_endpoint(url: str | None) -> None:
-    """botocore would raise a bare ValueError at the first call."""
-    from botocore.utils import is_valid_endpoint_url
-
-    if not url:
-        return
-    try:
-        valid = url.startswith(("http://", "https://")) and is_valid_endpoint_url(url)
-    except ValueError:
-        valid = False
-    if not valid:
-        raise BadRequest(f"endpoint_url={redacted(url)!r} is no URL: write it as in http://localhost:4566")
-
-
-def _session(profile: str | None) -> Any:
-    try:
-        from aiobotocore.session import AioSession
-    except ImportError as error:
-        if (error.name or "").split(".")[0] not in {"aiobotocore", "aiohttp", "botocore"}:
-            raise
-        raise BadRequest("AWS needs a part that is not installed: pip install 'outrider[aws]'") from error
-    session = AioSession(profile=profile)
-    try:
-        session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
-    except _botocore_error() as error:
-        raise translate(Failure(code=type(error).__name__, message=str(error))) from None
-    return session
-
-
-@cache
-def _loader(data_path: str | None) -> Any:
-    """botocore's descriptions of the services, read once for all sessions of this process."""
-    from botocore.loaders import create_loader
-
-    return create_loader(data_path)
-
-
-def _botocore_error() -> type[Exception]:
-    from botocore.exceptions import BotoCoreError
-
-    kind: type[Exception] = BotoCoreError
-    return kind
-
-
-def _regions(session: Any) -> tuple[str, ...]:
-    partitions = session.get_component("data_loader").load_data("endpoints")["partitions"]
-    return tuple(region for partition in partitions for region in partition["regions"])
 
 
 def _skew_s(date: str, now: float) -> float:

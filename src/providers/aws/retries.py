@@ -15,7 +15,8 @@ THROTTLED = frozenset({
 UNREACHED = frozenset({"EndpointConnectionError", "ConnectTimeoutError", "ProxyConnectionError", "ConnectionError"})
 # ... or it was asked, perhaps done, and the answer is missing.
 LOST = frozenset({"ConnectionClosedError", "HTTPClientError", "IncompleteReadError", "ReadTimeoutError",
-                  "ResponseParserError", "ResponseStreamingError", "TimedOut"})  # fmt: skip
+                  "ResponseParserError", "ResponseStreamingError", "TimedOut",
+                  "UnreadableAnswer"})  # fmt: skip
 BROKEN = frozenset({"InternalError", "InternalFailure", "InternalServerError", "RequestTimeout", "ServiceUnavailable",
                     "ServiceUnavailableException", "Unavailable"})  # fmt: skip
 

@@ -21,9 +21,11 @@ import trio.testing
 from aiohttp import web
 
 from outrider.providers.aws import api as api_module
-from outrider.providers.aws.api import Api, Credentials, choose_region
+from outrider.providers.aws.api import Api, Credentials
 from outrider.providers.aws.bucket import Bucket
 from outrider.providers.aws.errors import Failure, Refused
+from outrider.providers.aws.recorded import is_lost
+from outrider.providers.aws.sessions import choose_region
 from outrider.providers.errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
 
 pytestmark = pytest.mark.anyio
@@ -166,6 +168,66 @@ async def test_a_read_is_asked_again(cloud: Cloud, api: Api, trouble: Answer) ->
     answer = await api.call("describe_vpcs")
     assert [vpc["VpcId"] for vpc in answer["Vpcs"]] == ["vpc-1"]
     assert cloud.actions == ["DescribeVpcs"] * 3
+
+
+VPC = (
+    f'<DescribeVpcsResponse xmlns="{NAMESPACE}"><requestId>r</requestId><vpcSet><item/></vpcSet></DescribeVpcsResponse>'
+)
+PAGE = "<html><body>The proxy has a page for you.</body></html>"
+
+
+def bare(body: str | bytes, status: int = 200, kind: str = "text/xml") -> Answer:
+    async def answer(call: Call, request: web.Request) -> web.StreamResponse:
+        return web.Response(body=body, status=status, content_type=kind)
+
+    return answer
+
+
+async def ends_halfway(call: Call, request: web.Request) -> web.StreamResponse:
+    """The length of the whole, and half of it."""
+    response = web.StreamResponse(headers={"Content-Length": str(len(VPC)), "Content-Type": "text/xml"})
+    await response.prepare(request)
+    await response.write(VPC[: len(VPC) // 2].encode())
+    assert request.transport is not None
+    request.transport.close()
+    return response
+
+
+@pytest.mark.parametrize("lost", [
+    ends_halfway, bare(VPC[: len(VPC) // 2]), bare(VPC[:-1]), bare(""), bare(PAGE), bare(PAGE, kind="text/html"),
+    bare("no XML"), bare(VPC.replace("Vpcs", "Subnets")), bare(VPC.encode()[:-30] + b"\xff\xfe" + VPC.encode()[-30:]),
+    bare(PAGE, status=403), bare("", status=400), bare("<Response><Errors><Err", status=400),
+], ids=["half of the length", "half", "last byte", "nothing", "page", "page as html", "text", "another action's",
+        "no text", "page that forbids", "error without a word", "half an error"])  # fmt: skip
+async def test_whatever_is_no_answer_of_the_action_counts_as_lost(cloud: Cloud, api: Api, lost: Answer) -> None:
+    cloud.will(lost, ok("<vpcSet><item><vpcId>vpc-1</vpcId></item></vpcSet>"))
+    answer = await api.call("describe_vpcs")
+    assert [vpc["VpcId"] for vpc in answer["Vpcs"]] == ["vpc-1"]
+    cloud.answers = [lost]
+    with pytest.raises(Refused, match="whether it was done is not known") as caught:
+        await api.call("create_vpc", CidrBlock="10.0.0.0/16")
+    assert is_lost(caught.value)
+    assert cloud.actions == ["DescribeVpcs", "DescribeVpcs", "CreateVpc"]
+
+
+async def test_a_date_that_is_none_is_a_lost_answer(cloud: Cloud, api: Api) -> None:
+    instance = "<instancesSet><item><launchTime>2026-02-31T1</launchTime></item></instancesSet>"
+    cloud.will(ok(f"<reservationSet><item>{instance}</item></reservationSet>"), ok())
+    await api.call("describe_instances")
+    assert len(cloud.calls) == 2
+
+
+@pytest.mark.parametrize("lost", [
+    '{"Parameters": [{"Name": "a", "Val', '{"Parameters": [', "{}", "", "[]", "null", "1", '{"Other": 1}', PAGE
+])  # fmt: skip
+async def test_so_it_is_with_json_which_botocore_takes_for_empty(cloud: Cloud, api: Api, lost: str) -> None:
+    whole = {"Parameters": [{"Name": "a", "Value": "ami-1"}], "InvalidParameters": []}
+    cloud.will(bare(lost, kind="application/x-amz-json-1.1"), says(whole))
+    answer = await api.call("get_parameters", service="ssm", Names=["a"])
+    assert answer["Parameters"][0]["Value"] == "ami-1"
+    cloud.answers = [bare('{"__type": "Throt', status=400, kind="application/x-amz-json-1.1"), says(whole)]
+    await api.call("get_parameters", service="ssm", Names=["a"])
+    assert len(cloud.calls) == 4
 
 
 async def test_a_create_whose_answer_is_lost_is_not_done_again(cloud: Cloud, api: Api) -> None:
@@ -412,8 +474,8 @@ async def test_calls_that_expire_together_read_anew_together(
         return await (fails("ExpiredToken") if old else ok("<vpcSet/>"))(call, request)
 
     cloud.will(by_key)
-    made = api_module._session
-    monkeypatch.setattr(api_module, "_session", lambda profile: sessions.append(profile) or made(profile))
+    made = api_module.new_session
+    monkeypatch.setattr(api_module, "new_session", lambda profile: sessions.append(profile) or made(profile))
     async with opened(cloud.url, credentials=None) as api, anyio.create_task_group() as tasks:
         for _ in range(5):
             tasks.start_soon(api.call, "describe_vpcs")

@@ -265,6 +265,26 @@ async def test_a_lost_answer_creates_nothing_twice(action: str, cloud: EC2, aws:
     assert cloud.left() == []
 
 
+@pytest.mark.parametrize("valid_http", [True, False])
+async def test_half_of_any_answer_is_asked_for_again(cloud: EC2, aws: Provider, *, valid_http: bool) -> None:
+    """The first answer to each action, from the first look to the last deletion."""
+    async with opened(aws()) as fleet:
+        (one,) = await fleet.launch(REQUEST, 1)
+        await event(fleet, MachineReachable)
+        await fleet.terminate([one.id])
+    actions = sorted(cloud.calls)
+    assert {"CreateFleet", "DeleteLaunchTemplate", "DescribeInstances", "GetParameters"} <= {*actions}
+    cloud.faults.add(*(faults.HalfAnswer(action, valid_http=valid_http) for action in actions))
+    async with opened(aws()) as fleet:
+        machines = await fleet.launch(REQUEST, 3)
+        assert {machine.id for machine in machines} == {each.id for each in cloud.instances("pending", "running")}
+        await event(fleet, MachineReachable)
+        await fleet.terminate([machines[0].id])
+    assert cloud.left() == []
+    assert len(cloud.instances()) == 1 + 3
+    assert list(cloud.faults) == []  # each has struck
+
+
 async def test_an_answer_that_names_only_the_fleet_is_looked_up(
     cloud: EC2, aws: Provider, monkeypatch: pytest.MonkeyPatch, journal_path: Path
 ) -> None:

@@ -60,6 +60,19 @@ class LostAnswer(_OfAction):
 
 
 @dataclass(frozen=True, slots=True)
+class HalfAnswer(_OfAction):
+    """The call takes effect; half of the answer's body comes, be it XML or JSON.
+
+    ``valid_http``: the half has its own length, so that only who reads it can tell. Otherwise it has the whole's, and
+    the connection is cut.
+    """
+
+    valid_http: bool = True
+    times: int | None = 1
+    after: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class LostRequest(_OfAction):
     """The connection is cut, and the call has no effect."""
 
@@ -126,7 +139,7 @@ class ClockSkew:
     after: int = 0
 
 
-Wire = Throttle | LostAnswer | LostRequest | Slow | Refused | Unauthorized | ExpiredToken
+Wire = Throttle | LostAnswer | HalfAnswer | LostRequest | Slow | Refused | Unauthorized | ExpiredToken
 Fault = NoCapacity | Quota | NoBoot | ClockSkew | Wire
 F = TypeVar("F", bound=Fault)
 W = TypeVar("W", bound=Wire)

@@ -8,7 +8,7 @@ import re
 import socket
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,7 +17,7 @@ from xml.sax.saxutils import escape
 
 from . import describe, ending, fleet, groups, images, kinds, launch, placement, prices, services, tags, templates
 from .call import Actions, Call
-from .faults import ExpiredToken, LostAnswer, LostRequest, Refused, Slow, Throttle, Unauthorized
+from .faults import ExpiredToken, HalfAnswer, LostAnswer, LostRequest, Refused, Slow, Throttle, Unauthorized
 from .protocol import USER, Ask, EC2Error, parse, render, render_error, unauthorized
 from .throttle import limit_exceeded
 from .world import Region, World
@@ -88,6 +88,9 @@ class Front:
             self.world.clock.sleep(slow.seconds)
         if faults.hits(LostAnswer, action) is not None:
             return _cut(environ)
+        half = faults.hits(HalfAnswer, action)
+        if half is not None:
+            return _halved(reply, environ, start, valid_http=half.valid_http)
         return _sent(reply, start)
 
     def _reply(self, request: Request) -> Reply:
@@ -232,6 +235,20 @@ def _sent(reply: Reply, start: Callable[..., Any]) -> Iterable[bytes]:
 
 
 _REASONS: Mapping[int, str] = {200: "OK", 400: "Bad Request", 403: "Forbidden", 500: "Internal Server Error"}
+
+
+def _halved(reply: Reply, environ: Environ, start: Callable[..., Any], *, valid_http: bool) -> Iterable[bytes]:
+    half = reply.body[: len(reply.body) // 2]
+    if valid_http:
+        return _sent(replace(reply, body=half), start)
+    _sent(reply, start)
+    return _and_no_more(half, environ)
+
+
+def _and_no_more(half: bytes, environ: Environ) -> Iterator[bytes]:
+    yield half
+    connection: socket.socket = environ["werkzeug.socket"]
+    connection.shutdown(socket.SHUT_RDWR)
 
 
 def _cut(environ: Environ) -> Iterable[bytes]:

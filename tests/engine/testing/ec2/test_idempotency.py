@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from botocore.exceptions import ClientError, ConnectionClosedError
+from botocore.parsers import ResponseParserError
 
 from outrider.testing import aws_faults as faults
 
@@ -37,6 +38,16 @@ def test_a_lost_answer_and_its_repetition(account: Account):
     assert taken(account.fleet(3, template=template, ClientToken="once")) == 3
     assert len(account.cloud.instances()) == 3
     assert account.cloud.calls["CreateFleet"] == 2
+
+
+@pytest.mark.parametrize("valid_http", [True, False])
+def test_half_an_answer_had_its_whole_effect(account: Account, valid_http: bool):
+    template = account.template()
+    account.cloud.faults.add(faults.HalfAnswer("CreateFleet", valid_http=valid_http))
+    with pytest.raises(ResponseParserError):  # boto3 reads what there is, whatever length was promised
+        account.fleet(3, template=template, ClientToken="once")
+    assert taken(account.fleet(3, template=template, ClientToken="once")) == 3
+    assert len(account.cloud.instances()) == 3
 
 
 def test_a_repetition_may_be_answered_by_the_fleets_id_alone(open_account: Callable[..., Account]):

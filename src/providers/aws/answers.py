@@ -1,0 +1,64 @@
+"""Whether what came back for a call is its answer. What is not, in whatever way, is a lost answer: decided here alone.
+
+ANSWER-1: a caller gets an answer of its own action, whole, or an error; never an empty one that botocore made up.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from http.client import MULTIPLE_CHOICES
+from typing import Any
+
+from . import retries
+
+UNREADABLE = "UnreadableAnswer"
+_ROOT = re.compile(rb"(?:\s|\xef\xbb\xbf|<\?.*?\?>|<!--.*?-->)*<(?:\w+:)?(\w+)", re.DOTALL)
+
+
+class Unreadable(Exception):
+    """It was answered, and not with what that action answers."""
+
+
+def check_root(operation_model: Any, response_dict: Mapping[str, Any], **_: Any) -> None:
+    """For botocore's event ``before-parse``. Its parser takes any well-formed XML, such as a proxy's page, for an
+    answer without contents.
+
+    Raises:
+        Unreadable: the document is another one's.
+    """
+    if not _is_xml(operation_model) or response_dict["status_code"] >= MULTIPLE_CHOICES:
+        return
+    root = _ROOT.match(response_dict["body"])
+    expected = f"{operation_model.name}Response"
+    if root is None or root[1].decode() != expected:
+        found = "no document" if root is None else f"the document {root[1].decode()}"
+        raise Unreadable(f"{found} instead of {expected}")
+
+
+def check_contents(operation_model: Any, answer: Mapping[str, Any]) -> None:
+    """Of an answer that was read: a JSON text that was cut is to botocore an answer without contents. AWS sends none
+    such: there is at least a list in it, though that be empty.
+
+    Raises:
+        Unreadable: there is nothing in it.
+    """
+    shape = operation_model.output_shape
+    if _is_xml(operation_model) or shape is None or not shape.members:
+        return
+    if not any(name in answer for name in shape.members):
+        raise Unreadable("an answer with nothing in it")
+
+
+def lost_code(error: Exception) -> str:
+    """The code of a failure that is no error answer: botocore's own errors have their names. Whatever else goes wrong
+    while an answer is read (a date that is cut, bytes that are no text) is an answer that cannot be read.
+    """
+    from botocore.exceptions import BotoCoreError
+
+    name = type(error).__name__
+    return name if isinstance(error, BotoCoreError) or name in retries.LOST else UNREADABLE
+
+
+def _is_xml(operation_model: Any) -> bool:
+    return operation_model.service_model.metadata.get("protocol") in {"ec2", "query"}

@@ -1,0 +1,71 @@
+"""botocore's sessions: whose credentials and configuration, which region, which endpoint. Nothing is asked of AWS."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from ..errors import BadRequest
+from .errors import Failure, redacted, translate
+
+
+def choose_region(given: str | None, environment: Mapping[str, str], configured: str | None) -> str:
+    """The parameter, ``AWS_REGION``, ``AWS_DEFAULT_REGION``, the profile's: the first there is. Never a guess.
+
+    Raises:
+        BadRequest: there is none.
+    """
+    chosen = given or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or configured
+    if not chosen:
+        raise BadRequest("no AWS region is configured: give AWS(region=...), or set AWS_REGION", code="NoRegionError")
+    return chosen
+
+
+def check_endpoint(url: str | None) -> None:
+    """botocore would raise a bare ValueError at the first call."""
+    from botocore.utils import is_valid_endpoint_url
+
+    if not url:
+        return
+    try:
+        valid = url.startswith(("http://", "https://")) and is_valid_endpoint_url(url)
+    except ValueError:
+        valid = False
+    if not valid:
+        raise BadRequest(f"endpoint_url={redacted(url)!r} is no URL: write it as in http://localhost:4566")
+
+
+def new_session(profile: str | None) -> Any:
+    try:
+        from aiobotocore.session import AioSession
+    except ImportError as error:
+        if (error.name or "").split(".")[0] not in {"aiobotocore", "aiohttp", "botocore"}:
+            raise
+        raise BadRequest("AWS needs a part that is not installed: pip install 'outrider[aws]'") from error
+    session = AioSession(profile=profile)
+    try:
+        session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
+    except _botocore_error() as error:
+        raise translate(Failure(code=type(error).__name__, message=str(error))) from None
+    return session
+
+
+@cache
+def _loader(data_path: str | None) -> Any:
+    """botocore's descriptions of the services, read once for all sessions of this process."""
+    from botocore.loaders import create_loader
+
+    return create_loader(data_path)
+
+
+def _botocore_error() -> type[Exception]:
+    from botocore.exceptions import BotoCoreError
+
+    kind: type[Exception] = BotoCoreError
+    return kind
+
+
+def regions(session: Any) -> tuple[str, ...]:
+    partitions = session.get_component("data_loader").load_data("endpoints")["partitions"]
+    return tuple(region for partition in partitions for region in partition["regions"])
