@@ -73,10 +73,11 @@ class Calls:
         for attempt in count(1):
             try:
                 await self._provider.terminate([machine])
-            except ProviderError as error:
+            except Exception as error:  # noqa: BLE001  also by a defect: the machine costs all the same
                 if attempt == TERMINATE_TRIES:
-                    self._observe("terminate_failed", machines=(machine,), error=str(error))
-                await anyio.sleep(max(pause_s, error.retry_after_s or 0.0))
+                    told = str(error) if isinstance(error, ProviderError) else f"{type(error).__name__}: {error}"
+                    self._observe("terminate_failed", machines=(machine,), error=told)
+                await anyio.sleep(max(pause_s, getattr(error, "retry_after_s", None) or 0.0))
                 pause_s = min(2 * pause_s, TERMINATE_AGAIN_LIMIT_S)
             else:
                 return

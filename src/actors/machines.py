@@ -19,6 +19,7 @@ from ..providers.base import (
     MachineGone,
     MachineId,
     MachineReachable,
+    Warned,
 )
 from ..providers.errors import NoCapacity, ProviderError
 from .broadcasts import Broadcasts
@@ -162,6 +163,9 @@ class Machines:
 
     def news(self, event: MachineEvent, now: float) -> None:
         """The provider's word."""
+        if isinstance(event, Warned):
+            self._observe("provider_warned", text=event.text)
+            return
         machine = event.machine.id if isinstance(event, MachineReachable) else event.id
         member = self._nodes.of(machine)
         if member is None:  # its launch call has not returned, or was cancelled, or its node has ended

@@ -19,7 +19,7 @@ from ..providers.base import Fleet as Provider
 from ..providers.base import LaunchRequest
 from .broadcasts import Broadcasts
 from .gang import Patience
-from .kernel import ActorStopped, Context, Ref, Reply, Restart, Supervisor, supervisor
+from .kernel import ActorStopped, Context, Ref, Reply, Supervisor, supervisor
 from .ledger import Ledger
 from .machines import Given, Machines
 from .membership import Membership
@@ -72,7 +72,6 @@ from .watch import WatchActor
 
 MAILBOX = 1 << 20  # so many submits may be told before the actor runs; how much waits is the public call's concern
 CLOSE_S = 10.0  # for all connections together
-WATCH_RESTARTS = Restart(limit=5, within_s=60.0, delay_s=1.0)
 
 
 @asynccontextmanager
@@ -106,9 +105,7 @@ async def supervise(
                 lambda context: PoolActor(context, actors, given),
                 capacity=MAILBOX,
             )
-            _: Ref[object] = actors.spawn(
-                "watch", lambda context: WatchActor(context, fleet, pool.tell), restart=WATCH_RESTARTS
-            )
+            _: Ref[object] = actors.spawn("watch", lambda context: WatchActor(context, fleet, pool.tell))
             try:
                 yield pool
             finally:

@@ -24,6 +24,7 @@ What crosses once per task is a named tuple: three times as cheap to make as a f
     node_lost          node, cause, noticed (whether a notice came first)
     network_silent     nodes (their number)              every connection is silent: maybe it is this computer's network
     terminate_failed   machines (ids), error             more than once; it is tried again until the pool ends
+    provider_warned    text                              what people should hear of: nothing follows from it
     pool_ready         ready, wanted
     pool_resized       wanted
     pool_closing

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..providers.base import Fleet
-from .kernel import Context
+import anyio
+
+from ..providers.base import Fleet, Warned
+from ..providers.watching import Watching
+from .kernel import ActorStopped, Context
 from .messages import MachineNews, PoolMessage
 
 
 class WatchActor:
-    """Restarted when the provider's stream fails: it is read anew from where it is."""
+    """When the provider's stream fails, it is read anew from where it is, for as long as the pool lives (WATCH-1)."""
 
     def __init__(self, context: Context[object], fleet: Fleet, tell: Callable[[PoolMessage], None]) -> None:
         self._fleet = fleet
@@ -24,5 +27,19 @@ class WatchActor:
         pass
 
     async def _read(self) -> None:
-        async for event in self._fleet.events():
-            self._tell(MachineNews(event))
+        watching = Watching("the machines")
+        while True:
+            try:
+                async for event in self._fleet.events():
+                    self._warn(watching.succeeded(anyio.current_time()))
+                    self._tell(MachineNews(event))
+                return
+            except ActorStopped:
+                raise  # the pool's actor has ended: nobody listens
+            except Exception as error:  # noqa: BLE001  WATCH-1
+                self._warn(watching.failed(error, anyio.current_time()))
+            await anyio.sleep(watching.pause_s)
+
+    def _warn(self, warned: Warned | None) -> None:
+        if warned is not None:
+            self._tell(MachineNews(warned))

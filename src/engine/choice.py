@@ -89,7 +89,7 @@ class ChoiceFleet:
     options: Sequence[Option]
     selection: Selection
     _of: dict[MachineId, Option] = field(init=False, default_factory=dict)  # that exist, as far as is known
-    _news: list[MachineEvent | ProviderError] = field(init=False, default_factory=list)
+    _news: list[MachineEvent | Exception] = field(init=False, default_factory=list)
     _more: anyio.Event = field(init=False, default_factory=anyio.Event)
 
     def spec_of(self, machine: MachineId) -> Spec | None:
@@ -165,7 +165,7 @@ class ChoiceFleet:
         while True:
             while self._news:
                 event = self._news.pop(0)
-                if isinstance(event, ProviderError):
+                if isinstance(event, Exception):
                     raise event
                 yield event
             self._more = anyio.Event()
@@ -180,11 +180,11 @@ class ChoiceFleet:
                         self._of.pop(event.id, None)
                     self._tell(event)
                 return
-            except ProviderError as error:
+            except Exception as error:  # noqa: BLE001  one fleet's trouble is not to end the others
                 self._tell(error)
             await anyio.sleep(AGAIN_S)
 
-    def _tell(self, news: MachineEvent | ProviderError) -> None:
+    def _tell(self, news: MachineEvent | Exception) -> None:
         self._news.append(news)
         self._more.set()
 

@@ -227,6 +227,16 @@ class TerminateFailed(_Event):
     error: str
 
 
+@dataclass(frozen=True, slots=True)
+class ProviderWarned(_Event):
+    """What the provider wants people to hear of, in one clause; nothing follows from it.
+
+    Such as: it has heard nothing of the machines for long, or something that costs nothing is left of the pool.
+    """
+
+    text: str
+
+
 # --- tasks ----------------------------------------------------------------------------------------------------------
 
 
@@ -362,6 +372,7 @@ Event = (
     | NodeLost
     | NetworkSilent
     | TerminateFailed
+    | ProviderWarned
     | TaskSubmitted
     | TaskStarted
     | TaskFinished

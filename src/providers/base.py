@@ -131,7 +131,14 @@ class MachineDoomed:
     seconds: float | None
 
 
-MachineEvent = MachineReachable | MachineGone | MachineDoomed
+@dataclass(frozen=True, slots=True)
+class Warned:
+    """What people should hear of and nothing is decided on: one clause."""
+
+    text: str
+
+
+MachineEvent = MachineReachable | MachineGone | MachineDoomed | Warned
 
 
 class Fleet(Protocol):

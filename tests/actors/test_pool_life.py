@@ -348,6 +348,34 @@ async def test_a_providers_stream_that_fails_is_read_again(rig, monkeypatch):
         await pool.ready()
 
 
+async def test_a_stream_of_events_that_always_fails_ends_no_pool(rig, monkeypatch):
+    class Broken:
+        def __aiter__(self):
+            return self
+
+        async def __anext__(self):
+            raise KeyError("State")
+
+    events = FakeFleet.events
+    async with rig(desired=2) as pool:
+        await pool.ready()
+        with monkeypatch.context() as patched:
+            patched.setattr(FakeFleet, "__anext__", Broken.__anext__)
+            pool.provider.fleets[0].doom(pool.site.nodes[0].machine.id)  # who reads hears of it, and then of nothing
+            await anyio.sleep(3600)
+            job = pool.submit()
+            await pool.settled(job)
+        told = [facts["text"] for facts in pool.seen.all("provider_warned")]
+        assert [("by a defect" in text, "nothing has been seen" in text) for text in told] == [
+            (True, False),
+            (False, True),
+        ]
+        pool.provider.fleets[0].lose(pool.site.nodes[1].machine.id)
+        await pool.until(lambda: pool.seen.all("node_lost"), within_s=60.0)
+        assert pool.seen.all("provider_warned")[2]["text"].startswith("the machines are seen again")
+    assert events is FakeFleet.events
+
+
 async def test_a_machine_that_cannot_be_terminated_is_told_and_tried_again_until_it_is(rig, monkeypatch):
     async def fail(self, ids):
         raise ProviderError("api down", retry_after_s=1.0)

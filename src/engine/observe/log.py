@@ -27,6 +27,7 @@ _PRINTED = logging.getLogger("outrider.task")
 _WARNINGS = (
     ev.LaunchFailed,
     ev.TerminateFailed,
+    ev.ProviderWarned,
     ev.NodeLate,
     ev.NodeSuspect,
     ev.NodeNoticed,

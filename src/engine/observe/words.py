@@ -24,6 +24,8 @@ def words(event: ev.Event) -> str | None:  # noqa: PLR0911, PLR0912 - a table
             return f"launch failed: {_line(event.error)}; {again}"
         case ev.TerminateFailed():
             return f"{count(len(event.machines), 'machine')} could not be ended yet: {_line(event.error)}"
+        case ev.ProviderWarned():
+            return _line(event.text)
         case ev.NodeLate():
             silent = f"node {event.node} has not answered in {seconds(event.waited_s)}"
             return f"{silent}, others took {seconds(event.others_s)}: another machine is asked for"

@@ -7,7 +7,8 @@ from typing import Never
 
 import anyio
 
-from ..errors import ProviderError
+from ..base import Warned
+from ..watching import Watching
 from . import teardown
 from .api import Api
 from .seen import News, Seen, pause_s, sights
@@ -22,7 +23,7 @@ class Poller:
         self._api, self._pool, self._seen, self._tell = api, pool, seen, tell
         self._next_at = 0.0
         self._asked = 0  # since something was begun
-        self._failures = 0  # in a row
+        self._watching = Watching(f"the machines of {pool}")
         self._begun = anyio.Event()
         self._answered = anyio.Event()
 
@@ -31,12 +32,12 @@ class Poller:
             await self._due()
             await self._ask()
             now = anyio.current_time()
-            self._next_at = now + pause_s(busy=self._seen.busy, asked=self._asked, failures=self._failures)
+            self._next_at = now + self._pause_s()
 
     def begun(self) -> None:
         """Something will change soon."""
         self._asked = 0
-        if not self._failures:
+        if not self._watching.failures:
             self._next_at = min(self._next_at, anyio.current_time() + SOON_S)
         self._begun.set()
 
@@ -59,6 +60,9 @@ class Poller:
                 with anyio.move_on_after(left_s):
                     await self._begun.wait()
 
+    def _pause_s(self) -> float:
+        return self._watching.pause_s if self._watching.failures else pause_s(busy=self._seen.busy, asked=self._asked)
+
     async def _ask(self) -> None:
         asked_at = anyio.current_time()
         try:
@@ -67,10 +71,14 @@ class Poller:
             self._tell(news)
             if news.unwanted:
                 self._tell(self._seen.told(await teardown.end(self._api, news.unwanted), anyio.current_time()))
-        except ProviderError:  # the next one may be better; who waits for something has a deadline of its own
-            self._failures += 1
+        except Exception as error:  # noqa: BLE001  WATCH-1: who waits for something has a deadline of its own
+            self._warn(self._watching.failed(error, anyio.current_time()))
             return
         self._asked += 1
-        self._failures = 0
+        self._warn(self._watching.succeeded(anyio.current_time()))
         self._answered.set()
         self._answered = anyio.Event()
+
+    def _warn(self, warned: Warned | None) -> None:
+        if warned is not None:
+            self._tell(News(events=[warned]))

@@ -12,6 +12,7 @@ import os
 import re
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -19,8 +20,6 @@ from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
 import anyio
-
-from ..errors import ProviderError
 
 MONTH_S: Final = 30 * 86400.0  # on-demand prices seldom change
 PATIENCE_S: Final = 5.0
@@ -156,19 +155,16 @@ def _hourly(product: Mapping[str, Any]) -> Iterator[float]:
 
 async def _ask(api: Api, types: list[str], now: float) -> dict[str, Price]:
     found: dict[str, Price] = {}
-    with anyio.move_on_after(PATIENCE_S):
-        try:
-            for start in range(0, len(types), TYPES_IN_A_QUESTION):
-                asked = question(types[start : start + TYPES_IN_A_QUESTION], api.region)
-                for _ in range(PAGES_AT_MOST):
-                    answer = await api.call("get_products", service="pricing", **asked)
-                    prices = understand(answer.get("PriceList", ()), api.region)
-                    found |= {name: Price(usd, now) for name, usd in prices.items()}
-                    if not answer.get("NextToken"):
-                        break
-                    asked["NextToken"] = answer["NextToken"]
-        except (ProviderError, KeyError, TypeError, ValueError):
-            pass  # refused, or in a form that is not this one: there is a table
+    with anyio.move_on_after(PATIENCE_S), suppress(Exception):  # refused, or in another form: there is the table
+        for start in range(0, len(types), TYPES_IN_A_QUESTION):
+            asked = question(types[start : start + TYPES_IN_A_QUESTION], api.region)
+            for _ in range(PAGES_AT_MOST):
+                answer = await api.call("get_products", service="pricing", **asked)
+                prices = understand(answer.get("PriceList", ()), api.region)
+                found |= {name: Price(usd, now) for name, usd in prices.items()}
+                if not answer.get("NextToken"):
+                    break
+                asked["NextToken"] = answer["NextToken"]
     return found
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any, Literal
 
-from ..base import Address, Machine, MachineGone, MachineId, MachineReachable
+from ..base import Address, Machine, MachineEvent, MachineGone, MachineId, MachineReachable
 from . import tags
 
 SSH_PORT = 22
@@ -80,7 +80,7 @@ class Sight:
 class News:
     """What one answer changed."""
 
-    events: list[MachineReachable | MachineGone] = field(default_factory=list)
+    events: list[MachineEvent] = field(default_factory=list)
     interrupted: list[MachineId] = field(default_factory=list)  # EC2 took them: not from there again, for now
     unwanted: list[MachineId] = field(default_factory=list)  # they exist and nobody will use them: end them
 
@@ -267,13 +267,11 @@ def change(instance: Mapping[str, Any]) -> Sight:
     return Sight(MachineId(instance["InstanceId"]), instance["CurrentState"]["Name"])
 
 
-def pause_s(*, busy: bool, asked: int, failures: int) -> float:
-    """Until the next question: ``asked`` since something began, ``failures`` in a row.
+def pause_s(*, busy: bool, asked: int) -> float:
+    """Until the next question, where the last one was answered: ``asked`` since something began.
 
     Quick at first, because what a machine's owner waits for is its first second; then steady.
     """
-    if failures:
-        return min(30.0, 2.0 ** min(failures - 1, 10))
     if not busy:
         return 5.0
     return min(1.0, 0.25 * 2.0 ** min(asked, 2))

@@ -14,8 +14,9 @@ from outrider.providers.aws import tags
 from outrider.providers.aws.api import Api
 from outrider.providers.aws.poller import Poller
 from outrider.providers.aws.seen import GRACE_S, News, Seen
-from outrider.providers.base import Machine, MachineGone, MachineId, MachineReachable
+from outrider.providers.base import Machine, MachineGone, MachineId, MachineReachable, Warned
 from outrider.providers.errors import NotAuthorized, ProviderError
+from outrider.providers.watching import BLIND_S
 
 pytestmark = pytest.mark.anyio
 
@@ -33,7 +34,7 @@ class HandMade:
         self.launches: dict[str, str] = {}
         self.asked_at: list[float] = []
         self.ended: list[str] = []
-        self.error: ProviderError | None = None
+        self.error: Exception | None = None
 
     async def pages(self, operation: str, key: str, /, **parameters: Any) -> list[dict[str, Any]]:
         assert (operation, key) == ("describe_instances", "Reservations")
@@ -124,7 +125,42 @@ async def test_an_ec2_that_does_not_answer_is_left_alone_for_longer_and_longer()
         assert len(ec2.asked_at) == asked
         ec2.error, ec2.states["i-1"] = None, "running"
         await anyio.sleep(30)
-        assert [type(event) for news in told for event in news.events] == [MachineReachable]
+        assert [type(event) for news in told for event in news.events] == [Warned, MachineReachable, Warned]
+
+
+def warnings(told: list[News]) -> list[str]:
+    return [event.text for news in told for event in news.events if isinstance(event, Warned)]
+
+
+async def test_a_poller_that_fails_by_a_defect_goes_on_and_says_so_once() -> None:
+    ec2 = HandMade()
+    async with polling(ec2) as (poller, seen, told):
+        created(ec2, poller, seen, "i-1")
+        ec2.error = KeyError("State")
+        await anyio.sleep(20)
+        assert warnings(told) == [
+            "who watches the machines of p has failed by a defect (KeyError: 'State'): it is tried again"
+        ]
+        ec2.error, ec2.states["i-1"] = None, "running"
+        await anyio.sleep(30)
+        assert [type(event) for news in told for event in news.events] == [Warned, MachineReachable]
+
+
+async def test_a_poller_that_is_blind_for_long_says_so_once_and_again_when_it_sees() -> None:
+    ec2 = HandMade()
+    async with polling(ec2) as (poller, seen, told):
+        created(ec2, poller, seen, "i-1")
+        ec2.error = ProviderError("AWS cannot be reached")
+        await anyio.sleep(BLIND_S - 2)
+        assert warnings(told) == []
+        await anyio.sleep(600)
+        (blind,) = warnings(told)
+        assert blind.startswith(
+            "nothing has been seen of the machines of p for 31 s, in 6 tries (AWS cannot be reached)"
+        )
+        ec2.error = None
+        await anyio.sleep(60)
+        assert warnings(told)[1:] == ["the machines of p are seen again, after 631 s"]
 
 
 async def test_who_waits_for_an_answer_gets_the_next_one() -> None:

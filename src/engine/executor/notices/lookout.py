@@ -13,6 +13,7 @@ from ..board import Board, Doom, World
 from .pending import Pending
 from .source import NoticeSource
 
+AGAIN_S = 10.0  # after a source has failed
 SETTLE_S = 0.01  # a rank that asked before it could see the word has counted by then
 
 
@@ -101,9 +102,17 @@ class Lookout:
         return news
 
     async def _watch(self, source: NoticeSource) -> None:
-        """One that fails is a defect of ours: it is logged, and the others go on."""
-        try:
-            await source.watch(lambda seconds: self.notice(source.name, seconds))
-        except Exception:  # noqa: BLE001 - the edge
-            print(f"notices: {source.name} has failed", file=sys.stderr)
-            traceback.print_exc()
+        """One that fails is a defect of ours: it is logged once, and begins again, because its notices are still to
+        come.
+        """
+        told: set[type[Exception]] = set()
+        while True:
+            try:
+                await source.watch(lambda seconds: self.notice(source.name, seconds))
+                return
+            except Exception as error:  # noqa: BLE001 - the edge
+                if type(error) not in told:
+                    told.add(type(error))
+                    print(f"notices: {source.name} has failed, and begins again", file=sys.stderr)
+                    traceback.print_exc()
+            await asyncio.sleep(AGAIN_S)

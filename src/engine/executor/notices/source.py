@@ -27,18 +27,20 @@ class Unanswered(Exception):
 
 
 class Patience:
-    """Asks again and again, less often while there is no answer. What goes wrong is logged when it begins and ends."""
+    """Asks again and again, less often while there is no answer, whatever goes wrong. That is logged when it begins and
+    ends.
+    """
 
     def __init__(self, name: str, *, every_s: float) -> None:
         self._name, self._every_s = name, every_s
         self._failures = 0
 
     async def ask(self, question: Callable[[], Awaitable[None]]) -> None:
-        """Forever. An `Unanswered` leaves everything as it was said before."""
+        """Forever. A question that fails leaves everything as it was said before."""
         while True:
             try:
                 await question()
-            except Unanswered as error:
+            except Exception as error:  # noqa: BLE001  a defect of ours must not blind this machine either
                 self._failed(error)
                 delay = min(AT_MOST_S, FIRST_S * 2.0 ** min(self._failures - 1, 16))
                 await asyncio.sleep(delay * random.uniform(0.5, 1.0))  # noqa: S311  no secret: many nodes ask one service
@@ -46,10 +48,11 @@ class Patience:
                 self._answered()
                 await asyncio.sleep(self._every_s)
 
-    def _failed(self, error: Unanswered) -> None:
+    def _failed(self, error: Exception) -> None:
         self._failures += 1
         if self._failures == 1:
-            print(f"notices: {self._name}: {error}; it is asked again", file=sys.stderr, flush=True)
+            told = str(error) if isinstance(error, Unanswered) else f"{type(error).__name__}: {error}"
+            print(f"notices: {self._name}: {told}; it is asked again", file=sys.stderr, flush=True)
 
     def _answered(self) -> None:
         if self._failures:

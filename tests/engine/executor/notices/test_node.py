@@ -17,7 +17,7 @@ import msgpack
 import pytest
 
 from outrider import Preemption, on_preemption, preemption, should_stop
-from outrider.engine.executor.notices import local
+from outrider.engine.executor.notices import local, lookout
 from outrider.engine.wire import messages as m
 
 pytestmark = pytest.mark.anyio
@@ -169,7 +169,7 @@ async def test_signals_that_announce_the_end_end_nothing(make: Any) -> None:
     await client.until(lambda: client.heard[-1] == m.Notice("slurm", None))
 
 
-async def test_a_source_of_ones_own_and_one_that_fails(make: Any, capfd: Any) -> None:
+async def test_a_source_of_ones_own_and_one_that_fails(make: Any, capfd: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     class Cloud:
         name = "cloud"
 
@@ -179,13 +179,20 @@ async def test_a_source_of_ones_own_and_one_that_fails(make: Any, capfd: Any) ->
 
     class Broken:
         name = "broken"
+        failures = 0
 
         async def watch(self, tell: Callable[[float | None], None]) -> None:
-            raise LookupError("a defect")
+            if self.failures < 3:
+                self.failures += 1
+                raise LookupError("a defect")
+            tell(7.0)
+            await asyncio.Event().wait()
 
+    monkeypatch.setattr(lookout, "AGAIN_S", 0.01)
     client = await make(sources=[Broken(), Cloud()])
     assert await client.expect(m.Notice) == m.Notice("cloud", pytest.approx(5, abs=0.1))
-    assert "broken has failed" in capfd.readouterr().err
+    await client.until(lambda: client.heard[-1] == m.Notice("broken", pytest.approx(7, abs=0.1)))
+    assert capfd.readouterr().err.count("broken has failed") == 1
 
 
 async def test_a_client_that_was_away_hears_how_long_is_left_now(make: Any) -> None:

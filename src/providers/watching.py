@@ -1,0 +1,53 @@
+"""What a watcher that fails says of itself. Pure: failures and the time come in.
+
+WATCH-1: no failure ends a watcher: it is counted, and what is watched goes on.
+WATCH-2: a watcher that has seen nothing for `BLIND_S` says so once, and once more when it sees again.
+WATCH-3: a failure that is none of the provider's is a defect of the watcher: each kind is told when it first occurs.
+"""
+
+from __future__ import annotations
+
+from .base import Warned
+from .errors import ProviderError
+
+BLIND_S = 30.0  # of failures, with no success between them
+LONGEST_S = 30.0  # between two tries
+
+
+class Watching:
+    def __init__(self, what: str) -> None:
+        """``what`` it watches, for people: "the machines of train in us-east-1"."""
+        self._what = what
+        self.failures = 0  # in a row
+        self._since = 0.0
+        self._blind = False
+        self._defects: set[type[Exception]] = set()
+
+    @property
+    def pause_s(self) -> float:
+        """Until it should try again, after a failure."""
+        return min(LONGEST_S, 2.0 ** min(self.failures - 1, 10))
+
+    def failed(self, error: Exception, now: float) -> Warned | None:
+        if not self.failures:
+            self._since = now
+        self.failures += 1
+        if now - self._since >= BLIND_S and not self._blind:
+            self._blind = True
+            blind = f"nothing has been seen of {self._what} for {now - self._since:.0f} s, in {self.failures} tries"
+            return Warned(f"{blind} ({_said(error)}): until it goes well, losses show by connections alone")
+        if not isinstance(error, ProviderError) and type(error) not in self._defects:
+            self._defects.add(type(error))
+            return Warned(f"who watches {self._what} has failed by a defect ({_said(error)}): it is tried again")
+        return None
+
+    def succeeded(self, now: float) -> Warned | None:
+        blind, self._blind, self.failures = self._blind, False, 0
+        return Warned(f"{self._what} are seen again, after {now - self._since:.0f} s") if blind else None
+
+
+def _said(error: Exception) -> str:
+    words = str(error).strip().rstrip(".")
+    if isinstance(error, ProviderError) and words:
+        return words
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__
