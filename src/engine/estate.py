@@ -25,6 +25,7 @@ from ..providers.base import (
 )
 from ..providers.errors import ProviderError
 from ..providers.journal import Journal, Ownership, PoolOwned, PoolRecord
+from ..providers.threads import in_thread
 from .errors import SpecError
 from .remote.ssh import PoolKey, kept_key, new_key, private_text
 from .spec import is_named
@@ -146,7 +147,7 @@ class Estate:
             while self._changed:
                 self._changed = False
                 with suppress(ProviderError):
-                    await asyncio.to_thread(self._ownership.keep, REST, self._text())
+                    await in_thread(self._ownership.keep, REST, self._text(), abandon=True)
 
     def _text(self) -> str:
         machines = [

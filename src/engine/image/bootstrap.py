@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from ...providers.threads import in_thread
 from ..errors import BootstrapError
 from ..secrets import Scrubber
 from . import plan, probe, wheels
@@ -332,7 +333,7 @@ async def _file(source: wheels.Wheel | Copy) -> AsyncIterator[bytes]:
     """One frame, in pieces; a small file compressed where that helps."""
     size = source.size_bytes
     if size <= _PACKED_BYTES:
-        data = await asyncio.to_thread(source.read, 0, size)
+        data = await in_thread(source.read, 0, size, abandon=True)
         smaller = zlib.compress(data, 6)
         is_packed = len(smaller) < len(data)
         yield frames.encode("file", smaller if is_packed else data, sha256=source.sha256, packed=is_packed)
@@ -340,7 +341,7 @@ async def _file(source: wheels.Wheel | Copy) -> AsyncIterator[bytes]:
     yield json.dumps({"is": "file", "bytes": size, "sha256": source.sha256}).encode() + b"\n"
     sent = 0
     while sent < size:
-        data = await asyncio.to_thread(source.read, sent, _PIECE_BYTES)
+        data = await in_thread(source.read, sent, _PIECE_BYTES, abandon=True)
         if not data:
             raise OSError(f"{source} became shorter while it was sent")
         sent += len(data)

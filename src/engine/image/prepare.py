@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import cloudpickle
 
+from ...providers.threads import in_thread
 from ..executor import bundle
 from ..secrets import secrets_in
 from ..volume import Volume
@@ -63,8 +64,8 @@ async def prepare(image: Image, volumes: Sequence[Volume] = (), *, client: Clien
     if image.needs_uv:
         uv = Uv.find("Image(" + ("pip=...)" if image.has_packages else f"python={image.python!r})"))
     runtime, included, required = await asyncio.gather(
-        asyncio.to_thread(bundle.build),
-        asyncio.to_thread(includes.scan, image),
+        in_thread(bundle.build, abandon=True),
+        in_thread(includes.scan, image, abandon=True),
         requirements.read(image, uv),
     )
     secrets = tuple(

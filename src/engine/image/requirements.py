@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
 import re
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import unquote, urlsplit
 
+from ...providers.threads import in_thread
 from ..errors import SpecError
 from ..secrets import Secret, revealed
 from .cache import client_cache, sha256, written
@@ -78,7 +78,7 @@ async def read(image: Image, uv: Uv | None) -> Requirements | None:
             text, urls=urls, folders=folders, listed=_listed(folders),
             options=("--index-strategy", "unsafe-best-match"),
         )  # fmt: skip
-    reader = await asyncio.to_thread(_read, image)
+    reader = await in_thread(_read, image, abandon=True)
     folders = (*folders, *reader.folders)
     return Requirements(
         "\n".join([*reader.lines, ""]),
@@ -210,7 +210,7 @@ async def _locked(
         export = ("export", "--frozen", "--no-dev", "--no-emit-project", "--no-emit-local", "--format", "pylock.toml")
         text = await uv.run("--quiet", *export, "--no-header", "--directory", str(lock.parent))
     else:
-        text = await asyncio.to_thread(lock.read_text)
+        text = await in_thread(lock.read_text, abandon=True)
     try:
         content = tomllib.loads(text)
         lines = [_exactly(package) for package in content.get("packages", ())]

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
+from ...providers.threads import in_thread
 from ..errors import BootstrapError
 from ..executor.bundle import packed
 from ..secrets import Secret, revealed
@@ -98,15 +99,15 @@ class Depot:
                 path = uv.path
                 if target != here():
                     (wheel,) = (await _select(uv, Requirements(f"uv=={uv.version}\n"), target, "3.11")).wheels
-                    path = await asyncio.to_thread(_unpacked_tool, wheel)
-                self._tools[target] = Tool(path, f"uv/{await asyncio.to_thread(digest_of, path)}")
+                    path = await in_thread(_unpacked_tool, wheel, abandon=True)
+                self._tools[target] = Tool(path, f"uv/{await in_thread(digest_of, path, abandon=True)}")
             return self._tools[target]
 
     async def packed(self, tool: Tool) -> bytes:
         """A tar.gz of it, as hosts get it."""
         async with self._packing:
             if tool not in self._packed:
-                self._packed[tool] = await asyncio.to_thread(_packed_tool, tool)
+                self._packed[tool] = await in_thread(_packed_tool, tool, abandon=True)
             return self._packed[tool]
 
 
@@ -186,9 +187,9 @@ async def _wheel(
     expected = entry.get("hashes", {}).get("sha256")
     if url.startswith("file:"):
         path = Path(unquote(urlsplit(url).path))
-        return Wheel(name, expected or await asyncio.to_thread(sha256, path), path)
+        return Wheel(name, expected or await in_thread(sha256, path, abandon=True), path)
     async with slots:
-        return await asyncio.to_thread(_fetched, name, url, expected, indexes, given_up)
+        return await in_thread(_fetched, name, url, expected, indexes, given_up, abandon=True)
 
 
 def _named(url: str) -> str:

@@ -25,6 +25,7 @@ from ...actors.ports import (
     Verdict,
     Word,
 )
+from ...providers.threads import in_thread
 from ..errors import TaskFailed
 from ..payload import Blob, Part, Payload, Received, map_shared
 from ..streams import AHEAD
@@ -390,7 +391,7 @@ class NodeLink:
 
     async def _place(self, blob: Blob) -> None:
         if self._same_host:
-            path = await asyncio.to_thread(blob.share)
+            path = await in_thread(blob.share, abandon=True)
             self.send(wire.Adopt(blob.name, path, blob.size_bytes))
         else:
             await self._bulk.put(blob)

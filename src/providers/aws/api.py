@@ -13,9 +13,9 @@ from time import time
 from typing import Any, Literal
 
 import anyio
-import anyio.to_thread
 
 from ..errors import NotAuthorized, ProviderError
+from ..threads import in_thread
 from . import answers, retries
 from .bucket import Bucket, bucket_for
 from .errors import AGAIN_S, DENIED, EXPIRED, Failure, Refused, translate
@@ -88,7 +88,7 @@ class Api:
         # What the environment says is kept: whoever looks after this pool later may have another one.
         profile = profile or os.environ.get("AWS_PROFILE")
         endpoint_url = endpoint_url or os.environ.get("AWS_ENDPOINT_URL")
-        session = await anyio.to_thread.run_sync(new_session, profile)
+        session = await in_thread(new_session, profile)
         check_endpoint(endpoint_url)
         chosen = choose_region(region, os.environ, session.get_config_variable("region"))
         clients = AsyncExitStack()
@@ -167,7 +167,7 @@ class Api:
             if service not in self._clients:
                 # Reading EC2's description takes a quarter of a second: not of the event loop's.
                 loader = self._session.get_component("data_loader")
-                await anyio.to_thread.run_sync(loader.load_service_model, service, "service-2")
+                await in_thread(loader.load_service_model, service, "service-2")
                 client = await self._open.enter_async_context(self._new_client(service))
                 client.meta.events.register("before-parse", answers.check_root)
                 self._clients[service] = client
@@ -320,7 +320,7 @@ class Api:
         """Read the credentials anew, in case they were renewed in the files. Clients that are in use stay open."""
         async with self._opening:
             if self._session is session:  # else another call has done it
-                self._session = await anyio.to_thread.run_sync(new_session, self.profile)
+                self._session = await in_thread(new_session, self.profile)
                 self._clients.clear()
 
 

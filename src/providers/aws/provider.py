@@ -9,10 +9,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal, Never, TypeVar
 
 import anyio
-import anyio.to_thread
 
 from ..base import Embedding
 from ..errors import refuse_unknown_options
+from ..threads import in_thread
 
 if TYPE_CHECKING:
     from .fleet import AWSFleet
@@ -155,7 +155,7 @@ async def _surely(run: Callable[[], T]) -> T:
     """In a thread, to its end: a lock whose result is lost would be held for as long as the program lives."""
     results: list[T] = []
     with anyio.CancelScope(shield=True):
-        results.append(await anyio.to_thread.run_sync(run))
+        results.append(await in_thread(run))
     return results[0]
 
 

@@ -11,10 +11,10 @@ from typing import Any
 from uuid import uuid4
 
 import anyio
-import anyio.to_thread
 
 from ..errors import JournalError, ProviderError
 from ..journal import Intent, Journal
+from ..threads import in_thread
 from .api import Api, Service
 from .errors import Refused
 from .teardown import FLEET, place_of
@@ -97,14 +97,14 @@ class RecordedApi(Api):
 
     async def _intend(self, kind: str, token: str) -> Intent:
         assert self.journal is not None
-        intent = await anyio.to_thread.run_sync(self.journal.intend, self.pool, kind, token, place_of(self))
+        intent = await in_thread(self.journal.intend, self.pool, kind, token, place_of(self))
         self.made |= {kind}
         return intent
 
     async def _happened(self, intent: Intent, ids: list[str]) -> None:
         assert self.journal is not None
         try:
-            await anyio.to_thread.run_sync(self.journal.happened, intent, ids)
+            await in_thread(self.journal.happened, intent, ids)
         except JournalError:
             pass  # the intent is there, and the tags find what it made
 

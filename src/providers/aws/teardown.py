@@ -14,10 +14,10 @@ from itertools import groupby
 from typing import Any
 
 import anyio
-import anyio.to_thread
 
 from ..errors import ProviderError
 from ..journal import Intent, Journal
+from ..threads import in_thread
 from . import network, tags
 from .api import Api
 from .seen import GRACE_S, Sight, change, sights
@@ -89,7 +89,7 @@ async def sweep(
     place = place_of(api)
     written = _Written()
     if journal is not None:
-        written = await anyio.to_thread.run_sync(_written, journal, pool, place)
+        written = await in_thread(_written, journal, pool, place)
     now = anyio.current_time()
     since = {machine: now - age_s for machine, age_s in written.machines.items()} | dict.fromkeys(known, now)
     machines = await _end_all(api, pool, since, max(unsure_s, written.unsure_s))
@@ -110,12 +110,12 @@ async def intents_of(api: Api, pool: str, journal: Journal | None) -> Sequence[I
     """What the journal says may have been created of the pool in this region."""
     if journal is None:
         return ()
-    return (await anyio.to_thread.run_sync(_written, journal, pool, place_of(api))).intents
+    return (await in_thread(_written, journal, pool, place_of(api))).intents
 
 
 async def elsewhere(api: Api, pool: str, journal: Journal | None) -> str:
     """Where the pool's machines are, as the journal knows; empty: here, whoever asked for them, or nobody knows."""
-    record = None if journal is None else await anyio.to_thread.run_sync(journal.record, pool)
+    record = None if journal is None else await in_thread(journal.record, pool)
     intents = () if record is None else record.intents
     places = {(each.place.get("region"), each.place.get("endpoint_url")) for each in intents if each.kind == FLEET}
     if (api.region, api.endpoint_url or None) in places:
@@ -130,7 +130,7 @@ async def settle(api: Api, pool: str, journal: Journal | None) -> None:
         JournalError: it could not be written down.
     """
     if journal is not None:
-        await anyio.to_thread.run_sync(journal.settled, pool, place_of(api))
+        await in_thread(journal.settled, pool, place_of(api))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Never
 
@@ -14,6 +15,7 @@ import anyio
 
 from ..base import Embedding
 from ..errors import BadRequest, refuse_unknown_options
+from ..threads import in_thread
 from .fleet import LocalFleet
 from .state import PoolDirectory, state_root, sweep
 
@@ -82,7 +84,7 @@ class Local:
         fleet = LocalFleet(directory, embedding, shared_memory=self.shared_memory, work_mib=self.work_mib)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_shielded, fleet.listen)
-            tasks.start_soon(anyio.to_thread.run_sync, sweep, directory.path.parent)
+            tasks.start_soon(partial(in_thread, sweep, directory.path.parent, abandon=True))
             try:
                 yield fleet
             finally:

@@ -1,0 +1,98 @@
+"""The few calls that block, off the event loop: in daemon threads, which cannot keep a program from ending.
+
+The threads of anyio wait for the end of their loop's first task, and the interpreter waits for them. A second and a
+third Ctrl-C end the loop without that task: the program would never end. Those of asyncio are waited for as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable
+from contextvars import copy_context
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
+
+import anyio
+
+T = TypeVar("T")
+THREADS = 32  # at most; further calls wait for one of them
+
+
+async def in_thread(function: Callable[..., T], *args: Any, abandon: bool = False) -> T:
+    """``function(*args)``, in a thread.
+
+    A scope that is cancelled waits for its end, unless it may ``abandon`` it: then the thread goes on, for nobody.
+    """
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[tuple[T | None, BaseException | None]] = loop.create_future()
+    _threads.hand(partial(_answer, loop, answer, partial(copy_context().run, function, *args)))
+    with anyio.CancelScope(shield=not abandon):
+        await asyncio.wait([answer])
+    value, error = answer.result()
+    if error is not None:
+        try:
+            raise error
+        finally:
+            del error  # whose traceback has this frame
+    return value  # type: ignore[return-value]
+
+
+def _answer(
+    loop: asyncio.AbstractEventLoop,
+    answer: asyncio.Future[tuple[T | None, BaseException | None]],
+    function: Callable[[], T],
+) -> None:
+    try:
+        said: tuple[T | None, BaseException | None] = function(), None
+    except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
+        said = None, error
+    try:
+        loop.call_soon_threadsafe(_set, answer, said)
+    except RuntimeError:  # the loop is closed: nobody waits
+        pass
+
+
+def _set(answer: asyncio.Future[Any], said: object) -> None:
+    if not answer.done():
+        answer.set_result(said)
+
+
+class _Threads:
+    """They are made when there is work and none is idle, and stay."""
+
+    def __init__(self) -> None:
+        self._work: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._idle = threading.Semaphore(0)
+        self._made = 0
+        self._making = threading.Lock()
+
+    def hand(self, work: Callable[[], None]) -> None:
+        self._work.put(work)
+        if self._idle.acquire(blocking=False):
+            return
+        with self._making:
+            if self._made < THREADS:
+                try:
+                    threading.Thread(target=self._run, name=f"outrider-{self._made}", daemon=True).start()
+                except RuntimeError:  # the system has no more: then those that there are do it
+                    if not self._made:
+                        raise
+                else:
+                    self._made += 1
+
+    def _run(self) -> None:
+        while True:
+            try:
+                work = self._work.get_nowait()
+            except Empty:
+                self._idle.release()
+                work = self._work.get()
+            work()
+            del work  # and what it refers to
+
+
+_threads = _Threads()
+os.register_at_fork(after_in_child=_threads.__init__)  # type: ignore[misc]  # a forked child has none of the threads

@@ -1,0 +1,88 @@
+"""Calls that block, off the event loop, in threads that keep no program from ending."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+
+import anyio
+import pytest
+
+from outrider.providers import threads
+from outrider.providers.threads import in_thread
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+async def test_what_is_returned_or_raised_is_the_callers() -> None:
+    assert await in_thread(divmod, 7, 2) == (3, 1)
+    with pytest.raises(ZeroDivisionError):
+        await in_thread(divmod, 7, 0)
+    with pytest.raises(RuntimeError) as caught:  # as of any coroutine
+        await in_thread(next, iter(()))
+    assert isinstance(caught.value.__cause__, StopIteration)
+
+
+async def test_more_calls_than_threads_wait_for_one() -> None:
+    together = threading.Barrier(threads.THREADS)
+    await asyncio.gather(*(in_thread(together.wait, 30) for _ in range(2 * threads.THREADS)))
+
+
+async def test_a_cancelled_caller_waits_for_the_end_unless_it_may_abandon_it() -> None:
+    goes_on, ended = threading.Event(), threading.Event()
+
+    def blocks() -> None:
+        goes_on.wait(30)
+        ended.set()
+
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await in_thread(blocks, abandon=True)
+    assert not ended.is_set()
+    goes_on.set()
+    await in_thread(ended.wait, 30)
+    ended.clear()
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await in_thread(blocks)
+    assert ended.is_set()
+
+
+BLOCKED = """
+import asyncio, threading
+from outrider.providers.threads import in_thread
+
+async def main():
+    asyncio.ensure_future(in_thread(threading.Event().wait, abandon=True))
+    await asyncio.sleep(0)
+
+asyncio.run(main())
+"""
+
+
+def test_a_call_that_never_ends_does_not_keep_the_program() -> None:
+    subprocess.run([sys.executable, "-c", BLOCKED], check=True, timeout=60)
+
+
+FORKED = """
+import asyncio, os, sys
+from outrider.providers.threads import in_thread
+
+asyncio.run(in_thread(os.getpid))
+child = os.fork()
+if child == 0:
+    os._exit(asyncio.run(in_thread(os.getpid)) != os.getpid())
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_forked_child_has_threads_of_its_own() -> None:
+    subprocess.run([sys.executable, "-c", FORKED], check=True, timeout=60, env=dict(os.environ))
