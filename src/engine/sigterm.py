@@ -1,6 +1,7 @@
-"""SIGTERM while pools are open: where it would have ended the process at once, it ends their blocks first.
+"""SIGTERM and SIGHUP while pools are open: where they would have ended the process at once, they end blocks first.
 
-That is where it has its default action when a pool opens in the main thread. Handlers of others are left alone.
+That is where they have their default action when a pool opens in the main thread. Handlers of others are left alone,
+and a SIGHUP that is ignored, as under nohup, stays that.
 """
 
 from __future__ import annotations
@@ -10,6 +11,11 @@ import os
 import signal
 import threading
 from types import FrameType
+from typing import cast
+
+from . import sigint
+
+ENDING = (signal.SIGTERM, signal.SIGHUP)  # what ends programs: `kill` and all that manage services; a closed terminal
 
 
 class Hold:
@@ -22,27 +28,28 @@ class Hold:
             self._sigterm.settle()
 
     def release(self) -> None:
-        """Once; again is without effect. The last one restores the default, and dies by it if SIGTERM has come."""
+        """Once; again is without effect. The last one restores the default, and dies by the signal that has come."""
         if self._sigterm is not None and self in self._sigterm.holds:
             self._sigterm.holds.remove(self)
             self._sigterm.settle()
 
     def end(self, *, innermost: bool) -> None:
-        """SIGTERM has come; told again whenever another pool has ended since."""
+        """Such a signal has come; told again whenever another pool has ended since."""
         raise NotImplementedError
 
 
 class TaskHold(Hold):
-    """SIGTERM cancels the task that opens the pool, the current one: once."""
+    """The signal cancels the task that opens the pool, the current one: once."""
 
     def __init__(self) -> None:
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         self._told = False
         self.at_rest = asyncio.Event()  # the pool is neither being opened nor closed
         super().__init__()
+        sigint.hold(self)
 
     async def leave(self) -> None:
-        """`release`, but not before those that SIGTERM has closing too: were this the main task's, asyncio would end
+        """`release`, but not before those that the signal has closing too: were this the main task's, asyncio would end
         with it, and cancel them."""
         self.at_rest.set()
         try:
@@ -52,6 +59,10 @@ class TaskHold(Hold):
                         await hold.at_rest.wait()
         finally:
             self.release()
+
+    def release(self) -> None:
+        sigint.release(self)
+        super().release()
 
     def end(self, *, innermost: bool) -> None:  # noqa: ARG002
         if self._told:
@@ -68,7 +79,7 @@ class TaskHold(Hold):
 
 
 class ThreadHold(Hold):
-    """SIGTERM raises `SystemExit` in the main thread, once, while ``interruptible``.
+    """The signal raises `SystemExit` in the main thread, once, while ``interruptible``.
 
     That is ended by an assignment: at a call, Python would first run the handler.
     """
@@ -78,7 +89,7 @@ class ThreadHold(Hold):
         super().__init__()
 
     def interrupt(self) -> None:
-        """From now on; and now, if SIGTERM has come."""
+        """From now on; and now, if such a signal has come."""
         self.interruptible = True
         if self._sigterm is not None:
             self._sigterm.settle()
@@ -86,47 +97,60 @@ class ThreadHold(Hold):
     def end(self, *, innermost: bool) -> None:
         if self.interruptible and innermost:  # the outer ones when the inner ones have been left
             self.interruptible = False
-            raise SystemExit(128 + signal.SIGTERM)  # as shells say it
+            assert self._sigterm is not None
+            raise SystemExit(self._sigterm.status)
 
 
 class _Sigterm:
-    """The handler. There is one for all open pools, which find it where it is installed."""
+    """The handler, of each of the signals that would end the process. There is one for all open pools, which find it
+    where it is installed."""
 
     def __init__(self) -> None:
         self._process = os.getpid()
-        self._came = False
+        self._came = 0  # the first of them
         self.holds: list[Hold] = []  # the innermost last
 
     @staticmethod
     def found() -> _Sigterm | None:
-        """None: SIGTERM is somebody else's business."""
+        """None: these signals are somebody else's business."""
         if threading.current_thread() is not threading.main_thread():  # only there can handlers be set
             return None
-        there = signal.getsignal(signal.SIGTERM)
-        if there is signal.SIG_DFL or (isinstance(there, _Sigterm) and there._is_inherited()):
-            there = _Sigterm()
-            signal.signal(signal.SIGTERM, there)
-        return there if isinstance(there, _Sigterm) else None
+        there = {number: signal.getsignal(number) for number in ENDING}
+        ours = [each for each in there.values() if isinstance(each, _Sigterm) and not each._is_inherited()]
+        handler = ours[0] if ours else _Sigterm()
+        for number, each in there.items():
+            if each is signal.SIG_DFL or (isinstance(each, _Sigterm) and each._is_inherited()):
+                signal.signal(number, handler)
+        return handler if handler._installed() else None
 
     def __call__(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
         if self._is_inherited():
             self.holds.clear()
-        self._came = True
+        self._came = self._came or number
         self.settle()
+
+    @property
+    def status(self) -> int:
+        """As shells say it."""
+        return 128 + self._came
+
+    def _installed(self) -> list[signal.Signals]:
+        return [number for number in ENDING if cast("object", signal.getsignal(number)) is self]
 
     def _is_inherited(self) -> bool:
         """By a fork of the process whose pools they are: it has none, and is to die as ever."""
         return os.getpid() != self._process
 
     def settle(self) -> None:
-        """Tell those that have to end; and when there are none left, give SIGTERM back."""
+        """Tell those that have to end; and when there are none left, give the signals back."""
         if self._came:
             for hold in [*self.holds]:
                 hold.end(innermost=self.holds[-1:] == [hold])
-        installed: object = signal.getsignal(signal.SIGTERM)
-        if self.holds or installed is not self:
+        installed = self._installed()
+        if self.holds or not installed:
             return
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        if self._came:
-            os.kill(os.getpid(), signal.SIGTERM)  # from another thread: to the handler, which then does this again
+            for number in installed:
+                signal.signal(number, signal.SIG_DFL)
+        if self._came in installed:
+            os.kill(os.getpid(), self._came)  # from another thread: to the handler, which then does this again

@@ -195,8 +195,10 @@ async def test_another_version_is_refused_with_what_to_do(monkeypatch: pytest.Mo
 
 
 CLIENT = """
-import asyncio, sys, time, subprocess
+import asyncio, signal, sys, time, subprocess
 from outrider import Pool, compute
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs ignore
 
 @compute
 def work():
@@ -217,7 +219,7 @@ asyncio.run(main())
 
 
 @pytest.mark.usefixtures("nothing_left")
-@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_killed_client_leaves_no_process_and_no_file(sent: signal.Signals, tmp_path: Path) -> None:
     environment = {**os.environ, "OUTRIDER_STATE": str(tmp_path)}
     command = [sys.executable, "-c", CLIENT]

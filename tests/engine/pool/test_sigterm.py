@@ -1,4 +1,4 @@
-"""SIGTERM ends pools before it ends the process, where it would have ended that at once."""
+"""SIGTERM and SIGHUP end pools before they end the process, where they would have ended that at once."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ class Client:
             assert line, said
             said.append(line.rstrip())
 
-    def terminate(self) -> None:
-        self.process.send_signal(signal.SIGTERM)
+    def terminate(self, by: signal.Signals = signal.SIGTERM) -> None:
+        self.process.send_signal(by)
 
     def go_on(self) -> None:
         assert self.process.stdin is not None
@@ -258,6 +258,26 @@ def test_the_pools_end_first(program: str, says: list[str], client: Begin) -> No
     it = client(program)
     it.terminate()
     assert it.ended() == (-signal.SIGTERM, says)
+    assert it.left() == []
+
+
+@pytest.mark.parametrize(
+    ("program", "says"), [(BLOCK, [CANCELLED, "closed"]), (SYNC_BLOCK, ["SystemExit 129", "closed"])]
+)
+def test_a_closed_terminal_ends_the_pools_first(program: str, says: list[str], client: Begin) -> None:
+    it = client(program)
+    it.terminate(signal.SIGHUP)
+    assert it.ended() == (-signal.SIGHUP, says)
+    assert it.left() == []
+
+
+def test_of_several_signals_the_first_is_what_the_process_dies_of(client: Begin) -> None:
+    it = client(CLOSING + BLOCK.replace("pool()", "pool(Slow())"))
+    it.terminate(signal.SIGHUP)
+    it.until("closing")
+    it.terminate()
+    it.go_on()
+    assert it.ended() == (-signal.SIGHUP, ["closed"])
     assert it.left() == []
 
 
@@ -531,6 +551,22 @@ def test_a_handler_of_the_application_is_left_as_it_is(main: str, client: Begin)
     assert it.ended() == (0, ["closed", "True"])
 
 
+def test_a_closed_terminal_that_is_ignored_stays_ignored(client: Begin) -> None:
+    """As under nohup."""
+    it = client("""
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        async def main():
+            async with pool():
+                say("up")
+                await heard()
+        asyncio.run(main())
+        say(signal.getsignal(signal.SIGHUP) == signal.SIG_IGN)
+        """)
+    it.terminate(signal.SIGHUP)
+    it.go_on()
+    assert it.ended() == (0, ["closed", "True"])
+
+
 def test_of_another_thread_nothing_is_held_back(client: Begin) -> None:
     it = client("""
         async def opens():
@@ -554,7 +590,7 @@ def test_without_a_pool_it_is_at_its_default(client: Begin) -> None:
             async def opened(self):
                 raise RuntimeError
         def at_default():
-            say(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL)
+            say({signal.getsignal(number) == signal.SIG_DFL for number in (signal.SIGTERM, signal.SIGHUP)})
         async def main():
             for provider in (Here(), Refused()):
                 try:
@@ -573,4 +609,4 @@ def test_without_a_pool_it_is_at_its_default(client: Begin) -> None:
                 pass
             at_default()
         """)
-    assert it.ended() == (0, ["False", "closed", "True", "closed", "True"] * 2)
+    assert it.ended() == (0, ["{False}", "closed", "{True}", "closed", "{True}"] * 2)
