@@ -37,7 +37,7 @@ class BadRequest(ProviderError):
 
 
 class JournalError(ProviderError):
-    """The journal cannot be written: nothing was created, because nobody could find it again."""
+    """What is to outlive the client cannot be written: nothing was created, because nobody could find it again."""
 
 
 def refuse_unknown_options(provider: str, unknown: Iterable[str], known: Sequence[str]) -> None:

@@ -25,7 +25,8 @@ from types import TracebackType
 from typing import Literal, Self, TypeVar
 
 from .errors import BadRequest, JournalError
-from .owners import Lock, Owner, Place, flocked, flush, make_directory, owner_of, read, state_root, write, write_whole
+from .owners import Lock, Owner, Place, flocked, flush, make_directory, owner_of, read, write, write_whole
+from .private import state_root
 
 T = TypeVar("T")
 
@@ -279,7 +280,7 @@ class Journal:
     def _connection(self) -> sqlite3.Connection:
         if not self.database.exists():
             with flocked(self.root / "journal.lock"):
-                os.close(os.open(self.database, os.O_RDWR | os.O_CREAT, 0o600))
+                os.close(os.open(self.database, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600))
                 flush(self.root)
         database = sqlite3.connect(self.database, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
         try:

@@ -6,6 +6,7 @@ import fcntl
 import getpass
 import json
 import os
+import secrets
 import shutil
 import socket
 import threading
@@ -15,6 +16,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from .private import make_private
 
 Place = Mapping[str, str]
 
@@ -113,7 +116,7 @@ def _locked_file(directory: Path) -> int | None:
     for _ in range(LOCK_TRIES):
         make_directory(directory)
         try:
-            file = os.open(directory / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+            file = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         except FileNotFoundError:  # just removed with its pool
             continue
         try:
@@ -140,7 +143,7 @@ def _flock(file: int, how: int) -> bool:
 
 @contextmanager
 def flocked(path: Path) -> Iterator[None]:
-    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -151,22 +154,13 @@ def flocked(path: Path) -> Iterator[None]:
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
-def state_root(path: str | os.PathLike[str] | None) -> Path:
-    if path is not None:
-        return Path(path).expanduser().resolve()
-    if named := os.environ.get("OUTRIDER_STATE"):
-        return Path(named).expanduser().resolve()
-    base = os.environ.get("XDG_STATE_HOME")
-    return (Path(base) if base else Path.home() / ".local" / "state") / "outrider"
-
-
 def make_directory(path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        path.mkdir(mode=0o700)
-    except FileExistsError:
-        return
-    flush(path.parent)
+    """
+    Raises:
+        NotPrivate: it was there, and is not this user's alone.
+    """
+    if make_private(path):
+        flush(path.parent)
 
 
 def write(directory: Path, provider: str, places: Sequence[Place], owner: Owner) -> None:
@@ -196,8 +190,8 @@ def owner_of(written: Mapping[str, Any] | None) -> Owner | None:
 
 def write_whole(path: Path, text: str) -> None:
     """All of it or what was there before, also after a power cut."""
-    new = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
-    file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    new = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
         with open(file, "w") as stream:  # noqa: PTH123  a file descriptor
             stream.write(text)

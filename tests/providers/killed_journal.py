@@ -14,12 +14,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from outrider.providers import journal, owners
+from outrider.providers import journal, owners, private
 from outrider.providers.journal import Journal
 
 POOL = "stress"
 PLACE = {"region": "us-east-1"}
-FILES = {journal.__file__, owners.__file__}
+FILES = {journal.__file__, owners.__file__, private.__file__}
 
 
 def work(state: Path, made: Path) -> None:
@@ -84,12 +84,12 @@ def main(root: Path, seed: int, kills: int) -> None:
     state, made = root / "state", root / "made"
     made.mkdir()
     lines = 0
-    while killed_at(lines + 500, state, made):  # so many lines a whole life has, about
-        lines += 500
+    while killed_at(lines + 100, state, made):  # so many lines a whole life has, about
+        lines += 100
         found(state, made)
     chance = random.Random(seed)
     told: dict[str, Any] = {"killed": 0, "after_creating": 0, "wrong": []}
-    for line in sorted(chance.sample(range(1, lines + 500), kills)):
+    for line in sorted(chance.sample(range(1, lines + 100), kills)):
         told["killed"] += killed_at(line, state, made)
         told["after_creating"] += bool(list(made.iterdir()))
         told["wrong"] += [f"killed at line {line}: {each}" for each in found(state, made)]

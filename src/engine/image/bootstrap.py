@@ -39,6 +39,9 @@ _UNPACK = (
     'tar -xzf - -C "$t" && if [ -e "$2" ]; then :; else mv -T "$t" "$2" || [ -e "$2" ]; fi'
 )
 
+# Before a command: what it makes, nobody else writes in, whatever the login's umask.
+_PRIVATELY = ("sh", "-c", 'umask 077; exec "$@"', "sh", "env")
+
 Progress = Callable[[Phase], None]
 
 
@@ -158,7 +161,19 @@ class _Bootstrap:
             raise self._failed(f"the host's system is {host.system or 'unknown'}", hint="use hosts that run Linux")
         if host.refused:
             raise self._failed(f"the cache {host.cache} cannot be written", log=host.refused.splitlines())
+        if host.exposed:
+            raise self._exposed(host)
         return host
+
+    def _exposed(self, host: Host) -> BootstrapError:
+        owner, mode, path = host.exposed.split(" ", 2)
+        whose = f"uid {owner}, mode {mode}" if owner != "?" else "nobody can say whose it is"
+        return self._failed(
+            f"the cache {host.cache} cannot be trusted, because somebody else may have written what would be run from "
+            f"it: {path} ({whose}; this user is uid {host.uid})",
+            hint=f"remove {path} there, or set OUTRIDER_CACHE in the host's environment to a folder in which only this "
+            "user can write",
+        )
 
     def _room(self, host: Host, size: int) -> None:
         if host.free_bytes is not None and host.free_bytes < 4 * size:  # unpacked it is three times as large
@@ -175,7 +190,7 @@ class _Bootstrap:
     async def _fetch_python(self, host: Host, version: str, uv: str) -> str:
         """For a host that has none at all."""
         binary, place = f"{host.cache}/{uv}/uv", f"{host.cache}/pythons"
-        env = ("env", f"UV_CACHE_DIR={host.cache}/uv-cache", f"UV_PYTHON_INSTALL_DIR={place}", "UV_NO_PROGRESS=1")
+        env = (*_PRIVATELY, f"UV_CACHE_DIR={host.cache}/uv-cache", f"UV_PYTHON_INSTALL_DIR={place}", "UV_NO_PROGRESS=1")
         for argv in (
             [*env, binary, "python", "install", "--no-bin", version],
             [*env, binary, "python", "find", "--managed-python", "--no-project", version],

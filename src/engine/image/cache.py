@@ -9,12 +9,27 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ...providers.private import cache_root, make_private
+from .advice import explained
+
 
 def client_cache() -> Path:
-    """Its folder: the same rule as on the nodes."""
-    if named := os.environ.get("OUTRIDER_CACHE"):
-        return Path(named).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "outrider"
+    """Its folder, which is there and is this user's alone: nodes run what comes out of it.
+
+    Raises:
+        BootstrapError: it cannot be.
+    """
+    folder = cache_root()
+    try:
+        make_private(folder)
+    except OSError as error:
+        raise explained(
+            "packages",
+            f"the cache of this computer, {folder}, cannot be used: {error.strerror}",
+            hint=f"remove {folder}, or set OUTRIDER_CACHE here to a folder in which only you can write",
+            alike=True,
+        ) from error
+    return folder
 
 
 def sha256(path: Path) -> str:
@@ -28,7 +43,7 @@ def written(path: Path) -> Iterator[Path]:
 
     Others may do the same at the same time, in this process or in a container with the same process ids.
     """
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private(path.parent)
     beside = path.with_name(f".{secrets.token_hex(8)}-{path.name}")
     try:
         yield beside

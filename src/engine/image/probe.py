@@ -7,7 +7,24 @@ from typing import NamedTuple
 
 # Read by the host's sh on stdin, so that no login shell has to quote it. Arguments: the wanted minor version, a path or
 # "", then paths in the cache to look for. A function, because what it runs must not read on in the script.
+#
+# What is in the cache is run, by the probe itself too: nothing there is touched before it is known that nobody else may
+# have put it there. Whoever may not write in a folder makes no files in it, so it is enough to look at the folders.
 SCRIPT = b"""\
+entries() {
+    stat -c "%u 700 %n" "$cache" || echo "? ? $cache"
+    stat -L -c "%u %a %n" "$cache" || echo "? ? $cache"
+    cd "$cache" && stat -L -c "%u %a %n" runtime runtime/* envs envs/* uv uv/* pythons pythons/* pools pools/*
+} 2>/dev/null
+exposed() {
+    while read -r owner mode path; do
+        case "$owner $mode" in
+            *[2367]? | *[2367]) echo "exposed $owner $mode $path" ;;
+            "$1 "* | "0 "*) ;;
+            *) echo "exposed $owner $mode $path" ;;
+        esac
+    done
+}
 probe() {
     minor=$1 asked=$2
     shift 2
@@ -18,7 +35,14 @@ probe() {
     echo "libc $(getconf GNU_LIBC_VERSION 2>/dev/null || echo other)"
     echo "user $(id -u)"
     echo "cache $cache"
-    refusal=$(mkdir -p "$cache" 2>&1 && : 2>&1 >"$cache/.writable") || echo "refused $refusal"
+    refusal=$(mkdir -p "$cache" 2>&1) || echo "refused $refusal"
+    exposed=$(entries | exposed "$(id -u)")
+    if [ -n "$exposed" ]; then
+        echo "$exposed"
+        echo "end"
+        return
+    fi
+    refusal=$(: 2>&1 >"$cache/.writable") || echo "refused $refusal"
     df -Pk "$cache" 2>/dev/null | { read -r _; read -r _ _ _ free _; echo "free $free"; }
     for path; do
         if [ -e "$cache/$path" ]; then echo "have $path"; fi
@@ -64,6 +88,7 @@ class Host(NamedTuple):
     uid: int
     cache: str
     refused: str  # why the cache cannot be written; empty: it can
+    exposed: str  # why what is in the cache is not run, as "UID MODE PATH"; empty: nobody else may write there
     free_bytes: int | None
     present: frozenset[str]  # of the paths in the cache that were asked for
     pythons: tuple[Python, ...]  # in the order of preference
@@ -110,7 +135,15 @@ def parse(stdout: bytes) -> Host:
         uid=int(facts.get("user", "-1")),
         cache=facts.get("cache", ""),
         refused=facts.get("refused", ""),
+        exposed=_absolute(facts.get("exposed", ""), facts.get("cache", "")),
         free_bytes=int(free) * 1024 if free.isdigit() else None,
         present=frozenset(present),
         pythons=tuple(pythons),
     )
+
+
+def _absolute(exposed: str, cache: str) -> str:
+    """``path`` is told from the cache's own folder on."""
+    owner, _, rest = exposed.partition(" ")
+    mode, _, path = rest.partition(" ")
+    return f"{owner} {mode} {path if path.startswith('/') else f'{cache}/{path}'}" if exposed else ""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import unquote, urlsplit
 
+from ...providers.private import cache_root
 from ...providers.threads import in_thread
 from ..errors import SpecError
 from ..secrets import Secret, revealed
@@ -191,7 +192,7 @@ def _kept(wheel: Path) -> tuple[str, Path]:
                 if sha256(beside) != digest:
                     raise OSError(errno.EBUSY, "it is being written to")
     except OSError as error:
-        raise SpecError(f"{wheel} cannot be copied to {client_cache()}: {error.strerror}.") from error
+        raise SpecError(f"{wheel} cannot be copied to {cache_root()}: {error.strerror}.") from error
     return digest, kept
 
 

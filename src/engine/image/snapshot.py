@@ -16,8 +16,7 @@ class Snapshot:
     """Copies in one file without a name: gone with its last user, also when that is killed. Kept by one thread."""
 
     def __init__(self, folder: Path) -> None:
-        """``folder``: on a disk with room for them."""
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        """``folder``: one that is there, on a disk with room for them."""
         with tempfile.TemporaryFile(dir=folder) as nameless:
             self._fd = os.dup(nameless.fileno())
         weakref.finalize(self, os.close, self._fd)

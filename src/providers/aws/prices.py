@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -20,6 +19,8 @@ from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
 import anyio
+
+from ..private import cache_root, check_private, make_private
 
 MONTH_S: Final = 30 * 86400.0  # on-demand prices seldom change
 PATIENCE_S: Final = 5.0
@@ -70,8 +71,7 @@ async def on_demand(api: Api, types: Collection[str], *, now: float, kept: Path 
 
 def cache_file(region: str) -> Path:
     """Where prices of this region are kept between processes."""
-    folder = os.environ.get("OUTRIDER_CACHE") or Path("~/.cache/outrider").expanduser()
-    return Path(folder) / "aws" / f"prices-{region}.json"
+    return cache_root() / "aws" / f"prices-{region}.json"
 
 
 # --- the table --------------------------------------------------------------------------------------------------------
@@ -175,6 +175,7 @@ def _read(kept: Path | None) -> dict[str, Price]:
     if kept is None:
         return {}
     try:
+        check_private(kept.parent)  # somebody else's word on prices could have dear machines taken for cheap ones
         return {name: Price(float(usd), float(at)) for name, (usd, at) in json.loads(kept.read_text("utf-8")).items()}
     except (OSError, ValueError, TypeError, AttributeError):
         return {}  # none yet, or not ours
@@ -185,7 +186,7 @@ def _write(kept: Path | None, prices: Mapping[str, Price]) -> None:
         return
     text = json.dumps({name: [price.usd, price.at] for name, price in sorted(prices.items())}, indent=0)
     try:
-        kept.parent.mkdir(parents=True, exist_ok=True)
+        make_private(kept.parent)
         with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=kept.parent, delete=False) as file:
             file.write(text)
         Path(file.name).replace(kept)

@@ -14,10 +14,11 @@ from typing import Never
 import anyio
 
 from ..base import Embedding
-from ..errors import BadRequest, refuse_unknown_options
+from ..errors import BadRequest, JournalError, refuse_unknown_options
+from ..private import state_root
 from ..threads import in_thread
 from .fleet import LocalFleet
-from .state import PoolDirectory, state_root, sweep
+from .state import PoolDirectory, sweep
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -72,16 +73,19 @@ class Local:
     async def open(self, pool: str, embedding: Embedding) -> AsyncIterator[LocalFleet]:
         """
         Raises:
-            BadRequest: not on Linux, or there can be no state directory.
+            BadRequest: not on Linux.
+            JournalError: the state directory cannot be written, or others may write there.
         """
         if sys.platform != "linux":
             raise BadRequest(f"local nodes need Linux (PR_SET_PDEATHSIG, memfd), and this is {sys.platform}")
         try:
             directory = PoolDirectory(self.state, pool)
+            fleet = LocalFleet(directory, embedding, shared_memory=self.shared_memory, work_mib=self.work_mib)
         except OSError as error:
-            where = state_root(self.state)
-            raise BadRequest(f"{where} cannot be used, name another directory: Local(state=...); {error}") from error
-        fleet = LocalFleet(directory, embedding, shared_memory=self.shared_memory, work_mib=self.work_mib)
+            raise JournalError(
+                f"{state_root(self.state)} cannot be written ({error}): make room there, or name another directory, by "
+                "Local(state=...) or $OUTRIDER_STATE"
+            ) from error
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_shielded, fleet.listen)
             tasks.start_soon(partial(in_thread, sweep, directory.path.parent, abandon=True))

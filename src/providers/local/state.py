@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from ..errors import BadRequest
+from ..private import make_private, state_root
 
 UNOWNED_S = 60.0  # a directory without an owner is being made, or its maker was killed half way
 
@@ -22,9 +23,8 @@ class PoolDirectory:
 
     def __init__(self, state: Path | None, pool: str) -> None:
         root = state_root(state)
-        root.parent.mkdir(parents=True, exist_ok=True)
         for directory in (root, root / "local"):
-            directory.mkdir(mode=0o700, exist_ok=True)
+            make_private(directory)
         self.path = root / "local" / pool
         try:
             self.path.mkdir(mode=0o700)
@@ -41,15 +41,6 @@ class PoolDirectory:
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._owner)
-
-
-def state_root(state: Path | None) -> Path:
-    if state is not None:
-        return state.expanduser().resolve()
-    if named := os.environ.get("OUTRIDER_STATE"):
-        return Path(named).expanduser().resolve()
-    base = os.environ.get("XDG_STATE_HOME")
-    return (Path(base) if base else Path.home() / ".local" / "state") / "outrider"
 
 
 def sweep(pools: Path) -> None:

@@ -31,7 +31,7 @@ PYPY = Python("3.11.9", "pypy", "/usr/bin/pypy3")
 def host(*pythons: Python, **changes: Any) -> Host:
     facts = {
         "system": "Linux", "machine": "x86_64", "libc": "glibc 2.36", "uid": 1000, "cache": "/home/u/.cache/outrider",
-        "refused": "", "free_bytes": 10**9, "present": frozenset(), "pythons": pythons,
+        "refused": "", "exposed": "", "free_bytes": 10**9, "present": frozenset(), "pythons": pythons,
     }  # fmt: skip
     return Host(**{**facts, **changes})  # type: ignore[arg-type]
 
@@ -226,7 +226,7 @@ async def failure(shell: Scripted, **options: Any) -> BootstrapError:
 
 async def test_a_host_without_python_that_uv_cannot_bring_one_to() -> None:
     refused = answers("", 2, "error: Failed to download cpython\n  cause: dns error")
-    error = await failure(Scripted(("sh -s", answers(NO_PYTHON)), ("sh -c", answers("")), ("python install", refused)))
+    error = await failure(Scripted(("sh -s", answers(NO_PYTHON)), ("python install", refused), ("sh -c", answers(""))))
     assert error.phase == "python"
     assert error.hint.startswith("install Python 3.11 on that host")
     assert error.command == "uv python install --no-bin 3.11"

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import os
 import sys
 
 import pytest
 
+from outrider import OutriderError
+from outrider.engine import translate
 from outrider.providers.base import LaunchRequest
-from outrider.providers.errors import BadRequest
-from outrider.providers.local import computer
+from outrider.providers.errors import BadRequest, JournalError
+from outrider.providers.local import computer, state
 from outrider.providers.local.provider import Local
 
 pytestmark = pytest.mark.anyio
@@ -38,9 +42,35 @@ async def test_other_systems_are_refused(monkeypatch, provider, embedding):
 
 async def test_a_state_directory_that_cannot_be_is_refused_with_what_to_do(tmp_path, embedding):
     (tmp_path / "file").write_text("")
-    with pytest.raises(BadRequest, match=r"Local\(state="):
+    with pytest.raises(JournalError, match=r"Not a directory.*Local\(state="):
         async with Local(state=tmp_path / "file").open("p", embedding):
             pytest.fail("opened")
+
+
+@pytest.mark.parametrize("place", ["", "local"])
+async def test_a_state_directory_that_others_write_in_is_refused(tmp_path, embedding, place):
+    (tmp_path / "state" / "local").mkdir(mode=0o700, parents=True)
+    (tmp_path / "state" / place).chmod(0o777)
+    with pytest.raises(JournalError, match=r"others may write in it"):
+        async with Local(state=tmp_path / "state").open("p", embedding):
+            pytest.fail("opened")
+
+
+async def test_a_full_disk_is_no_fault_of_the_specification(tmp_path, monkeypatch, embedding):
+    """And not for ever: there is room again, and the same pool opens."""
+
+    def full(folder):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+
+    with monkeypatch.context() as disk:
+        disk.setattr(state, "make_private", full)
+        with pytest.raises(JournalError, match=r"No space left on device.*make room there") as caught:
+            async with Local(state=tmp_path).open("p", embedding):
+                pytest.fail("opened")
+    assert type(translate.provider_error(caught.value)) is OutriderError
+    assert "Nothing was created" in str(translate.provider_error(caught.value))
+    async with Local(state=tmp_path).open("p", embedding):
+        pass
 
 
 async def test_a_name_is_one_pools_at_a_time_and_a_dead_ones_is_free(tmp_path, embedding):

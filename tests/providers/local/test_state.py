@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from outrider.providers.local.state import UNOWNED_S, PoolDirectory, state_root, sweep
+from outrider.providers.local.state import UNOWNED_S, PoolDirectory, sweep
+from outrider.providers.private import state_root
 
 
 def test_a_directory_lives_as_long_as_its_owner(tmp_path):

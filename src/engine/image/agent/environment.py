@@ -41,10 +41,20 @@ def prepare(work: Work, inbox: Inbox, cache: Path, plan: Mapping[str, Any]) -> P
         beside = place.with_suffix(".new")
         for leftover in (beside, place):  # of one that was killed; of one whose Python is gone
             shutil.rmtree(leftover, ignore_errors=True)
-        with work.half_made(beside):
+        with work.half_made(beside), _privately():
             _make(work, inbox, cache, plan, beside)
             beside.rename(place)
     return python
+
+
+@contextmanager
+def _privately() -> Iterator[None]:
+    """Whatever the login's umask, nobody else writes in an environment: later pools run it. Tasks keep the login's."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def _make(work: Work, inbox: Inbox, cache: Path, plan: Mapping[str, Any], place: Path) -> None:

@@ -28,7 +28,8 @@ _TAKEOVER_S = 10.0
 @contextmanager
 def in_charge(directory: Path) -> Iterator[None]:
     """One agent per node: a client that comes back after its connection was lost ends the one it had started before."""
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    directory.parent.mkdir(mode=0o700, exist_ok=True)
+    directory.mkdir(mode=0o700, exist_ok=True)
     directory.chmod(0o700)
     fd = _locked(directory / "agent")
     try:
