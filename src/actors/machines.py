@@ -331,9 +331,16 @@ class Machines:
         self._emptied(node)
         self.fleet.noticed(node, now)
 
+    def unfit(self, node: NodeId, cause: str, now: float) -> None:
+        """Its executor ends by itself, and is lost when it has: whatever else is seen of that, this is why."""
+        if (member := self._nodes.members.get(node)) is not None:
+            member.unfit = cause
+        self._ledger.node_closed(node, now, recall=False)
+
     def lost(self, node: NodeId, cause: str, now: float) -> None:
         """It was ready, and is no more."""
         member = self._nodes.members[node]
+        cause = member.unfit or cause
         fact = Fact.GONE if member.life.can(Fact.GONE) else Fact.UNREACHED
         if member.booting or not member.life.can(fact):
             return

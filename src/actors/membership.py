@@ -24,7 +24,7 @@ class Member:
 
     __slots__ = (
         *("closed", "dropped_by", "facts", "gone", "id", "life"),
-        *("link", "machine", "notices", "ports", "ref", "terminated"),
+        *("link", "machine", "notices", "ports", "ref", "terminated", "unfit"),
     )
 
     def __init__(self, node: NodeId, machine: Machine) -> None:
@@ -37,6 +37,7 @@ class Member:
         self.ports: deque[int] = deque()  # free there
         self.notices: set[str] = set()  # by source, that stand
         self.dropped_by = ""  # why its connection was last lost
+        self.unfit = ""  # why its executor ends by itself
         self.closed = False  # its connection, for good
         self.gone = False  # the provider's word
         self.terminated = False  # asked for

@@ -65,6 +65,7 @@ from .ports import (
     Settled,
     Started,
     Task,
+    Unfit,
     Witness,
 )
 from .vacancies import Vacancies
@@ -252,6 +253,9 @@ class PoolActor:
                     rare = True
                 case Noticed(source, seconds):
                     self._machines.noticed(node, source, seconds, now)
+                    rare = True
+                case Unfit(cause):
+                    self._machines.unfit(node, cause, now)
                     rare = True
                 case Asked():
                     self._broadcasts.asked(node, report)

@@ -163,7 +163,14 @@ class Asked(NamedTuple):
     asked: int
 
 
-Report = Started | Finished | Returned | Noticed | PortsFree | Asked
+@dataclass(frozen=True, slots=True)
+class Unfit:
+    """The node's executor is about to end by itself: its loss, which follows, has this cause."""
+
+    cause: str
+
+
+Report = Started | Finished | Returned | Noticed | PortsFree | Asked | Unfit
 
 
 class PeerDoomed(NamedTuple):

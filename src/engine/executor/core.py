@@ -12,6 +12,7 @@ Facts come in as calls with the time, effects go out of `decide`. Numbered, and 
     EXEC-7  nothing waits while a slot is free
     EXEC-8  what `Recall` returns has not started
     EXEC-9  behind an attempt that takes long, nothing stays stuck
+    EXEC-10 an attempt begins when its worker is there; where none can be born few are tried, and the executor ends
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from __future__ import annotations
 from collections import deque
 
 from ..wire.messages import Cause, Ended, Returned, Run, RunFlag, Started
-from .effects import Answer, Deliver, Effect, EndWorker, Fork, Interrupt, Relay, Steal
+from .births import TRIES, Births
+from .effects import Answer, Deliver, Effect, EndWorker, Fork, GiveUp, Interrupt, Relay, Steal
 from .slots import Attempt, Recall, Slot, Worker
 
 DEPTH = 64  # attempts in a worker's pipe, where they are short: it hides the wake-ups between them
@@ -49,17 +51,16 @@ class Core:
         self._typical_us: dict[bytes, float] = {}  # by function
         self._threads = False
         self._last_worker = 0
-        self._failures = 0  # workers in a row that died before they did anything
+        self._births = Births()
+        self._gave_up = False
 
     # --- facts -------------------------------------------------------------------------------------------------------
 
-    def open(self, slots: int, *, threads: bool) -> None:
+    def open(self, slots: int, *, threads: bool, now: float) -> None:
         """``threads``: one warm worker serves all slots."""
         self._threads = threads and slots > 1
         self._slots = [Slot(index) for index in range(slots)]
-        for slot in self._slots:
-            if slot.warm is None:
-                self._make_warm(slot)
+        self._make_missing(now)
         self._free = self._slots[::-1]
 
     def submitted(self, run: Run, body: bytes) -> None:
@@ -94,6 +95,19 @@ class Core:
         self._recalls.append(recall)
         self._answer_recalls()
 
+    def born(self, worker_id: int, now: float) -> None:
+        """A worker is there: what it was handed begins."""
+        worker = self._workers.get(worker_id)
+        if worker is None or worker.born:
+            return
+        worker.born = True
+        if not worker.ending:
+            self._births.born(worker_id)
+        for slot in self._slots:
+            if slot.worker is worker and slot.pipe:
+                slot.since = now
+                self._start(slot, now)
+
     def finished(
         self, worker_id: int, attempt_id: int, took_us: int, body: bytes, now: float, *, interrupted: bool = False
     ) -> None:
@@ -109,7 +123,7 @@ class Core:
             self._learn(attempt.run.function, took_us)
             del self._attempts[attempt_id]
             self._effects.append(Relay(body))
-        self._failures = 0
+        self._uses(slot.worker)
         slot.since, slot.stuck = now, False
         if slot.worker.fresh:
             slot.leaves_by = now + FAREWELL_S
@@ -118,7 +132,7 @@ class Core:
         else:
             self._release(slot)
 
-    def stolen(self, worker_id: int, attempt_ids: list[int]) -> None:
+    def stolen(self, worker_id: int, attempt_ids: list[int], now: float) -> None:
         """What a worker had not read, oldest first. Its results were told before."""
         worker = self._workers.get(worker_id)
         if worker is None:
@@ -139,7 +153,7 @@ class Core:
                         self._release(slot)
                         self._free.sort(key=lambda slot: not slot.stuck)  # a worker that does not read comes last
                 elif slot.pipe[0].doom is not None and not self._is_shared(worker):
-                    self._end_worker(worker)
+                    self._end_worker(worker, now)
         for recall in self._recalls:
             recall.waiting.discard(worker_id)
         self._answer_recalls()
@@ -150,46 +164,50 @@ class Core:
         if worker is None:
             return
         worker.stealing = False
+        self._births.gone(worker_id)
         self._effects = [effect for effect in self._effects if not _asks(effect, worker_id)]
         for recall in self._recalls:
             recall.waiting.discard(worker_id)
-        rest: float | None = None
-        if not worker.used and not worker.ending:
-            self._failures += 1
-            rest = now + min(5.0, 0.02 * 2**self._failures)
-        for slot in [slot for slot in self._slots if worker in (slot.worker, slot.warm)]:
-            slot.rests_until = rest
+        slots = [slot for slot in self._slots if worker in (slot.worker, slot.warm)]
+        if any(slot.worker is worker and slot.pipe for slot in slots):
+            self._uses(worker)
+        if not worker.used and not worker.ending and self._births.failed(worker_id, self._last_worker, now):
+            story = detail or f"{cause} {code}"
+            self._give_up(f"no worker could be started there, {TRIES} times in a row ({story})")
+        for slot in slots:
             if slot.warm is worker:
                 slot.warm = None
             if slot.worker is worker:
                 self._vacate(slot, worker, cause, code, detail)
                 slot.worker = slot.warm
-        for slot in self._slots:
-            if slot.warm is None and slot.rests_until is None and not slot.beside:
-                self._make_warm(slot)
+        self._make_missing(now)
         self._count_free()
         self._answer_recalls()
 
     def ticked(self, now: float) -> None:
         """`due` has come."""
+        if self._births.overdue(now):
+            self._give_up("its fork server does not answer")
+        if self._births.rested(now):
+            self._make_missing(now)
+            self._count_free()
         for slot in self._slots:
-            if slot.rests_until is not None and slot.rests_until <= now:
-                slot.rests_until = None
-                if slot.warm is None:
-                    self._make_warm(slot)
-                self._count_free()
             if slot.worker is not None and slot.leaves_by is not None and slot.leaves_by <= now:
-                self._end_worker(slot.worker)
+                self._end_worker(slot.worker, now)
             if slot.pipe:
                 self._press(slot, slot.pipe[0], now)
 
     def decide(self, now: float) -> list[Effect]:
         """Place what can be placed; everything that must now happen, in order."""
-        while self._ranks:
+        if self._gave_up:
+            return self._last_effects()
+        while self._ranks and not self._awaits_birth(self._ranks[0].run):
             attempt = self._ranks.popleft()
-            self._place(attempt, self._beside() if attempt.run.flags & _BESIDE else self._seat(), now)
+            self._place(attempt, self._beside() if attempt.run.flags & _BESIDE else self._seat(now), now)
         while self._queue:
             attempt = self._queue[0]
+            if attempt.run.flags & _FRESH and self._births.rests_until is not None:
+                break
             slot = self._free.pop() if self._free else self._stackable(attempt, now)
             if slot is None:
                 break
@@ -202,10 +220,11 @@ class Core:
 
     def due(self) -> float | None:
         """When `ticked` must be called at the latest."""
-        times: list[float] = []
+        if self._gave_up:
+            return None
+        births = self._births.next_at()
+        times: list[float] = [] if births is None else [births]
         for slot in self._slots:
-            if slot.rests_until is not None:
-                times.append(slot.rests_until)
             if slot.worker is None or slot.worker.ending:
                 continue
             if slot.leaves_by is not None:
@@ -215,7 +234,7 @@ class Core:
             head = slot.pipe[0]
             if head.doom is not None and self._is_shared(slot.worker):
                 times.append(head.doomed_at + PATIENCE_S)
-            elif head.doom is None and head.run.timeout_s is not None:
+            elif head.doom is None and head.run.timeout_s is not None and head.started is not None:
                 times.append(head.started + head.run.timeout_s)
             if len(slot.pipe) > 1 and not slot.stuck and not slot.worker.stealing:
                 times.append(slot.since + STALL_S)
@@ -229,8 +248,10 @@ class Core:
         """The attempt a worker runs (the latest, where it runs several); 0: none."""
         found, latest = 0, -1.0
         for slot in self._slots:
-            if slot.worker is not None and slot.worker.id == worker_id and slot.pipe and slot.pipe[0].started > latest:
-                found, latest = slot.pipe[0].run.attempt, slot.pipe[0].started
+            if slot.worker is not None and slot.worker.id == worker_id and slot.pipe:
+                head = slot.pipe[0]
+                if head.started is not None and head.started > latest:
+                    found, latest = head.run.attempt, head.started
         return found
 
     # --- placing -----------------------------------------------------------------------------------------------------
@@ -257,17 +278,17 @@ class Core:
     def _place(self, attempt: Attempt, slot: Slot, now: float) -> None:
         run = attempt.run
         if run.flags & _FRESH:
-            slot.worker = self._make(slot.index, fresh=True)
+            slot.worker = self._make(slot.index, now, fresh=True)
         worker = slot.worker
         if worker is None:
             raise AssertionError(f"slot {slot.index} counted as free without a worker")
-        worker.used = True
         attempt.slot = slot
         slot.pipe.append(attempt)
         self._effects.append(Deliver(worker.id, run, attempt.body))
         if len(slot.pipe) == 1:
             slot.short, slot.since = self._is_short(run), now
-            self._start(slot, now)
+            if worker.born:
+                self._start(slot, now)
 
     def _is_short(self, run: Run) -> bool:
         return not run.flags & _UNSHARED and self._typical_us.get(run.function, SHORT_US) < SHORT_US
@@ -294,7 +315,7 @@ class Core:
         self._free = [slot for slot in free if not slot.extra]
         self._free_extra = [slot for slot in free if slot.extra]
 
-    def _seat(self) -> Slot:
+    def _seat(self, now: float) -> Slot:
         """For a rank, whatever else runs."""
         if self._free:
             return self._free.pop()
@@ -302,7 +323,7 @@ class Core:
             return self._free_extra.pop()
         slot = Slot(len(self._slots), extra=True)
         self._slots.append(slot)
-        self._make_warm(slot)
+        self._make_warm(slot, now)
         return slot
 
     def _beside(self) -> Slot:
@@ -321,7 +342,7 @@ class Core:
 
     def _is_free(self, slot: Slot) -> bool:
         worker = slot.worker
-        return worker is not None and not slot.pipe and not worker.fresh and not worker.ending and not slot.rests_until
+        return worker is not None and not slot.pipe and not worker.fresh and not worker.ending
 
     def _is_shared(self, worker: Worker) -> bool:
         return self._threads and not worker.fresh
@@ -342,12 +363,17 @@ class Core:
         worker = slot.worker
         if worker is None or worker.ending:
             return
-        if head.doom is None and head.run.timeout_s is not None and head.started + head.run.timeout_s <= now:
+        if (
+            head.doom is None
+            and head.started is not None
+            and head.run.timeout_s is not None
+            and head.started + head.run.timeout_s <= now
+        ):
             self._doom(head, Cause.TIMEOUT, now)
             return
         if self._is_shared(worker):
             if head.doom is not None and head.doomed_at + PATIENCE_S <= now:
-                self._end_worker(worker)
+                self._end_worker(worker, now)
         elif any(attempt.doom for attempt in slot.pipe):
             self._steal(slot)  # first take back whom it does not concern; then `stolen` ends the worker
         elif len(slot.pipe) > 1 and not slot.stuck and slot.since + STALL_S <= now:
@@ -358,9 +384,10 @@ class Core:
             slot.worker.stealing = True
             self._effects.append(Steal(slot.worker.id))
 
-    def _end_worker(self, worker: Worker) -> None:
+    def _end_worker(self, worker: Worker, now: float) -> None:
         if not worker.ending:
             worker.ending = True
+            self._births.ending(worker.id, now)
             self._free = [slot for slot in self._free if slot.worker is not worker]
             self._free_extra = [slot for slot in self._free_extra if slot.worker is not worker]
             self._effects.append(EndWorker(worker.id))
@@ -382,7 +409,7 @@ class Core:
 
     def _unstarted(self, attempt: Attempt) -> None:
         """Back from a pipe. Called newest first."""
-        attempt.slot = None
+        attempt.slot = attempt.started = None
         if attempt.doom is Cause.KILLED:
             self._end(attempt, Cause.KILLED, 0)
         elif attempt.recall is not None:
@@ -403,18 +430,48 @@ class Core:
 
     # --- workers -----------------------------------------------------------------------------------------------------
 
-    def _make_warm(self, slot: Slot) -> None:
-        worker = self._make(slot.index, fresh=False)
+    def _make_missing(self, now: float) -> None:
+        if self._births.rests_until is None:
+            for slot in self._slots:
+                if slot.warm is None and not slot.beside:
+                    self._make_warm(slot, now)
+
+    def _make_warm(self, slot: Slot, now: float) -> None:
+        worker = self._make(slot.index, now, fresh=False)
         for each in [each for each in self._slots if not each.beside] if self._threads else [slot]:
             each.warm = worker
             if each.worker is None:
                 each.worker = worker
 
-    def _make(self, index: int, *, fresh: bool) -> Worker:
+    def _make(self, index: int, now: float, *, fresh: bool) -> Worker:
         self._last_worker += 1
         self._workers[self._last_worker] = worker = Worker(self._last_worker, fresh)
+        self._births.begun(worker.id, now)
         self._effects.append(Fork(worker.id, index, fresh))
         return worker
+
+    def _uses(self, worker: Worker) -> None:
+        """It has taken an attempt, as its answer shows, or that it died with one which it had read."""
+        if not worker.used:
+            worker.used = True
+            self._births.used(worker.id)
+
+    def _awaits_birth(self, run: Run) -> bool:
+        """Its worker is to be born, and births rest for a moment."""
+        if self._births.rests_until is None:
+            return False
+        return bool(run.flags & _FRESH) or not (self._free or self._free_extra)
+
+    def _give_up(self, reason: str) -> None:
+        """No task can run here. What is here runs elsewhere when the executor has ended."""
+        if not self._gave_up:
+            self._gave_up = True
+            self._effects.append(GiveUp(reason))
+
+    def _last_effects(self) -> list[Effect]:
+        """Nothing is begun any more; what has ended is told."""
+        effects, self._effects = self._effects, []
+        return [effect for effect in effects if isinstance(effect, Answer | Relay | GiveUp)]
 
 
 def _asks(effect: Effect, worker_id: int) -> bool:

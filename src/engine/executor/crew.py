@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import socket
+import sys
 import traceback
 from collections.abc import Callable
 from typing import Any, assert_never, cast
@@ -40,7 +41,7 @@ from . import forkserver
 from . import pipe as pipes
 from .board import Board
 from .core import Core
-from .effects import Answer, Deliver, EndWorker, Fork, Interrupt, Relay, Steal
+from .effects import Answer, Deliver, EndWorker, Fork, GiveUp, Interrupt, Relay, Steal
 from .freeports import FreePorts
 from .memory import OomKills
 from .notices import settings
@@ -63,7 +64,7 @@ class Crew:
         board: Board,
         say: Say,
         turn: Turn,
-        failed: Callable[[], None],
+        failed: Callable[[str], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._forks = forks
@@ -72,7 +73,7 @@ class Crew:
         self._board = board
         self._say = say
         self._turn = turn
-        self._failed = failed  # the fork server has ended, or we cannot go on
+        self._failed = failed  # the fork server has ended, or we cannot go on: told why
         self.ended = asyncio.Event()  # it has, and nothing of any worker is left
         self._core = Core()
         self._ports: dict[int, Port] = {}
@@ -104,7 +105,7 @@ class Crew:
             "preload": setup.get("preload", ()),
         }
         self._order(forkserver.SETUP, order, fds=[self._board.fd])
-        self._core.open(slots, threads=threads)
+        self._core.open(slots, threads=threads, now=self._loop.time())
         self.act()
 
     def view(self, message: View) -> None:
@@ -157,11 +158,11 @@ class Crew:
         """
         try:
             self._carry_out()
-        except Exception:  # noqa: BLE001 - the edge
+        except Exception as error:  # noqa: BLE001 - the edge
             traceback.print_exc()
-            self._failed()
+            self._failed(f"its executor failed ({type(error).__name__}: {error})")
 
-    def _carry_out(self) -> None:
+    def _carry_out(self) -> None:  # noqa: PLR0912 (a table)
         core, loop = self._core, self._loop
         more = True
         while more:
@@ -184,6 +185,8 @@ class Crew:
                         self._order(forkserver.KILL, worker)
                     case Interrupt(worker, attempt):
                         self._ports[worker].send(codec.body(Kill(attempt)))
+                    case GiveUp(reason):
+                        self._failed(reason)
                     case _:
                         assert_never(effect)
         due = core.due()
@@ -270,7 +273,7 @@ class Crew:
         self._hear(port)
         attempts: list[int] = []
         for body in unread:
-            message = codec.decode(body) if body[0] > pipes.ROOM[0] else None
+            message = codec.decode(body) if len(body) > 1 else None  # a mark
             if isinstance(message, Run):
                 attempts.append(message.attempt)
                 port.owes -= 1
@@ -285,7 +288,7 @@ class Crew:
                 port.shared.discard(message.blob)
             elif isinstance(message, Drop) or message is None:
                 port.send(body)
-        self._core.stolen(port.worker, attempts)
+        self._core.stolen(port.worker, attempts, self._loop.time())
 
     def _order(self, *order: object, fds: list[int] | None = None) -> None:
         try:
@@ -308,7 +311,7 @@ class Crew:
     def _hear(self, port: Port) -> None:
         now = self._loop.time()
         for body, fds in port.receive():
-            if body in (pipes.PAUSE, pipes.ROOM):
+            if len(body) == 1:
                 self._hear_mark(port, body)
                 continue
             try:
@@ -341,11 +344,17 @@ class Crew:
                     pass
 
     def _hear_mark(self, port: Port, mark: bytes) -> None:
-        if mark == pipes.PAUSE:
-            port.finish_outputs()
-            port.send(mark)
-        else:
-            port.want_room()
+        match mark:
+            case pipes.PAUSE:
+                port.finish_outputs()
+                port.send(mark)
+            case pipes.ROOM:
+                port.want_room()
+            case pipes.BORN:
+                port.born = True
+                self._core.born(port.worker, self._loop.time())
+            case _:  # user code that writes into our pipe
+                pass
 
     def _keep_blob(self, message: Message, fds: list[int]) -> Message:
         """A result that came as a descriptor gets its name."""
@@ -377,7 +386,7 @@ class Crew:
             if not data:
                 self._loop.remove_reader(self._forks)
                 self.ended.set()
-                self._failed()
+                self._failed("its fork server has ended")
                 return
             kind, worker, *rest = msgpack.unpackb(data)
             if kind == forkserver.GONE:
@@ -391,6 +400,9 @@ class Crew:
         self._take_back(port)
         port.finish_outputs()
         cause, code = self._verdict(status)
+        if not port.born and (words := port.last_words()):
+            print(f"a worker could not be started: {words}", file=sys.stderr, flush=True)
+            detail = detail or words.splitlines()[-1]
         self._core.gone(worker, cause, code, detail, self._loop.time())
         self._streaming = {attempt: where for attempt, where in self._streaming.items() if where != worker}
         port.close()

@@ -48,4 +48,10 @@ class Relay(NamedTuple):
     body: bytes
 
 
-Effect = Fork | Deliver | Steal | Interrupt | EndWorker | Answer | Relay
+class GiveUp(NamedTuple):
+    """No task can run here: the executor ends, and says why."""
+
+    reason: str
+
+
+Effect = Fork | Deliver | Steal | Interrupt | EndWorker | Answer | Relay | GiveUp

@@ -17,6 +17,7 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NoReturn, cast
 
 import msgpack
@@ -218,10 +219,11 @@ class ForkServer:
             _draw_other_numbers()
             if not self._settled:
                 _settle_in(self._setup)
+            _enter(self._setup["cwd"])
             kind = ThreadWorker if self._setup["lanes"] > 1 and not fresh else Worker
             kind(socket.socket(fileno=pipe), index, self._setup, fresh=fresh).serve()
         except BaseException:  # noqa: BLE001 - or the child would go on as a second fork server
-            traceback.print_exc()
+            os.write(2, traceback.format_exc().encode(errors="replace"))  # whatever lies in the way of sys.stderr
         finally:
             os._exit(1)
 
@@ -307,4 +309,9 @@ def _settle_in(setup: dict[str, Any]) -> None:
     sys.path[:0] = filter(None, asked)
     if "TZ" in setup["env"]:
         time.tzset()
-    os.chdir(setup["cwd"])
+
+
+def _enter(folder: str) -> None:
+    """Where tasks work; made again if one has removed it."""
+    Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+    os.chdir(folder)

@@ -35,6 +35,7 @@ from ..wire.messages import (
     Refused,
     Run,
     StopAt,
+    Unfit,
     View,
     Welcome,
 )
@@ -176,9 +177,9 @@ class Home:
                 self._obey(message, body)
         except ProtocolError:
             raise
-        except Exception:  # noqa: BLE001 - a defect; what came behind it counts as received, and never comes again
+        except Exception as error:  # noqa: BLE001 - a defect; what came behind it counts as received: it is lost
             traceback.print_exc()
-            self._end()
+            self._end(f"its executor failed ({type(error).__name__}: {error})")
         finally:
             self._crew.act()
             self._end_turn()
@@ -294,8 +295,12 @@ class Home:
         else:
             self._lease = self._loop.call_later(left, self._check_lease)
 
-    def _end(self) -> None:
+    def _end(self, reason: str = "") -> None:
+        """``reason``: why it ends by itself, which is all that its client learns."""
         if self._closing is None:
+            if reason:
+                self._say(Unfit(reason))
+                self._flush()
             self._closing = self._loop.create_task(self._close())
             self._closing.add_done_callback(lambda _: self._ended())
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 SPILLED = b"\x00"  # the body is in the first descriptor (no body begins so: msgpack arrays begin with 0x9_)
 PAUSE = b"\x01"  # worker: take what the task has printed; home: taken, go on
 ROOM = b"\x02"  # worker of threads: is there room for more of what they print? home: there is
+BORN = b"\x03"  # worker: here I am, and go on to read
 
 _DATAGRAM_BYTES = 96 * 1024  # the usual net.core.wmem_default, 208 KiB, is charged twice the size and more
 _RECEIVE_BYTES = 128 * 1024 - 1024  # below malloc's mmap threshold: 0.25 us instead of 17

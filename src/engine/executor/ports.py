@@ -13,6 +13,7 @@ from . import pipe as pipes
 from .lines import Lines
 
 _READ_BYTES = 65536  # larger reads are mapped and unmapped each time: 16 us instead of 2
+_WORDS_BYTES = 4096  # of what a newborn prints, which belongs to no attempt
 _TAKE_READS = 4  # of a pipe whose writers may never stop; its capacity is 64 KiB
 
 
@@ -29,6 +30,7 @@ class Port:
         self.known: set[bytes] = set()  # functions
         self.shared: set[str] = set()  # blobs that it holds for any task
         self.view = b""
+        self.born = False  # until then it prints in nobody's name
         self.owes = 0  # answers: attempts delivered and not over
         self.last = 0  # the attempt that was delivered last
         self._loop = loop
@@ -130,6 +132,10 @@ class Port:
             self._claim(stream)
             self._printed(lines.finish())
 
+    def last_words(self) -> str:
+        """What it printed before it was there; most of all why it could not be."""
+        return b"".join(self._unclaimed.values()).decode(errors="replace").strip()
+
     def close(self) -> None:
         self._loop.remove_reader(self._pipe)
         self.read_outputs(reading=False)
@@ -164,6 +170,9 @@ class Port:
         return data
 
     def _claim(self, stream: int) -> None:
+        if not self.born:
+            self._unclaimed[stream] = self._unclaimed[stream][-_WORDS_BYTES:]
+            return
         data, self._unclaimed[stream] = self._unclaimed[stream], b""
         if data:
             self._printed(self._lines[stream].feed(self._running(self.worker) or self.last, data))

@@ -12,7 +12,8 @@ from ..wire.messages import Cause, Run
 class Worker:
     id: int
     fresh: bool
-    used: bool = False
+    born: bool = False  # it has said that it is there
+    used: bool = False  # it has taken an attempt
     ending: bool = False
     stealing: bool = False
 
@@ -26,7 +27,6 @@ class Slot:
     since: float = 0.0  # of the last progress
     short: bool = False  # what it runs is
     stuck: bool = False  # stolen from, and no result since
-    rests_until: float | None = None  # its worker died before it did anything: not again at once
     leaves_by: float | None = None  # its fresh worker has answered
     extra: bool = False  # made for ranks of a broadcast that found no free one; nothing else runs in it
     beside: bool = False  # made for an attempt BESIDE the slots; has no warm worker, and is never free
@@ -43,7 +43,7 @@ class Attempt:
     run: Run
     body: bytes
     slot: Slot | None = None
-    started: float = 0.0
+    started: float | None = None  # None: it waits, or its worker is not there yet
     doom: Cause | None = None
     doomed_at: float = 0.0
     recall: Recall | None = None

@@ -54,6 +54,7 @@ class ThreadWorker:
     def serve(self) -> NoReturn:
         for lane in range(self._lanes):
             threading.Thread(target=self._lane, args=(lane,), daemon=True, name=f"outrider-{lane}").start()
+        self._send_body(pipes.BORN)
         while True:
             body, fds = pipes.receive(self._pipe)
             if not body:

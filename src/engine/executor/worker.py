@@ -40,6 +40,7 @@ class Worker:
         self._behind: deque[pipes.Datagram] = deque()  # came while we waited for something else
 
     def serve(self) -> NoReturn:
+        pipes.send(self._pipe, pipes.BORN)
         while True:
             body, fds = self._behind.popleft() if self._behind else pipes.receive(self._pipe)
             if not body:

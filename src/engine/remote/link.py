@@ -22,6 +22,7 @@ from ...actors.ports import (
     Returned,
     Started,
     StopAt,
+    Unfit,
     Verdict,
     Word,
 )
@@ -251,7 +252,7 @@ class NodeLink:
         """It was given to this node, which has not answered it: whatever else a node says of attempts is not heard."""
         return attempt in self._orders and attempt not in self._held_back and attempt not in self._fetching
 
-    def _report(self, message: wire.Message) -> Report | None:  # noqa: PLR0911 (a table)
+    def _report(self, message: wire.Message) -> Report | None:  # noqa: PLR0911, PLR0912 (a table)
         match message:
             case wire.Done(attempt, value, duration_us) if value.blob is None and self._runs(attempt):  # the usual
                 self._over(attempt)
@@ -273,6 +274,8 @@ class NodeLink:
                 return Asked(JobId(job), generation, number, asked)
             case wire.Ports(ports):
                 return PortsFree(ports)
+            case wire.Unfit(reason):
+                return Unfit(reason)
             case wire.Yield(attempt, item):
                 self._yielded(attempt, item)
             case wire.Credit(attempt, stream, count):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from ...actors.ports import AttemptId
 from ..executor.core import Core
-from ..executor.effects import Answer, Deliver, EndWorker, Fork, Interrupt, Relay, Steal
+from ..executor.effects import Answer, Deliver, EndWorker, Fork, GiveUp, Interrupt, Relay, Steal
 from ..executor.lines import Backlog
 from ..wire import codec
 from ..wire.messages import (
@@ -36,6 +36,7 @@ from ..wire.messages import (
     Run,
     RunFlag,
     Started,
+    Unfit,
     Value,
     View,
     Welcome,
@@ -64,6 +65,7 @@ class Daemon:
         self.workers: dict[int, Process] = {}
         self.blobs: set[str] = set()
         self.ports = [host.free_port() for _ in range(PORTS_KEPT)]
+        self.let_go: dict[int, int] = {}  # port -> the attempt that it is for, which may need another worker
         self.view = b""
         self.views: dict[int, bytes] = {}  # of ranks' attempts: the view that their world goes with
         self.noticed: float | None = None
@@ -113,7 +115,7 @@ class Daemon:
         for entry in self._backlog.take():
             self._say(entry)
         if not resumed:
-            self.core.open(hello.setup["slots"], threads=False)
+            self.core.open(hello.setup["slots"], threads=False, now=self.site.loop.now)
             self._carry_out()
         facts = {"hostname": f"host{self.host.number}", "addresses": [self.host.address], "accelerators": []}
         welcome = Welcome(
@@ -193,7 +195,7 @@ class Daemon:
         self._carry_out()
         self._flush()
 
-    def _carry_out(self) -> None:
+    def _carry_out(self) -> None:  # noqa: PLR0912 (a table)
         core, loop = self.core, self.site.loop
         while not self._ended and (effects := core.decide(loop.now)):
             for effect in effects:
@@ -205,11 +207,17 @@ class Daemon:
                     case Answer(message):
                         self._say(message)
                     case Steal(worker):
-                        core.stolen(worker, self.workers[worker].take_back())
+                        core.stolen(worker, self.workers[worker].take_back(), loop.now)
                     case Fork(worker, _, fresh):
                         self.workers[worker] = Process(self, worker, fresh=fresh)
                     case EndWorker(worker):
                         self._end_worker(self.workers[worker])
+                    case GiveUp(reason):
+                        self.site.trace("unfit", host=self.host.number, reason=reason)
+                        self.site.referee.executors.gave_up(self)
+                        self._say(Unfit(reason))
+                        kill_s = self.site.dice.within(self.site.scenario.cloud.kill_s, "kill", self.host.number)
+                        self.host.later(kill_s, self._leave)
                     case Interrupt():
                         raise AssertionError("no threads are played")
                     case _:
@@ -220,6 +228,11 @@ class Daemon:
                 self._timer.cancel()
             self._timer = loop.call_at(max(due, loop.now), self.host.do, self._tick)
 
+    def born(self, process: Process) -> None:
+        if process.id in self.workers and not self._ended:
+            self.core.born(process.id, self.site.loop.now)
+            self.act()
+
     def finished(self, process: Process, message: Done | Failed) -> None:
         self.core.finished(process.id, message.attempt, message.duration_us, codec.body(message), self.site.loop.now)
         self.act()
@@ -228,7 +241,7 @@ class Daemon:
         """A worker's processes have ended, all of them."""
         if self.workers.pop(process.id, None) is not None and not self._ended:
             process.stop()
-            self.core.stolen(process.id, process.take_back())
+            self.core.stolen(process.id, process.take_back(), self.site.loop.now)
             self.core.gone(process.id, cause, code, detail, self.site.loop.now)
             self.act()
 
@@ -236,7 +249,9 @@ class Daemon:
         self.site.referee.delivered(self, run, known=self._functions)
         order = self.site.orders[AttemptId(run.attempt)]
         if order.world is not None and run.flags & _LISTENS:
-            self._let_go_of(order.world.ports[order.rank] if order.world.ports else order.world.head_port)
+            port = order.world.ports[order.rank] if order.world.ports else order.world.head_port
+            self._let_go_of(port)
+            self.let_go.setdefault(port, run.attempt)
         process.deliver(run, body)
 
     def _let_go_of(self, port: int) -> None:
@@ -251,6 +266,10 @@ class Daemon:
     def _end_worker(self, process: Process) -> None:
         kill_s = self.site.dice.within(self.site.scenario.cloud.kill_s, "kill", self.host.number)
         self.host.later(kill_s, lambda: self.gone(process, Cause.SIGNAL, 9, "its process was killed by SIGKILL"))
+
+    def _leave(self) -> None:
+        if not self._ended:
+            self.end()
 
     def _tick(self) -> None:
         self._timer = None

@@ -177,6 +177,7 @@ _FAULTS: tuple[tuple[type[f.Fault], int, _How], ...] = (  # and how often, and i
     (f.Reset, 3, _of()),
     (f.DaemonDeath, 2, _of(restarts=(True, False))),
     (f.WorkerDeath, 2, _of()),
+    (f.Barren, 4, _of(for_s=(0.05, 0.5, 3.0, 700.0))),
     (f.Partition, 4, _of(for_s=(1.0, 3.0, 8.0, 20.0, 150.0), way=("both", "both", "out", "in"))),
     (f.Freeze, 2, _of(for_s=(1.0, 3.0, 5.0, 15.0))),
     (f.Slow, 2, _of(for_s=(5.0, 60.0), by_s=(0.2, 0.5, 2.0))),

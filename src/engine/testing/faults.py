@@ -73,6 +73,14 @@ class WorkerDeath(_Fault):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Barren(_Fault):
+    """No worker can be born on a machine for a while, and one of those there dies, so that another is needed."""
+
+    who: Who
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Partition(_Fault):
     """Nothing crosses between the client and one node, in one direction or both; what was sent arrives afterwards."""
 
@@ -169,6 +177,7 @@ Fault = (
     | Reset
     | DaemonDeath
     | WorkerDeath
+    | Barren
     | Partition
     | Freeze
     | Slow

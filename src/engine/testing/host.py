@@ -27,6 +27,7 @@ class Host:
         self.frozen = 0
         self.daemon: Daemon | None = None
         self.connected = False  # the client's session is on a circuit
+        self.barren = 0  # no process can be started there; see `faults.Barren`
         self.refuses: str | None = None  # every connection, and why; see `faults.BadMachines`
         self.line = Line(
             site.loop, site.dice.of("line", number), site.dice.within(site.scenario.cloud.latency_s, "lat", number)

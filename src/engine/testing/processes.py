@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .daemon import Daemon
     from .scenario import Job
 
+BIRTH_S = 0.003
 LEAVES_S = 0.005  # a fresh process, after its answer
 POISON_S = 0.02
 
@@ -25,10 +26,26 @@ class Process:
         self._ends: asyncio.TimerHandle | None = None
         self._meeting: Meeting | None = None
         self._stopped = False
+        self._born = False
+        daemon.host.later(BIRTH_S, self._begin)
+
+    def _begin(self) -> None:
+        """It is born, or cannot be."""
+        if self._stopped:
+            return
+        if self.daemon.host.barren:
+            self.daemon.site.referee.executors.stillborn(self.daemon)
+            self.die(Cause.EXIT, 1, "its folder cannot be made")
+            return
+        self._born = True
+        self.daemon.site.referee.executors.born(self.daemon)
+        self.daemon.born(self)
+        if self._unread and not self.busy and not self._stopped:
+            self._next()
 
     def deliver(self, run: Run, body: bytes) -> None:  # noqa: ARG002 (the real one reads the body)
         self._unread.append(run)
-        if self.runs is None:
+        if self._born and self.runs is None:
             self._next()
 
     @property

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ...actors.ports import AttemptId, NodeId, Order
+from .rules.executors import ExecutorRules
 from .rules.jobs import JobRules
 from .rules.nodes import NodeRules
 from .rules.waves import WaveRules
@@ -43,6 +44,7 @@ class Referee:
     def __init__(self, site: Site) -> None:
         self._site = site
         self.jobs = JobRules(site)
+        self.executors = ExecutorRules(site)
         self.worlds = WorldRules(site)
         self.nodes = NodeRules(site)
         self.waves = WaveRules(site)

@@ -119,6 +119,10 @@ class Trouble:
                 host.lose_daemon(restarts=restarts)
             case f.WorkerDeath():
                 self._kill_worker(host)
+            case f.Barren(for_s=for_s):
+                host.barren += 1
+                self._later(for_s, lambda: _bears_again(host))
+                self._kill_worker(host, idle=True)
             case f.Partition(for_s=for_s, way=way):
                 host.line.block(*WAYS[way])
                 self._later(for_s, lambda: host.line.unblock(*WAYS[way]))
@@ -150,12 +154,11 @@ class Trouble:
         if fault.by != "cloud":
             host.do(lambda: host.daemon.notice("node", seconds) if host.daemon is not None else None)
 
-    def _kill_worker(self, host: Host) -> None:
-        if host.daemon is not None:
-            for process in host.daemon.workers.values():
-                if process.runs is not None:
-                    process.die(Cause.SIGNAL, 11, "its process was killed by SIGSEGV")
-                    return
+    def _kill_worker(self, host: Host, *, idle: bool = False) -> None:
+        """One that runs a task, if there is any; else ``idle`` says whether another will do."""
+        workers = [] if host.daemon is None else list(host.daemon.workers.values())
+        for process in [*(each for each in workers if each.busy), *(workers if idle else ())][:1]:
+            process.die(Cause.SIGNAL, 11, "its process was killed by SIGSEGV")
 
     def _all(self) -> list[Host]:
         return [host for host in self._site.cloud.alive.values() if host.on]
@@ -173,6 +176,10 @@ class Trouble:
 
     def _terminate_again(self) -> None:
         self._site.cloud.terminate_errors -= 1
+
+
+def _bears_again(host: Host) -> None:
+    host.barren -= 1
 
 
 def _quicken(host: Host, by_s: float) -> None:

@@ -49,6 +49,7 @@ TAGS: dict[type[m.Message], int] = {
     m.Notice: 37,
     m.Ports: 38,
     m.Asked: 39,
+    m.Unfit: 40,
     m.Put: 50,
     m.Get: 51,
     m.Have: 52,

@@ -254,6 +254,12 @@ class Asked(NamedTuple):
     asked: int
 
 
+class Unfit(NamedTuple):
+    """The executor ends by itself, with everything it runs: ``reason``, one clause for people."""
+
+    reason: str
+
+
 class Ports(NamedTuple):
     """More free ports, as in `Welcome`."""
 
@@ -319,7 +325,20 @@ ToNode = (
     Hello | View | Define | Run | Kill | Recall | Drop | Adopt | Lend | Doomed | StopAt | Bye | Input | Credit | Notice
 )
 ToClient = (
-    Welcome | Refused | Started | Done | Failed | Ended | Returned | Yield | Credit | Output | Asked | Notice | Ports
+    Welcome
+    | Refused
+    | Started
+    | Done
+    | Failed
+    | Ended
+    | Returned
+    | Yield
+    | Credit
+    | Output
+    | Asked
+    | Notice
+    | Ports
+    | Unfit
 )
 Unreliable = Ack | Ping | Pong
 Bulk = Put | Get | Have | Missing

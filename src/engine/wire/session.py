@@ -43,6 +43,7 @@ from .messages import (
     Run,
     Started,
     StopAt,
+    Unfit,
     View,
     Welcome,
     Yield,
@@ -53,7 +54,7 @@ FOR_NODES = frozenset({Ack, Ping, Pong, Credit}) | frozenset(
     {View, Define, Run, Kill, Recall, Drop, Adopt, Lend, Doomed, StopAt, Bye, Input, Notice}
 )
 FOR_CLIENTS = frozenset({Welcome, Refused, Ack, Ping, Pong, Credit}) | frozenset(
-    {Started, Done, Failed, Ended, Returned, Yield, Output, Notice, Asked, Ports}
+    {Started, Done, Failed, Ended, Returned, Yield, Output, Notice, Asked, Ports, Unfit}
 )
 ACK_EVERY = 64  # reliable frames received that make an `Ack` due; a heartbeat does, whatever their number
 

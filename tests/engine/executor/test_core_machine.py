@@ -18,9 +18,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from outrider.engine.executor import births as births_module
 from outrider.engine.executor import core as core_module
+from outrider.engine.executor.births import PAUSE_S, TRIES, Births
 from outrider.engine.executor.core import Core
-from outrider.engine.executor.effects import Answer, Deliver, EndWorker, Fork, Interrupt, Relay, Steal
+from outrider.engine.executor.effects import Answer, Deliver, EndWorker, Fork, GiveUp, Interrupt, Relay, Steal
 from outrider.engine.wire.messages import Cause, Ended, Returned, Run, RunFlag, Started, Value
 
 BESIDE = RunFlag.FRESH | RunFlag.BESIDE
@@ -36,6 +38,7 @@ class ModelWorker:
         self.unheard: list[tuple[Run, int]] = []  # results on their way
         self.delivered = 0
         self.delivered_at = 0.0
+        self.born = self.took = False
         self.dead = False  # its death is on its way too
         self.told_to_end = False
 
@@ -59,6 +62,13 @@ class ExecutorMachine(RuleBasedStateMachine):
         self.slots = 0
         self.threads = False
         self.broken = False
+        self.barren = False  # whoever is forked dies at its birth
+        self.gave_up = False
+        self.row = 0  # times that births failed, since one succeeded; what was born together fails together
+        self.counted = 0  # the last worker that was forked then
+        self.failed_at = 0.0
+        self.forks: list[Fork] = []
+        self.stillborn: Counter[int] = Counter()  # attempt -> newborns that it was handed to, in that row
 
     def check(self, invariant_name: str, holds: object) -> None:
         if not holds and self.checked in (None, invariant_name):
@@ -68,7 +78,7 @@ class ExecutorMachine(RuleBasedStateMachine):
     @initialize(slots=st.integers(1, 3), threads=st.booleans())
     def open(self, slots: int, threads: bool) -> None:
         self.slots, self.threads = slots, threads and slots > 1
-        self.core.open(slots, threads=threads)
+        self.core.open(slots, threads=threads, now=self.now)
         self.act()
 
     # --- the client --------------------------------------------------------------------------------------------------
@@ -96,6 +106,16 @@ class ExecutorMachine(RuleBasedStateMachine):
         self.act()
 
     # --- the workers -------------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.workers)
+    @rule(pick=st.integers(0, 1000))
+    def be_born(self, pick: int) -> None:
+        self.bear(self.pick(pick))
+        self.act()
+
+    @rule(barren=st.booleans())
+    def bear_none(self, barren: bool) -> None:
+        self.barren = barren
 
     @precondition(lambda self: self.workers)
     @rule(pick=st.integers(0, 1000))
@@ -158,7 +178,12 @@ class ExecutorMachine(RuleBasedStateMachine):
             left = self.core.due()
             self.check("EXEC-0", left is None or left > self.now)  # or the timer is a busy loop
         for worker in self.workers.values():
-            if worker.delivered_at + core_module.STALL_S < self.now and not worker.dead and worker.lanes == 1:
+            if (
+                worker.born
+                and worker.delivered_at + core_module.STALL_S < self.now
+                and not worker.dead
+                and worker.lanes == 1
+            ):
                 self.check("EXEC-9", not worker.unread or len(worker.outstanding()) == 1)
 
     # --- the world ---------------------------------------------------------------------------------------------------
@@ -168,10 +193,13 @@ class ExecutorMachine(RuleBasedStateMachine):
             for effect in effects:
                 self.carry_out(effect)
 
-    def carry_out(self, effect: Any) -> None:
+    def carry_out(self, effect: Any) -> None:  # noqa: PLR0912 (a table)
         match effect:
             case Fork(worker_id):
-                self.workers[worker_id] = ModelWorker(effect, self.slots if self.threads else 1)
+                self.check("EXEC-10", not self.gave_up)
+                self.forks.append(effect)
+                self.workers[worker_id] = worker = ModelWorker(effect, self.slots if self.threads else 1)
+                worker.dead = self.barren
             case Deliver(worker_id, run):
                 worker = self.workers[worker_id]
                 others = worker.outstanding()
@@ -199,8 +227,12 @@ class ExecutorMachine(RuleBasedStateMachine):
                 for attempt in attempts:
                     self.answered(attempt)
                     self.check("EXEC-8", not self.starts[attempt])
-            case Answer(Started()):
-                pass
+            case Answer(Started(attempt)):
+                holders = [w for w in self.workers.values() if any(r.attempt == attempt for r in w.outstanding())]
+                self.check("EXEC-10", holders and holders[0].born)
+            case GiveUp():
+                self.check("EXEC-10", self.row >= TRIES)
+                self.gave_up = True
 
     def answered(self, attempt: int) -> None:
         self.answers[attempt] += 1
@@ -214,7 +246,13 @@ class ExecutorMachine(RuleBasedStateMachine):
                 self.core.finished(worker.fork.worker, attempt, 0, b"", self.now, interrupted=True)
                 return
 
+    def bear(self, worker: ModelWorker) -> None:
+        if not worker.born and not worker.dead:
+            worker.born = True
+            self.core.born(worker.fork.worker, self.now)
+
     def start_one(self, worker: ModelWorker) -> None:
+        self.bear(worker)
         if worker.unread and len(worker.running) < worker.lanes and not worker.dead:
             run = worker.unread.popleft()
             worker.running.append(run)
@@ -231,16 +269,33 @@ class ExecutorMachine(RuleBasedStateMachine):
     def hear_of(self, worker: ModelWorker) -> None:
         unheard, worker.unheard = worker.unheard, []
         for run, took_us in unheard:
+            self.ends_the_row(worker)
             self.core.finished(worker.fork.worker, run.attempt, took_us, str(run.attempt).encode(), self.now)
 
     def take_back(self, worker: ModelWorker) -> None:
         unread = [run.attempt for run in worker.unread]
         worker.unread.clear()
         self.hear_of(worker)
-        self.core.stolen(worker.fork.worker, unread)
+        self.core.stolen(worker.fork.worker, unread, self.now)
+
+    def ends_the_row(self, worker: ModelWorker) -> None:
+        """It has taken an attempt."""
+        worker.took = True
+        if worker.fork.worker > self.counted:
+            self.row = 0
+            self.stillborn.clear()
 
     def bury(self, worker: ModelWorker) -> None:
+        handed = [run.attempt for run in worker.unread]
         self.take_back(worker)
+        if worker.running:
+            self.ends_the_row(worker)
+        elif not worker.took and not worker.told_to_end:
+            if worker.fork.worker > self.counted:
+                self.row, self.counted, self.failed_at = self.row + 1, self.forks[-1].worker, self.now
+            self.stillborn.update(handed)
+            places = max(fork.slot for fork in self.forks) + 1
+            self.check("EXEC-10", max(self.stillborn.values(), default=0) <= TRIES * places)
         worker.running.clear()
         del self.workers[worker.fork.worker]
         self.core.gone(worker.fork.worker, Cause.EXIT, 1, "", self.now)
@@ -252,6 +307,8 @@ class ExecutorMachine(RuleBasedStateMachine):
     def nothing_waits_for_an_idle_worker(self) -> None:
         placed = {run.attempt for worker in self.workers.values() for run in worker.outstanding()}
         waiting = self.runs.keys() - self.answers.keys() - placed
+        if self.gave_up or self.now < self.failed_at + PAUSE_S * 2**TRIES:  # births rest
+            return
         fresh = {worker.fork.slot for worker in self.workers.values() if worker.fork.fresh}
         self.check("EXEC-3", self.threads or all(self.runs[attempt].world is None for attempt in waiting))
         self.check("EXEC-3", not any(self.runs[attempt].flags & RunFlag.BESIDE for attempt in waiting))
@@ -268,6 +325,16 @@ class ExecutorMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if self.broken:
+            return
+        for _ in range(4 * TRIES if self.barren and not self.gave_up else 0):
+            for worker in list(self.workers.values()):
+                self.bury(worker)
+            self.act()
+            self.now += 0.3
+            self.core.ticked(self.now)
+            self.act()
+        self.check("EXEC-10", self.gave_up or not self.barren)
+        if self.gave_up:  # the client runs elsewhere what it has no answer to
             return
         for _ in range(4 * len(self.runs) + 20):
             for worker in list(self.workers.values()):
@@ -295,9 +362,10 @@ TestExecutor.settings = MACHINE
 def test_a_worker_that_is_gone_is_asked_for_nothing() -> None:
     """Its last result, heard with its death, makes the next in its pipe the first: one with a doom on it."""
     core = Core()
-    core.open(1, threads=False)
+    core.open(1, threads=False, now=0.0)
     (fork,) = core.decide(0.0)
     assert isinstance(fork, Fork)
+    core.born(fork.worker, 0.0)
     for attempt in (1, 2, 3):
         core.submitted(Run(attempt, b"quick", Value(b""), 1, 1, None, 0, None), b"run")
         core.decide(0.0)
@@ -305,9 +373,9 @@ def test_a_worker_that_is_gone_is_asked_for_nothing() -> None:
             core.finished(fork.worker, 1, 10, b"1", 0.0)  # the others lie in one pipe then
     core.killed(3, 0.001)
     assert core.decide(0.001) == [Steal(fork.worker)]
-    core.stolen(fork.worker, [])  # it had read both
+    core.stolen(fork.worker, [], 0.002)  # it had read both
     core.finished(fork.worker, 2, 10, b"2", 0.002)
-    core.stolen(fork.worker, [])
+    core.stolen(fork.worker, [], 0.002)
     core.gone(fork.worker, Cause.SIGNAL, 11, "", 0.002)
     relayed, ended, forked = core.decide(0.002)
     assert relayed == Relay(b"2")
@@ -329,8 +397,8 @@ def _nothing(_: Any) -> Any:
 
 
 def _ended_at_once(end_worker: Any) -> Any:
-    def say_it_already(self: Core, worker: Any) -> None:
-        end_worker(self, worker)
+    def say_it_already(self: Core, worker: Any, now: float) -> None:
+        end_worker(self, worker, now)
         for slot in self._slots:
             if slot.worker is worker and slot.pipe:
                 self._end(slot.pipe.popleft(), Cause.KILLED, 0, "")
@@ -377,16 +445,21 @@ def _free_while_fresh(finished: Any) -> Any:
     return finish
 
 
+def _born_early(worker: Any) -> Any:
+    worker.born = True
+    return worker
+
+
 MUTATIONS: dict[str, tuple[str, Patch]] = {
     "a timer stays due": ("EXEC-0", lambda patch: patch.setattr(Core, "due", lambda self: 0.0)),
     "a dead worker's attempts are forgotten": ("EXEC-1", _replace("_vacate", lambda _: lambda _, slot, *__: (
         slot.pipe.clear()))),
     "repeated results are believed": ("EXEC-1", _replace("finished", _believe)),
     "what began is queued again": ("EXEC-2", _replace("_vacate", _requeue_all)),
-    "there is a slot too many": ("EXEC-3", _replace("open", lambda open_: lambda self, slots, threads: open_(
-        self, slots + 1, threads=threads))),
+    "there is a slot too many": ("EXEC-3", _replace("open", lambda open_: lambda self, slots, **how: open_(
+        self, slots + 1, **how))),
     "ranks wait like everybody": ("EXEC-3", _replace("_queue_of", lambda _: lambda self, _: self._queue)),
-    "what runs beside takes a slot": ("EXEC-3", _replace("_beside", lambda _: lambda self: self._seat())),
+    "what runs beside takes a slot": ("EXEC-3", _replace("_beside", lambda _: lambda self: self._seat(0.0))),
     "what runs beside waits": ("EXEC-3", lambda patch: patch.setattr(core_module, "_BESIDE", 0)),
     "streams are stacked": ("EXEC-4", lambda patch: patch.setattr(core_module, "_UNSHARED", 0)),
     "fresh tasks run in warm workers": ("EXEC-5", lambda patch: patch.setattr(core_module, "_FRESH", 0)),
@@ -394,6 +467,10 @@ MUTATIONS: dict[str, tuple[str, Patch]] = {
     "Ended is said before the worker is gone": ("EXEC-6", _replace("_end_worker", _ended_at_once)),
     "a finished slot is not released": ("EXEC-7", _replace("_release", _nothing)),
     "recall returns what runs": ("EXEC-8", _replace("recalled", _recall_started_too)),
+    "births that fail are not counted": ("EXEC-10", lambda patch: patch.setattr(Births, "failed", lambda *_: False)),
+    "one birth that fails is enough": ("EXEC-10", lambda patch: patch.setattr(births_module, "TRIES", 1)),
+    "what was handed over counts as begun": ("EXEC-10", _replace("_make", lambda make: lambda self, *which, **how: (
+        _born_early(make(self, *which, **how))))),
     "time passes unnoticed": ("EXEC-9", _replace("ticked", _nothing)),
 }  # fmt: skip
 

@@ -19,6 +19,7 @@ from outrider.actors.machines import Machines
 from outrider.actors.membership import Membership
 from outrider.actors.ports import Settled
 from outrider.actors.silence import Silence
+from outrider.engine.executor.births import Births
 from outrider.engine.executor.core import Core
 from outrider.engine.testing import faults as f
 from outrider.engine.testing.draw import draw
@@ -108,6 +109,14 @@ def sends_to_closed_nodes(patch: Patch) -> None:
 
 def runs_beside_the_slots(patch: Patch) -> None:
     patch.setattr(Core, "_queue_of", lambda self, attempt: self._ranks)
+
+
+def tries_births_for_ever(patch: Patch) -> None:
+    patch.setattr(Births, "failed", lambda *_: False)
+
+
+def gives_up_at_the_first_failed_birth(patch: Patch) -> None:
+    patch.setattr(Births, "failed", lambda *_: True)
 
 
 def blames_nobody(patch: Patch) -> None:
@@ -233,6 +242,8 @@ def believes_every_node(patch: Patch) -> None:
         ("SIM-20", has_a_hole_in_its_table),
         ("SIM-21", waits_for_whoever_is_silent),
         ("SIM-22", believes_every_node),
+        ("SIM-23", tries_births_for_ever),
+        ("SIM-23", gives_up_at_the_first_failed_birth),
     ],
 )
 def test_a_promise_falls_without_its_guard(promise: str, without: Callable[[Patch], None], monkeypatch: Patch) -> None:

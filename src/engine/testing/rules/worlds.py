@@ -89,7 +89,7 @@ class WorldRules:
             self._broken("SIM-4", f"rank {order.rank} of job {order.task.job} is told {here}")
         self._check_peers(daemon, order, told.get("peers"))
         port = _port_of(order)
-        if port is not None and port not in daemon.ports:
+        if port is not None and port not in daemon.ports and daemon.let_go.get(port) != run.attempt:
             self._broken("SIM-4", f"port {port} was not free on node {daemon.host.number}")
 
     def _check_peers(self, daemon: Daemon, order: Order, named: list[dict[str, Any]] | None) -> None:

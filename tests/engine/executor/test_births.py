@@ -1,0 +1,67 @@
+"""Workers that cannot be born: the executor says why, and ends, instead of trying for ever."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from outrider.engine.wire import messages as m
+
+pytestmark = pytest.mark.anyio
+
+
+def _remove_the_folder() -> None:
+    shutil.rmtree(Path.cwd())
+
+
+def _remove_it_for_good() -> None:
+    folder = Path.cwd()
+    folder.rmdir()
+    folder.touch()  # no folder can be made there
+
+
+def _exit() -> None:
+    os._exit(7)
+
+
+async def test_a_folder_that_a_task_removed_is_made_again(make):
+    client = await make()
+    await client.call(_remove_the_folder)
+    assert isinstance(await client.call(_exit), m.Ended)
+    assert Path(await client.call(os.getcwd)).is_dir()
+
+
+async def test_where_none_can_be_born_the_executor_says_why_and_ends(make, tmp_path):
+    ended = []
+    client = await make(ended=lambda: ended.append(True))
+    await client.call(_remove_it_for_good)
+    await client.answer(client.run(_exit))
+    waiting = client.run(os.getcwd, flags=int(m.RunFlag.ANNOUNCE))
+    unfit = await client.expect(m.Unfit)
+    assert "no worker could be started there, 5 times in a row (FileExistsError: " in unfit.reason
+    assert str(tmp_path / "work") in unfit.reason
+    assert client.of(waiting, m.Started, m.Output, m.Done, m.Failed, m.Ended) == []  # it never began
+    await client.home.close()
+    assert ended
+
+
+@pytest.mark.parametrize("flags", [m.RunFlag.FRESH, m.RunFlag.FRESH | m.RunFlag.BESIDE])
+async def test_so_it_does_where_each_attempt_needs_a_new_one(make, flags):
+    client = await make()
+    await client.call(_remove_it_for_good)
+    waiting = client.run(os.getcwd, flags=int(flags))
+    await client.expect(m.Unfit)
+    assert client.of(waiting, m.Done, m.Failed, m.Ended) == []
+
+
+async def test_ranks_wait_while_births_rest(make):
+    client = await make(slots=2)
+    for rank in [client.run(os.getcwd, world=b"\x80") for _ in range(2)]:
+        await client.answer(rank)  # both workers are there
+    await client.call(_remove_it_for_good)
+    ranks = [client.run(_exit, world=b"\x80") for _ in range(3)]
+    assert "FileExistsError" in (await client.expect(m.Unfit)).reason
+    assert sum(bool(client.of(rank, m.Ended)) for rank in ranks) == 2  # those that warm workers had
