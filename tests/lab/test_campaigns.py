@@ -22,12 +22,10 @@ MACHINE = Machine("i-1", "token", 5.0, 18.0)
 WHOLE = Ended(name="work", nodes=1, rounds=1, lease_s=8.0, status=0, ended_at=20.0, words=SAID, machines=[MACHINE])
 
 
-def broken(
-    *, left: tuple[str, ...] = (), gc_status: int = 0, disturbed: tuple[str, ...] = (), **change: Any
-) -> list[str]:
+def broken(*, left: tuple[str, ...] = (), gc_status: int = 0, found: tuple[str, ...] = (), **change: Any) -> list[str]:
     """The rules that a life of one client has broken."""
     client = replace(WHOLE, **change)
-    facts = Facts(clients=[client], asked={"token": 1}, left=left, gc_status=gc_status, disturbed=disturbed)
+    facts = Facts(clients=[client], asked={"token": 1}, left=left, gc_status=gc_status, found=found)
     return [each.partition(":")[0] for each in judge(facts)]
 
 
@@ -54,7 +52,7 @@ def test_a_life_in_which_nothing_was_broken():
         ("CHAOS-7", {"machines": [replace(MACHINE, terminated=25.0)]}),
         ("CHAOS-7", {"killed": True, "status": -9, "machines": [replace(MACHINE, terminated=90.0)]}),
         ("CHAOS-7", {"killed": True, "status": -9, "machines": [replace(MACHINE, terminated=None)]}),
-        ("CHAOS-9", {"disturbed": ("a stranger's",)}),
+        ("CHAOS-9", {"found": ("CHAOS-9: a stranger's",)}),
         ("CHAOS-10", {"gc_status": 1}),
         ("CHAOS-10", {"left": ("security group",)}),
         ("CHAOS-11", {"errors": "Task exception was never retrieved"}),

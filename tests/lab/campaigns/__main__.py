@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict
 
 from netlab import missing
@@ -51,9 +51,10 @@ def main() -> int:
 
 
 def played(lives: Sequence[tuple[str, int]], *, jobs: int) -> Iterator[Verdict]:
-    """In their order."""
+    """As they end."""
     with ThreadPoolExecutor(jobs) as turns:
-        yield from turns.map(_alone, lives)
+        for turn in as_completed([turns.submit(_alone, life) for life in lives]):
+            yield turn.result()
 
 
 def _alone(life: tuple[str, int]) -> Verdict:

@@ -12,7 +12,7 @@ from typing import Any
 from . import site
 from .proxy import Rule
 from .referee import SHUTDOWN_S, Ended, Facts, Machine, judge
-from .site import Client, Collected, Late, Site, until
+from .site import Client, Late, Site, until
 from .wish import Wish
 
 
@@ -59,9 +59,10 @@ class Life:
     site: Site
     dice: random.Random
     strangers: set[str] = field(default_factory=set)  # ids
-    disturbed: list[str] = field(default_factory=list)
-    unleased: set[str] = field(default_factory=set)  # machines that only a gc can end
+    found: list[str] = field(default_factory=list)  # what the play itself saw, each beginning with its rule
     collects: bool = False  # whether a gc comes at once: the machines are not waited for
+    gc: tuple[str, ...] = ("--apply",)  # the options of the last one
+    gc_before: tuple[str, ...] = ()  # and a command that runs it
     _expected: dict[str, _Expected] = field(default_factory=dict)
 
     def client(
@@ -86,9 +87,10 @@ class Life:
         """The proxy's rules from now on; none: it is well."""
         self.site.proxy.rules = rules
 
-    def disturbs(self, story: str) -> None:
-        """Something was touched that should not have been."""
-        self.disturbed.append(story)
+    def expect(self, holds: object, story: str) -> None:
+        """``story``: what is broken if it does not hold, with its rule."""
+        if not holds:
+            self.found.append(story)
 
     def passes(self, low_s: float, high_s: float) -> None:
         """So much time, by the dice."""
@@ -105,6 +107,12 @@ class Life:
         client.kill(number)
         self.end(client)
 
+    def machines_end(self) -> None:
+        """Wait until those of the clients that have ended are gone, or should be."""
+        for client in self.site.clients:
+            if client.ended_at:
+                self._machines_end(client)
+
     # --- after the play -----------------------------------------------------------------------------------------------
 
     def over(self) -> Facts:
@@ -114,16 +122,15 @@ class Life:
         self.suffers()
         self.site.cloud.faults.clear()
         if not self.collects:
-            for client in self.site.clients:
-                self._machines_end(client)
+            self.machines_end()
         clients = [self._ended(client) for client in self.site.clients]
-        gc = self._collected()
+        gc = self.site.gc(*self.gc, before=self.gc_before)
         there = {each.id for each in self.site.cloud.left()}
-        self.disturbed += [f"{each} of a stranger is gone" for each in self.strangers - there]
+        self.found += [f"CHAOS-9: {each} of a stranger is gone" for each in sorted(self.strangers - there)]
         return Facts(
             clients=[each for each in clients if each is not None],
             asked={token: count for token, (_, count) in self.site.proxy.asked_for.items()},
-            disturbed=tuple(self.disturbed),
+            found=tuple(self.found),
             gc_status=gc.status,
             gc_text=gc.text,
             left=[f"{each.kind} {each.id}" for each in self.site.cloud.left() if each.id not in self.strangers],
@@ -133,23 +140,21 @@ class Life:
         last = client.ended_at + client.wish.lease_s + SHUTDOWN_S
 
         def gone() -> bool:
-            return {each.id for each in self.site.running(client)} <= self.unleased
+            return {each.id for each in self.site.running(client)} <= self.site.hypervisor.unleased
 
         try:
             until(gone, max(0.0, last - time.time()) + 5.0, "its machines have ended")
         except Late:
             pass  # the referee sees it
 
-    def _collected(self) -> Collected:
-        return self.site.gc("--apply")
-
     def _ended(self, client: Client) -> Ended:
         expected, wish = self._expected[client.key], client.wish
         bills = {bill.id: bill for bill in self.site.cloud.ledger.bills}
         machines = [
-            Machine(each.id, each.tags["outrider:launch"], bills[each.id].launched, bills[each.id].terminated)
+            Machine(each.id, self.site.proxy.made[each.id], bills[each.id].launched, bills[each.id].terminated)
             for each in self.site.machines(client)
         ]
+        helpless = {each.id for each in machines} if self.collects else self.site.hypervisor.unleased
         return Ended(
             name=f"{wish.name} ({client.key})",
             nodes=wish.nodes,
@@ -164,7 +169,7 @@ class Life:
             fits=expected.fits,
             whole=expected.whole,
             surplus=expected.surplus,
-            unleased=frozenset(self.unleased) | ({each.id for each in machines} if self.collects else set()),
+            unleased=frozenset(helpless),
         )
 
 

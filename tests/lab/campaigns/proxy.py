@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, assert_never
 from urllib.parse import parse_qsl, urlsplit
 
 READS = ("Describe", "Get", "Head", "List", "Decode")
+MACHINE = re.compile(rb"\bi-[0-9a-f]{8,17}\b")
 UPSTREAM_S = 120.0
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing a socket resets its connection
 
@@ -140,8 +141,10 @@ class Proxy:
         self.host, self.port = where.hostname, where.port
         self.rules: Sequence[Rule] = ()
         self.asked_for: dict[str, tuple[str, int]] = {}  # by a CreateFleet's token: whose it is, and how many machines
+        self.made: dict[str, str] = {}  # by a machine's id, the token that it was launched with
         self.hits: Counter[str] = Counter()
         self.calls: Counter[str] = Counter()  # by client
+        self.writes: Counter[str] = Counter()  # by client
         self._seed = seed
         self._numbers: Counter[tuple[str, str]] = Counter()
         self._answers: dict[tuple[object, ...], Answer] = {}
@@ -172,6 +175,7 @@ class Proxy:
         with self._lock:
             self._numbers[client, action] += 1
             self.calls[client] += 1
+            self.writes[client] += not action.startswith(READS)
             number, serial = self._numbers[client, action], self.calls[client]
             if action == "CreateFleet":
                 wanted = int(parameters["TargetCapacitySpecification.TotalTargetCapacity"])
@@ -185,6 +189,12 @@ class Proxy:
             with self._lock:
                 self.hits[f"{type(found).__name__} {call.action}"] += 1
         return found
+
+    def answered(self, call: Call, answer: Answer) -> None:
+        """What the cloud said, whatever is made of it on its way."""
+        if call.action == "CreateFleet":
+            token = call.parameters["ClientToken"]
+            self.made |= {each.decode(): token for each in MACHINE.findall(answer.body)}
 
     def earlier(self, call: Call, fault: Earlier) -> Answer | None:
         before = self._answers.get(_question(call))
@@ -235,7 +245,7 @@ class _Connection(BaseHTTPRequestHandler):
     do_GET = do_PUT = do_POST  # noqa: N815 - http.server's names
 
     def _answer(self, call: Call, body: bytes, fault: Fault | None) -> None:
-        answer = self._asked(body)
+        answer = self._asked(call, body)
         if answer is None:
             return self._cut(reset=False)
         match fault:
@@ -257,20 +267,22 @@ class _Connection(BaseHTTPRequestHandler):
             case Rewritten():
                 self._say(answer.status, fault.change(answer.body), answer.kind)
             case Twice():
-                again = self._asked(body) or answer
+                again = self._asked(call, body) or answer
                 self._say(again.status, again.body, again.kind)
             case _:
                 assert_never(fault)
         return None
 
-    def _asked(self, body: bytes) -> Answer | None:
+    def _asked(self, call: Call, body: bytes) -> Answer | None:
         """None: the cloud itself has cut the connection."""
         upstream = http.client.HTTPConnection(self.server.proxy.host, self.server.proxy.port, timeout=UPSTREAM_S)
         headers = {name: value for name, value in self.headers.items() if name.lower() != "expect"}
         try:
             upstream.request(self.command, self.path, body, headers)
             got = upstream.getresponse()
-            return Answer(got.status, got.read(), got.getheader("Content-Type") or "text/xml", time.time())
+            answer = Answer(got.status, got.read(), got.getheader("Content-Type") or "text/xml", time.time())
+            self.server.proxy.answered(call, answer)
+            return answer
         except (OSError, http.client.HTTPException):
             return None
         finally:

@@ -11,6 +11,8 @@ CHAOS-8: an error after which machines run on names those that the client had us
 CHAOS-9: strangers' things stay, and so do the pools of clients that live.
 CHAOS-10: `outrider gc --apply` afterwards exits with 0, and nothing of ours is left.
 CHAOS-11: nothing is written on standard error that is not for users: no traceback, no error nobody retrieved.
+CHAOS-12: a pool is ready on machines that can end themselves.
+CHAOS-13: what runs goes on while EC2 is away.
 """
 
 from __future__ import annotations
@@ -83,7 +85,7 @@ class Facts:
 
     clients: Sequence[Ended]
     asked: Mapping[str, int] = field(default_factory=dict)
-    disturbed: Sequence[str] = ()  # what became of strangers' things and living pools, in words
+    found: Sequence[str] = ()  # what the play itself has seen
     gc_status: int = 0
     gc_text: str = ""
     left: Sequence[str] = ()
@@ -98,7 +100,7 @@ def judge(facts: Facts) -> list[str]:
         for token, count in made.items()
         if count > facts.asked.get(token, 0)
     ]
-    found += [f"CHAOS-9: {each}" for each in facts.disturbed]
+    found += facts.found
     if facts.gc_status != 0:
         found.append(f"CHAOS-10: gc exits with {facts.gc_status}: {facts.gc_text}")
     found += [f"CHAOS-10: left: {each}; gc said: {facts.gc_text}" for each in facts.left]

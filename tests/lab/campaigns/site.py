@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloud import LabHypervisor
 from netlab import Lab
 
 from outrider.testing import EC2, Behaviour
 
 from .proxy import Proxy
+from .ward import Ward
 from .wish import Wish
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ class Collected:
 class Site:
     """Use `opened`."""
 
-    def __init__(self, cloud: EC2, hypervisor: LabHypervisor, proxy: Proxy, folder: Path) -> None:
+    def __init__(self, cloud: EC2, hypervisor: Ward, proxy: Proxy, folder: Path) -> None:
         self.cloud, self.hypervisor, self.proxy, self.folder = cloud, hypervisor, proxy, folder
         self.state = folder / "state"
         self.clients: list[Client] = []
@@ -190,33 +190,38 @@ class Site:
         return Collected(done.returncode, done.stdout)
 
     def machines(self, client: Client) -> list[Instance]:
-        """Those that it asked for, whatever has become of them; by the tokens of the calls that it signed."""
+        """Those that it asked for, whatever has become of them and of their tags."""
         tokens = {token for token, (key, _) in self.proxy.asked_for.items() if key == client.key}
-        return [each for each in self.cloud.instances() if each.tags.get("outrider:launch") in tokens]
+        return [each for each in self.cloud.instances() if self.proxy.made.get(each.id) in tokens]
 
     def running(self, client: Client) -> list[Instance]:
         return [each for each in self.machines(client) if each.state in LIVING]
 
-    def strangers(self, pool: str, *, owner: str) -> set[str]:
-        """A machine and a security group of somebody else that carry such tags; their ids."""
+    def boto(self) -> Any:
+        """Somebody else's client of EC2, to close, past the proxy."""
         import boto3  # type: ignore[import-untyped]
 
-        ec2 = boto3.client(
+        return boto3.client(
             "ec2",
             endpoint_url=self.cloud.endpoint_url,
             region_name=self.cloud.region,
             aws_access_key_id="AKIASTRANGER",
             aws_secret_access_key="any",
         )
+
+    def strangers(self, pool: str, *, owner: str) -> set[str]:
+        """A machine and a security group of somebody else that carry such tags; the ids of all that came."""
+        before = {each.id for each in self.cloud.left()}
+        ec2 = self.boto()
         tags = [{"Key": "outrider:pool", "Value": pool}, {"Key": "outrider:owner", "Value": owner}]
         image = ec2.describe_images(Filters=[{"Name": "architecture", "Values": ["x86_64"]}])["Images"][0]["ImageId"]
-        group = ec2.create_security_group(
+        ec2.create_security_group(
             GroupName=f"theirs-{pool}",
             Description="theirs",
             VpcId=ec2.describe_vpcs()["Vpcs"][0]["VpcId"],
             TagSpecifications=[{"ResourceType": "security-group", "Tags": tags}],
         )
-        made = ec2.run_instances(
+        ec2.run_instances(
             ImageId=image,
             InstanceType="m7i.large",
             MinCount=1,
@@ -224,7 +229,7 @@ class Site:
             TagSpecifications=[{"ResourceType": "instance", "Tags": tags}],
         )
         ec2.close()
-        return {group["GroupId"], made["Instances"][0]["InstanceId"]}
+        return {each.id for each in self.cloud.left()} - before
 
 
 @contextmanager
@@ -233,7 +238,7 @@ def opened(seed: str, behaviour: Mapping[str, Any]) -> Iterator[Site]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="outrider-life-")))
         lab = stack.enter_context(Lab(visible=(REPOSITORY, Path(sys.prefix), Path(sys.base_prefix))))
-        hypervisor = LabHypervisor(lab)
+        hypervisor = Ward(lab)
         stack.callback(hypervisor.close)
         known = Behaviour(vpc_cidr=str(lab.network.subnet), **behaviour)
         cloud = stack.enter_context(EC2(known, hypervisor=hypervisor))
