@@ -56,11 +56,10 @@ class SyncPool:
             raise
         return self
 
-    def close(self, error: BaseException | None = None) -> None:
-        """``error``: what the block ends with."""
+    def close(self) -> None:
         self._sigterm.interruptible = False
         try:
-            self._wait(self._pool.__aexit__, type(error) if error else None, error, None)
+            self._wait(self._pool.__aexit__, None, None, None)
         finally:
             self._end()
 

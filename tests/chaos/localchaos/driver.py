@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
+import logging
 import multiprocessing
 import os
 import resource
@@ -33,6 +34,7 @@ def main(folder: Path) -> None:
 
     life = from_json(json.loads((folder / "life.json").read_text()))
     client = Client(life, folder, Journal(folder / "journal"))
+    logging.getLogger("asyncio").addFilter(lambda record: not record.getMessage().startswith("Executing "))  # slowly
     stacks = (folder / "stacks").open("w")
     faulthandler.register(signal.SIGUSR2, file=stacks, all_threads=True)
     if life.limit:
@@ -124,8 +126,8 @@ async def _called(client: Client, kind: str, number: int, running: Any) -> None:
     try:
         done, _ = await asyncio.wait([task], timeout=client.life.hang_s)
         if not done:
-            client.journal.write("hang", number=number, kind=kind, stacks=_stacks(), pool=str(task.get_coro()))
-            os._exit(3)
+            client.journal.write("hang", number=number, kind=kind, stacks=_stacks())
+            threading.Event().wait()  # the supervisor looks at what there is, and ends us
     finally:
         task.cancel()
         try:
@@ -196,7 +198,7 @@ def _tell_what_is_left(client: Client, before: dict[int, str]) -> None:
     """Of the pool in this process: some of it may take a moment to go."""
     until = time.monotonic() + SETTLED_S
     while True:
-        alive = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
+        alive = [thread.name for thread in threading.enumerate() if not _may_stay(thread)]
         more = [where for fd, where in _descriptors().items() if before.get(fd) != where]
         if not (alive or more) or time.monotonic() > until:
             break
@@ -204,6 +206,11 @@ def _tell_what_is_left(client: Client, before: dict[int, str]) -> None:
     me = os.getpid()
     below = Path(f"/proc/{me}/task/{me}/children").read_text().split()
     client.journal.write("left", threads=alive, descriptors=more, children=below)
+
+
+def _may_stay(thread: threading.Thread) -> bool:
+    """Those for calls that block are the program's, for all of its pools: they wait for work, and for nobody's end."""
+    return thread is threading.main_thread() or (thread.daemon and thread.name.startswith("outrider-"))
 
 
 if __name__ == "__main__":

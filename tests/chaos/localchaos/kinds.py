@@ -117,6 +117,18 @@ async def large_both(ground: Ground) -> None:
     same([tasks.digest.local(each) for each in got], [tasks.digest.local(each[::-1]) for each in data])
 
 
+async def flood(ground: Ground) -> None:
+    """More at once than small limits have descriptors for, and each of them has its answer."""
+    count = ground.dice.randrange(100, 300)
+    jobs = [ground.pool.submit(tasks.blob(each, 100_000)) for each in range(count)]
+    try:
+        for each, job in enumerate(jobs):
+            same(tasks.digest.local(await job), tasks.digest.local(tasks.pattern(each, 100_000)))
+    finally:
+        for job in jobs:
+            job.cancel()
+
+
 async def stream_out(ground: Ground) -> None:
     count = ground.dice.randrange(1, 300)
     async with aclosing(ground.pool.stream(tasks.counted(count))) as values:
@@ -245,28 +257,29 @@ async def watchful(ground: Ground) -> None:
 
 async def rude(ground: Ground) -> None:
     """A task that behaves badly ends by a typed error, or well; and the next one is none the worse."""
-    call, ends = ground.dice.choice(_RUDE)
+    call, ends, returns = ground.dice.choice(_RUDE)
     try:
         value = await ground.pool.run(call())
     except ends:
         return
-    same(value, 1 if not ends else f"an error of {[each.__name__ for each in ends]}")
+    same(value, 1 if returns else f"an error of {[each.__name__ for each in ends]}")
 
 
-def _rude() -> Iterator[tuple[Callable[[], Any], tuple[type[BaseException], ...]]]:
+def _rude() -> Iterator[tuple[Callable[[], Any], tuple[type[BaseException], ...], bool]]:
+    """Each with the errors that it may end by, and whether it may return."""
     for code in (0, 3):
-        yield partial(tasks.exits, code), (TaskKilled,)
-        yield partial(tasks.leaves, code), (TaskKilled, TaskFailed, SystemExit)
+        yield partial(tasks.exits, code), (TaskKilled,), False
+        yield partial(tasks.leaves, code), (TaskKilled, TaskFailed, SystemExit), False
     for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGABRT):
-        yield partial(tasks.signals_itself, int(number)), (TaskKilled,)
-    yield tasks.breaks_memory, (TaskKilled,)
-    yield tasks.closes_everything, ()
-    yield tasks.returns_twice, ()
-    yield tasks.removes_its_folder, ()
-    yield tasks.lowers_its_limits, ()
-    yield tasks.unpicklable, (SerializationError, TaskFailed)
-    yield tasks.stands_still, (TaskTimeout,)
-    yield tasks.ignores_signals, (TaskTimeout,)
+        yield partial(tasks.signals_itself, int(number)), (TaskKilled,), False
+    yield tasks.breaks_memory, (TaskKilled,), False
+    yield tasks.closes_everything, (TaskKilled,), True
+    yield tasks.returns_twice, (), True
+    yield tasks.removes_its_folder, (), True
+    yield tasks.lowers_its_limits, (), True
+    yield tasks.unpicklable, (SerializationError, TaskFailed), False
+    yield tasks.stands_still, (TaskTimeout,), False
+    yield tasks.ignores_signals, (TaskTimeout,), False
 
 
 _RUDE = tuple(_rude())
@@ -291,7 +304,7 @@ KINDS: dict[str, Kind] = {
     kind.__name__: kind
     for kind in (
         plain, slow, placed, mapped, mapped_slowly, broadcast, world, training, large_argument, large_result,
-        large_both, stream_out, stream_large, stream_left, stream_in, stream_both, gathered, gathered_with_error,
+        large_both, flood, stream_out, stream_large, stream_left, stream_in, stream_both, gathered, gathered_with_error,
         gathered_as_ready, submitted, cancelled, given_up, timed_out, impatient, at_most_once, restarted, raising,
         with_child, leaving_child, writing, watchful, rude,
     )

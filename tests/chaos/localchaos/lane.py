@@ -12,6 +12,12 @@ from .journal import Journal
 from .plan import Life
 
 PER_LANE = 10_000
+GREEDY = (
+    "flood",
+    "large",
+    "large_both",
+    "rude",
+)  # of descriptors: by what they carry, or by the births that they cause
 
 
 class Own(Exception):
@@ -44,6 +50,8 @@ class Drawn:
 def calls_of(client: Client, lane: int, kinds: Iterable[str]) -> Iterator[Drawn]:
     """Which calls come, and with what, is a function of the seed; how many come is not."""
     names = sorted(kinds)
+    if any(fault.startswith("limit-") for fault in client.life.faults):
+        names += [name for name in names if name in GREEDY] * 3
     for count in range(PER_LANE):
         if not client.works:
             return

@@ -25,7 +25,7 @@ from .strikes import Nobody, Undo, strike
 from .who import MARK, Seen, everything, marked
 
 HERE = Path(__file__).parent
-LOOK_S = 0.02
+LOOK_S = 0.05
 OPEN_S, CLOSE_S, LEFT_S = 120.0, 90.0, 60.0  # generous: other programs may have the processor
 CHECKPOINTS_MIB = 2
 INTERRUPT_GAP_S = 0.02
@@ -102,7 +102,7 @@ class Alive:
             todo.append((ready_at + self.life.end_s, None))
         todo.sort(key=lambda each: each[0])
         until = ready_at + self.life.seconds + 2 * self.life.hang_s + self.life.pauses_s
-        while client.poll() is None and time.monotonic() < until and self._ended_at is None:
+        while self._goes_on(client) and time.monotonic() < until and self._ended_at is None:
             now = time.monotonic()
             self._undo_due(now)
             while todo and todo[0][0] <= now:
@@ -152,10 +152,13 @@ class Alive:
             time.sleep(LOOK_S)
         return None
 
+    def _goes_on(self, client: subprocess.Popen[bytes]) -> bool:
+        return client.poll() is None and self.journal.find("hang") is None
+
     def _wait_for_exit(self, client: subprocess.Popen[bytes], within_s: float) -> int | None:
         """Shorter where it has said all that it has to say."""
         until = time.monotonic() + within_s
-        while client.poll() is None and time.monotonic() < until:
+        while self._goes_on(client) and time.monotonic() < until:
             self._undo_due(time.monotonic())
             if (said := self.journal.find("left")) is not None:
                 until = min(until, said["at"] + LEFT_S)

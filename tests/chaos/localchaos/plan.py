@@ -137,6 +137,8 @@ def _lasts_s(dice: Random, fault: str) -> float:
         return dice.choice((dice.uniform(2.0, 5.0), dice.uniform(2.0, 20.0)))
     if fault.startswith("stop-"):
         return dice.choice((dice.uniform(1.0, 5.0), dice.uniform(1.0, 30.0)))
+    if fault.startswith("limit-"):
+        return dice.uniform(4.0, 12.0)
     return dice.uniform(2.0, 8.0)
 
 

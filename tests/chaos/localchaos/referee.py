@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .journal import Entry
-from .plan import CLIENT_LIMIT, FINISH, INTERRUPTS, OPENING, RAISE, SIGNALS, Life
+from .plan import CLIENT_LIMIT, FINISH, INTERRUPTS, OPENING, SIGNALS, Life
 
 LOSS = frozenset({"NodeLost", "CapacityError"})
 CAUSED = {  # what a fault accounts for, by the beginning of its name: types, or "OSError:" and the number's name
@@ -122,12 +122,12 @@ def _killed(life: Life) -> bool:
 
 
 def _end(life: Life, journal: Sequence[Entry], found: Found) -> Iterator[str]:
+    said = {entry["what"]: entry for entry in journal}
+    if "hang" in said:
+        return
     if found.exit is None:
         last = journal[-1]["what"] if journal else "nothing"
         yield f"the client did not end ({life.ending}); the last that it said: {last}"
-        return
-    said = {entry["what"]: entry for entry in journal}
-    if "hang" in said:
         return
     if (raised := said.get("raised")) is not None and not _may_raise(life, raised, found):
         yield f"the program raised {_shown(raised)}"
@@ -142,14 +142,14 @@ def _end(life: Life, journal: Sequence[Entry], found: Found) -> Iterator[str]:
         wanted = (0,)
     if found.exit not in wanted:
         yield f"the client ended with {found.exit}, not {' or '.join(map(str, wanted))}"
-    if life.ending in (FINISH, RAISE) and found.stderr:
+    if found.ended_at is None and found.stderr:
         yield f"the client wrote: {found.stderr}"
 
 
 def _may_raise(life: Life, raised: Entry, found: Found) -> bool:
     if found.ended_at is not None:
         return bool({"KeyboardInterrupt", "CancelledError", "SystemExit", "PoolClosed"} & _names(raised))
-    limited = {"CapacityError", "BootstrapError", "SpecError", "OSError:EMFILE"} if life.limit else set[str]()
+    limited = {"CapacityError", "BootstrapError", "SpecError"} if life.limit else set[str]()
     return _is_allowed(raised, _allowed(found.struck) | limited)
 
 
@@ -161,7 +161,7 @@ def _left(life: Life, journal: Sequence[Entry], found: Found) -> Iterator[str]:
     for entry in journal:
         if entry["what"] == "closed" and entry["tasks"]:
             yield f"left tasks: {entry['tasks']}"
-        if entry["what"] == "left" and life.ending in (FINISH, RAISE):
+        if entry["what"] == "left" and found.ended_at is None:
             for what in ("threads", "descriptors", "children"):
                 if entry[what]:
                     yield f"left in the client: {what} {entry[what]}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,21 +75,15 @@ def parts(client: int) -> dict[str, list[Process]]:
             elif seen.group == keeper.group:
                 helpers.append(seen)
         for helper in helpers:
-            children = _sorted(below.get(helper.pid))
-            leaders = [child for child in children if child.group == child.pid]
-            if leaders or (len(helpers) > 1 and helper is not helpers[0] and not children):
-                put("template", helper)
-                for leader in leaders:
-                    fork_server(leader)
-            else:
-                put("foundry", helper)
-                for server in children:
-                    put("server", server)
+            servers = _sorted(below.get(helper.pid))  # what a template forks is the keeper's
+            put("foundry" if servers or len(helpers) == 1 else "template", helper)
+            for server in servers:
+                put("server", server)
     return found
 
 
-def _sorted(seen: list[Seen] | None) -> Iterator[Seen]:
-    return iter(sorted(seen or [], key=lambda each: each.process.started))
+def _sorted(seen: list[Seen] | None) -> list[Seen]:
+    return sorted(seen or [], key=lambda each: each.process.started)
 
 
 def _seen(pid: int) -> Seen | None:
