@@ -17,7 +17,8 @@ from typing import Protocol, runtime_checkable
 import anyio
 
 from ..providers.base import Embedding, Fleet, LaunchRequest, Machine, MachineEvent, MachineGone, MachineId
-from ..providers.errors import NoCapacity, ProviderError, QuotaExceeded
+from ..providers.errors import NoCapacity, NotGone, ProviderError, QuotaExceeded
+from .leaving import merged, parted
 from .spec import Selection
 from .wanted import Spec, is_free
 
@@ -59,17 +60,28 @@ class Choice:
     @asynccontextmanager
     async def open(self, pool: str, embedding: Embedding) -> AsyncIterator[ChoiceFleet]:
         """Each provider gets a pool's name of its own (``train``, ``train-2``): ids of machines never meet."""
+        trouble: list[NotGone] = []
+        try:
+            async with self._opened(pool, embedding, trouble) as chosen:
+                yield chosen
+        finally:
+            if trouble:
+                raise merged(trouble)
+
+    @asynccontextmanager
+    async def _opened(self, pool: str, embedding: Embedding, trouble: list[NotGone]) -> AsyncIterator[ChoiceFleet]:
+        """Listened to until all fleets are closed: they may have something to say while they are."""
         async with AsyncExitStack() as stack:
+            tasks = await stack.enter_async_context(anyio.create_task_group())
+            stack.callback(tasks.cancel_scope.cancel)
             options: list[Option] = []
             for spec in self.specs:
                 fleet = next((each.fleet for each in options if each.spec.provider == spec.provider), None)
                 if fleet is None:
                     others = len({id(each.fleet) for each in options})
                     own = pool if not others else f"{pool}-{others + 1}"
-                    fleet = await stack.enter_async_context(spec.provider.open(own, embedding))
+                    fleet = await stack.enter_async_context(parted(spec.provider.open(own, embedding), trouble))
                 options.append(Option(spec, fleet))
-            tasks = await stack.enter_async_context(anyio.create_task_group())
-            stack.callback(tasks.cancel_scope.cancel)
             chosen = ChoiceFleet(options, self.selection)
             for fleet in {id(each.fleet): each.fleet for each in options}.values():
                 tasks.start_soon(chosen.listen, fleet)

@@ -32,13 +32,22 @@ from ..actors.ports import (
     TaskId,
 )
 from ..providers.base import Embedding, Fleet, LaunchRequest, Machine, Provider
-from ..providers.errors import ProviderError
+from ..providers.errors import NotGone, ProviderError
 from . import meter, program, source, versions
 from .checkpoint.store import VARIABLE as CHECKPOINTS
 from .choice import ChoiceFleet
 from .definitions import Defined, Definitions
-from .errors import CapacityError, ConnectionLost, OutriderError, PoolClosed, SpecError
+from .errors import (
+    BudgetExceeded,
+    CapacityError,
+    CleanupError,
+    ConnectionLost,
+    OutriderError,
+    PoolClosed,
+    SpecError,
+)
 from .executor.freeports import FEW as MOST_PORTS
+from .leaving import add, outcome, parted
 from .observe.observer import Observer
 from .payload import Blob, Payload
 from .plugins.base import merged, one_listens
@@ -49,7 +58,7 @@ from .site import attached
 from .spec import unique
 from .stewards import Stewards
 from .streams import Source, Values
-from .translate import pickling_error, provider_error
+from .translate import cleanup_error, pickling_error, provider_error
 from .waiting import finished
 from .wanted import is_free, outlives
 from .wire import values
@@ -127,23 +136,33 @@ class Core:
         self._defined = Definitions(self._forget)
         self._ids = itertools.count(1)
         self._failure: BaseException | None = None
+        self.cleanup: CleanupError | None = None  # what leaving the provider failed with
         self._told_versions: set[tuple[tuple[str, str, str], ...]] = set()
         self._reach: Reach | None = None  # None: nodes import what this program can
 
     # --- life ---------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Return when the pool has its least number of nodes. Cancelled or failed, it leaves nothing behind."""
+        """Return when the pool has its least number of nodes. Cancelled or failed, it ends what it began; where that is
+        not confirmed, the error says so.
+        """
         self._main = self._loop.create_task(self._live(), name=f"outrider-pool-{self.id}")
         try:
             await asyncio.shield(self._ready)
-        except BaseException:
+        except BaseException as error:
             self._life.cancel()  # not the task: asyncio would cancel what is being undone as well, in spite of shields
             await finished(self._main)
+            if self.cleanup is not None and getattr(error, "cleanup", None) is not self.cleanup:
+                add(error, self.cleanup)
             raise
 
     async def stop(self) -> None:
-        """End everything and return when nothing is left; a cancellation meanwhile is raised afterwards."""
+        """End everything and return when nothing is left; a cancellation meanwhile is raised afterwards.
+
+        Raises:
+            CleanupError: machines may be left.
+            BaseException: what ended the pool before.
+        """
         assert self._main is not None
         self._stop.set()
         await finished(self._main)
@@ -156,12 +175,15 @@ class Core:
 
     async def _run(self) -> None:
         settings = self.settings
+        trouble: list[NotGone] = []
+        failure: BaseException | None = None
         try:
             async with _undoing() as stack:
                 unwatch = await stack.enter_async_context(self._meter.watched())
                 stack.callback(self._meter.close)
                 estate = self._estate(stack)
-                opened = await stack.enter_async_context(settings.provider.open(self.tag, self._embedding()))
+                context = parted(settings.provider.open(self.tag, self._embedding()), trouble, self._warn)
+                opened = await stack.enter_async_context(context)
                 stack.callback(unwatch)  # a limit that is reached while machines are ended would stop that
                 fleet = self._meter.around(await self._kept(opened, estate))
                 self.observer.open()
@@ -214,19 +236,35 @@ class Core:
                 self._ref = None
                 await stewards.stop()
         except BaseException as error:
-            self._ref = None
             failure = _told(error)
-            if not self._ready.done():
-                self._ready.set_exception(PoolClosed("start was cancelled") if _is_cancelled(failure) else failure)
-                self._ready.exception()  # the starter has been told, or has gone
-            elif not _is_cancelled(failure):
-                self._failure = failure
             if _is_cancelled(error):
                 raise
         finally:
             self._ref = None
             self._defined.clear()
+            self._end(failure, trouble)
             self.observer("pool_closed")
+
+    def _end(self, failure: BaseException | None, trouble: Sequence[NotGone]) -> None:
+        """How it ended and what is left of it, told to whoever asks."""
+        self.cleanup = outcome(trouble, self._warn)
+        if self.cleanup is not None:
+            self._warn(str(self.cleanup))
+        if failure is None:
+            self._failure = self.cleanup
+            return
+        if self.cleanup is not None:
+            add(failure, self.cleanup)
+        elif isinstance(failure, BudgetExceeded):
+            failure.add_note("Its machines are gone, as their provider confirms.")
+        if not self._ready.done():
+            self._ready.set_exception(PoolClosed("start was cancelled") if _is_cancelled(failure) else failure)
+            self._ready.exception()  # the starter has been told, or has gone
+        elif not _is_cancelled(failure):
+            self._failure = failure
+
+    def _warn(self, text: str) -> None:
+        self.observer("provider_warned", text=text)
 
     async def _when_ready(self, ref: Ref[Any]) -> None:
         within_s = self.settings.boot_timeout_s + self.settings.replace_timeout_s
@@ -578,11 +616,13 @@ def _told(error: BaseException) -> BaseException:
     """What ended the pool, in users' terms."""
     failure = _only(error)
     match failure:
+        case NotGone():
+            return cleanup_error(failure)
         case ProviderError():
             return provider_error(failure)
         case RestartsExhausted():
             story = f"{type(failure.__cause__).__name__}: {failure.__cause__}"
-            closed = PoolClosed(f"The pool ended by a defect of Outrider's own ({story}); its machines are gone.")
+            closed = PoolClosed(f"The pool ended by a defect of Outrider's own ({story}).")
             closed.__cause__ = error
             return closed
         case ConnectFailed():

@@ -8,7 +8,13 @@ from typing import Any
 
 
 class OutriderError(Exception):
-    """Base of all. The message says whose fault it is and what to do; the facts behind it are attributes."""
+    """Base of all. The message says whose fault it is and what to do; the facts behind it are attributes.
+
+    ``cleanup``: of an error that ended a pool, the failure of its clean-up afterwards, which is also among its notes;
+    None: there was none.
+    """
+
+    cleanup: CleanupError | None = None
 
 
 class SpecError(OutriderError, ValueError):
@@ -50,6 +56,24 @@ class BudgetExceeded(OutriderError):
         self.limit = limit
         self.spent = spent
         self.since = since
+
+
+class CleanupError(OutriderError):
+    """The pool has ended, and it is not confirmed that its machines have: they may still cost money. What was computed
+    before is not touched by that: run nothing again because of it.
+
+    ``machines``: the ids of those that may still be running; none: perhaps some that nobody was told of. ``left``: what
+    else is left, at no cost. ``by``: unix time at which the machines have ended themselves at the latest, by their
+    lease; None: not known. The cause says what went wrong, such as an `AuthError`.
+    """
+
+    def __init__(
+        self, message: str, *, machines: Sequence[str] = (), left: Sequence[str] = (), by: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.machines = tuple(machines)
+        self.left = tuple(left)
+        self.by = by
 
 
 class AuthError(OutriderError):

@@ -49,7 +49,7 @@ class PoolClosing(_Event):
 
 @dataclass(frozen=True, slots=True)
 class PoolClosed(_Event):
-    """Nothing is left of it. The last event."""
+    """The last event. What may be left of it was told before, by `ProviderWarned`."""
 
 
 @dataclass(frozen=True, slots=True)

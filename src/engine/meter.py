@@ -31,7 +31,7 @@ class Meter:
         return Metered(fleet, self._budget, self._changed.set)
 
     def close(self) -> None:
-        """The provider's context has ended, and with it every machine."""
+        """The provider's context has ended. What it could not end is counted no further."""
         self._budget.close(clock())
 
     @asynccontextmanager
@@ -78,7 +78,7 @@ class Meter:
         else:
             reached = f"has been open since {began}, {exceeded.limit:g} s, which is its max_lifetime"
         return BudgetExceeded(
-            f"The pool {reached}: it was ended with its machines. Allow it more, or find out what took so long.",
+            f"The pool {reached}: it was ended. Allow it more, or find out what took so long.",
             what=exceeded.what,
             limit=exceeded.limit,
             spent=exceeded.spent,

@@ -18,10 +18,11 @@ from .calls import Call, Group, GroupStream, Job, StreamCall, for_every_rank, pe
 from .checkpoint.store import checked_root
 from .choice import Choice
 from .core import Core, Settings
-from .errors import NotACall, PoolClosed, SpecError, unknown_option
+from .errors import CleanupError, NotACall, PoolClosed, SpecError, unknown_option
 from .image.includes import on_this_computer
 from .image.spec import Image
 from .jobs import BroadcastJob, SubmittedJob
+from .leaving import add
 from .mapping import MapRun
 from .observe.observer import Observer, Snapshot
 from .sigterm import TaskHold
@@ -71,8 +72,9 @@ class Pool:
     hear nothing from here end themselves, ``max_lifetime`` after which the pool is ended. ``max_cost``: USD for all its
     machines, at which it is ended too, by `BudgetExceeded`; see `cost`.
 
-    Entering raises `CapacityError` and others; cancelled half way, it leaves nothing behind. Leaving cancels what still
-    runs and returns when every machine is gone.
+    Entering raises `CapacityError` and others; cancelled half way, it ends what it began. Leaving cancels what still
+    runs and returns when the provider has confirmed that every machine is gone. Where it cannot, for as long as their
+    lease, leaving raises `CleanupError`; an error of the block's own is raised instead, with that as its ``cleanup``.
 
     Raises:
         SpecError: an argument that cannot mean anything; nothing was started.
@@ -200,6 +202,10 @@ class Pool:
         self._sigterm.at_rest.clear()
         try:
             await self._close(core)
+        except CleanupError as cleanup:
+            if error is None:
+                raise
+            add(error, cleanup)  # the block's own error is what its caller has to hear
         finally:
             await self._sigterm.leave()
 
@@ -245,7 +251,7 @@ class Pool:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._sync.close()
+        self._sync.close(error)
 
     def _opened(self) -> Core:
         if self._core is None:

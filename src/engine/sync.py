@@ -56,10 +56,11 @@ class SyncPool:
             raise
         return self
 
-    def close(self) -> None:
+    def close(self, error: BaseException | None = None) -> None:
+        """``error``: what the block ends with."""
         self._sigterm.interruptible = False
         try:
-            self._wait(self._pool.__aexit__, None, None, None)
+            self._wait(self._pool.__aexit__, type(error) if error else None, error, None)
         finally:
             self._end()
 

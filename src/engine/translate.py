@@ -6,18 +6,28 @@ import platform
 import re
 import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, assert_never
 
 from ..actors.ports import GaveUp, Reason
-from ..providers.errors import BadRequest, JournalError, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
+from ..providers.errors import (
+    BadRequest,
+    JournalError,
+    NoCapacity,
+    NotAuthorized,
+    NotGone,
+    ProviderError,
+    QuotaExceeded,
+)
 from . import reach
 from .errors import (
     AuthError,
     BroadcastFailed,
     CapacityError,
+    CleanupError,
     NodeLost,
     Outcome,
     OutriderError,
@@ -171,6 +181,27 @@ def provider_error(error: ProviderError) -> OutriderError:
             return CapacityError(f"The provider has no machines to give ({said}): try again, or elsewhere.")
         case _:
             return CapacityError(f"The provider failed ({said}): try again, or elsewhere.")
+
+
+def cleanup_error(trouble: NotGone) -> CleanupError:
+    """What leaving the provider failed with, where machines may still be running."""
+    which = ", ".join(trouble.machines) or "machines of which nobody was told"
+    ends = ""
+    if trouble.by is not None:
+        at = time.strftime("%H:%M", time.localtime(trouble.by + 59))
+        ends = f" They end themselves by {at} at the latest, by their lease."
+    others = f" Left at no cost: {', '.join(trouble.left)}." if trouble.left else ""
+    error = CleanupError(
+        f"The pool has ended, and what it returned is whole; but it is not confirmed that its machines have ended "
+        f"({_sentence(trouble)}): {which} may still be running.{ends}{others} "
+        "`outrider gc` shows what is left, and `outrider gc --apply` ends it.",
+        machines=trouble.machines,
+        left=trouble.left,
+        by=trouble.by,
+    )
+    cause = trouble.__cause__
+    error.__cause__ = provider_error(cause) if isinstance(cause, NotAuthorized) else cause
+    return error
 
 
 def pickling_error(error: Exception, task: str, what: str) -> SerializationError:

@@ -185,5 +185,10 @@ class Provider(Protocol):
         """Enter to get a pool's fleet; leaving terminates every machine it ever launched, shielded and confirmed.
 
         Entering is quick and starts what can be started before the first ``launch``: the caller imports meanwhile.
+        Leaving may take long where the cloud does not answer: the fleet's ``events`` go on until it is done, so that
+        somebody can be told.
+
+        Raises:
+            NotGone: by leaving; something may be left.
         """
         ...

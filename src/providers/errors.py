@@ -40,6 +40,37 @@ class JournalError(ProviderError):
     """What is to outlive the client cannot be written: nothing was created, because nobody could find it again."""
 
 
+class NotGone(ProviderError):
+    """A pool has been ended, and that it is gone is not confirmed. Raised by leaving a provider's context, at its end:
+    what could be removed has been.
+
+    ``machines`` may still be running, and ``unsure`` others of which nobody was told. ``left`` costs nothing: it is
+    named for people, as in "launch template lt-1". ``by``: unix time at which the machines have ended themselves at
+    the latest; None: nobody knows. The message says why; its cause is what the provider failed with.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        machines: Iterable[str] = (),
+        left: Iterable[str] = (),
+        by: float | None = None,
+        unsure: bool = False,
+        code: str = "",
+    ) -> None:
+        super().__init__(message, code=code)
+        self.machines = tuple(machines)
+        self.left = tuple(left)
+        self.by = by
+        self.unsure = unsure
+
+    @property
+    def costs(self) -> bool:
+        """Machines may still be running."""
+        return bool(self.machines) or self.unsure
+
+
 def refuse_unknown_options(provider: str, unknown: Iterable[str], known: Sequence[str]) -> None:
     """For a provider's constructor.
 

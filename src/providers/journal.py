@@ -25,8 +25,9 @@ from types import TracebackType
 from typing import Literal, Self, TypeVar
 
 from .errors import BadRequest, JournalError
-from .owners import Lock, Owner, Place, flocked, flush, make_directory, owner_of, read, write, write_whole
+from .owners import Lock, Owner, Place, flocked, flush, hosts_of, make_directory, owner_of, read, write, write_whole
 from .private import state_root
+from .whose import Claim
 
 T = TypeVar("T")
 
@@ -79,6 +80,11 @@ class PoolRecord:
     owner: Owner | None
     standing: Standing
     intents: tuple[Intent, ...] = ()
+    hosts: tuple[str, ...] = ()  # what its owners' computers were called, this one's among them
+
+    def claim(self, place: Place, also: Sequence[Intent] = ()) -> Claim:
+        """What of that place is the pool's; ``also``: what its owner knows besides."""
+        return Claim.of(self.pool, [*(each for each in self.intents if each.place == place), *also], self.hosts)
 
 
 class Journal:
@@ -143,7 +149,7 @@ class Journal:
             lock.places.append(dict(place))
             if dict(place) not in places:
                 places.append(dict(place))
-        write(lock.directory, provider, places, Owner.this())
+        write(lock.directory, provider, places, Owner.this(lock.directory), before=written)
 
     def _take(self, pool: str) -> Lock:
         lock = Lock.take(self.pools / pool)
@@ -188,7 +194,8 @@ class Journal:
                 written = read(lock.directory)
                 if written is not None:
                     left = [each for each in written["places"] if place is not None and each != dict(place)]
-                    write(lock.directory, written["provider"], left, owner_of(written) or Owner.this())
+                    owner = owner_of(written) or Owner.this(lock.directory)
+                    write(lock.directory, written["provider"], left, owner, before=written)
                 self._leave(lock, pool)
             except BaseException:
                 lock.give_back()
@@ -231,10 +238,10 @@ class Journal:
             if intent.place not in places:
                 places.append(intent.place)
         standing: Standing = "alive" if Lock.is_taken(self.pools / pool) else "dead"
-        if standing == "dead" and owner is not None and not owner.near:
+        if standing == "dead" and owner is not None and not owner.near(self.pools / pool):
             standing = "elsewhere"
         provider = "" if written is None else str(written["provider"])
-        return PoolRecord(pool, provider, tuple(places), owner, standing, tuple(intents))
+        return PoolRecord(pool, provider, tuple(places), owner, standing, tuple(intents), hosts_of(written))
 
     def _intents(self, pool: str | None = None) -> list[Intent]:
         rows = self._run(lambda database: database.execute(SELECT, (pool, pool)).fetchall())

@@ -21,6 +21,8 @@ from .private import make_private
 
 Place = Mapping[str, str]
 
+# Whose locks hold for all who can see the file: one kernel has the disk. Of others, such as NFS, nobody knows.
+ON_A_DISK = frozenset({"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"})
 LOCK_TRIES, LOCK_AGAIN_S = 40, 0.005  # somebody who looks whether a lock is free has it for a moment
 
 
@@ -34,15 +36,26 @@ class Owner:
     started: str  # ticks from the boot to the process's start: a pid alone means another process by now
     boot: str  # the kernel's id of that boot
     since: float  # unix time
+    inode: int = 0  # its lock's, which a copy of the directory on another computer does not have
 
     @classmethod
-    def this(cls) -> Owner:
-        return cls(_user(), socket.gethostname(), os.getpid(), _started(), _boot(), time.time())
+    def this(cls, directory: Path) -> Owner:
+        """Of the pool in ``directory``."""
+        inode = (directory / "lock").stat().st_ino
+        return cls(_user(), socket.gethostname(), os.getpid(), _started(), _boot(), time.time(), inode)
 
-    @property
-    def near(self) -> bool:
-        """On this computer, where its lock can be believed."""
-        return self.host == socket.gethostname() or (bool(self.boot) and self.boot == _boot())
+    def near(self, directory: Path) -> bool:
+        """Whether its lock can be believed: it is of this computer, or lies on a disk that only one computer has.
+
+        What the computer is called may change: a container's name does each time, and a laptop's with the network.
+        """
+        if self.host == socket.gethostname() or (self.boot and self.boot == _boot()):
+            return True
+        try:
+            same = (directory / "lock").stat().st_ino == self.inode
+        except OSError:
+            return False
+        return same and _file_system(directory) in ON_A_DISK
 
     def __str__(self) -> str:
         return f"process {self.pid} of {self.user} on {self.host}"
@@ -163,20 +176,30 @@ def make_directory(path: Path) -> None:
         flush(path.parent)
 
 
-def write(directory: Path, provider: str, places: Sequence[Place], owner: Owner) -> None:
-    write_whole(
-        directory / "pool",
-        json.dumps({"provider": provider, "places": list(map(dict, places)), "owner": asdict(owner)}),
-    )
+def write(
+    directory: Path, provider: str, places: Sequence[Place], owner: Owner, *, before: Mapping[str, Any] | None
+) -> None:
+    """``before``: what `read` gave, whose owners' computers stay known by their names: tags have the first one's."""
+    hosts = dict.fromkeys([*hosts_of(before), owner.host])
+    said = {"provider": provider, "places": list(map(dict, places)), "owner": asdict(owner), "hosts": list(hosts)}
+    write_whole(directory / "pool", json.dumps(said))
 
 
 def read(directory: Path) -> dict[str, Any] | None:
-    """What `_write` wrote; None: nothing, or nothing that can be understood."""
+    """What `write` wrote; None: nothing, or nothing that can be understood."""
     try:
         written = json.loads((directory / "pool").read_text())
-        return {"provider": written["provider"], "places": list(written["places"]), "owner": written["owner"]}
+        said = {"provider": written["provider"], "places": list(written["places"]), "owner": written["owner"]}
+        return {**said, "hosts": [str(host) for host in written.get("hosts", ())]}
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def hosts_of(written: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """What the computers of the pool's owners were called. What was written before there was such a list names one."""
+    owner = owner_of(written)
+    hosts = [] if written is None else list(written["hosts"])
+    return tuple(dict.fromkeys(hosts if owner is None else [*hosts, owner.host]))
 
 
 def owner_of(written: Mapping[str, Any] | None) -> Owner | None:
@@ -225,6 +248,17 @@ def _started() -> str:
         return Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
         return ""
+
+
+def _file_system(path: Path) -> str:
+    """Its type; empty: nobody knows."""
+    try:
+        mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]  # proc(5)
+    except OSError:
+        return ""
+    where = path.resolve()
+    above = [(len(at), kind) for _, at, kind, *_ in mounts if where.is_relative_to(at)]
+    return max(above, default=(0, ""), key=lambda each: each[0])[1]
 
 
 def _boot() -> str:

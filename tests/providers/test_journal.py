@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import stat
@@ -139,8 +140,49 @@ def test_an_owner_on_another_computer_may_be_alive(book: Journal, monkeypatch: p
     monkeypatch.setattr(owners, "_boot", lambda: "another boot")
     assert [each.standing for each in book.records()] == ["dead"]  # this computer, after a reboot
     monkeypatch.setattr("socket.gethostname", lambda: "another-computer")
+    monkeypatch.setattr(owners, "_file_system", lambda path: "nfs4")
     assert [each.standing for each in book.records()] == ["elsewhere"]
     assert book.orphans() == []
+
+
+def test_a_lock_on_a_disk_of_this_computer_is_believed_whatever_that_is_called(
+    book: Journal, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    abandon(book)
+    monkeypatch.setattr(owners, "_boot", lambda: "another boot")
+    monkeypatch.setattr("socket.gethostname", lambda: "another-name")
+    monkeypatch.setattr(owners, "_file_system", lambda path: "ext4")
+    assert [each.standing for each in book.records()] == ["dead"]
+    shutil.copytree(book.root, tmp_path / "copied")  # as a cache or a backup is, from a computer where it may live
+    assert [each.standing for each in Journal.open(tmp_path / "copied").records()] == ["elsewhere"]
+
+
+@pytest.mark.parametrize(
+    ("mounts", "kind"),
+    [
+        ("/dev/a / ext4 rw 0 0\nhome:/ {path} nfs4 rw 0 0", "nfs4"),
+        ("home:/ / nfs4 rw 0 0\nx {path} xfs rw 0 0", "xfs"),
+        ("", ""),
+    ],
+)
+def test_the_file_system_is_that_of_the_nearest_mount(
+    mounts: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = mounts.format(path=tmp_path.parent.resolve())
+    monkeypatch.setattr(Path, "read_text", lambda path: told)
+    assert owners._file_system(tmp_path) == kind
+
+
+def test_what_the_computers_of_all_owners_were_called_is_kept(book: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    for host in ("first", "second", "first"):
+        monkeypatch.setattr("socket.gethostname", lambda host=host: host)
+        book.own("p", "aws", EAST, adopt=True).close()
+    (record,) = book.records()
+    assert record.hosts == ("first", "second")
+    book.own("p", "aws", WEST, adopt=True).close()
+    book.settled("p", WEST)
+    (record,) = book.records()
+    assert record.hosts == ("first", "second")
 
 
 def test_a_forked_child_holds_no_lock(book: Journal) -> None:

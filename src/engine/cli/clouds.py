@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Protocol
 import anyio
 
 from ...providers.errors import ProviderError
-from ...providers.journal import Journal, PoolRecord
+from ...providers.journal import Intent, Journal, PoolRecord
 from ...providers.owners import Place
-from .leftovers import Asked, MachineLeft, Seen
+from .leftovers import Asked, MachineLeft
 
 if TYPE_CHECKING:
     from ...providers.aws.api import Api
-    from ...providers.aws.teardown import PoolSeen
+    from ...providers.aws.inventory import MachineSeen
 
 AT_A_TIME = 8  # places
 
@@ -25,16 +25,24 @@ AT_A_TIME = 8  # places
 class Cloud(Protocol):
     """One kind of provider whose machines outlive a client."""
 
-    async def survey(self, place: Place) -> Sequence[Seen]:
-        """Every pool of which there is anything.
+    async def survey(self, place: Place, known: Sequence[Intent]) -> Asked:
+        """Whatever has a pool's tag there, and the machines of those intents, which may have lost theirs.
 
         Raises:
             ProviderError
         """
         ...
 
-    async def sweep(self, place: Place, pool: str, journal: Journal) -> Sequence[str]:
-        """End all of the pool there, confirmed, and settle it; what it was.
+    async def sweep(self, place: Place, pool: str, journal: Journal) -> None:
+        """End all of the pool there, confirmed, and settle it.
+
+        Raises:
+            ProviderError: something may be left.
+        """
+        ...
+
+    async def sweep_others(self, place: Place, pool: str, journal: Journal) -> None:
+        """End all that has the pool's tag there and is not the pool's, confirmed.
 
         Raises:
             ProviderError: something may be left.
@@ -53,20 +61,27 @@ class Cloud(Protocol):
 class AWSCloud:
     """Amazon EC2. A place has a region, and maybe an endpoint_url and a profile."""
 
-    async def survey(self, place: Place) -> Sequence[Seen]:
-        from ...providers.aws.teardown import survey
+    async def survey(self, place: Place, known: Sequence[Intent]) -> Asked:
+        from ...providers.aws.inventory import survey
+        from ...providers.aws.teardown import FLEET
 
+        machines = [machine for intent in known if intent.kind == FLEET for machine in intent.ids or ()]
         async with _api(place) as api:
-            pools = await survey(api)
-            prices = await _prices(api, pools)
-        return [_seen(pool, prices) for pool in pools]
+            found = await survey(api, machines)
+            prices = await _prices(api, found.machines)
+        return Asked("aws", place, tuple(_machine(each, prices) for each in found.machines), found.others)
 
-    async def sweep(self, place: Place, pool: str, journal: Journal) -> Sequence[str]:
+    async def sweep(self, place: Place, pool: str, journal: Journal) -> None:
         from ...providers.aws.teardown import sweep
 
         async with _api(place) as api:
-            swept = await sweep(api, pool, journal=journal)
-        return [*swept.machines, *swept.templates, *swept.placement_groups, *swept.security_groups]
+            await sweep(api, pool, journal=journal)
+
+    async def sweep_others(self, place: Place, pool: str, journal: Journal) -> None:
+        from ...providers.aws.teardown import sweep_others
+
+        async with _api(place) as api:
+            await sweep_others(api, pool, journal=journal)
 
     async def everywhere(self, place: Place) -> Sequence[Place]:
 
@@ -95,7 +110,8 @@ async def ask(records: Sequence[PoolRecord], places: Sequence[Place], *, everywh
 
     async def one(provider: str, place: Place) -> None:
         async with limit:
-            answers.append(await _ask(provider, place))
+            intents = [each for record in records for each in record.intents if dict(each.place) == dict(place)]
+            answers.append(await _ask(provider, place, intents))
 
     async with anyio.create_task_group() as tasks:
         for provider, place in wanted.values():
@@ -103,12 +119,12 @@ async def ask(records: Sequence[PoolRecord], places: Sequence[Place], *, everywh
     return answers
 
 
-async def _ask(provider: str, place: Place) -> Asked:
+async def _ask(provider: str, place: Place, known: Sequence[Intent]) -> Asked:
     cloud = CLOUDS.get(provider)
     if cloud is None:
         return Asked(provider, place, error=f"nobody here knows how to ask {provider}")
     try:
-        return Asked(provider, place, tuple(await cloud.survey(place)))
+        return await cloud.survey(place, known)
     except ProviderError as error:
         return Asked(provider, place, error=str(error))
 
@@ -120,11 +136,10 @@ def _api(place: Place) -> AbstractAsyncContextManager[Api]:
     return Api.open(region=region, endpoint_url=endpoint_url, profile=profile)
 
 
-async def _prices(api: Api, pools: Sequence[PoolSeen]) -> dict[tuple[str, str], float]:
+async def _prices(api: Api, machines: Sequence[MachineSeen]) -> dict[tuple[str, str], float]:
     """USD per hour, by type and by zone for spot or ``""`` on demand. For people: without them all else is shown."""
     from ...providers.aws import prices
 
-    machines = [machine for pool in pools for machine in pool.machines]
     found: dict[tuple[str, str], float] = {}
     with suppress(ProviderError):
         on_demand = sorted({machine.type for machine in machines if machine.market != "spot"})
@@ -145,18 +160,17 @@ async def _prices(api: Api, pools: Sequence[PoolSeen]) -> dict[tuple[str, str], 
     return found
 
 
-def _seen(pool: PoolSeen, prices: Mapping[tuple[str, str], float]) -> Seen:
-    machines = tuple(
-        MachineLeft(
-            machine.id,
-            machine.type,
-            machine.market,
-            machine.zone,
-            machine.state,
-            machine.launched_at.timestamp(),
-            machine.address,
-            prices.get((machine.type, machine.zone if machine.market == "spot" else "")),
-        )
-        for machine in pool.machines
+def _machine(seen: MachineSeen, prices: Mapping[tuple[str, str], float]) -> MachineLeft:
+    return MachineLeft(
+        seen.id,
+        seen.type,
+        seen.market,
+        seen.zone,
+        seen.state,
+        seen.launched_at.timestamp(),
+        seen.address,
+        prices.get((seen.type, seen.zone if seen.market == "spot" else "")),
+        pool=seen.pool,
+        owner=seen.owner,
+        launch=seen.launch,
     )
-    return Seen(pool.name, pool.owner, machines, (*pool.security_groups, *pool.templates, *pool.placement_groups))

@@ -26,16 +26,16 @@ def gc(
     """Show what nobody owns any more, and remove it if told to.
 
     Looks where the journal of this computer knows of pools, and in the places given. A pool whose owner is alive on
-    this computer is never touched. Exits with 0 when nothing is left to remove, with 1 when something is, and with 2
-    when a place could not be asked.
+    this computer is never touched. Exits with 0 when nothing is left of this computer's dead pools, with 1 when
+    something is, and with 2 when a place could not be asked.
 
     Parameters
     ----------
     apply:
         Remove it: without this, it is only shown.
     foreign:
-        Also pools of other computers, and those that this computer's journal does not know. Be sure that nobody
-        uses them.
+        Also pools of other computers, those that this computer's journal does not know, and what only has the tags of
+        one that it knows. Be sure that nobody uses them.
     as_json:
         For programs.
     """
@@ -62,8 +62,16 @@ def gc(
             console.print("Nothing was touched: `outrider gc --apply` removes it.")
         for asked in silent:
             console.print(f"{means.place(asked.place)} could not be asked: {asked.error}", markup=False, style="red")
-    if any(ends) or (not apply and any(each.remove for each in verdicts)):
-        return SOMETHING
+    return _status(pools, verdicts, ends, apply=apply, silent=bool(silent))
+
+
+def _status(
+    pools: Sequence[Left], verdicts: Sequence[Verdict], ends: Sequence[str], *, apply: bool, silent: bool
+) -> int:
+    for pool, each, end in zip(pools, verdicts, ends, strict=True):
+        removed = apply and each.remove and not end
+        if not removed and (each.remove or (pool.ours and not pool.error)):
+            return SOMETHING
     return UNKNOWN if silent else NOTHING
 
 
@@ -73,10 +81,14 @@ async def _remove(journal: Journal, pools: Sequence[Left], verdicts: Sequence[Ve
 
 
 async def _removed(journal: Journal, pool: Left) -> str:
+    cloud = clouds.CLOUDS[pool.provider] if pool.place else None
     try:
+        if cloud is not None and pool.standing == "unknown":
+            await cloud.sweep_others(pool.place, pool.pool, journal)
+            return ""
         with journal.own(pool.pool, pool.provider, adopt=True):  # nobody attaches to it meanwhile
-            if pool.place:
-                await clouds.CLOUDS[pool.provider].sweep(pool.place, pool.pool, journal)
+            if cloud is not None:
+                await cloud.sweep(pool.place, pool.pool, journal)
             journal.settled(pool.pool, pool.place or None)
     except PoolOwned as error:
         return f"it has found an owner meanwhile: {error.owner or error}"

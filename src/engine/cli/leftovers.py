@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from ...providers.journal import PoolRecord
 from ...providers.owners import Place
+from ...providers.whose import Claim, Thing
 
 Standing = Literal["alive", "dead", "elsewhere", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
-class MachineLeft:
+class MachineLeft(Thing):
     """One machine as its cloud shows it."""
 
-    id: str
     kind: str  # "g5.xlarge"
     market: str
     zone: str
@@ -27,28 +27,21 @@ class MachineLeft:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """A pool as its tags in one place show it."""
-
-    pool: str
-    owner: str  # user@host
-    machines: tuple[MachineLeft, ...] = ()
-    others: tuple[str, ...] = ()  # security groups and such, that cost nothing
-
-
-@dataclass(frozen=True, slots=True)
 class Asked:
     """One place, and what it answered. ``error``: why it did not; then nothing is known of it."""
 
     provider: str
     place: Place
-    seen: tuple[Seen, ...] = ()
+    machines: tuple[MachineLeft, ...] = ()
+    others: tuple[Thing, ...] = ()  # security groups and such, that cost nothing
     error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A pool in one place. ``standing``: of its owner; "unknown": this computer's journal has never heard of it."""
+    """What there is of one owner's pool in one place: of one that the journal here knows, or (``standing`` "unknown")
+    whatever has the tag of a pool and is not that one's.
+    """
 
     pool: str
     provider: str
@@ -59,13 +52,19 @@ class Left:
     others: tuple[str, ...] = ()
     unsettled: int = 0  # things that the journal says may exist there
     error: str = ""
-    namesake: str = ""  # who has another pool of this name there, which nothing but its owner tells from this one
+    tagged: bool = False  # it has the tag of a pool that the journal knows
+    unsaid: bool = False  # of some of it, no tag says whose it is
 
     @property
     def hourly_usd(self) -> float | None:
         """Of all its machines; None: of one, nobody knows."""
         prices = [machine.hourly_usd for machine in self.machines]
         return None if None in prices else sum(price for price in prices if price is not None)
+
+    @property
+    def ours(self) -> bool:
+        """Nobody here owns it, and it is this computer's to remove, or may be."""
+        return self.standing in ("dead", "elsewhere") or (self.tagged and self.unsaid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,38 +76,25 @@ class Verdict:
 
 
 def left(records: Sequence[PoolRecord], answers: Sequence[Asked]) -> list[Left]:
-    """Every pool in every place that the journal or its tags know of, by name."""
-    found: list[Left] = []
-    of = {record.pool: record for record in records}
-    told: set[tuple[str, object]] = set()
-    namesakes: dict[tuple[str, object], str] = {}
+    """Every pool in every place that the journal or its tags know of, by name; each thing is judged by itself."""
+    found = [
+        _of_record(record, place, next((each for each in answers if _key(each.place) == _key(place)), None))
+        for record in records
+        for place in record.places or ({},)
+    ]
     for asked in answers:
-        for seen in asked.seen:
-            record, key = of.get(seen.pool), (seen.pool, _key(asked.place))
-            if record is not None and _is_of(seen, record):
-                told.add(key)
-                found.append(_left(record, seen, asked))
-            else:
-                namesakes[key] = seen.owner
-                found.append(_left(None, seen, asked))
-    errors = {_key(asked.place): asked.error for asked in answers}
-    for record in records:
-        for place in record.places or ({},):
-            if (record.pool, _key(place)) not in told:
-                asked = Asked(record.provider or "aws", place, error=errors.get(_key(place), ""))
-                found.append(_left(record, Seen(record.pool, ""), asked))
-    for at, each in enumerate(found):
-        if each.standing != "unknown":
-            found[at] = replace(each, namesake=namesakes.get((each.pool, _key(each.place)), ""))
-    return sorted(found, key=lambda each: (each.pool, _key(each.place)))
+        found += _of_others(asked, [record.claim(asked.place) for record in records])
+    return sorted(found, key=lambda each: (each.pool, _key(each.place), each.standing == "unknown"))
 
 
 def verdict(pool: Left, *, foreign: bool) -> Verdict:
-    """GC-1: what a living owner on this computer has is never touched, nor another computer's unless ``foreign``."""
+    """GC-1: what a living owner on this computer has is never touched, nor another computer's unless ``foreign``.
+
+    GC-2: what somebody else has, under whatever tags, keeps nothing of this computer's from being removed. GC-3: of all
+    that was seen with a pool's tag or id, each thing is in one row.
+    """
     if pool.error:
         return Verdict(False, f"its cloud could not be asked: {pool.error}")
-    if pool.namesake:
-        return Verdict(False, f"{pool.namesake} has a pool of the same name there")
     match pool.standing:
         case "alive":
             return Verdict(False, f"its owner is alive: {pool.owner}")
@@ -116,32 +102,51 @@ def verdict(pool: Left, *, foreign: bool) -> Verdict:
             return Verdict(True, f"its owner is dead: {pool.owner or 'unknown'}")
         case "elsewhere":
             return Verdict(foreign, f"its owner may be alive on another computer: {pool.owner}")
+        case "unknown" if pool.tagged:
+            whose = pool.owner or "nobody that a tag names"
+            return Verdict(foreign, f"it has the tags of a pool here and is not that pool's; its own say: {whose}")
         case "unknown":
             return Verdict(foreign, f"the journal here does not know it, and its owner may be alive: {pool.owner}")
 
 
-def _left(record: PoolRecord | None, seen: Seen, asked: Asked) -> Left:
-    owner = seen.owner if record is None or record.owner is None else str(record.owner)
-    unsettled = 0 if record is None else sum(dict(each.place) == dict(asked.place) for each in record.intents)
-    standing: Standing = "unknown" if record is None else record.standing
+def _of_record(record: PoolRecord, place: Place, asked: Asked | None) -> Left:
+    """What is the pool's; nothing seen of it may mean that the answer is an old one."""
+    claim, asked = record.claim(place), asked or Asked(record.provider or "aws", place)
     return Left(
-        seen.pool,
-        asked.provider,
-        asked.place,
-        owner,
-        standing,
-        seen.machines,
-        seen.others,
-        unsettled,
+        record.pool,
+        record.provider or asked.provider,
+        place,
+        "" if record.owner is None else str(record.owner),
+        record.standing,
+        tuple(each for each in asked.machines if claim.has(each)),
+        tuple(each.id for each in asked.others if claim.has(each)),
+        sum(dict(each.place) == dict(place) for each in record.intents),
         asked.error,
     )
 
 
-def _is_of(seen: Seen, record: PoolRecord) -> bool:
-    """A pool of the same name may be another computer's."""
-    if record.owner is None or not seen.owner:
-        return True
-    return seen.owner.rpartition("@")[2] == record.owner.host
+def _of_others(asked: Asked, claims: Sequence[Claim]) -> list[Left]:
+    """What is of none of the pools that the journal knows, by the pool that its tag names."""
+
+    def is_other(thing: Thing) -> bool:
+        return bool(thing.pool) and not any(claim.has(thing) for claim in claims)
+
+    machines, others = list(filter(is_other, asked.machines)), list(filter(is_other, asked.others))
+    things = [*machines, *others]
+    return [
+        Left(
+            pool,
+            asked.provider,
+            asked.place,
+            ", ".join(sorted({each.owner for each in things if each.pool == pool and each.owner})),
+            "unknown",
+            tuple(each for each in machines if each.pool == pool),
+            tuple(each.id for each in others if each.pool == pool),
+            tagged=any(claim.pool == pool for claim in claims),
+            unsaid=any(not each.owner for each in things if each.pool == pool),
+        )
+        for pool in sorted({each.pool for each in things})
+    ]
 
 
 def _key(place: Mapping[str, str]) -> tuple[tuple[str, str], ...]:

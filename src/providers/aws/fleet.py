@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -11,7 +12,7 @@ import anyio
 
 from ..base import LaunchRequest, Machine, MachineEvent, MachineId
 from ..errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
-from . import launch, offers, tags, teardown
+from . import inventory, launch, offers, tags, teardown
 from .errors import Failure, Refused, translate
 from .launch import Refusal, Template
 from .plan import Plan, Planner
@@ -42,7 +43,7 @@ class AWSFleet:
         self._seen = Seen(public=self._public)
         self._poller = Poller(api, pool, self._seen, self._heard)
         self._avoid = offers.Avoid()
-        self._planner = Planner(provider, pool, api, self._labels, tasks)
+        self._planner = Planner(provider, api, self._labels, tasks)
         self._templates = Templates(api, pool, self._labels)
         self._places: dict[MachineId, tuple[str, str]] = {}  # type and zone
         self._to_end: set[MachineId] = set()
@@ -139,8 +140,10 @@ class AWSFleet:
         if elsewhere:
             raise BadRequest(f"the pool {self._pool} is in {elsewhere}, not in {self._api.region}: attach to it there")
         reached = [machine for machine in known if machine.address is not None]
-        also = [machine.id for machine in reached]
-        left = sights(await teardown.instances_of(self._api, self._pool, also=also), self._pool)
+        written = await teardown.written_of(self._api, self._pool, self._api.journal)
+        claim = replace(written.claim, ids=written.claim.ids | {machine.id for machine in reached})
+        also = sorted({*written.machines, *(machine.id for machine in reached)})
+        left = sights(await inventory.instances(self._api, self._pool, also=also), claim)
         running = {sight.id for sight in left if sight.state == "running"}
         mine = [machine for machine in reached if machine.id in running][:most]
         for machine in mine:
@@ -150,7 +153,7 @@ class AWSFleet:
             self._seen.created(machine, machine.address.user or "", anyio.current_time())
         ends = {sight.id for sight in left if not sight.ends} - {machine.id for machine in mine}
         await teardown.end(self._api, sorted(ends))
-        for intent in await teardown.intents_of(self._api, self._pool, self._api.journal):
+        for intent in written.intents:
             if intent.kind == teardown.FLEET and intent.ids is None:
                 self._seen.launch_lost(intent.token, anyio.current_time())
         self._poller.begun()
@@ -165,13 +168,13 @@ class AWSFleet:
         self._open.cancel()
         self._news.set()
         await self._planner.stop()
-        journal, known = self._api.journal, self._seen.machines
-        intents = await teardown.intents_of(self._api, self._pool, journal)
-        made = {intent.kind for intent in intents} | self._api.made
+        journal, known, mine = self._api.journal, self._seen.machines, self._api.made
+        written = await teardown.written_of(self._api, self._pool, journal)
+        made = {intent.kind for intent in [*written.intents, *mine]}
         try:
             if made:
                 unsure_s = self._seen.unsure_for(anyio.current_time())
-                await teardown.sweep(self._api, self._pool, journal=journal, known=known, unsure_s=unsure_s)
+                await teardown.sweep(self._api, self._pool, journal=journal, made=mine, known=known, unsure_s=unsure_s)
             else:
                 await teardown.settle(self._api, self._pool, journal)
         except ProviderError:

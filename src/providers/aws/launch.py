@@ -201,7 +201,6 @@ def fleet(
     above it.
     """
     market = lots[0][0].shape.market
-    labels = {**labels, tags.LAUNCH: token}
 
     def override(shape: Shape, offer: Offer) -> dict[str, Any]:
         price = {}

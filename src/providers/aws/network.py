@@ -11,7 +11,8 @@ import anyio
 import anyio.abc
 
 from ..errors import BadRequest, NoCapacity, ProviderError
-from . import tags
+from ..whose import Claim, Others
+from . import inventory, tags
 from .api import Api
 from .errors import Failure, Refused, translate
 from .firewall import OUT, Rule, as_cidr, rules_of, sources, wanted
@@ -40,7 +41,7 @@ class Network:
 
 async def prepare(
     api: Api,
-    pool: str,
+    claim: Claim,
     labels: Mapping[str, str],
     *,
     vpc: str | None = None,
@@ -58,8 +59,9 @@ async def prepare(
     computer's address as AWS sees it, or for private addresses the VPC's own. ``efa``: the group lets all traffic
     among its members out as well as in, as EFA asks for.
 
-    A group that this pool has already is brought up to date, so that port 22 is for who calls now and for nobody else.
-    EC2 may not know a new group everywhere for some seconds: who uses it tries ``InvalidGroup.NotFound`` again.
+    ``claim``: which things are the pool's. A group that it has already is brought up to date, so that port 22 is for
+    who calls now and for nobody else. EC2 may not know a new group everywhere for some seconds: who uses it tries
+    ``InvalidGroup.NotFound`` again.
 
     Raises:
         ValueError: ``ssh_from`` is no address.
@@ -75,20 +77,22 @@ async def prepare(
         return Network(place.vpc, chosen, "", ())
     if not named:
         named = place.cidrs if address == "private" else (await own_address(api.endpoint_url),)
-    group, rules = await _group(api, pool, labels, place.vpc)
+    group, rules = await _group(api, claim, labels, place.vpc)
     await _permit(api, group, rules, wanted(group, named, efa=efa))
     return Network(place.vpc, chosen, group, named)
 
 
-async def remove(api: Api, pool: str, *, known: Iterable[str] = (), timeout_s: float = IN_USE_S) -> list[str]:
-    """Delete the pool's groups, and the ``known`` ones, which EC2 may not show yet; returns what was deleted.
+async def remove(
+    api: Api, what: Claim | Others, *, known: Iterable[str] = (), timeout_s: float = IN_USE_S
+) -> list[str]:
+    """Delete those groups, and the ``known`` ones, which EC2 may not show yet; returns what was deleted.
 
     Raises:
         Refused: something uses one still, after ``timeout_s``.
         ProviderError: what `Api.call` says.
     """
-    found = await api.pages("describe_security_groups", "SecurityGroups", Filters=[tags.of(pool)])
-    lags = dict.fromkeys(known, UNSHOWN_S) | {group["GroupId"]: 0.0 for group in found if tags.is_of(pool, group)}
+    groups = await inventory.security_groups(api, what.pool)
+    lags = dict.fromkeys(known, UNSHOWN_S) | {group.id: 0.0 for group in groups if what.has(group)}
     deadline = anyio.current_time() + timeout_s
     return [group for group in sorted(lags) if await _delete(api, group, deadline, lag_s=lags[group])]
 
@@ -191,14 +195,15 @@ def _cidrs(vpc: Mapping[str, Any]) -> tuple[str, ...]:
 # --- the group --------------------------------------------------------------------------------------------------------
 
 
-async def _group(api: Api, pool: str, labels: Mapping[str, str], vpc: str) -> tuple[str, set[Rule]]:
+async def _group(api: Api, claim: Claim, labels: Mapping[str, str], vpc: str) -> tuple[str, set[Rule]]:
     """The pool's own, with the rules it has. It is made first and looked for afterwards: mostly there is none."""
+    name = tags.name_of(claim.pool)
     try:
         made = await api.call(
             "create_security_group",
             idempotent=True,  # names are unique in a VPC: a second one is refused
-            GroupName=tags.name_of(pool),
-            Description=f"The machines of the Outrider pool {tags.name_of(pool)}",
+            GroupName=name,
+            Description=f"The machines of the Outrider pool {name}",
             VpcId=vpc,
             TagSpecifications=[tags.specification("security-group", labels)],
         )
@@ -207,8 +212,8 @@ async def _group(api: Api, pool: str, labels: Mapping[str, str], vpc: str) -> tu
             raise
     else:
         return made["GroupId"], set(OUT)
-    there = await _named(api, tags.name_of(pool), vpc)
-    if not tags.is_of(pool, there):
+    there = await _named(api, name, vpc)
+    if not claim.has(tags.thing(there["GroupId"], there)):
         raise BadRequest(
             f"{vpc} has a security group {there['GroupName']!r} ({there['GroupId']}) that is not of this pool: "
             "delete it, or give the pool another name"

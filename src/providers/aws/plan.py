@@ -17,11 +17,11 @@ from .shared import Shared
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-    from .api import Api
     from .images import Ami
     from .network import Network
     from .offers import Avoid, Offer
     from .provider import AWS
+    from .recorded import RecordedApi
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ class Plan:
 class Planner:
     """`start` it early: what needs no request is found meanwhile, and what goes wrong there is told by `plan`."""
 
-    def __init__(self, provider: AWS, pool: str, api: Api, labels: Mapping[str, str], tasks: TaskGroup) -> None:
-        self._provider, self._pool, self._api, self._labels, self._tasks = provider, pool, api, labels, tasks
+    def __init__(self, provider: AWS, api: RecordedApi, labels: Mapping[str, str], tasks: TaskGroup) -> None:
+        self._provider, self._api, self._labels, self._tasks = provider, api, labels, tasks
         self._network = Shared(tasks, self._find_network)
         self._efa_network = Shared(tasks, self._find_efa_network)
         self._images: dict[tuple[Architecture | None, bool], Shared[Ami]] = {}
@@ -124,7 +124,7 @@ class Planner:
         provider = self._provider
         return await network.prepare(
             self._api,
-            self._pool,
+            await self._api.claim(),
             self._labels,
             vpc=provider.vpc,
             subnets=provider.subnets,

@@ -9,7 +9,7 @@ import anyio
 
 from ..base import Warned
 from ..watching import Watching
-from . import teardown
+from . import inventory, teardown
 from .api import Api
 from .seen import News, Seen, pause_s, sights
 
@@ -66,8 +66,8 @@ class Poller:
     async def _ask(self) -> None:
         asked_at = anyio.current_time()
         try:
-            instances = await teardown.instances_of(self._api, self._pool)
-            news = self._seen.answered(sights(instances, self._pool), asked_at, anyio.current_time())
+            instances = await inventory.instances(self._api, self._pool)
+            news = self._seen.answered(sights(instances), asked_at, anyio.current_time())
             self._tell(news)
             if news.unwanted:
                 self._tell(self._seen.told(await teardown.end(self._api, news.unwanted), anyio.current_time()))

@@ -2,11 +2,13 @@
 
 RECORDED-1: no create call leaves this process before its intent is on the disk.
 RECORDED-2: an intent without an outcome is one whose answer never came: something may exist that nobody was told of.
+RECORDED-3: what is created has its intent's token among its tags from the first moment.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -15,9 +17,11 @@ import anyio
 from ..errors import JournalError, ProviderError
 from ..journal import Intent, Journal
 from ..threads import in_thread
+from ..whose import Claim
+from . import tags
 from .api import Api, Service
 from .errors import Refused
-from .teardown import FLEET, place_of
+from .teardown import FLEET, place_of, written_of
 
 
 def machines_in(answer: Mapping[str, Any]) -> list[str] | None:
@@ -40,10 +44,19 @@ class RecordedApi(Api):
 
     journal: Journal | None = None
     pool = ""
-    made = frozenset[str]()  # kinds of what may have been created
 
     def record(self, journal: Journal, pool: str) -> None:
         self.journal, self.pool = journal, pool
+        self._made: dict[str, Intent] = {}
+
+    @property
+    def made(self) -> list[Intent]:
+        """What this process has asked for."""
+        return list(self._made.values())
+
+    async def claim(self) -> Claim:
+        """What is the pool's here."""
+        return (await written_of(self, self.pool, self.journal, self.made)).claim
 
     async def call(
         self,
@@ -71,15 +84,18 @@ class RecordedApi(Api):
                 timeout_s=timeout_s,
                 idempotent=idempotent,
                 lag_s=lag_s,
-                **parameters,
+                **said,
             )
 
+        said = parameters
         if not operation.startswith("create_"):
             return await ask()
         kind, ids_in = _MAKES[operation]
         answer: dict[str, Any] = {}
+        token = str(parameters.get("ClientToken") or uuid4().hex)
+        said = {**parameters, "TagSpecifications": _with_token(parameters.get("TagSpecifications", ()), token)}
         with anyio.CancelScope(shield=True):
-            intent = await self._intend(kind, str(parameters.get("ClientToken") or uuid4().hex))
+            intent = await self._intend(kind, token)
             try:
                 answer = await ask()
             except ProviderError as error:
@@ -98,15 +114,24 @@ class RecordedApi(Api):
     async def _intend(self, kind: str, token: str) -> Intent:
         assert self.journal is not None
         intent = await in_thread(self.journal.intend, self.pool, kind, token, place_of(self))
-        self.made |= {kind}
+        self._made.setdefault(token, intent)
         return intent
 
     async def _happened(self, intent: Intent, ids: list[str]) -> None:
         assert self.journal is not None
+        self._made[intent.token] = replace(intent, ids=tuple(ids))
         try:
             await in_thread(self.journal.happened, intent, ids)
         except JournalError:
             pass  # the intent is there, and the tags find what it made
+
+
+def _with_token(specifications: Iterable[Mapping[str, Any]], token: str) -> list[dict[str, Any]]:
+    label = {"Key": tags.LAUNCH, "Value": token}
+    return [
+        {**each, "Tags": [*(tag for tag in each["Tags"] if tag["Key"] != tags.LAUNCH), label]}
+        for each in specifications
+    ]
 
 
 def is_lost(error: ProviderError) -> bool:

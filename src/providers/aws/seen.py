@@ -16,6 +16,7 @@ from math import inf
 from typing import Any, Literal
 
 from ..base import Address, Machine, MachineEvent, MachineGone, MachineId, MachineReachable
+from ..whose import Claim, Others
 from . import tags
 
 SSH_PORT = 22
@@ -243,9 +244,11 @@ def cause(sight: Sight) -> str:
     return known or sight.message or sight.reason or f"EC2 says that it is {sight.state}, and not why"
 
 
-def sights(instances: Iterable[Mapping[str, Any]], pool: str) -> list[Sight]:
-    """Of what a describe call gave, the pool's own: a filter's wildcards may have matched others."""
-    return [sight(instance) for instance in instances if tags.is_of(pool, instance)]
+def sights(instances: Iterable[Mapping[str, Any]], of: Claim | Others | None = None) -> list[Sight]:
+    """Of what a describe call gave, what is of that; None: of all."""
+    return [
+        sight(instance) for instance in instances if of is None or of.has(tags.thing(instance["InstanceId"], instance))
+    ]
 
 
 def sight(instance: Mapping[str, Any]) -> Sight:

@@ -8,9 +8,11 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
+from ..whose import Thing
+
 POOL = "outrider:pool"
-OWNER = "outrider:owner"  # user@host, for people
-LAUNCH = "outrider:launch"  # the token of the call that created a machine, so that its answer may be lost
+OWNER = "outrider:owner"  # user@host, as they were called then
+LAUNCH = "outrider:launch"  # the token of the call that created it, so that its answer may be lost
 RESERVED = ("outrider:", "aws:")
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]")  # security groups, launch templates and placement groups all take these
@@ -35,13 +37,14 @@ def told(resource: Mapping[str, Any]) -> dict[str, str]:
     return {tag["Key"]: tag["Value"] for tag in resource.get("Tags", ())}
 
 
-def is_of(pool: str, resource: Mapping[str, Any]) -> bool:
-    """Filters know wildcards, so what a describe call gave is looked at once more."""
-    return told(resource).get(POOL) == pool
+def thing(name: str, resource: Mapping[str, Any]) -> Thing:
+    """What the journal knows by ``name``, as a describe call gives it; whose it is `whose` says."""
+    said = told(resource)
+    return Thing(name, pool=said.get(POOL, ""), owner=said.get(OWNER, ""), launch=said.get(LAUNCH, ""))
 
 
 def of(pool: str) -> dict[str, Any]:
-    """The filter of a describe call."""
+    """The filter of a describe call. EC2 takes some characters for wildcards: it may show other pools' things too."""
     return {"Name": f"tag:{POOL}", "Values": [pool]}
 
 

@@ -1,4 +1,4 @@
-"""Everything of a pool found by its tag, ended, and confirmed to be gone: for a pool that closes, and for a dead one's.
+"""Everything of a pool found, ended, and confirmed to be gone: for a pool that closes, and for a dead one's.
 
 The machines first, because they cost the most and hold the rest; then what they were made with. Nothing is believed
 that EC2 has not shown: a machine is gone when it is shown as terminated, or when nothing shows it for `GRACE_S`.
@@ -6,22 +6,20 @@ that EC2 has not shown: a machine is gone when it is shown as terminated, or whe
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from itertools import groupby
-from typing import Any
 
 import anyio
 
 from ..errors import ProviderError
 from ..journal import Intent, Journal
 from ..threads import in_thread
-from . import network, tags
+from ..whose import Claim, Others, Thing
+from . import inventory, network
 from .api import Api
 from .seen import GRACE_S, Sight, change, sights
-from .shared import only
 
 FLEET = "fleet"  # the kind of intent that makes machines
 FLEET_S = 90.0  # CreateFleet answers when its machines are placed: some seconds for tens of them
@@ -42,30 +40,6 @@ class Swept:
     security_groups: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class MachineSeen:
-    id: str
-    type: str
-    zone: str
-    market: str  # "spot" or "on-demand"
-    state: str
-    launched_at: datetime
-    address: str  # public, else private, else empty
-
-
-@dataclass(frozen=True, slots=True)
-class PoolSeen:
-    """A pool as its tags in one region show it."""
-
-    name: str
-    owner: str  # user@host
-    region: str
-    machines: tuple[MachineSeen, ...] = ()  # without those that are terminated
-    security_groups: tuple[str, ...] = ()
-    templates: tuple[str, ...] = ()
-    placement_groups: tuple[str, ...] = ()
-
-
 def place_of(api: Api) -> dict[str, str]:
     """Where a pool is, as the journal has it."""
     place = {"region": api.region, "endpoint_url": api.endpoint_url, "profile": api.profile}
@@ -76,41 +50,72 @@ def place_of(api: Api) -> dict[str, str]:
 
 
 async def sweep(
-    api: Api, pool: str, *, journal: Journal | None, known: Iterable[str] = (), unsure_s: float = 0.0
+    api: Api,
+    pool: str,
+    *,
+    journal: Journal | None,
+    made: Sequence[Intent] = (),
+    known: Iterable[str] = (),
+    unsure_s: float = 0.0,
 ) -> Swept:
     """End everything of ``pool`` in this region, and return when EC2 confirms it; then the journal is settled there.
+    What only looks like the pool's is left as it is: see `whose`.
 
-    ``known``: machines that a stale answer may not show yet; those in the journal are known, too. ``unsure_s``: for so
-    long something may appear that nobody was told of. Doing it twice does no harm, nor does cancelling.
+    ``made``: what its living owner knows, besides the journal. ``known``: machines that a stale answer may not show
+    yet; those in the journal are known, too. ``unsure_s``: for so long something may appear that nobody was told of.
+    Doing it twice does no harm, nor does cancelling.
 
     Raises:
         ProviderError: it is not confirmed; says what is left.
     """
-    place = place_of(api)
-    written = _Written()
-    if journal is not None:
-        written = await in_thread(_written, journal, pool, place)
+    written = await written_of(api, pool, journal, made)
     now = anyio.current_time()
     since = {machine: now - age_s for machine, age_s in written.machines.items()} | dict.fromkeys(known, now)
-    machines = await _end_all(api, pool, since, max(unsure_s, written.unsure_s))
-    templates = {*await templates_of(api, pool), *written.names("launch-template")}
-    groups = {*await placement_groups_of(api, pool), *written.names("placement-group")}
-    swept = Swept(
-        pool,
-        tuple(machines),
-        templates=tuple([each for each in sorted(templates) if await _removed(api, _delete_template, each)]),
-        placement_groups=tuple([each for each in sorted(groups) if await _removed(api, _delete_group, each)]),
-        security_groups=tuple(await network.remove(api, pool, known=written.names("security-group"))),
-    )
+    swept = await _removed_all(api, written.claim, since, max(unsure_s, written.unsure_s), written)
     await settle(api, pool, journal)
     return swept
 
 
-async def intents_of(api: Api, pool: str, journal: Journal | None) -> Sequence[Intent]:
-    """What the journal says may have been created of the pool in this region."""
-    if journal is None:
-        return ()
-    return (await in_thread(_written, journal, pool, place_of(api))).intents
+async def sweep_others(api: Api, pool: str, *, journal: Journal) -> Swept:
+    """End what has the tag of ``pool`` and is not its own: for people who know that nobody uses it.
+
+    Raises:
+        ProviderError: it is not confirmed; says what is left.
+    """
+    written = await written_of(api, pool, journal)
+    return await _removed_all(api, Others(written.claim), {}, 0.0, Written(written.claim))
+
+
+async def _removed_all(
+    api: Api, what: Claim | Others, since: Mapping[str, float], unsure_s: float, written: Written
+) -> Swept:
+    def names(kind: str, shown: Sequence[Thing]) -> list[str]:
+        return sorted({*(each.id for each in shown if what.has(each)), *written.names(kind)})
+
+    machines = await _end_all(api, what, since, unsure_s)
+    templates = names("launch-template", await inventory.templates(api, what.pool))
+    groups = names("placement-group", await inventory.placement_groups(api, what.pool))
+    return Swept(
+        what.pool,
+        tuple(machines),
+        templates=tuple([each for each in templates if await _removed(api, _delete_template, each)]),
+        placement_groups=tuple([each for each in groups if await _removed(api, _delete_group, each)]),
+        security_groups=tuple(await network.remove(api, what, known=written.names("security-group"))),
+    )
+
+
+async def written_of(api: Api, pool: str, journal: Journal | None, made: Sequence[Intent] = ()) -> Written:
+    """What is known of the pool in this region: the journal's, as far as it can be read, and ``made``."""
+    place, record = place_of(api), None
+    known = journal is not None
+    if journal is not None:
+        try:
+            record = await in_thread(journal.record, pool)
+        except ProviderError:  # the tags find it all, only later
+            known = False
+    hosts = record.hosts if record is not None else () if known else (socket.gethostname(),)
+    intents = [] if record is None else [each for each in record.intents if dict(each.place) == place]
+    return Written(Claim.of(pool, [*intents, *made], hosts), intents, time.time())
 
 
 async def elsewhere(api: Api, pool: str, journal: Journal | None) -> str:
@@ -134,9 +139,10 @@ async def settle(api: Api, pool: str, journal: Journal | None) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Written:
-    """What the journal knows of a pool in one place."""
+class Written:
+    """What is written down of a pool in one place."""
 
+    claim: Claim
     intents: Sequence[Intent] = ()
     now: float = 0.0
 
@@ -157,23 +163,14 @@ class _Written:
         return [each for intent in self.intents if intent.kind == kind for each in intent.ids or ()]
 
 
-def _written(journal: Journal, pool: str, place: dict[str, str]) -> _Written:
-    try:
-        record = journal.record(pool)
-    except ProviderError:  # the tags find it all, only later
-        record = None
-    intents = record.intents if record is not None else ()
-    return _Written([intent for intent in intents if dict(intent.place) == place], time.time())
-
-
-async def _end_all(api: Api, pool: str, known: Mapping[str, float], unsure_s: float) -> list[str]:
-    """Returns when every machine of the pool is confirmed to have ended, with their ids."""
+async def _end_all(api: Api, what: Claim | Others, known: Mapping[str, float], unsure_s: float) -> list[str]:
+    """Returns when every machine among ``what`` is confirmed to have ended, with their ids."""
     book = _Ending(known)
     started, pauses = anyio.current_time(), _pauses()
     try:
         while True:
             asked_at = anyio.current_time()
-            book.see(sights(await instances_of(api, pool, also=book.hidden), pool), asked_at)
+            book.see(sights(await inventory.instances(api, what.pool, also=book.hidden), what), asked_at)
             if book.to_end:
                 book.told(await end(api, book.to_end))
             lasted_s = anyio.current_time() - started
@@ -185,8 +182,8 @@ async def _end_all(api: Api, pool: str, known: Mapping[str, float], unsure_s: fl
     except ProviderError as error:
         left = ", ".join(sorted(book.left)) or "perhaps some"
         raise type(error)(
-            f"machines of the pool {pool} in {api.region} may still be running ({left}): `outrider gc --apply` ends "
-            f"them; {error}",
+            f"machines of the pool {what.pool} in {api.region} may still be running ({left}): "
+            f"`outrider gc --apply` ends them; {error}",
             code=error.code,
         ) from error
 
@@ -255,89 +252,6 @@ async def _end_batch(api: Api, batch: Sequence[str]) -> list[Sight]:
         middle = len(batch) // 2
         return [*await _end_batch(api, batch[:middle]), *await _end_batch(api, batch[middle:])]
     return [change(each) for each in answer.get("TerminatingInstances") or ()]
-
-
-# --- what there is ----------------------------------------------------------------------------------------------------
-
-
-async def instances_of(api: Api, pool: str, *, also: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """As DescribeInstances shows them; ``also``: by their ids, because the tags come later than the machine."""
-    found = await _instances(api, tags.of(pool))
-    for start in range(0, len(also), 200):  # as many values as a filter takes
-        more = await _instances(api, {"Name": "instance-id", "Values": list(also[start : start + 200])})
-        shown = {instance["InstanceId"] for instance in found}
-        found += [instance for instance in more if instance["InstanceId"] not in shown]
-    return found
-
-
-async def survey(api: Api) -> list[PoolSeen]:
-    """Every pool of which there is anything in this region, whoever's it is, by name.
-
-    Raises:
-        ProviderError
-    """
-    any_pool = [tags.of_any_pool()]
-    found: list[tuple[str, str, Any]] = []  # pool, kind, what it is
-
-    async def look(kind: str, operation: str, key: str) -> None:
-        there = await api.pages(operation, key, Filters=any_pool)
-        if kind == "machine":
-            there = [each for some in there for each in some["Instances"] if each["State"]["Name"] != "terminated"]
-        found.extend((tags.told(each).get(tags.POOL, ""), kind, each) for each in there)
-
-    try:
-        async with anyio.create_task_group() as looks:
-            looks.start_soon(look, "machine", "describe_instances", "Reservations")
-            looks.start_soon(look, "security group", "describe_security_groups", "SecurityGroups")
-            looks.start_soon(look, "template", "describe_launch_templates", "LaunchTemplates")
-            looks.start_soon(look, "placement group", "describe_placement_groups", "PlacementGroups")
-    except ExceptionGroup as group:
-        raise only(group) from None
-    found.sort(key=lambda each: each[:2])
-    return [_pool(api.region, name, list(things)) for name, things in groupby(found, key=lambda each: each[0])]
-
-
-def _pool(region: str, name: str, things: Sequence[tuple[str, str, Any]]) -> PoolSeen:
-    def of(kind: str) -> list[Any]:
-        return [thing for _, its, thing in things if its == kind]
-
-    owners = [tags.told(thing).get(tags.OWNER, "") for _, _, thing in things]
-    return PoolSeen(
-        name,
-        next(filter(None, owners), ""),
-        region,
-        tuple(_machine(each) for each in of("machine")),
-        tuple(each["GroupId"] for each in of("security group")),
-        tuple(each["LaunchTemplateName"] for each in of("template")),
-        tuple(each["GroupName"] for each in of("placement group")),
-    )
-
-
-def _machine(instance: dict[str, Any]) -> MachineSeen:
-    return MachineSeen(
-        instance["InstanceId"],
-        instance["InstanceType"],
-        (instance.get("Placement") or {}).get("AvailabilityZone", ""),
-        instance.get("InstanceLifecycle") or "on-demand",
-        instance["State"]["Name"],
-        instance["LaunchTime"],
-        instance.get("PublicIpAddress") or instance.get("PrivateIpAddress") or "",
-    )
-
-
-async def templates_of(api: Api, pool: str) -> list[str]:
-    found = await api.pages("describe_launch_templates", "LaunchTemplates", Filters=[tags.of(pool)])
-    return [each["LaunchTemplateName"] for each in found if tags.is_of(pool, each)]
-
-
-async def placement_groups_of(api: Api, pool: str) -> list[str]:
-    found = await api.pages("describe_placement_groups", "PlacementGroups", Filters=[tags.of(pool)])
-    return [each["GroupName"] for each in found if tags.is_of(pool, each)]
-
-
-async def _instances(api: Api, which: dict[str, Any]) -> list[dict[str, Any]]:
-    reservations = await api.pages("describe_instances", "Reservations", Filters=[which])
-    return [instance for reservation in reservations for instance in reservation["Instances"]]
 
 
 # --- means ------------------------------------------------------------------------------------------------------------

@@ -11,35 +11,43 @@ from typing import Any
 import pytest
 
 from outrider.engine.cli import clouds
-from outrider.engine.cli.leftovers import Seen
+from outrider.engine.cli.leftovers import Asked, MachineLeft
 from outrider.engine.cli.main import app
 from outrider.providers.errors import NotAuthorized
-from outrider.providers.journal import Journal
+from outrider.providers.journal import Intent, Journal
 from outrider.providers.owners import Place
+from outrider.providers.whose import Thing
 
 
 @dataclass
 class Sky:
-    """A cloud as a dictionary: pools by region. Implements `clouds.Cloud`."""
+    """A cloud as a dictionary: what there is by region. Implements `clouds.Cloud`."""
 
-    regions: dict[str, list[Seen]] = field(default_factory=dict)
+    regions: dict[str, list[Thing]] = field(default_factory=dict)
     swept: list[tuple[str, str]] = field(default_factory=list)
+    swept_others: list[tuple[str, str]] = field(default_factory=list)
     refuses: set[str] = field(default_factory=set)
     stubborn: set[str] = field(default_factory=set)
 
-    async def survey(self, place: Place) -> Sequence[Seen]:
+    async def survey(self, place: Place, known: Sequence[Intent]) -> Asked:
         if place["region"] in self.refuses:
             raise NotAuthorized("no credentials")
-        return self.regions.get(place["region"], [])
+        there = self.regions.get(place["region"], [])
+        machines = [each for each in there if isinstance(each, MachineLeft)]
+        return Asked("aws", place, tuple(machines), tuple(each for each in there if each not in machines))
 
-    async def sweep(self, place: Place, pool: str, journal: Journal) -> Sequence[str]:
+    async def sweep(self, place: Place, pool: str, journal: Journal) -> None:
         if pool in self.stubborn:
             raise NotAuthorized(f"ec2:TerminateInstances is missing for {pool}")
         self.swept.append((place["region"], pool))
-        here = self.regions[place["region"]]
-        here[:] = [seen for seen in here if seen.pool != pool]
+        record = journal.record(pool)
+        assert record is not None
+        here, claim = self.regions.get(place["region"], []), record.claim(place)
+        here[:] = [each for each in here if not claim.has(each)]
         journal.settled(pool, place)
-        return []
+
+    async def sweep_others(self, place: Place, pool: str, journal: Journal) -> None:
+        self.swept_others.append((place["region"], pool))
 
     async def everywhere(self, place: Place) -> Sequence[Place]:
         return [{**place, "region": region} for region in self.regions]

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import socket
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from outrider.engine.cli.leftovers import MachineLeft, Seen
+from outrider.engine.cli.leftovers import MachineLeft
+from outrider.providers import owners
 from outrider.providers.journal import Journal
+from outrider.providers.whose import Thing
 
 if TYPE_CHECKING:
     from .conftest import Outrider, Sky
@@ -22,9 +27,7 @@ def dead(book: Journal, sky: Sky) -> str:
     with book.own("lost", "aws", EAST) as owned:
         owned.keep("client_key", "secret")
         book.intend("lost", "fleet", "t", EAST)
-        (mine,) = book.records()
-        assert mine.owner is not None
-        sky.regions["us-east-1"] = [Seen("lost", f"{mine.owner.user}@{mine.owner.host}", (MACHINE,))]
+        sky.regions["us-east-1"] = [replace(MACHINE, pool="lost", owner=f"me@{socket.gethostname()}")]
     return "lost"
 
 
@@ -59,6 +62,85 @@ def test_a_living_owner_is_left_alone(dead: str, book: Journal, sky: Sky, outrid
     assert sky.swept == []
 
 
+def test_a_computer_that_is_called_otherwise_each_time_removes_its_pools(
+    book: Journal, sky: Sky, outrider: Outrider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container has a name of its own, and all of them may have one state directory."""
+
+    def called(host: str) -> None:
+        monkeypatch.setattr(socket, "gethostname", lambda: host)
+
+    called("c1")
+    book.own("job", "aws", EAST).close()
+    sky.regions["us-east-1"] = [Thing("sg-1", pool="job", owner="me@c1")]
+    called("c2")
+    book.own("job", "aws", EAST, adopt=True).close()  # attached to, and died again
+    sky.stubborn.add("job")
+    for host in ("c3", "c1"):
+        called(host)
+        assert outrider("gc", "--apply") == 1
+    sky.stubborn.clear()
+    called("c4")
+    assert outrider("gc", "--apply") == 0
+    assert sky.regions["us-east-1"] == []
+    assert book.records() == []
+
+
+def test_what_was_written_before_there_were_such_lists_is_removed_by_its_ids(
+    book: Journal, sky: Sky, outrider: Outrider
+) -> None:
+    with book.own("old", "aws", EAST):
+        book.happened(book.intend("old", "fleet", "t", EAST), ["i-1"])
+    file = book.pools / "old" / "pool"
+    written = json.loads(file.read_text())
+    del written["hosts"], written["owner"]["inode"]
+    written["owner"]["host"] = "today's"  # as a try to remove it has left it, while the tags have the first name
+    file.write_text(json.dumps(written))
+    sky.regions["us-east-1"] = [replace(MACHINE, pool="old", owner="me@first")]
+    assert outrider("gc", "--apply") == 0
+    assert sky.regions["us-east-1"] == []
+
+
+def test_a_strangers_copy_is_left_alone_and_holds_nothing_up(
+    dead: str, book: Journal, sky: Sky, outrider: Outrider
+) -> None:
+    """GC-2"""
+    copy = replace(MACHINE, id="i-copy", pool=dead, owner="bob@elsewhere")
+    for order in (0, 1):
+        sky.regions["us-east-1"].insert(order, replace(copy, id=f"i-copy-{order}"))
+    assert outrider("gc", "--apply") == 0
+    said = outrider.said()
+    assert "removed: its owner is dead" in said
+    assert "kept: it has the tags of a pool here and is not that pool's; its own say: bob@elsewhere" in said
+    assert {each.id for each in sky.regions["us-east-1"]} == {"i-copy-0", "i-copy-1"}
+    assert book.records() == []
+
+
+def test_what_is_kept_and_may_be_this_computers_is_no_success(
+    book: Journal, sky: Sky, outrider: Outrider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(socket, "gethostname", lambda: "another")
+        elsewhere.setattr(owners, "_boot", lambda: "another's")
+        book.own("far", "aws", EAST).close()
+    monkeypatch.setattr(owners, "_file_system", lambda path: "nfs4")
+    assert outrider("gc", "--apply") == 1
+    assert "kept: its owner may be alive on another computer" in outrider.said()
+    assert outrider("gc", "--apply", "--foreign") == 0
+
+
+def test_a_computer_is_the_same_one_after_a_boot_under_another_name(
+    book: Journal, sky: Sky, outrider: Outrider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as before:
+        before.setattr(socket, "gethostname", lambda: "before")
+        before.setattr(owners, "_boot", lambda: "before")
+        book.own("mine", "aws", EAST).close()
+    monkeypatch.setattr(owners, "_file_system", lambda path: "ext4")
+    assert outrider("gc", "--apply") == 0
+    assert book.records() == []
+
+
 def test_what_cannot_be_removed_is_said(dead: str, book: Journal, sky: Sky, outrider: Outrider) -> None:
     sky.stubborn.add(dead)
     assert outrider("gc", "--apply") == 1
@@ -76,14 +158,14 @@ def test_a_place_that_does_not_answer_is_unknown(dead: str, book: Journal, sky: 
 
 
 def test_pools_of_others_are_removed_only_when_asked_for(book: Journal, sky: Sky, outrider: Outrider) -> None:
-    sky.regions["us-west-2"] = [Seen("theirs", "you@there", (MACHINE,))]
+    sky.regions["us-west-2"] = [replace(MACHINE, pool="theirs", owner="you@there")]
     assert outrider("gc", "--apply") == 0  # nobody looks there
     for where in (["--region", "us-west-2"], ["--all-regions"]):
         assert outrider("gc", "--apply", *where) == 0
         assert "kept: the journal here does not know it" in outrider.said()
-    assert sky.swept == []
+    assert sky.swept_others == []
     assert outrider("gc", "--apply", "--all-regions", "--foreign") == 0
-    assert sky.swept == [("us-west-2", "theirs")]
+    assert (sky.swept, sky.swept_others) == ([], [("us-west-2", "theirs")])
     assert book.records() == []
 
 

@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.engine.cli.leftovers import Asked, MachineLeft, Seen, left, verdict
+from outrider.engine.cli.leftovers import Asked, MachineLeft, left, verdict
 from outrider.providers.journal import Intent, PoolRecord, Standing
 from outrider.providers.owners import Owner
+from outrider.providers.whose import OURS, Thing, whose
 
 EAST, WEST = {"region": "us-east-1"}, {"region": "us-west-2"}
 ME = Owner("me", "here", 12, "", "", 0.0)
 OTHER = Owner("you", "there", 34, "", "", 0.0)
-MACHINE = MachineLeft("i-1", "g5.xlarge", "spot", "us-east-1a", "running", 0.0, hourly_usd=0.5)
+MACHINE = MachineLeft(
+    "i-1", "g5.xlarge", "spot", "us-east-1a", "running", 0.0, hourly_usd=0.5, pool="p", owner="me@here"
+)
+THEIRS = replace(MACHINE, id="i-2", owner="you@there")
+GROUP = Thing("sg-1", pool="p", owner="me@here")
 
 
 def record(pool: str = "p", standing: Standing = "dead", owner: Owner = ME) -> PoolRecord:
-    return PoolRecord(pool, "aws", (EAST,), owner, standing, (Intent(pool, "fleet", "t", EAST),))
+    intents = (Intent(pool, "fleet", "t", EAST), Intent(pool, "fleet", "u", EAST, ids=("i-known",)))
+    return PoolRecord(pool, "aws", (EAST,), owner, standing, intents, (owner.host,))
 
 
-def asked(*seen: Seen) -> Asked:
-    return Asked("aws", EAST, seen)
+def asked(*machines: MachineLeft, others: tuple[Thing, ...] = ()) -> Asked:
+    return Asked("aws", EAST, machines, others)
 
 
 def test_a_dead_owners_pool_is_removed() -> None:
-    (found,) = left([record()], [asked(Seen("p", "me@here", (MACHINE,), ("sg-1",)))])
-    assert (found.standing, found.machines, found.others, found.unsettled) == ("dead", (MACHINE,), ("sg-1",), 1)
+    (found,) = left([record()], [asked(MACHINE, others=(GROUP,))])
+    assert (found.standing, found.machines, found.others, found.unsettled) == ("dead", (MACHINE,), ("sg-1",), 2)
     assert found.hourly_usd == 0.5
     assert verdict(found, foreign=False).remove
     assert "process 12 of me on here" in verdict(found, foreign=False).why
@@ -40,28 +47,41 @@ def test_what_the_tags_do_not_show_is_removed_too() -> None:
     assert verdict(found, foreign=False).remove
 
 
+def test_a_machine_whose_tags_somebody_has_removed_is_found_by_its_id() -> None:
+    (found,) = left([record()], [asked(replace(MACHINE, id="i-known", pool="", owner=""))])
+    assert [each.id for each in found.machines] == ["i-known"]
+
+
 def test_what_only_the_tags_know_may_be_somebodys() -> None:
-    (found,) = left([], [asked(Seen("theirs", "you@there", (MACHINE,)))])
+    (found,) = left([], [asked(replace(THEIRS, pool="theirs"))])
     assert (found.standing, found.owner) == ("unknown", "you@there")
+    assert not found.ours
     assert not verdict(found, foreign=False).remove
     assert verdict(found, foreign=True).remove
 
 
-def test_a_namesake_of_another_computer_protects_itself() -> None:
-    """A sweep by tag would end both."""
-    found = {each.standing: each for each in left([record()], [asked(Seen("p", "you@there", (MACHINE,)))])}
-    mine, theirs = found["dead"], found["unknown"]
-    assert (mine.machines, theirs.machines) == ((), (MACHINE,))
-    assert verdict(mine, foreign=True) == verdict(mine, foreign=False)
-    assert not verdict(mine, foreign=True).remove
-    assert "you@there has a pool of the same name" in verdict(mine, foreign=True).why
-    assert not verdict(theirs, foreign=False).remove
+def test_a_copy_of_a_machine_is_another_matter_than_the_pool() -> None:
+    """GC-2"""
+    for answer in (asked(MACHINE, THEIRS), asked(THEIRS, MACHINE), asked(THEIRS)):
+        found = {each.standing: each for each in left([record()], [answer])}
+        mine, theirs = found["dead"], found["unknown"]
+        assert (set(mine.machines), theirs.machines) == ({*answer.machines} - {THEIRS}, (THEIRS,))
+        assert verdict(mine, foreign=False).remove
+        assert not verdict(theirs, foreign=False).remove
+        assert "its own say: you@there" in verdict(theirs, foreign=False).why
+        assert not theirs.ours
+
+
+def test_what_has_a_pools_tag_and_says_no_owner_may_be_the_pools() -> None:
+    mine, perhaps = left([record()], [asked(replace(MACHINE, owner=""))])
+    assert (mine.machines, len(perhaps.machines)) == ((), 1)
+    assert perhaps.ours
+    assert not verdict(perhaps, foreign=False).remove
 
 
 def test_each_place_of_a_pool_is_its_own_matter() -> None:
     both = replace(record(), places=(EAST, WEST))
-    answers = [asked(Seen("p", "me@here", (MACHINE,))), Asked("aws", WEST, error="no credentials")]
-    east, west = left([both], answers)
+    east, west = left([both], [asked(MACHINE), Asked("aws", WEST, error="no credentials")])
     assert (east.place, len(east.machines), west.place, west.error) == (EAST, 1, WEST, "no credentials")
     assert verdict(east, foreign=False).remove
     assert not verdict(west, foreign=True).remove
@@ -75,27 +95,45 @@ def test_a_pool_without_a_place_is_only_forgotten() -> None:
 
 
 def test_a_price_that_nobody_knows_makes_no_sum() -> None:
-    (found,) = left([record()], [asked(Seen("p", "me@here", (MACHINE, replace(MACHINE, hourly_usd=None))))])
+    (found,) = left([record()], [asked(MACHINE, replace(MACHINE, id="i-3", hourly_usd=None))])
     assert found.hourly_usd is None
+
+
+def machines() -> st.SearchStrategy[MachineLeft]:
+    return st.builds(
+        lambda name, pool, owner, launch: replace(MACHINE, id=name, pool=pool, owner=owner, launch=launch),
+        st.sampled_from(["i-1", "i-2", "i-known"]),
+        st.sampled_from(["p", "q", ""]),
+        st.sampled_from(["me@here", "you@there", ""]),
+        st.sampled_from(["t", "u", "v", ""]),
+    )
 
 
 @given(
     st.sampled_from(["alive", "dead", "elsewhere"]),
     st.sampled_from([ME, OTHER]),
-    st.lists(st.builds(Seen, st.sampled_from("pq"), st.sampled_from(["me@here", "you@there", ""])), max_size=3),
+    st.lists(machines(), max_size=4, unique_by=lambda each: each.id),
     st.booleans(),
     st.booleans(),
 )
-def test_a_living_owners_pool_is_never_touched(
-    standing: Standing, owner: Owner, seen: list[Seen], silent: bool, foreign: bool
+def test_a_living_owners_pool_is_never_touched_and_each_thing_is_somebodys(
+    standing: Standing, owner: Owner, seen: Sequence[MachineLeft], silent: bool, foreign: bool
 ) -> None:
-    """GC-1"""
-    answer = replace(asked(*seen), error="no" if silent else "", seen=() if silent else tuple(seen))
-    for found in left([record(standing=standing, owner=owner)], [answer]):
+    """GC-1, GC-2, and GC-3: of all that was seen with a pool's tag, each thing is in one row."""
+    answer = replace(asked(*seen), error="no" if silent else "", machines=() if silent else tuple(seen))
+    mine = record(standing=standing, owner=owner)
+    rows = left([mine], [answer])
+    for found in rows:
         removed = verdict(found, foreign=foreign).remove
         if found.standing == "alive" or found.error:
             assert not removed
         if found.standing in ("elsewhere", "unknown"):
             assert not removed or foreign
-        if removed and found.standing == "dead":
-            assert not any(each.pool == found.pool and each.owner == "you@there" and owner is ME for each in seen)
+        if found.standing == "dead" and not found.error:
+            assert removed
+        for machine in found.machines:
+            ours = whose(machine, mine.claim(EAST)) in OURS
+            assert ours == (found.standing != "unknown")
+    shown = sorted(machine.id for found in rows for machine in found.machines)
+    expected = [each.id for each in answer.machines if each.pool or mine.claim(EAST).has(each)]
+    assert shown == sorted(expected)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from outrider.engine.cli.leftovers import Left, MachineLeft, Seen
+from outrider.engine.cli.leftovers import Left, MachineLeft
 from outrider.engine.cli.where import age, machines, place, price
 from outrider.providers.journal import Journal
 
@@ -26,8 +26,7 @@ def test_the_pools_of_the_journal_are_shown_with_their_machines(book: Journal, s
         assert record.owner is not None
         since = time.time() - 3700
         owner = f"{record.owner.user}@{record.owner.host}"
-        sky.regions["us-east-1"] = [Seen("train", owner, (replace(SPOT, launched_at=since), SPOT))]
-        sky.regions["us-east-1"] = [Seen("train", owner, (replace(SPOT, launched_at=since),) * 2)]
+        sky.regions["us-east-1"] = [replace(SPOT, launched_at=since, pool="train", owner=owner)] * 2
         assert outrider("ps") == 0
         said = outrider.said()
     for word in ("train", "us-east-1 work", "2 g5.xlarge spot", "1 h 1 min", "1.00", f"owned by {record.owner}"):
@@ -35,7 +34,7 @@ def test_the_pools_of_the_journal_are_shown_with_their_machines(book: Journal, s
 
 
 def test_more_places_are_asked_for_by_tag(book: Journal, sky: Sky, outrider: Outrider) -> None:
-    sky.regions = {"us-west-2": [Seen("theirs", "you@there", (SPOT,))], "eu-west-1": []}
+    sky.regions = {"us-west-2": [replace(SPOT, pool="theirs", owner="you@there")], "eu-west-1": []}
     assert outrider("ps") == 0
     assert "No pools of cloud machines." in outrider.said()
     assert outrider("ps", "--region", "us-west-2", "--region", "eu-west-1") == 0

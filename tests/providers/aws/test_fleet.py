@@ -13,7 +13,7 @@ import pytest
 
 from outrider import AWS
 from outrider.providers.aws import fleet as fleets
-from outrider.providers.aws import teardown
+from outrider.providers.aws import inventory, teardown
 from outrider.providers.aws.api import Api
 from outrider.providers.aws.fleet import AWSFleet
 from outrider.providers.base import (
@@ -151,8 +151,8 @@ async def test_a_template_that_somebody_deleted_is_made_again(
     monkeypatch.setattr(fleets, "AGAIN_S", 0.1)
     async with opened(aws()) as fleet, Api.open(region=cloud.region, endpoint_url=cloud.endpoint_url) as api:
         await fleet.launch(REQUEST, 1)
-        for name in await teardown.templates_of(api, "pool"):
-            await api.call("delete_launch_template", LaunchTemplateName=name)
+        for template in await inventory.templates(api, "pool"):
+            await api.call("delete_launch_template", LaunchTemplateName=template.id)
         assert len(await fleet.launch(REQUEST, 1)) == 1
 
 
@@ -318,7 +318,7 @@ async def test_machines_whose_answer_never_came_are_ended(
         await until(lambda: len(cloud.instances("terminated")) == 3)
         assert {each.id for each in cloud.instances("pending", "running")} == {machine.id for machine in mine}
         monkeypatch.setattr(fleet._seen, "unsure_for", lambda now: 0.0)  # or leaving waits for a minute
-        monkeypatch.setattr(teardown._Written, "unsure_s", 0.0)
+        monkeypatch.setattr(teardown.Written, "unsure_s", 0.0)
     assert cloud.left() == []
 
 

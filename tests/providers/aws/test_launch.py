@@ -93,7 +93,6 @@ def test_everything_that_a_launch_creates_is_tagged_with_it() -> None:
     assert set(said) == {"fleet", "instance", "volume"}
     for each in said.values():
         assert {"Key": "outrider:pool", "Value": "p"} in each
-        assert {"Key": "outrider:launch", "Value": "token"} in each
 
 
 @pytest.mark.parametrize("public", [True, False])

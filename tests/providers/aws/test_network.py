@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, cast
 
@@ -18,6 +19,7 @@ from outrider.providers.aws.errors import Failure, Refused, translate
 from outrider.providers.aws.firewall import OUT, Rule, rules_of, sources, wanted
 from outrider.providers.aws.network import Network, Place, choose, own_address
 from outrider.providers.errors import BadRequest, NoCapacity, ProviderError
+from outrider.providers.whose import Claim
 from outrider.testing import EC2 as WholeEC2  # noqa: N811
 
 pytestmark = pytest.mark.anyio
@@ -143,9 +145,13 @@ def ec2() -> EC2:
     return EC2()
 
 
+def claim(pool: str) -> Claim:
+    return Claim(pool, hosts=frozenset({socket.gethostname()}))
+
+
 async def prepare(ec2: EC2, pool: str = "p", **options: Any) -> Network:
     options = {"ssh_from": CLIENT, **options}
-    return await network.prepare(cast("Api", ec2), pool, tags.tags_of(pool, {}), **options)
+    return await network.prepare(cast("Api", ec2), claim(pool), tags.tags_of(pool, {}), **options)
 
 
 # --- subnets ----------------------------------------------------------------------------------------------------------
@@ -247,7 +253,7 @@ def test_an_address_is_a_network_of_one() -> None:
 async def test_the_pools_group_is_tagged_as_it_is_made(ec2: EC2) -> None:
     made = await prepare(ec2)
     assert made == Network("vpc-1", {"us-east-1a": "subnet-a", "us-east-1b": "subnet-b"}, "sg-1", (CLIENT,))
-    assert tags.is_of("p", ec2.groups["sg-1"])
+    assert tags.told(ec2.groups["sg-1"])[tags.POOL] == "p"
     assert ec2.rules == {Rule("ingress", "sg-1"), Rule("ingress", CLIENT, 22), *OUT}
 
 
@@ -287,6 +293,14 @@ async def test_a_rule_whose_answer_was_lost_is_not_in_the_way(ec2: EC2) -> None:
     await prepare(ec2)
     assert len(hidden) == 1
     assert ec2.rules == {Rule("ingress", "sg-1"), Rule("ingress", CLIENT, 22), *OUT}
+
+
+async def test_a_copy_of_its_group_is_left_alone_by_a_pool(ec2: EC2) -> None:
+    await prepare(ec2)
+    with pytest.raises(BadRequest, match="not of this pool"):
+        await network.prepare(cast("Api", ec2), Claim("p", hosts=frozenset({"another"})), {}, ssh_from=CLIENT)
+    assert await network.remove(cast("Api", ec2), Claim("p", hosts=frozenset({"another"}))) == []
+    assert ec2.groups
 
 
 async def test_anothers_group_of_that_name_is_left_alone(ec2: EC2) -> None:
@@ -370,30 +384,30 @@ async def test_awss_word_on_ones_address(checkip: str, monkeypatch: pytest.Monke
 async def test_removing_waits_until_nothing_uses_the_group(ec2: EC2) -> None:
     await prepare(ec2)
     ec2.in_use["sg-1"] = anyio.current_time() + 60
-    assert await network.remove(cast("Api", ec2), "p") == ["sg-1"]
+    assert await network.remove(cast("Api", ec2), claim("p")) == ["sg-1"]
     assert not ec2.groups
-    assert await network.remove(cast("Api", ec2), "p") == []
+    assert await network.remove(cast("Api", ec2), claim("p")) == []
 
 
 async def test_removing_ends_at_its_deadline(ec2: EC2) -> None:
     await prepare(ec2)
     ec2.in_use["sg-1"] = anyio.current_time() + 1000
     with pytest.raises(Refused, match="outrider gc") as caught:
-        await network.remove(cast("Api", ec2), "p", timeout_s=20)
+        await network.remove(cast("Api", ec2), claim("p"), timeout_s=20)
     assert caught.value.code == "DependencyViolation"
     assert 20 <= anyio.current_time() < 30
 
 
 async def test_removing_leaves_others_alone(ec2: EC2) -> None:
     await prepare(ec2, pool="other")
-    assert await network.remove(cast("Api", ec2), "p") == []
+    assert await network.remove(cast("Api", ec2), claim("p")) == []
     assert len(ec2.groups) == 1
 
 
 async def test_a_group_that_ec2_does_not_show_yet_is_removed_by_its_id(ec2: EC2) -> None:
     await prepare(ec2)
     ec2.lag_s = 8
-    assert await network.remove(cast("Api", ec2), "p", known=["sg-1", "sg-gone"]) == ["sg-1"]
+    assert await network.remove(cast("Api", ec2), claim("p"), known=["sg-1", "sg-gone"]) == ["sg-1"]
     assert not ec2.groups
 
 
@@ -401,18 +415,18 @@ async def test_a_group_that_ec2_does_not_show_yet_is_removed_by_its_id(ec2: EC2)
 async def test_the_test_cloud_takes_what_is_asked(cloud: WholeEC2) -> None:
     credentials = Credentials("AKIATEST", "secret")
     async with Api.open(region=cloud.region, endpoint_url=cloud.endpoint_url, credentials=credentials) as api:
-        made = await network.prepare(api, "p", tags.tags_of("p", {"team": "ü"}), efa=True)
+        made = await network.prepare(api, claim("p"), tags.tags_of("p", {"team": "ü"}), efa=True)
         assert made.ssh_from == ("127.0.0.1/32",)
         moved = await network.prepare(
-            api, "p", tags.tags_of("p", {}), efa=True, ssh_from=["2001:db8::/32", "198.51.100.1"]
+            api, claim("p"), tags.tags_of("p", {}), efa=True, ssh_from=["2001:db8::/32", "198.51.100.1"]
         )
         assert moved.group == made.group
         (group,) = (await api.call("describe_security_groups", GroupIds=[made.group]))["SecurityGroups"]
         assert rules_of(group) == wanted(made.group, moved.ssh_from, efa=True) | OUT
         assert tags.told(group)["team"] == "ü"
         with pytest.raises(BadRequest, match="describe-vpcs"):
-            await network.prepare(api, "q", {}, vpc="vpc-12345678", ssh_from=CLIENT)
+            await network.prepare(api, claim("q"), {}, vpc="vpc-12345678", ssh_from=CLIENT)
         with pytest.raises(BadRequest, match="describe-subnets"):
-            await network.prepare(api, "q", {}, subnets=["subnet-12345678"], ssh_from=CLIENT)
-        assert await network.remove(api, "p") == [made.group]
-        assert await network.remove(api, "p") == []
+            await network.prepare(api, claim("q"), {}, subnets=["subnet-12345678"], ssh_from=CLIENT)
+        assert await network.remove(api, claim("p")) == [made.group]
+        assert await network.remove(api, claim("p")) == []

@@ -14,6 +14,7 @@ from outrider.providers.aws.errors import Refused
 from outrider.providers.aws.recorded import RecordedApi
 from outrider.providers.errors import JournalError, NoCapacity, ProviderError
 from outrider.providers.journal import Intent, Journal
+from outrider.providers.whose import Thing
 
 pytestmark = pytest.mark.anyio
 FLEET = {"Instances": [{"InstanceIds": ["i-1", "i-2"]}, {"InstanceIds": ["i-3"]}]}
@@ -90,7 +91,27 @@ async def test_all_that_a_pool_creates_is_written_down(
     await api.call(operation)
     (intent,) = written(journal)
     assert (intent.kind, intent.ids) == (kind, (name,))
-    assert api.made == {kind}
+    assert [each.kind for each in api.made] == [kind]
+
+
+async def test_what_is_created_has_the_token_of_its_intent(
+    api: RecordedApi, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RECORDED-3"""
+    said: list[dict[str, Any]] = []
+
+    async def call(api: Api, operation: str, /, **parameters: Any) -> dict[str, Any]:
+        said.append(parameters)
+        raise LOST
+
+    monkeypatch.setattr(Api, "call", call)
+    mine = {"Key": "outrider:pool", "Value": "p"}
+    with pytest.raises(ProviderError):
+        await api.call("create_security_group", TagSpecifications=[{"ResourceType": "security-group", "Tags": [mine]}])
+    (intent,) = written(journal)
+    assert said[0]["TagSpecifications"][0]["Tags"] == [mine, {"Key": "outrider:launch", "Value": intent.token}]
+    claim = await api.claim()
+    assert claim.has(Thing("sg-1", launch=intent.token))
 
 
 async def test_what_only_reads_or_ends_is_not_written_down(
@@ -101,7 +122,7 @@ async def test_what_only_reads_or_ends_is_not_written_down(
     await api.call("terminate_instances", InstanceIds=["i-1"])
     assert asked == ["describe_instances", "terminate_instances"]
     assert written(journal) == []
-    assert not api.made
+    assert api.made == []
 
 
 @pytest.mark.parametrize(("error", "ids"), [(NoCapacity("none", retry_after_s=1.0), ()), (LOST, None)])

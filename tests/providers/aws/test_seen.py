@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from outrider.providers.aws import seen
 from outrider.providers.aws.seen import GRACE_S, News, Seen, Sight, cause, pause_s
 from outrider.providers.base import Address, Machine, MachineGone, MachineId, MachineReachable
+from outrider.providers.whose import Claim
 
 ONE, TWO = MachineId("i-1"), MachineId("i-2")
 STATES: tuple[seen.State, ...] = ("pending", "running", "stopping", "stopped", "shutting-down", "terminated")
@@ -151,11 +152,12 @@ def test_an_instance_is_read_as_ec2_tells_it() -> None:
         "PrivateIpAddress": "10.0.0.7",
         "Tags": [{"Key": "outrider:pool", "Value": "p"}, {"Key": "outrider:launch", "Value": "t"}],
     }
-    (read,) = seen.sights([instance], "p")
+    (read,) = seen.sights([instance], Claim("p", unanswered=frozenset("t")))
     assert read == Sight(
         ONE, "shutting-down", "198.51.100.7", "10.0.0.7", "Server.SpotInstanceTermination", "as it says", "t"
     )
-    assert seen.sights([instance], "another") == []  # as a filter's wildcards may match
+    assert seen.sights([instance], Claim("p")) == []  # only the tag of a pool, which everybody may copy
+    assert seen.sights([instance]) == [read]
 
 
 # --- what holds in any order ------------------------------------------------------------------------------------------

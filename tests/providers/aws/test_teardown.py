@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 
 from outrider import AWS
 from outrider.providers.aws import fleet as fleets
-from outrider.providers.aws import teardown
+from outrider.providers.aws import inventory, teardown
 from outrider.providers.aws.api import Api
 from outrider.providers.aws.seen import GRACE_S, Sight, State
 from outrider.providers.base import Embedding, LaunchRequest, MachineId
 from outrider.providers.journal import Intent, Journal
+from outrider.providers.whose import Claim
 from outrider.testing import EC2
 
 pytestmark = pytest.mark.anyio
@@ -49,12 +50,10 @@ async def test_a_dead_pool_is_seen_and_swept_and_no_other(
     one = await dead(aws(), "one", monkeypatch)
     two = await dead(aws(), "two", monkeypatch)
     async with api_of(cloud) as api:
-        pools = {pool.name: pool for pool in await teardown.survey(api)}
-        assert set(pools) == {"one", "two"}
-        assert sorted(machine.id for machine in pools["one"].machines) == sorted(one)
-        assert len(pools["one"].templates) == len(pools["one"].security_groups) == 1
-        assert "@" in pools["one"].owner
-        assert pools["one"].region == cloud.region
+        found = await inventory.survey(api)
+        assert {(each.pool, "@" in each.owner) for each in found.machines} == {("one", True), ("two", True)}
+        assert sorted(machine.id for machine in found.machines if machine.pool == "one") == sorted(one)
+        assert len([each for each in found.others if each.pool == "one"]) == 2  # a template and a group
 
         swept = await teardown.sweep(api, "one", journal=Journal.open(journal_path))
         assert sorted(swept.machines) == sorted(one)
@@ -66,7 +65,48 @@ async def test_a_dead_pool_is_seen_and_swept_and_no_other(
         assert again.templates == ()
         await teardown.sweep(api, "two", journal=None)
         assert cloud.left() == []
-        assert await teardown.survey(api) == []
+        assert await inventory.survey(api) == inventory.Survey()
+
+
+async def test_copies_of_what_a_dead_pool_left_are_not_ended_and_keep_nothing_from_ending(
+    cloud: EC2, aws: Callable[..., AWS], monkeypatch: pytest.MonkeyPatch, journal_path: Path
+) -> None:
+    """The console's "Launch more like this" copies all tags."""
+    mine = await dead(aws(), "one", monkeypatch)
+    tags = [{"Key": key, "Value": value} for key, value in cloud.instance(MachineId(mine[0])).tags.items()]
+    bobs = [each if each["Key"] != "outrider:owner" else {**each, "Value": "bob@elsewhere"} for each in tags]
+    named = [each for each in bobs if each["Key"] != "outrider:launch"]
+    bare = [each for each in tags if each["Key"] == "outrider:pool"]
+    async with api_of(cloud) as api:
+        image = (await api.call("describe_images"))["Images"][0]["ImageId"]
+        how = {"ImageId": image, "InstanceType": "m7i.large", "MinCount": 1, "MaxCount": 1, "idempotent": True}
+        copies = set[str]()
+        for each in (tags, bobs, named, bare):
+            specification = [{"ResourceType": "instance", "Tags": each}]
+            copies.add(
+                (await api.call("run_instances", **how, TagSpecifications=specification))["Instances"][0]["InstanceId"]
+            )
+        book = Journal.open(journal_path)
+        swept = await teardown.sweep(api, "one", journal=book)
+        assert sorted(swept.machines) == sorted(mine)
+        assert {instance.id for instance in cloud.instances(*ALIVE)} == copies
+        assert {each.kind for each in cloud.left()} <= {"instance", "volume", "network interface"}
+        assert book.records() == []
+        swept = await teardown.sweep_others(api, "one", journal=book)  # by people who know
+        assert copies <= set(swept.machines)
+    assert cloud.left() == []
+
+
+async def test_what_a_dead_pool_left_is_ended_by_id_when_its_tags_are_gone(
+    cloud: EC2, aws: Callable[..., AWS], monkeypatch: pytest.MonkeyPatch, journal_path: Path
+) -> None:
+    mine = await dead(aws(), "one", monkeypatch)
+    async with api_of(cloud) as api:
+        await api.call("delete_tags", Resources=mine, Tags=[{"Key": "outrider:pool"}, {"Key": "outrider:launch"}])
+        assert {each.id for each in (await inventory.survey(api, mine)).machines} == set(mine)
+        swept = await teardown.sweep(api, "one", journal=Journal.open(journal_path))
+    assert sorted(swept.machines) == sorted(mine)
+    assert {each.state for each in cloud.instances()} == {"terminated"}
 
 
 async def test_one_that_ec2_does_not_know_keeps_no_other_from_ending(cloud: EC2, aws: Callable[..., AWS]) -> None:
@@ -79,7 +119,7 @@ async def test_one_that_ec2_does_not_know_keeps_no_other_from_ending(cloud: EC2,
 @pytest.mark.parametrize(("age_s", "unsure_s"), [(0.0, 150.0), (70.0, 80.0), (200.0, 0.0)])
 def test_a_call_that_was_sent_again_until_its_client_died_is_waited_for(age_s: float, unsure_s: float) -> None:
     now, unanswered = 1000.0, Intent("pool", teardown.FLEET, "token", {}, at=1000.0 - age_s)
-    written = teardown._Written([unanswered, replace(unanswered, at=now, ids=())], now)
+    written = teardown.Written(Claim("pool"), [unanswered, replace(unanswered, at=now, token="t", ids=())], now)
     assert max(0.0, written.unsure_s) == unsure_s
 
 

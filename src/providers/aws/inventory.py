@@ -1,0 +1,123 @@
+"""What there is in a region that carries Outrider's tags, or that a pool is known to have: asked of EC2, not judged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import anyio
+
+from ..whose import Thing
+from . import tags
+from .api import Api
+from .shared import only
+
+VALUES = 200  # "DescribeInstances", EC2 API Reference: as many values as a filter takes
+
+
+@dataclass(frozen=True, slots=True)
+class MachineSeen(Thing):
+    type: str
+    zone: str
+    market: str  # "spot" or "on-demand"
+    state: str
+    launched_at: datetime
+    address: str  # public, else private, else empty
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """All of a region, whoever's it is."""
+
+    machines: tuple[MachineSeen, ...] = ()  # without those that are terminated
+    others: tuple[Thing, ...] = ()  # security groups, launch templates, placement groups: they cost nothing
+
+
+async def survey(api: Api, known: Sequence[str] = ()) -> Survey:
+    """Whatever has a pool's tag in this region, and the ``known`` machines: somebody may have removed their tags.
+
+    Raises:
+        ProviderError
+    """
+    any_pool = tags.of_any_pool()
+    found: list[list[Thing]] = [[], [], []]
+    machines: list[dict[str, Any]] = []
+
+    async def look() -> None:
+        machines.extend(await _instances(api, any_pool, known))
+
+    async def look_for(place: int, operation: str, key: str, name: str) -> None:
+        found[place] = await _things(api, operation, key, name, any_pool)
+
+    try:
+        async with anyio.create_task_group() as looks:
+            looks.start_soon(look)
+            for place, kind in enumerate((_GROUPS, _TEMPLATES, _PLACEMENTS)):
+                looks.start_soon(look_for, place, *kind)
+    except ExceptionGroup as group:
+        raise only(group) from None
+    living = [_machine(each) for each in machines if each["State"]["Name"] != "terminated"]
+    return Survey(tuple(living), tuple(each for some in found for each in some))
+
+
+async def instances(api: Api, pool: str, *, also: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """As DescribeInstances shows those with the pool's tag, and by their ids those of ``also`` that have it not yet, or
+    not any more.
+    """
+    return await _instances(api, tags.of(pool), also)
+
+
+async def security_groups(api: Api, pool: str) -> list[Thing]:
+    return await _things(api, *_GROUPS, tags.of(pool))
+
+
+async def templates(api: Api, pool: str) -> list[Thing]:
+    return await _things(api, *_TEMPLATES, tags.of(pool))
+
+
+async def placement_groups(api: Api, pool: str) -> list[Thing]:
+    return await _things(api, *_PLACEMENTS, tags.of(pool))
+
+
+# --- one question -----------------------------------------------------------------------------------------------------
+
+# The call, where the things are in its answer, and what the journal knows them by.
+_GROUPS = ("describe_security_groups", "SecurityGroups", "GroupId")
+_TEMPLATES = ("describe_launch_templates", "LaunchTemplates", "LaunchTemplateName")
+_PLACEMENTS = ("describe_placement_groups", "PlacementGroups", "GroupName")
+
+
+async def _things(api: Api, operation: str, key: str, name: str, which: dict[str, Any]) -> list[Thing]:
+    return [tags.thing(each[name], each) for each in await api.pages(operation, key, Filters=[which])]
+
+
+async def _instances(api: Api, which: dict[str, Any], also: Sequence[str]) -> list[dict[str, Any]]:
+    found = await _described(api, which)
+    shown = {instance["InstanceId"] for instance in found}
+    hidden = sorted(set(also) - shown)
+    for start in range(0, len(hidden), VALUES):
+        found += await _described(api, {"Name": "instance-id", "Values": hidden[start : start + VALUES]})
+    return found
+
+
+async def _described(api: Api, which: dict[str, Any]) -> list[dict[str, Any]]:
+    reservations = await api.pages("describe_instances", "Reservations", Filters=[which])
+    return [instance for reservation in reservations for instance in reservation["Instances"]]
+
+
+def _machine(instance: dict[str, Any]) -> MachineSeen:
+    what = tags.thing(instance["InstanceId"], instance)
+    return MachineSeen(
+        what.id,
+        instance["InstanceType"],
+        (instance.get("Placement") or {}).get("AvailabilityZone", ""),
+        instance.get("InstanceLifecycle") or "on-demand",
+        instance["State"]["Name"],
+        instance["LaunchTime"],
+        instance.get("PublicIpAddress") or instance.get("PrivateIpAddress") or "",
+        pool=what.pool,
+        owner=what.owner,
+        launch=what.launch,
+    )
