@@ -73,6 +73,6 @@ def test_an_error_names_the_machines_that_run_on():
     assert broken(words=[SAID[0], {**RAISED, "notes": ["i-1 runs"]}], **error) == []
 
 
-@pytest.mark.parametrize("kind", ["half", "reset"])
+@pytest.mark.parametrize("kind", ["half", "cut-xml", "spot-broadcast", "no-space", "names"])
 def test_a_life(kind: str):
     assert live(KINDS[kind], seed=1).broken == []

@@ -18,12 +18,11 @@ from .wish import Wish
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What befalls lives. ``behaviour``: of the cloud; ``quick``: a life is over in a dozen seconds."""
+    """What befalls lives. ``behaviour``: of the cloud."""
 
     name: str
     play: Callable[[Life], None]
     behaviour: Mapping[str, Any] = field(default_factory=dict)
-    quick: bool = False
 
     @property
     def tells(self) -> str:

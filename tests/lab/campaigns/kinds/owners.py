@@ -260,5 +260,5 @@ KINDS = (
     Kind("renamed", renamed),
     Kind("copied", copied),
     Kind("untagged", untagged),
-    Kind("names", names, quick=True),
+    Kind("names", names),
 )
