@@ -29,7 +29,7 @@ from .kernel import Context, Supervisor
 from .laggards import Laggards
 from .ledger import Ledger
 from .lifecycle import ENDS, Fact, State
-from .membership import Member, Membership
+from .membership import SOURCES_KEPT, Member, Membership
 from .messages import Answered, Leave, NodeMessage, PoolMessage, Queued, Reachable
 from .node import TRIES_AT_ONCE, Door, NodeActor
 from .ports import Clock, Connect, ConnectFailed, Connection, Lost, NodeId, Noticed, Observe, PoolSpec, Witness
@@ -296,7 +296,7 @@ class Machines:
 
     def noticed(self, node: NodeId, source: str, seconds: float | None, now: float) -> None:
         member = self._nodes.members.get(node)
-        if member is None:
+        if member is None or (len(member.notices) >= SOURCES_KEPT and source not in member.notices):
             return
         if seconds is None:
             member.notices.discard(source)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from ..providers.base import Machine, MachineId
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 SMALL = 32  # nodes: so many are told of every change at once
 VIEW_DELAY_LIMIT_S = 10.0
+PORTS_KEPT = 64  # of one node; it has 32
+SOURCES_KEPT = 16  # of its notices; there are seven kinds
 
 
 class Member:
@@ -88,7 +91,8 @@ class Membership:
     def ports_free(self, node: NodeId, ports: Sequence[int]) -> None:
         member = self.members.get(node)
         if member is not None:
-            member.ports.extend(ports)
+            new = dict.fromkeys(port for port in ports if port not in member.ports)
+            member.ports.extend(islice(new, max(0, PORTS_KEPT - len(member.ports))))
 
     def joined(self, member: Member) -> None:
         """It is ready for new work: it gets a rank and hears of the others before anything else."""

@@ -35,6 +35,7 @@ from .ports import Connect, ConnectFailed, Connection, NodeId, Report
 
 TRY_AGAIN_S = 0.1  # after the first refused try; then half as long again each time
 TRY_AGAIN_LIMIT_S = 2.0
+STEADY_S = 10.0  # a connection that held for less, and the one before too, is not had again at once
 CLOSE_S = 9.0
 TRIES_AT_ONCE = 50  # over all nodes: 1,000 connections opened so take 2.2 s
 
@@ -154,10 +155,15 @@ class NodeActor:
         Raises:
             ConnectFailed: it will never be had again.
         """
+        since, short = anyio.current_time(), 0
         while True:
             lost = await connection.wait_lost()
             self._tell(Dropped(self._node, lost))
+            short = short + 1 if anyio.current_time() - since < STEADY_S else 0
+            if short > 1:  # whatever it is that ends them, it is not to keep this program busy
+                await anyio.sleep(min(TRY_AGAIN_S * 1.5 ** (short - 2), TRY_AGAIN_LIMIT_S))
             await self._resume(connection, lost.cause)
+            since = anyio.current_time()
             self._tell(Resumed(self._node))
 
     async def _resume(self, connection: Connection, cause: str) -> None:

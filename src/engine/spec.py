@@ -12,6 +12,7 @@ from typing import Any, Literal, NoReturn, Self, TypedDict, Unpack, cast, get_ar
 
 from .errors import SpecError, unknown_option
 from .plugins.base import Plugin
+from .wire.messages import LONGEST_S
 
 OnLossOption = Literal["auto", "restart", "resend", "fail"]
 ConsoleOption = Literal["auto", "rich", "plain", "silent"]
@@ -184,7 +185,7 @@ def seconds(name: str, value: object) -> float:
         refuse(f"{name} takes seconds or a timedelta, not {shown(value)}.")
     if not isfinite(value) or value <= 0:
         refuse(f"{name} must be more than 0 seconds, not {value}; leave it out for no limit.")
-    return float(value)
+    return min(float(value), LONGEST_S)
 
 
 def amount(name: str, value: object, unit: str) -> float:

@@ -15,8 +15,10 @@ from ..executor.bridge import BEGINS
 from ..payload import Part, huge_buffer
 from ..wire import messages as wire
 from ..wire.codec import ProtocolError, Splitter, decode
+from .course import Course
 
 SLICE_BYTES = 256 << 10  # of a blob, between two looks at whether the channel still takes more
+STALL_S = 60.0  # of a blob from a node whose heartbeats come over the same connection
 
 
 class Channel(asyncssh.SSHUNIXSession[bytes], asyncssh.SSHClientSession[bytes]):
@@ -101,7 +103,10 @@ class Control(Channel):
 class Transfer(Channel):
     """One blob: the node's answer is one frame, and what it sends behind that is the blob."""
 
-    def __init__(self) -> None:
+    stall_s: float | None = None  # without a byte, and its channel is given up
+
+    def __init__(self, course: Course) -> None:
+        self._course = course
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._answer: Splitter | None = Splitter()  # until it is complete
 
@@ -121,9 +126,7 @@ class Transfer(Channel):
                     raise LookupError(f"the node does not have what it promised: {answer}")
                 self.answered(answer)
             self.came(data)
-        except ProtocolError as error:
-            self.finish(ConnectionResetError(f"it sent what is not the protocol: {error}"))
-        except (LookupError, OSError, MemoryError) as error:
+        except Exception as error:  # noqa: BLE001  absurd, or too large: of this blob alone, where asyncssh would end all
             self.finish(error)
 
     def answered(self, answer: wire.Have) -> None:
@@ -136,6 +139,22 @@ class Transfer(Channel):
         if not self.done.done():
             self.done.set_exception(ConnectionResetError(str(exc or "the channel was closed")))
 
+    async def wait(self) -> None:
+        """
+        Raises:
+            Exception: it failed, or nothing of it has come for ``stall_s``.
+        """
+        while True:
+            came = self._course.at_bytes
+            try:
+                async with asyncio.timeout(self.stall_s):
+                    await asyncio.shield(self.done)
+            except TimeoutError as error:
+                if self._course.at_bytes == came:
+                    raise ConnectionResetError(f"nothing of it came for {self.stall_s:g} s") from error
+            else:
+                return
+
     def finish(self, error: Exception | None = None) -> None:
         if not self.done.done():
             if error is None:
@@ -147,8 +166,8 @@ class Transfer(Channel):
 class Sending(Transfer):
     """A blob out, a slice at a time while the channel takes it."""
 
-    def __init__(self, parts: Sequence[Part]) -> None:
-        super().__init__()
+    def __init__(self, parts: Sequence[Part], course: Course) -> None:
+        super().__init__(course)
         self._parts = [memoryview(part).cast("B") for part in parts]
         self._paused = False
 
@@ -166,6 +185,7 @@ class Sending(Transfer):
         while self._parts and not self._paused:
             part = self._parts[0]
             self.chan.write(bytes(part[:SLICE_BYTES]))
+            self._course.moved(min(len(part), SLICE_BYTES))
             if len(part) > SLICE_BYTES:
                 self._parts[0] = part[SLICE_BYTES:]
             else:
@@ -178,11 +198,15 @@ class Sending(Transfer):
 class Receiving(Transfer):
     """A blob in, straight into its place."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    stall_s = STALL_S
+
+    def __init__(self, course: Course) -> None:
+        super().__init__(course)
         self._at = 0
 
     def answered(self, answer: wire.Have) -> None:
+        if not answer.size_bytes:
+            raise ProtocolError("a blob of 0 bytes")
         self.buffer = huge_buffer(answer.size_bytes)
         self._view = memoryview(self.buffer)
 
@@ -192,5 +216,6 @@ class Receiving(Transfer):
             raise ProtocolError(f"more than the {len(self._view)} bytes announced")
         self._view[self._at : end] = data
         self._at = end
+        self._course.moved(len(data))
         if end == len(self._view):
             self.finish()

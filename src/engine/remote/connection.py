@@ -29,6 +29,7 @@ from ..wire.codec import ProtocolError, encode
 from ..wire.session import Session
 from . import fitness, hedge, hostkeys, lease, ssh
 from .channels import Channel, Control, Receiving, Sending, Transfer
+from .course import Course
 from .forward import Forwards
 from .link import NodeLink
 from .refusal import refusal
@@ -195,6 +196,7 @@ class NodeConnection:
         self._heard_at = 0.0
         self._facts: NodeFacts | None = None
         self._gone = False  # the executor, for certain
+        self._errs = ""  # how, where it did: it is given up
 
     @property
     def facts(self) -> NodeFacts:
@@ -209,17 +211,12 @@ class NodeConnection:
         welcome = await self._greet(answered)
         said = welcome.facts
         try:
-            self._facts = facts = NodeFacts(
-                hostname=said["hostname"],
-                address=said["addresses"][0],
-                ports=tuple(welcome.ports),
-                accelerators=tuple((kind, memory_gb) for kind, memory_gb in said["accelerators"]),
-            )
-            if not self._machine.embedded:
-                await self._check(facts, said)
-        except (KeyError, IndexError, TypeError, ValueError) as error:
+            self._facts = facts = fitness.facts(welcome)
+        except ValueError as error:
             self._drop("its welcome is not the protocol")
             raise ConnectFailed(f"node {self._machine.id} sent a welcome without its facts", fatal=True) from error
+        if not self._machine.embedded:
+            await self._check(facts, said)
 
     async def set_up_plugins(self) -> None:
         """What the pool's plugins do once on each node, through a loss of the connection. Cancelled or failed, it
@@ -282,6 +279,8 @@ class NodeConnection:
             terms.differing(node, mismatches)
 
     async def resume(self) -> bool:
+        if self._errs:
+            raise ConnectFailed(self._errs, fatal=True)
         try:
             welcome = await self._greet()
         except ConnectFailed as failed:
@@ -505,8 +504,9 @@ class NodeConnection:
         self._heard_at = time.monotonic()
         try:
             self.link.received(data)
-        except ProtocolError as error:
-            self._drop(f"it sent what is not the protocol: {error}")
+        except ProtocolError as error:  # over SSH nothing is garbled on its way, and it would say the same again
+            self._errs = f"it sent what is not the protocol: {error}"
+            self._drop(self._errs)
 
     def _heartbeat(self) -> None:
         silent_s = time.monotonic() - self._heard_at
@@ -566,12 +566,12 @@ class NodeConnection:
 
     # --- bulk channels ------------------------------------------------------------------------------------------
 
-    async def put(self, blob: Blob) -> None:
-        sending = Sending(blob.parts)
+    async def put(self, blob: Blob, course: Course) -> None:
+        sending = Sending(blob.parts, course)
         await self._transfer(sending, wire.Put(blob.name, blob.size_bytes))
 
-    async def get(self, name: str) -> Part:
-        receiving = Receiving()
+    async def get(self, name: str, course: Course) -> Part:
+        receiving = Receiving(course)
         await self._transfer(receiving, wire.Get(name))
         return receiving.buffer
 
@@ -585,7 +585,7 @@ class NodeConnection:
                 await asyncio.shield(opening)
                 transfer.chan.write(encode(request))
                 transfer.begin()
-                await transfer.done
+                await transfer.wait()
             except asyncssh.Error as error:
                 raise ConnectionResetError(str(error)) from error
             finally:

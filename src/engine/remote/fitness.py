@@ -11,7 +11,11 @@ from ...providers.base import AcceleratorRequest
 from .. import versions
 from ..errors import CapacityError, VersionMismatch
 from ..executor.packages import installed
+from ..wire.messages import Welcome
 
+NAME_CHARS = 255  # of a host's name (RFC 1035, 2.3.4)
+ACCELERATORS = 256  # of one machine
+MOST = 2**63 - 1
 SOLD_AS = 0.9  # a machine sold with 16 GB shows its system 15.3: firmware and kernel have taken theirs
 
 
@@ -22,6 +26,31 @@ class Wanted:
     accelerator: AcceleratorRequest | None = None
     vcpus: int = 0
     memory_gb: float = 0.0
+
+
+def facts(welcome: Welcome) -> NodeFacts:
+    """What a node says of itself, in so far as other nodes are told, or it is compared with what is wanted.
+
+    Raises:
+        ValueError: it does not say that.
+    """
+    said = welcome.facts
+    try:
+        hostname, address = said["hostname"], said["addresses"][0]
+        accelerators = tuple((kind, memory_gb) for kind, memory_gb in said["accelerators"])
+        names = (hostname, address, *(kind for kind, _ in accelerators))
+        numbers = (said.get("cpus", 0), said.get("memory_bytes", 0), *(memory_gb for _, memory_gb in accelerators))
+        packages = said.get("packages", {}).items()
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f"a fact is missing: {error!r}") from error
+    if (
+        not all(type(name) is str and len(name) <= NAME_CHARS for name in names)
+        or not all(type(number) in (int, float) and 0 <= number <= MOST for number in numbers)
+        or not all(type(text) is str for pair in packages for text in pair)
+        or len(accelerators) > ACCELERATORS
+    ):
+        raise ValueError("a fact is not what it should be")
+    return NodeFacts(hostname, address, tuple(welcome.ports), accelerators)
 
 
 def too_small(facts: NodeFacts, said: Mapping[str, Any], wanted: Wanted) -> CapacityError | None:

@@ -9,6 +9,7 @@ from ..executor.streams import WINDOW
 from ..payload import Blob
 from ..wire import messages as wire
 from ..wire import values
+from ..wire.codec import ProtocolError
 
 if TYPE_CHECKING:
     from ..wire.values import Dumped
@@ -37,7 +38,13 @@ class Inlet:
         return wire.Value(b"", item.sizes, blob.name)
 
     def granted(self, count: int) -> None:
-        """The task takes ``count`` more, so of those before all but a window's worth have been taken."""
+        """The task takes ``count`` more, so of those before all but a window's worth have been taken.
+
+        Raises:
+            ProtocolError: it would take more than a window's worth at a time.
+        """
+        if self._granted + count - self._given > WINDOW:
+            raise ProtocolError(f"attempt {self._attempt} asks for {count} items more, of at most {WINDOW} on the way")
         self._granted += count
         while self._blobs and self._blobs[0][0] < self._granted - WINDOW:
             self._let_go(self._blobs.popleft()[1])

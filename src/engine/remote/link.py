@@ -28,11 +28,14 @@ from ...actors.ports import (
 )
 from ...providers.threads import in_thread
 from ..errors import TaskFailed
+from ..executor.notices.pending import NAME_CHARS, bounded
 from ..payload import Blob, Part, Payload, Received, map_shared
 from ..streams import AHEAD
 from ..wire import messages as wire
 from ..wire import values
+from ..wire.codec import ProtocolError
 from ..wire.session import ACK_EVERY
+from .course import Course
 from .inlet import Inlet
 
 if TYPE_CHECKING:
@@ -47,15 +50,15 @@ T = TypeVar("T")
 
 _FROM_OUTSIDE = {signal.SIGTERM, signal.SIGKILL}  # what whoever ends a machine sends to its processes
 
-CHANNEL_TRIES = 5  # for one blob, under a connection that stays: sshd has its MaxSessions, an executor its memory
-CHANNEL_PAUSE_S = 0.2  # after the first, and so much longer after each
+CHANNEL_TRIES = 8  # for one blob that comes no further: sshd has its MaxSessions, an executor its memory
+CHANNEL_PAUSE_S = 0.1  # after the first under a connection that stays, and so much longer after each
 
 
 class Bulk(Protocol):
-    """How large data crosses; bounded by the connection's life."""
+    """How large data crosses; bounded by the connection's life. ``course`` is told of what has moved."""
 
-    async def put(self, blob: Blob) -> None: ...
-    async def get(self, name: str) -> Part: ...
+    async def put(self, blob: Blob, course: Course) -> None: ...
+    async def get(self, name: str, course: Course) -> Part: ...
 
 
 class NodeLink:
@@ -90,6 +93,8 @@ class NodeLink:
         self._codes: dict[bytes, Blob] = {}  # of functions too large for a frame
         self._inlets: dict[tuple[int, int], Inlet] = {}
         self._fetching: dict[int, wire.Done | wire.Failed] = {}  # results whose blob is still on its way
+        self._courses: dict[str, Course] = {}  # of blobs on their way, by name
+        self._credit: dict[int, int] = {}  # values that a running generator may send, and has not
         self._tasks: set[asyncio.Task[None]] = set()
 
     # --- the pool's side ----------------------------------------------------------------------------------------
@@ -123,7 +128,7 @@ class NodeLink:
     def _send_run(self, run: wire.Run) -> None:
         self.session.send(run)
         if run.flags & _STREAM:
-            self.session.send(wire.Credit(run.attempt, -1, AHEAD))
+            self._grant(run.attempt, AHEAD)
 
     def kill(self, attempt: AttemptId) -> None:
         held_back = self._held_back.pop(attempt, None)
@@ -158,7 +163,7 @@ class NodeLink:
     def tell(self, word: Word) -> None:
         match word:
             case Noticed(source, seconds):
-                self.send(wire.Notice(source, seconds))
+                self.send(wire.Notice(source[:NAME_CHARS], None if seconds is None else bounded(seconds)))
             case PeerDoomed():
                 self.send(wire.Doomed(*word))
             case StopAt():
@@ -234,19 +239,21 @@ class NodeLink:
         """One read of the control channel: everything in it is one batch of reports.
 
         Raises:
-            ProtocolError: these bytes are not ours to understand.
+            ProtocolError: these bytes are not ours to understand; or, behind what is reported, not this node's to say.
         """
         reports: list[Report] = []
         messages = self.session.feed_framed(data)
-        for message, _ in messages:
-            report = self._report(message)
-            if report is not None:
-                reports.append(report)
-        self._heard += len(messages)
-        if self._heard >= ACK_EVERY:
-            self._schedule()
-        if reports:
-            self._reports(reports)
+        try:
+            for message, _ in messages:
+                report = self._report(message)
+                if report is not None:
+                    reports.append(report)
+        finally:
+            self._heard += len(messages)
+            if self._heard >= ACK_EVERY:
+                self._schedule()
+            if reports:
+                self._reports(reports)
 
     def _runs(self, attempt: int) -> bool:
         """It was given to this node, which has not answered it: whatever else a node says of attempts is not heard."""
@@ -381,7 +388,7 @@ class NodeLink:
             await self._attached.wait()
             placing = self._placed.get(blob.name)
             if placing is None:
-                placing = self._placed[blob.name] = self._spawn(self._across_losses(lambda: self._place(blob)))
+                placing = self._placed[blob.name] = self._spawn(self._placed_across_losses(blob))
             await asyncio.wait([placing])  # leaves it alone when we are cancelled: others wait for it too
             error = None if placing.cancelled() else placing.exception()
             if not placing.cancelled() and error is None:
@@ -392,12 +399,15 @@ class NodeLink:
                 raise error
             await asyncio.sleep(0)  # the connection was lost under it; the next one carries it
 
-    async def _place(self, blob: Blob) -> None:
+    async def _placed_across_losses(self, blob: Blob) -> None:
+        await self._across_losses(blob.name, lambda course: self._place(blob, course))
+
+    async def _place(self, blob: Blob, course: Course) -> None:
         if self._same_host:
             path = await in_thread(blob.share, abandon=True)
             self.send(wire.Adopt(blob.name, path, blob.size_bytes))
         else:
-            await self._bulk.put(blob)
+            await self._bulk.put(blob, course)
 
     async def _fetch(self, attempt: int, message: wire.Done | wire.Failed) -> None:
         value = message.value if isinstance(message, wire.Done) else message.error
@@ -419,7 +429,7 @@ class NodeLink:
     async def _fetch_value(self, value: wire.Value, duration_us: int = 0) -> Received:
         assert value.blob is not None
         name = value.blob
-        data = await self._across_losses(lambda: self._bulk.get(name))
+        data = await self._across_losses(name, lambda course: self._bulk.get(name, course))
         self.send(wire.Drop((value.blob,)))
         return Received(data, value.sizes, duration_us / 1e6)
 
@@ -432,8 +442,16 @@ class NodeLink:
         output = cast("Payload", order.task.content).output
         if output is None:
             return
+        if not self._credit.get(attempt):
+            raise ProtocolError(f"attempt {attempt} sends more values than it was granted")
+        self._credit[attempt] -= 1
         received = self._arrived(item) if item.blob is None else self._loop.create_task(self._fetch_item(order, item))
-        output.push(received, lambda count: self.send(wire.Credit(attempt, -1, count)))
+        output.push(received, lambda count: self._grant(attempt, count))
+
+    def _grant(self, attempt: int, count: int) -> None:
+        if attempt in self._orders:
+            self._credit[attempt] = self._credit.get(attempt, 0) + count
+            self.send(wire.Credit(attempt, -1, count))
 
     async def _fetch_item(self, order: Order, item: wire.Value) -> Received:
         """
@@ -454,8 +472,8 @@ class NodeLink:
     def _wanted(self, attempt: int, stream: int, count: int) -> None:
         order = self._orders.get(attempt)
         inputs = () if order is None else cast("Payload", order.task.content).inputs
-        if stream not in range(len(inputs)):
-            return  # fenced, or a node that errs: what else it says in this read is heard
+        if stream not in range(len(inputs)) or not count:
+            return  # fenced; a node that errs: what else it says in this read is heard; or it takes no more
         inlet = self._inlets.setdefault((attempt, stream), Inlet(self, attempt, stream))
         inlet.granted(count)
         inputs[stream].wanted(count, inlet.give)
@@ -464,6 +482,7 @@ class NodeLink:
         """The attempt has ended: its streams end with it."""
         order = self._orders.pop(attempt, None)
         self._recalled.discard(attempt)
+        self._credit.pop(attempt, None)
         if self._awaited:
             self._awaited.discard(attempt)
             if not self._awaited:
@@ -476,30 +495,37 @@ class NodeLink:
                     inlet.close()
 
     async def place(self, blob: Blob) -> None:
-        await self._across_losses(lambda: self._place(blob))
+        await self._placed_across_losses(blob)
 
-    async def _across_losses(self, transfer: Callable[[], Awaitable[T]]) -> T:
-        """A transfer that starts over on the next connection when it loses its own.
+    async def _across_losses(self, name: str, transfer: Callable[[Course], Awaitable[T]]) -> T:
+        """A transfer that starts over on the next channel or connection when it loses its own. When it is cancelled,
+        as by the loss of its connection, its course is kept for whoever begins it again.
 
         Raises:
             ConnectionError: the node is lost.
-            RuntimeError: its channels were closed again and again, and the connection stays.
+            RuntimeError: it came no further, again and again.
         """
-        under, tries = None, 0
-        while True:
-            await self._attached.wait()
-            if self._closed:
-                raise ConnectionResetError("the node is lost")
-            write = self._write
-            try:
-                return await transfer()
-            except ConnectionError as error:
-                if self._write is not write:
-                    continue
-                under, tries = write, tries + 1 if under is write else 1
-                if tries == CHANNEL_TRIES:
-                    raise RuntimeError(f"its channel was closed {tries} times ({error})") from error
-                await asyncio.sleep(CHANNEL_PAUSE_S * tries)
+        course = self._courses.setdefault(name, Course(CHANNEL_TRIES))
+        last: ConnectionError | None = None
+        try:
+            while True:
+                await self._attached.wait()
+                if self._closed:
+                    raise ConnectionResetError("the node is lost")
+                write = self._write
+                course.begin(last)
+                try:
+                    moved = await transfer(course)
+                except ConnectionError as error:
+                    last = error
+                    if self._write is write:
+                        await asyncio.sleep(CHANNEL_PAUSE_S * course.tries)
+                else:
+                    self._courses.pop(name, None)
+                    return moved
+        except Exception:
+            self._courses.pop(name, None)
+            raise
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)

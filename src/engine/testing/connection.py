@@ -26,6 +26,7 @@ from ...actors.ports import (
 )
 from ...providers.base import Machine
 from ..payload import Blob, Part, Received
+from ..remote.course import Course
 from ..remote.link import NodeLink
 from ..wire import codec
 from ..wire import messages as wire
@@ -303,11 +304,11 @@ class PlayedConnection:
 
     # --- bulk channels ----------------------------------------------------------------------------------------------
 
-    async def put(self, blob: Blob) -> None:
+    async def put(self, blob: Blob, course: Course) -> None:  # noqa: ARG002
         daemon = await self._transfer()
         daemon.blobs.add(blob.name)
 
-    async def get(self, name: str) -> Part:
+    async def get(self, name: str, course: Course) -> Part:  # noqa: ARG002
         daemon = await self._transfer()
         if name not in daemon.blobs:
             self._site.broken("SIM-2", f"node {self._node} has dropped {name} before it was fetched")

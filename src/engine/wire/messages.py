@@ -8,9 +8,26 @@ User objects are opaque ``bytes`` here; only a worker and the awaiting caller un
 from __future__ import annotations
 
 from enum import IntFlag, StrEnum
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 PROTOCOL_VERSION = 1
+LONGEST_S = 1e14  # three million years, a little more than the longest `timedelta`
+
+
+class Range(NamedTuple):
+    """What a number may be, both ends included; of a text, how many characters it has. `codec.decode` holds to it."""
+
+    least: float
+    most: float
+
+
+# Every number of the protocol is one of these, in either direction.
+Number = Annotated[int, Range(0, 2**63 - 1)]  # of attempts, jobs, frames, items, microseconds
+Size = Annotated[int, Range(0, 2**47)]  # in bytes; no process of any machine has room for more
+Port = Annotated[int, Range(1, 65535)]
+Stream = Annotated[int, Range(-1, 2**31 - 1)]
+Seconds = Annotated[float, Range(0, LONGEST_S)]  # neither infinite nor not a number
+Name = Annotated[str, Range(0, 256)]  # that is passed on to other nodes
 
 
 class Value(NamedTuple):
@@ -21,7 +38,7 @@ class Value(NamedTuple):
     """
 
     data: bytes
-    sizes: tuple[int, ...] | None = None
+    sizes: tuple[Size, ...] | None = None
     blob: str | None = None
 
 
@@ -52,12 +69,12 @@ class Cause(StrEnum):
 class Hello(NamedTuple):
     """The first frame of a control channel, on connect and on every reconnect."""
 
-    version: int
+    version: Number
     session: str  # random, per pool and node: whoever knows it resumes
-    received: int  # reliable frames received so far from the node
+    received: Number  # reliable frames received so far from the node
     python: str  # "3.11"
     cloudpickle: str
-    lease_s: float  # the node ends itself when it hears nothing for so long
+    lease_s: Seconds  # the node ends itself when it hears nothing for so long
     # slots: int, kind: "process" | "thread", env: {name: value}, notices: [source, ...]; ignored on reconnect
     setup: dict[str, Any]
 
@@ -79,26 +96,26 @@ class Define(NamedTuple):
 class Run(NamedTuple):
     """One attempt of one task. ``attempt`` is never used twice in a pool, which is all the fencing there is."""
 
-    attempt: int
+    attempt: Number
     function: bytes
     args: Value
-    job: int
-    number: int  # 1 for the first attempt of this task
-    timeout_s: float | None
-    flags: int
+    job: Number
+    number: Number  # 1 for the first attempt of this task
+    timeout_s: Seconds | None
+    flags: Number
     world: bytes | None  # msgpack of the generation's fields of `instance_info`; None: the task is a world of its own
 
 
 class Kill(NamedTuple):
     """Ends an attempt's process tree, wherever it is; answered by `Ended(KILLED)`, or by the result that was faster."""
 
-    attempt: int
+    attempt: Number
 
 
 class Recall(NamedTuple):
     """Asks for attempts that have not started; answered by `Returned` with those that had not."""
 
-    attempts: tuple[int, ...]
+    attempts: tuple[Number, ...]
 
 
 class Drop(NamedTuple):
@@ -112,13 +129,13 @@ class Adopt(NamedTuple):
 
     blob: str
     path: str
-    size_bytes: int
+    size_bytes: Size
 
 
 class Lend(NamedTuple):
     """The attempt, whose `Run` follows, refers to these blobs; others may as well: the node keeps them."""
 
-    attempt: int
+    attempt: Number
     blobs: tuple[str, ...]
 
 
@@ -128,20 +145,20 @@ class Doomed(NamedTuple):
     For the ranks that this node runs of it; answered by `Asked`.
     """
 
-    job: int
-    generation: int
-    number: int  # another notice has another number
-    node: int  # of the generation: as in `instance_info`
-    source: str
-    seconds: float | None
+    job: Number
+    generation: Number
+    number: Number  # another notice has another number
+    node: Number  # of the generation: as in `instance_info`
+    source: Name
+    seconds: Seconds | None
 
 
 class StopAt(NamedTuple):
     """The ranks of this generation stop when they ask for the ``asked``-th time whether to."""
 
-    job: int
-    generation: int
-    asked: int
+    job: Number
+    generation: Number
+    asked: Number
 
 
 class Bye(NamedTuple):
@@ -154,8 +171,8 @@ class Bye(NamedTuple):
 class Input(NamedTuple):
     """The next item of an argument that is streamed to a running task; ``item`` None: the stream ended."""
 
-    attempt: int
-    stream: int
+    attempt: Number
+    stream: Stream
     item: Value | None
     error: bytes | None = None  # with item None: the client's iterator raised this (pickled exception)
 
@@ -166,9 +183,9 @@ class Credit(NamedTuple):
     ``count`` 0: no more at all; a generator is closed and ends as `Done`.
     """
 
-    attempt: int
-    stream: int
-    count: int  # type: ignore[assignment]  # a tuple's count() is not missed
+    attempt: Number
+    stream: Stream
+    count: Number  # type: ignore[assignment]  # a tuple's count() is not missed
 
 
 # --- node -> client --------------------------------------------------------------------------------------------------
@@ -177,13 +194,13 @@ class Credit(NamedTuple):
 class Welcome(NamedTuple):
     """Answers `Hello`. ``resumed`` False: the node knows nothing of this session (a fresh executor)."""
 
-    version: int
+    version: Number
     resumed: bool
-    received: int  # reliable frames received so far from the client
+    received: Number  # reliable frames received so far from the client
     # hostname, pid, python, cloudpickle, cpus, memory_bytes, addresses, accelerators: [[type, memory_gb], ...]
     facts: dict[str, Any]
     blobs: tuple[str, ...]  # that this node holds
-    ports: tuple[int, ...]  # free TCP ports kept (bound, not listening) for generations whose head is this node
+    ports: tuple[Port, ...]  # free TCP ports kept (bound, not listening) for generations whose head is this node
 
 
 class Refused(NamedTuple):
@@ -194,64 +211,64 @@ class Refused(NamedTuple):
 
 
 class Started(NamedTuple):
-    attempt: int
+    attempt: Number
 
 
 class Done(NamedTuple):
     """The function returned. ``duration_us`` is the time in the function alone."""
 
-    attempt: int
+    attempt: Number
     value: Value
-    duration_us: int
+    duration_us: Number
 
 
 class Failed(NamedTuple):
     """The function raised, or its arguments or result could not be (un)pickled (then ``phase`` says which)."""
 
-    attempt: int
+    attempt: Number
     phase: str  # "load" (function or arguments), "call", "dump" (the result)
     kind: str  # the exception's qualified type, "package.module.Name"
     message: str
     traceback: str
     error: Value | None  # the pickled exception; None: it cannot be pickled
-    duration_us: int
+    duration_us: Number
     version: str = ""  # there, of the package that the exception's type belongs to (Python's own for a builtin)
 
 
 class Ended(NamedTuple):
     """The attempt is over without a result; its process tree is gone."""
 
-    attempt: int
+    attempt: Number
     cause: Cause
-    code: int
+    code: Number
     detail: str  # what these do not say, for people; often empty
 
 
 class Returned(NamedTuple):
-    attempts: tuple[int, ...]
+    attempts: tuple[Number, ...]
 
 
 class Yield(NamedTuple):
-    attempt: int
+    attempt: Number
     item: Value
 
 
 class Output(NamedTuple):
     """Whole lines a task printed (or a piece of one longer than 64 KiB). ``dropped`` bytes were lost before it."""
 
-    attempt: int
-    stream: int  # 1 stdout, 2 stderr
+    attempt: Number
+    stream: Stream  # 1 stdout, 2 stderr
     text: bytes
-    dropped: int
+    dropped: Number
 
 
 class Asked(NamedTuple):
     """How often the ranks of this generation have asked here whether to stop: the most of any of them."""
 
-    job: int
-    generation: int
-    number: int  # of the `Doomed` that this answers
-    asked: int
+    job: Number
+    generation: Number
+    number: Number  # of the `Doomed` that this answers
+    asked: Number
 
 
 class Unfit(NamedTuple):
@@ -263,7 +280,7 @@ class Unfit(NamedTuple):
 class Ports(NamedTuple):
     """More free ports, as in `Welcome`."""
 
-    ports: tuple[int, ...]
+    ports: tuple[Port, ...]
 
 
 # --- both ways ------------------------------------------------------------------------------------------------------
@@ -275,8 +292,8 @@ class Notice(NamedTuple):
     The node learned it on the machine, or the client from the provider.
     """
 
-    source: str
-    seconds: float | None
+    source: Name
+    seconds: Seconds | None
 
 
 # --- both ways, neither counted nor kept for a reconnect --------------------------------------------------------------
@@ -285,15 +302,15 @@ class Notice(NamedTuple):
 class Ack(NamedTuple):
     """Reliable frames received so far; first in every write."""
 
-    received: int
+    received: Number
 
 
 class Ping(NamedTuple):
-    sent_ms: int
+    sent_ms: Number
 
 
 class Pong(NamedTuple):
-    sent_ms: int
+    sent_ms: Number
 
 
 # --- the first frame of a bulk channel, which then carries the blob's bytes and nothing else --------------------------
@@ -303,7 +320,7 @@ class Put(NamedTuple):
     """client -> node: ``size_bytes`` bytes follow; answered by `Have` when they are all in place."""
 
     blob: str
-    size_bytes: int
+    size_bytes: Size
 
 
 class Get(NamedTuple):
@@ -314,7 +331,7 @@ class Get(NamedTuple):
 
 class Have(NamedTuple):
     blob: str
-    size_bytes: int
+    size_bytes: Size
 
 
 class Missing(NamedTuple):

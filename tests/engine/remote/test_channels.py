@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from outrider.engine.executor.bridge import BEGINS
-from outrider.engine.remote.channels import Control
+from outrider.engine.remote.channels import Control, Receiving
 from outrider.engine.remote.connection import NodeConnection
+from outrider.engine.remote.course import Course
 from outrider.engine.wire import messages as wire
-from outrider.engine.wire.codec import encode
+from outrider.engine.wire.codec import ProtocolError, encode
 
 pytestmark = pytest.mark.anyio
 
@@ -66,3 +67,70 @@ async def test_a_close_that_is_cancelled_leaves_no_connection() -> None:
     with pytest.raises(asyncio.CancelledError):
         await closing
     assert aborted == [1]
+
+
+SIZE = 70_000
+
+
+def receiving() -> tuple[Receiving, Course]:
+    course = Course(8)
+    return Receiving(course), course
+
+
+@pytest.mark.parametrize("size_bytes", [-(2**63), -5, 0, 2**46, 2**47, 2**47 + 1, 2**63, 2**64 - 1], ids=str)
+async def test_an_absurd_size_is_an_error_of_its_transfer_at_once(size_bytes: int) -> None:
+    """One that is raised in a channel's callback would have its SSH connection closed, and begin all over again."""
+    transfer, _ = receiving()
+    transfer.data_received(encode(wire.Have("blob", size_bytes)))
+    with pytest.raises((ProtocolError, OSError)) as caught:
+        await transfer.wait()
+    assert not isinstance(caught.value, ConnectionError), "no other connection would help"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        bytes.fromhex("ffffffff"),
+        b"\0\0\0\5hello",
+        encode(wire.Ping(1)),
+        encode(wire.Missing("blob")),
+        encode(wire.Have("blob", 3)) + b"four",
+    ],
+    ids=["a frame of 4 GiB", "no frame", "another message", "missing", "more than announced"],
+)
+async def test_what_is_no_blob_is_an_error_of_its_transfer_at_once(said: bytes) -> None:
+    transfer, _ = receiving()
+    transfer.data_received(said)
+    with pytest.raises((ProtocolError, LookupError)):
+        await transfer.wait()
+    transfer.data_received(b"and more")  # is heard by nobody
+
+
+@pytest.mark.parametrize("piece", [999, SIZE])
+async def test_a_blob_comes_whole_and_its_course_is_told(piece: int) -> None:
+    transfer, course = receiving()
+    said = encode(wire.Have("blob", SIZE)) + bytes(range(256)) * (SIZE // 256) + bytes(SIZE % 256)
+    for at in range(0, len(said), piece):
+        transfer.data_received(said[at : at + piece])
+    await transfer.wait()
+    assert course.at_bytes == SIZE
+    assert bytes(transfer.buffer[:256]) == bytes(range(256))
+
+
+async def test_a_blob_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Receiving, "stall_s", 0.001)
+    transfer, _ = receiving()
+    transfer.data_received(encode(wire.Have("blob", SIZE)) + b"some of it")
+    with pytest.raises(ConnectionResetError, match="nothing of it came"):
+        await transfer.wait()
+
+
+def test_a_course_ends_when_it_comes_no_further() -> None:
+    """COURSE-1."""
+    course = Course(3)
+    for moved in (0, 5, 5, 7, 7, 0):
+        course.begin(None)
+        course.moved(moved)
+    course.begin(None)
+    with pytest.raises(RuntimeError, match="begun 3 times, and came no further than 7 bytes"):
+        course.begin(None)

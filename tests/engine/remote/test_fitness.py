@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from types import ModuleType
 
@@ -9,6 +10,7 @@ import pytest
 
 from outrider.actors.ports import NodeFacts, NodeId
 from outrider.engine.remote import fitness
+from outrider.engine.wire import messages as wire
 from outrider.providers.base import AcceleratorRequest
 
 
@@ -81,3 +83,34 @@ def test_a_package_that_this_program_has_not_imported_is_no_error(monkeypatch: p
     monkeypatch.setattr(fitness, "installed", lambda: {"numpy": "2.1.0"})
     monkeypatch.delitem(sys.modules, "numpy", raising=False)
     assert fitness.misfit(facts(), {"numpy": "1.26.4"}, NodeId(0)) is None
+
+
+SAID: dict[str, object] = {
+    "hostname": "gpu1", "addresses": ["10.0.0.1"], "accelerators": [["T4", 15.0]], "cpus": 8, "memory_bytes": 16e9,
+    "packages": {"numpy": "2.0"},
+}  # fmt: skip
+
+
+def welcome(**said: object) -> wire.Welcome:
+    return wire.Welcome(1, False, 0, {**SAID, **said}, (), (4000,))
+
+
+def test_a_node_is_taken_at_its_word() -> None:
+    assert fitness.facts(welcome()) == NodeFacts("gpu1", "10.0.0.1", (4000,), (("T4", 15.0),))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"hostname": 5}, {"hostname": "x" * 256}, {"addresses": []}, {"addresses": None}, {"addresses": [["a"]]},
+        {"addresses": ["x" * 900_000]}, {"accelerators": 1}, {"accelerators": [["T4"]]}, {"accelerators": [[4, 15]]},
+        {"accelerators": [["T4", math.nan]]}, {"accelerators": [["T4", -1]]}, {"accelerators": [["T4", 15]] * 257},
+        {"cpus": math.inf}, {"cpus": "8"}, {"memory_bytes": -1}, {"memory_bytes": 2**64 - 1}, {"packages": []},
+        {"packages": {"numpy": 2}}, {"packages": {"numpy": {}}},
+    ],
+    ids=lambda said: str(said)[:40],
+)  # fmt: skip
+def test_facts_that_are_none_are_refused(said: dict[str, object]) -> None:
+    """What one node says of itself goes to all others: a name without end would not fit into their frames."""
+    with pytest.raises(ValueError, match="fact"):
+        fitness.facts(welcome(**said))

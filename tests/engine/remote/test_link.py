@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count, repeat
 from typing import Any
 
 import pytest
 
 from outrider.actors.ports import AttemptId, Finished, JobId, NodeId, Order, Report, Returned, Task, TaskId, Verdict
+from outrider.engine.executor.streams import WINDOW
 from outrider.engine.payload import Blob, Part, Payload
 from outrider.engine.remote import link
+from outrider.engine.remote.course import Course
 from outrider.engine.remote.link import NodeLink
 from outrider.engine.remote.views import Views
-from outrider.engine.streams import Values
+from outrider.engine.streams import AHEAD, Values
 from outrider.engine.wire import messages as wire
-from outrider.engine.wire.codec import encode
+from outrider.engine.wire.codec import ProtocolError, encode
 from outrider.engine.wire.session import Session
 
 pytestmark = pytest.mark.anyio
@@ -59,18 +63,25 @@ class Bulk:
     def __init__(self) -> None:
         self.fails: dict[str, list[Exception]] = {}
         self.put_names: list[str] = []
+        self.begun: Counter[str] = Counter()
+        self.moves: Iterator[int] = repeat(0)
+        self.stands_still: set[str] = set()
 
-    async def put(self, blob: Blob) -> None:
+    async def put(self, blob: Blob, course: Course) -> None:
         self.put_names.append(blob.name)
-        self._come(blob.name)
+        await self._come(blob.name, course)
 
-    async def get(self, name: str) -> Part:
-        self._come(name)
+    async def get(self, name: str, course: Course) -> Part:
+        await self._come(name, course)
         return name.encode()
 
-    def _come(self, name: str) -> None:
+    async def _come(self, name: str, course: Course) -> None:
+        self.begun[name] += 1
+        course.moved(next(self.moves))
         if self.fails.get(name):
             raise self.fails[name].pop(0)
+        if name in self.stands_still:
+            await asyncio.Event().wait()
 
 
 class Node:
@@ -101,6 +112,9 @@ class Node:
 
 def closed() -> Exception:
     return ConnectionResetError("the channel was closed")
+
+
+STREAM = int(wire.RunFlag.STREAM)
 
 
 def done(attempt: int, blob: str) -> wire.Done:
@@ -225,10 +239,83 @@ async def test_an_argument_whose_channel_is_closed_again_and_again_is_its_tasks_
 async def test_a_stream_leaves_no_value_out() -> None:
     node, output = Node(), Values()
     node.bulk.fails["b"] = [closed()]
-    node.run(1, output=output)
+    node.run(1, output=output, flags=STREAM)
     node.says(*(wire.Yield(1, wire.Value(b"", None, name)) for name in "abc"))
     assert [(await asyncio.wait_for(anext(output), PATIENCE_S)).data for _ in "abc"] == [b"a", b"b", b"c"]
     node.bulk.fails["d"] = [closed() for _ in range(99)]
     node.says(*(wire.Yield(1, wire.Value(b"", None, name)) for name in "de"))
     with pytest.raises(Exception, match=r"task1.*node 0"):
         await asyncio.wait_for(anext(output), PATIENCE_S)
+
+
+async def test_a_result_whose_connections_are_lost_again_and_again_is_its_tasks_failure() -> None:
+    node = Node()
+    node.bulk.stands_still.add("result")
+    node.run(1)
+    node.says(done(1, "result"))
+    for _ in range(99):
+        await asyncio.sleep(0)
+        node.link.detach()
+        await asyncio.sleep(0)
+        node.link.session.resume(node.link.session._acknowledged)
+        node.link.attach(lambda _: None)
+    (report,) = await node.finished()
+    failed, _ = report.outcome
+    assert (report.verdict, failed.phase, failed.kind) == (Verdict.RAISED, "fetch", "RuntimeError")
+    assert node.bulk.begun["result"] == link.CHANNEL_TRIES
+    assert not node.link._courses
+
+
+async def test_a_result_that_comes_further_each_time_is_waited_for() -> None:
+    node = Node()
+    node.bulk.moves = count(1)
+    node.bulk.fails["result"] = [closed() for _ in range(3 * link.CHANNEL_TRIES)]
+    node.run(1)
+    node.says(done(1, "result"))
+    (report,) = await node.finished()
+    assert (report.verdict, report.outcome.data) == (Verdict.RETURNED, b"result")
+    assert not node.link._courses
+
+
+async def test_a_generator_sends_no_more_than_it_was_granted() -> None:
+    node, output = Node(), Values()
+    node.run(1, output=output, flags=STREAM)
+    node.run(2)
+    value = wire.Yield(1, wire.Value(b"x"))
+    with pytest.raises(ProtocolError, match="more values than it was granted"):
+        node.says(wire.Done(2, wire.Value(b"mine", None), 0), *[value] * 5000)
+    assert len(output._items) == AHEAD
+    (report,) = await node.finished()
+    assert report.outcome.data == b"mine"  # what came before is heard
+
+
+async def test_a_generator_that_keeps_to_its_credit_may_send_for_ever() -> None:
+    node, output = Node(), Values()
+    node.run(1, output=output, flags=STREAM)
+    for _ in range(20):
+        node.says(*[wire.Yield(1, wire.Value(b"x"))] * AHEAD)
+        for _ in range(AHEAD):
+            await anext(output)
+    assert not output._items
+
+
+class Endless:
+    """A feed that counts what it was asked for."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def wanted(self, count: int, give: object) -> None:
+        self.asked += count
+
+    def stop(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("counts", [[2**60], [16, 1], [1] * 17], ids=str)
+async def test_a_task_asks_for_no_more_items_than_may_be_on_their_way(counts: list[int]) -> None:
+    node, feed = Node(), Endless()
+    node.run(1, inputs=(feed,))
+    with pytest.raises(ProtocolError, match="of at most 16 on the way"):
+        node.says(*(wire.Credit(1, 0, count) for count in counts))
+    assert feed.asked <= WINDOW

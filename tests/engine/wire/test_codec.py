@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
+import re
 import typing
 from collections.abc import Callable, Sequence
 
@@ -201,10 +204,10 @@ _numbers = st.integers(0, 2**63 - 1)
 
 @given(
     st.one_of(
-        st.builds(m.Run, _numbers, st.binary(), _values, _numbers, _numbers, st.none() | st.floats(0), _numbers,
-                  st.none() | st.binary(max_size=30)),
+        st.builds(m.Run, _numbers, st.binary(), _values, _numbers, _numbers, st.none() | st.floats(0, m.LONGEST_S),
+                  _numbers, st.none() | st.binary(max_size=30)),
         st.builds(m.Done, _numbers, _values, _numbers),
-        st.builds(m.Input, _numbers, _numbers, st.none() | _values, st.none() | st.binary(max_size=9)),
+        st.builds(m.Input, _numbers, st.integers(0, 2**31 - 1), st.none() | _values, st.none() | st.binary(max_size=9)),
         st.builds(m.Failed, _numbers, _texts, _texts, _texts, _texts, st.none() | _values, _numbers),
         st.builds(m.Credit, _numbers, st.integers(-1, 50), _numbers),
         st.builds(m.Recall, st.lists(_numbers).map(tuple)),
@@ -213,3 +216,53 @@ _numbers = st.integers(0, 2**63 - 1)
 @settings(max_examples=200)
 def test_what_is_written_is_read(message: m.Message) -> None:
     assert _same(Decoder().feed(encode(message)), [message])
+
+
+RANGES = [
+    (kind, field, least, most)
+    for kind, form in ((form.make, form) for form in codec._FORMS.values())
+    for index, least, most in form.ranges
+    for field in [kind._fields[index - 1]]
+]
+EXAMPLES = {type(message): message for message in MESSAGES}
+
+
+def test_every_number_has_a_range() -> None:
+    """A bare number in `messages` cannot be read at all."""
+    for kind in typing.get_args(m.Message):
+        for name, annotation in kind.__annotations__.items():
+            assert not re.search(r"\b(int|float)\b", annotation.__forward_arg__), f"{kind.__name__}.{name}"
+    with pytest.raises(KeyError):
+        codec._kind(int)
+
+
+@pytest.mark.parametrize(("kind", "field", "least", "most"), RANGES, ids=str)
+def test_a_number_is_read_in_its_range_and_refused_beyond(
+    kind: type[m.Message], field: str, least: float, most: float
+) -> None:
+    for number in (least, most):
+        assert getattr(decode(codec.body(EXAMPLES[kind]._replace(**{field: number}))), field) == number  # type: ignore[attr-defined]
+    beyond = (
+        [least - 1, most + 1] if isinstance(most, int) else [-1.0, 1.1 * most, math.inf, -math.inf, math.nan, -1e300]
+    )
+    for number in (*beyond, *(sign * 2**exponent for exponent in (63, 64) for sign in (1, -1))):
+        with contextlib.suppress(OverflowError), pytest.raises(ProtocolError):  # msgpack has no such number
+            decode(codec.body(EXAMPLES[kind]._replace(**{field: number})))  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        m.Done(1, m.Value(b"", (2**48,), "b"), 0),
+        m.Failed(1, "call", "E", "", "", m.Value(b"", (2**63,), "b"), 0),
+        m.Ports((4000, 0)),
+        m.Ports((65536,)),
+        m.Welcome(1, True, 0, {}, (), (2**40,)),
+        m.Notice("x" * 257, 1.0),
+        m.Doomed(1, 1, 1, 0, "x" * 257, 1.0),
+    ],
+    ids=str,
+)
+def test_what_is_in_an_array_or_a_name_is_held_to_its_range_too(message: m.Message) -> None:
+    with pytest.raises(ProtocolError):
+        decode(codec.body(message))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Annotated, get_args, get_origin
 
 import pytest
 
@@ -15,9 +16,11 @@ from outrider.engine.wire.session import ACK_EVERY, FOR_CLIENTS, FOR_NODES, UNCO
 PAGE = (Path(__file__).parents[3] / "docs" / "protocol.md").read_text()
 ROWS = re.findall(r"^\| (\d+) \| (\w+) \| (.*?) ?\|$", PAGE, re.MULTILINE)
 HEX = [line for block in re.findall(r"```hex\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
+RANGES = {name: get_args(kind)[1] for name, kind in vars(messages).items() if get_origin(kind) is Annotated}
 TYPES = {
-    "int": "int", "float": "float", "str": "str", "bytes": "bin", "bool": "bool", "None": "nil", "Cause": "str",
-    "Value": "value", "tuple[int, ...]": "[int]", "tuple[str, ...]": "[str]", "dict[str, Any]": "map",
+    "str": "str", "bytes": "bin", "bool": "bool", "None": "nil", "Cause": "str", "Value": "value",
+    "tuple[str, ...]": "[str]", "dict[str, Any]": "map",
+    **{name: name.lower() for name in RANGES}, **{f"tuple[{name}, ...]": f"[{name.lower()}]" for name in RANGES},
 }  # fmt: skip
 
 
@@ -38,6 +41,13 @@ def test_every_message_has_its_row() -> None:
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[1])
 def test_a_row_has_the_fields_of_its_message(row: tuple[str, str, str]) -> None:
     assert row[2] == fields(getattr(messages, row[1]))
+
+
+def test_the_ranges_are_the_codes() -> None:
+    rows = re.findall(r"^\| (\w+) \| (-?\d+) \| (\d+) \|", PAGE, re.MULTILINE)
+    assert {name: (int(least), int(most)) for name, least, most in rows} == {
+        name.lower(): (range_.least, range_.most) for name, range_ in RANGES.items()
+    }
 
 
 def test_the_tables_say_who_says_what() -> None:

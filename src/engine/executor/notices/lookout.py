@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 from ...wire.messages import Asked, Doomed, Notice, StopAt
 from ..board import Board, Doom, World
-from .pending import Pending
+from .pending import NAME_CHARS, Pending, bounded
 from .source import NoticeSource
 
 AGAIN_S = 10.0  # after a source has failed
@@ -42,7 +42,7 @@ class Lookout:
         """This machine will be taken in ``seconds``; None: not for this source's reason (any more)."""
         if self._learned(source, seconds):
             self._from_client.discard(source)
-            self._say(Notice(source, seconds))
+            self._say(Notice(source[:NAME_CHARS], None if seconds is None else bounded(seconds)))
 
     def heard(self, message: Notice | Doomed | StopAt) -> None:
         """The client's word."""

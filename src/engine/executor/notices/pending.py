@@ -15,6 +15,11 @@ LONGEST_S = 30 * 86400.0
 NAME_CHARS = 64
 
 
+def bounded(seconds: float) -> float:
+    """As long as any notice leaves; what is not a number leaves nothing."""
+    return min(max(seconds, 0.0), LONGEST_S) if seconds == seconds else 0.0  # noqa: PLR0124 (not a number)
+
+
 class Pending:
     def __init__(self) -> None:
         self.known: dict[str, Doom] = {}  # by source
@@ -28,7 +33,7 @@ class Pending:
         if seconds is None:
             news = self.known.pop(source, None) is not None
         else:
-            seconds = min(max(seconds, 0.0), LONGEST_S) if seconds == seconds else 0.0  # noqa: PLR0124 (not a number)
+            seconds = bounded(seconds)
             news = known is None or abs(now + seconds - known.at) >= SAME_S
             if news:
                 self._last += known is None

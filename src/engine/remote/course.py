@@ -1,0 +1,30 @@
+"""How far one blob has come on its way, over all the channels and connections that carried it."""
+
+from __future__ import annotations
+
+
+class Course:
+    """COURSE-1: after ``tries`` beginnings in a row of which none came further than those before, there is no other."""
+
+    def __init__(self, tries: int) -> None:
+        self._most = tries
+        self._farthest = 0
+        self.tries = 0  # begun since it came further than ever
+        self.at_bytes = 0  # of the present try
+
+    def begin(self, last: Exception | None) -> None:
+        """Another try; ``last`` is what became of the one before, where that is known.
+
+        Raises:
+            RuntimeError: there were enough.
+        """
+        if self.at_bytes > self._farthest:
+            self._farthest, self.tries = self.at_bytes, 0
+        if self.tries == self._most:
+            how = f" ({last})" if last is not None else ""
+            raise RuntimeError(f"it was begun {self.tries} times, and came no further than {self._farthest} bytes{how}")
+        self.tries += 1
+        self.at_bytes = 0
+
+    def moved(self, count: int) -> None:
+        self.at_bytes += count
