@@ -28,6 +28,7 @@ KNOWN = {"2.21.0", "2.21.1", "2.22.0", "2.23.0", "2.23.1", "2.24.0", "2.24.1"}  
 CHANNEL_DATA = 94  # RFC 4254, 5.2: a byte, the channel, the length of the data
 DATA_AT = 10  # in a packet: the padding's length (RFC 4253, 6) and those three come first
 LONGEST_BYTES = 256 << 10  # a packet that says it is longer is asyncssh's: to take, or to refuse
+LEAST_PADDING_BYTES = 4  # RFC 4253, 6
 BLOCK_BYTES, LENGTH_BYTES, TAG_BYTES = 16, 4, 16  # RFC 5647, 7: the length is not encrypted, and not of the blocks
 
 
@@ -111,18 +112,19 @@ class _Shortcut:
         if connection._inpbuf:
             data = connection._inpbuf + data
             connection._inpbuf = b""
+        at = 0
         try:
-            while end := _end_of_packet(data):
-                if not self._delivered(data[:end], cipher):
+            while end := _end_of_packet(data, at):
+                if not self._delivered(data[at:end], cipher):
                     break
-                data = data[end:]
+                at = end
             else:
-                connection._inpbuf = data
+                connection._inpbuf = data[at:]
                 return
         except Exception:  # noqa: BLE001  as asyncssh treats those of a session
             connection.internal_error()
             return
-        self._receive(data, datatype)
+        self._receive(data[at:], datatype)
 
     def _delivered(self, sealed: bytes, cipher: Any) -> bool:
         """False: this packet is asyncssh's."""
@@ -137,7 +139,9 @@ class _Shortcut:
         channel = connection._channels.get(int.from_bytes(packet[2:6], "big"))
         content = packet[DATA_AT : -packet[0]]
         if (
-            len(content) != int.from_bytes(packet[6:DATA_AT], "big")
+            packet[0] < LEAST_PADDING_BYTES
+            or len(packet) > getattr(connection, "_max_recv_pktlen", LONGEST_BYTES)  # since 2.24.1
+            or len(content) != int.from_bytes(packet[6:DATA_AT], "big")
             or channel is None
             or channel._decoder is not None
             or channel._recv_state != "open"
@@ -150,12 +154,12 @@ class _Shortcut:
         return True
 
 
-def _end_of_packet(data: bytes) -> int:
-    """Where the packet that ``data`` begins with ends; 0: not complete. What is too long to wait for ends here."""
-    if len(data) < LENGTH_BYTES:
+def _end_of_packet(data: bytes, at: int) -> int:
+    """Where the packet at ``at`` ends; 0: not complete. What is too long to wait for ends here."""
+    if len(data) - at < LENGTH_BYTES:
         return 0
-    length = int.from_bytes(data[:LENGTH_BYTES], "big")
-    end = LENGTH_BYTES + length + TAG_BYTES
+    length = int.from_bytes(data[at : at + LENGTH_BYTES], "big")
+    end = at + LENGTH_BYTES + length + TAG_BYTES
     if end <= len(data):
         return end
     return 0 if length <= LONGEST_BYTES else len(data)

@@ -30,6 +30,7 @@ _NOT_IN_PATHS = re.compile(
     r"[^A-Za-z0-9@._-]"
 )  # the folder's name is in lists of paths: the colon of a port parts them
 _PIECE_BYTES = 256 << 10
+NEEDS = 1000  # of an agent that wait to be answered; it has one at a time
 _PACKED_BYTES = 8 << 20  # a larger file is sent as it is: wheels are compressed already
 _CEDE_S = 2.0  # the agent gives up by itself so much before we do, and says what it was doing
 
@@ -213,6 +214,8 @@ class _Bootstrap:
             ended = await self._shell.run(argv, stdin=talk.said(), output=talk.heard)
         finally:
             talk.close()
+        if talk.garbled:
+            raise self._failed(talk.garbled, log=self._lines)
         if isinstance(talk.defect, OSError):
             raise self._failed(f"a file could not be sent: {talk.defect}", hint="try again when nobody writes to it")
         if talk.defect is not None:
@@ -298,25 +301,37 @@ class _Talk:
         self.result: dict[str, Any] | None = None
         self.failure: dict[str, Any] | None = None
         self.defect: BootstrapError | OSError | None = None  # of this side
+        self.garbled = ""  # how the agent's side errs: nothing more of it is heard
 
     def close(self) -> None:
         self._wanted.put_nowait(None)
 
     def heard(self, data: bytes) -> None:
-        for frame in self._lines.feed(data):
-            match frame["is"]:
-                case "phase":
-                    self._phase(Phase(frame["name"], frame["state"], frame["text"], frame["seconds"]))
-                case "need":
-                    self._wanted.put_nowait(frame)
-                case "result":
-                    self.result = frame
-                    self.close()
-                case "failed":
-                    self.failure = frame
-                    self.close()
-                case _:
-                    pass
+        if self.garbled:
+            return
+        try:
+            for frame in self._lines.feed(data):
+                self._take(frame)
+        except (KeyError, TypeError, ValueError) as error:
+            self.garbled = f"the agent said what is not its protocol: {error}"
+            self.close()
+
+    def _take(self, frame: dict[str, Any]) -> None:
+        match frame["is"]:
+            case "phase":
+                self._phase(Phase(frame["name"], frame["state"], frame["text"], frame["seconds"]))
+            case "need" if self._wanted.qsize() < NEEDS:
+                self._wanted.put_nowait(frame)
+            case "need":
+                raise ValueError("it asks for more than it waits for")
+            case "result":
+                self.result = frame
+                self.close()
+            case "failed":
+                self.failure = frame
+                self.close()
+            case _:
+                pass
 
     async def said(self) -> AsyncIterator[bytes]:
         """The agent's stdin: open as long as it works, because its end is the agent's."""

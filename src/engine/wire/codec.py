@@ -121,52 +121,72 @@ def decode_again(body: bytes) -> m.Message:
 
 
 class Splitter:
-    """Cuts a byte stream into frame bodies; keeps an incomplete tail for the next feed."""
+    """Cuts a byte stream into frame bodies; keeps an incomplete tail for the next feed.
 
-    __slots__ = ("_tail",)
+    However the stream arrives, each byte of it is put together once: a tail lies there in the pieces that came, until
+    its frame is whole.
+    """
+
+    __slots__ = ("_pieces", "_size", "_wanted")
 
     def __init__(self) -> None:
-        self._tail = b""
+        self._pieces: list[bytes] = []
+        self._size = 0  # of them all
+        self._wanted = HEADER_BYTES  # so many before there is anything to cut
 
     @property
     def tail(self) -> bytes:
         """What was fed and is not a whole frame yet."""
-        return self._tail
+        return b"".join(self._pieces)
 
     def feed(self, data: bytes) -> list[bytes]:
         """Raises:
         ProtocolError: a frame larger than `MAX_FRAME_BYTES` announces itself. Nothing of ``data`` is kept.
         """
-        if self._tail:
-            data = self._tail + data
+        data = self._joined(data)
         bodies: list[bytes] = []
-        offset, end = 0, len(data)
-        while end - offset >= HEADER_BYTES:
-            (size,) = _size_at(data, offset)
-            if size > MAX_FRAME_BYTES:
-                raise ProtocolError(f"a frame of {size} bytes; at most {MAX_FRAME_BYTES} are allowed")
-            stop = offset + HEADER_BYTES + size
-            if stop > end:
-                break
+        offset = 0
+        while (stop := self._end_of_frame(data, offset)) is not None:
             bodies.append(data[offset + HEADER_BYTES : stop])
             offset = stop
-        self._tail = data[offset:]
+        self._keep(data[offset:] if offset else data)
         return bodies
 
     def first(self, data: bytes) -> bytes | None:
         """The body of the first frame alone, once it is complete; `tail` is then whatever came behind it."""
-        data = self._tail + data
-        self._tail = data
-        if len(data) < HEADER_BYTES:
+        data = self._joined(data)
+        stop = self._end_of_frame(data, 0)
+        self._keep(data if stop is None else data[stop:])
+        return None if stop is None else data[HEADER_BYTES:stop]
+
+    def _joined(self, data: bytes) -> bytes:
+        """Everything, where that makes a frame whole, or says how long it will be; else nothing yet."""
+        if not self._size:
+            return data
+        if self._size + len(data) < self._wanted:
+            self._keep(data)
+            return b""
+        pieces, self._pieces, self._size = self._pieces, [], 0
+        return b"".join((*pieces, data))
+
+    def _end_of_frame(self, data: bytes, offset: int) -> int | None:
+        """Where the frame at ``offset`` ends; None: not here yet."""
+        if len(data) - offset < HEADER_BYTES:
+            self._wanted = HEADER_BYTES if data else self._wanted
             return None
-        (size,) = _size_at(data, 0)
+        (size,) = _size_at(data, offset)
         if size > MAX_FRAME_BYTES:
             raise ProtocolError(f"a frame of {size} bytes; at most {MAX_FRAME_BYTES} are allowed")
-        stop = HEADER_BYTES + size
-        if len(data) < stop:
-            return None
-        self._tail = data[stop:]
-        return data[HEADER_BYTES:stop]
+        stop = offset + HEADER_BYTES + size
+        if stop <= len(data):
+            return int(stop)
+        self._wanted = HEADER_BYTES + size
+        return None
+
+    def _keep(self, data: bytes) -> None:
+        if data:
+            self._pieces.append(data)
+            self._size += len(data)
 
 
 class Decoder:

@@ -93,6 +93,25 @@ def test_frames_survive_every_way_of_being_cut() -> None:
         assert [frame["is"] for frame in found] == ["hello", "phase"]
 
 
+def test_a_line_without_an_end_is_refused_and_kept_in_its_pieces_until_then() -> None:
+    """An agent that says 64 MiB without a newline kept the client busy for minutes: each piece copied all before it."""
+    lines, piece = frames.Lines(), bytes(1 << 10)
+    for number in range(frames.LINE_BYTES // len(piece)):
+        assert lines.feed(piece) == []
+        assert len(lines._rest) == number + 1, "a piece is put together with others before its line is whole"
+    with pytest.raises(ValueError, match="of at most 1048576"):
+        lines.feed(b"x")
+    with pytest.raises(ValueError, match="of at most 1048576"):
+        frames.Lines().feed(bytes(frames.LINE_BYTES + 1) + b"\n")
+
+
+def test_a_line_may_come_byte_by_byte() -> None:
+    lines = frames.Lines()
+    said = b'{"is":"hello"}\n{"is":"phase","text":"' + b"x" * 5000 + b'"}\n'
+    found = [frame for byte in said for frame in lines.feed(bytes([byte]))]
+    assert [frame["is"] for frame in found] == ["hello", "phase"]
+
+
 def test_what_is_no_frame_later_does_no_harm() -> None:
     lines = frames.Lines()
     assert [frame["is"] for frame in lines.feed(b'{"is":"hello"}\nSegmentation fault\n[1]\n{"is":"result"}\n')] == [

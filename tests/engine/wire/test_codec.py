@@ -126,6 +126,46 @@ def test_the_first_frame_alone_can_be_taken_off_a_stream() -> None:
     assert splitter.tail == b"xyz"
 
 
+class Counted(bytes):
+    """Bytes that count how many of them were copied by cutting or adding; a join is not seen."""
+
+    copied = 0
+
+    def __getitem__(self, key: typing.Any) -> typing.Any:
+        found = super().__getitem__(key)
+        if isinstance(found, bytes):
+            Counted.copied += len(found)
+            return Counted(found)
+        return found
+
+    def __add__(self, other: bytes) -> Counted:
+        Counted.copied += len(self) + len(other)
+        return Counted(super().__add__(other))
+
+    def __radd__(self, other: bytes) -> Counted:
+        Counted.copied += len(self) + len(other)
+        return Counted(other + bytes(self))
+
+
+@pytest.mark.parametrize("frames", [1, 10, 10_000])
+@pytest.mark.parametrize("piece", [7, 100_000, 1 << 20])
+def test_the_work_of_a_stream_grows_with_its_length_alone(
+    frames: int, piece: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However large its frames are, and in whatever pieces it comes: a peer decides on both."""
+    monkeypatch.setattr(Counted, "copied", 0)
+    data = codec.frame(bytes(100_000 // frames)) * frames
+    splitter, bodies, most = Splitter(), 0, 0
+    for at in range(0, len(data), piece):
+        bodies += len(splitter.feed(Counted(data[at : at + piece])))
+        most = max(most, len(splitter._pieces))
+    assert bodies == frames
+    assert Counted.copied <= 3 * len(data)
+    assert most >= 1 or piece >= len(data)
+    if frames == 1 and piece < 100_000:
+        assert most > 100_000 // piece - 2, "its pieces were put together before it was whole"
+
+
 def test_a_frame_that_announces_too_much_is_refused_before_it_arrives() -> None:
     announced = (codec.MAX_FRAME_BYTES + 1).to_bytes(4, "big")
     with pytest.raises(ProtocolError, match="at most 1048576"):

@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Any, BinaryIO
 
 VERSION = 1
+LINE_BYTES = 1 << 20  # that the agent may say at a time; its longest is the end of a log
 Frame = dict  # of names to JSON's values
 
 
@@ -44,15 +45,31 @@ class Lines:
     """Frames from the agent, out of what arrives; what a login shell prints before the first is no frame."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._rest: list[bytes] = []  # of a line, in the pieces that came
+        self._rest_bytes = 0
         self._greeted = False
 
     def feed(self, data: bytes) -> list[dict[str, Any]]:
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        frames = []
-        for line in lines:
+        """
+        Raises:
+            ValueError: a line is longer than `LINE_BYTES`.
+        """
+        frames: list[dict[str, Any]] = []
+        for line in self._lines(data):
             self._greeted = self._greeted or line.startswith(b'{"is":"hello"')
             if self._greeted and line.startswith(b'{"is":'):  # else somebody else's, a crash's say
                 with suppress(ValueError):
                     frames.append(json.loads(line))
         return frames
+
+    def _lines(self, data: bytes) -> list[bytes]:
+        *lines, rest = data.split(b"\n")
+        if lines:
+            lines[0] = b"".join((*self._rest, lines[0]))
+            self._rest, self._rest_bytes = [], 0
+        self._rest.append(rest)
+        self._rest_bytes += len(rest)
+        longest = max([self._rest_bytes, *map(len, lines)])
+        if longest > LINE_BYTES:
+            raise ValueError(f"a line of {longest} bytes, of at most {LINE_BYTES}")
+        return lines
