@@ -66,7 +66,8 @@ class Poller:
     async def _ask(self) -> None:
         asked_at = anyio.current_time()
         try:
-            instances = await inventory.instances(self._api, self._pool)
+            # By id as well: tags come later than a machine, and somebody may remove them while it works.
+            instances = await inventory.instances(self._api, self._pool, also=self._seen.machines)
             news = self._seen.answered(sights(instances), asked_at, anyio.current_time())
             self._tell(news)
             if news.unwanted:

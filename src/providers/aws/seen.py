@@ -4,7 +4,7 @@ EC2 is eventually consistent: an answer may miss a machine that was just created
 
 SEEN-1: a machine is reachable at most once, and gone at most once, and nothing is told of it afterwards.
 SEEN-2: what an older answer says changes nothing: states only go forward.
-SEEN-3: a machine that is missing is gone only when it was neither created nor seen for `GRACE_S`.
+SEEN-3: a machine that is missing is gone only when it was neither created nor seen for `GRACE_S`, whatever its tags.
 SEEN-4: of a machine that the pool itself is ending nothing is told.
 """
 

@@ -13,7 +13,7 @@ import pytest
 
 from outrider import AWS
 from outrider.providers.aws import fleet as fleets
-from outrider.providers.aws import inventory, teardown
+from outrider.providers.aws import inventory, seen, teardown
 from outrider.providers.aws.api import Api
 from outrider.providers.aws.fleet import AWSFleet
 from outrider.providers.base import (
@@ -407,6 +407,27 @@ async def test_many_who_terminate_share_their_calls(cloud: EC2, aws: Provider) -
                 tasks.start_soon(fleet.terminate, [machine.id])
         assert cloud.instances(*ALIVE) == []
         assert cloud.calls["TerminateInstances"] <= 3
+
+
+async def test_machines_whose_tags_a_cleaning_bot_removed_work_on_and_are_ended_by_id(
+    cloud: EC2, aws: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(seen, "GRACE_S", 0.5)
+    monkeypatch.setattr(teardown, "GRACE_S", 0.5)
+    async with opened(aws()) as fleet, Api.open(region=cloud.region, endpoint_url=cloud.endpoint_url) as api:
+        machines = await fleet.launch(REQUEST, 2)
+        ours = [machine.id for machine in machines]
+        for _ in ours:
+            await event(fleet, MachineReachable)
+        every = [{"Key": key} for key in cloud.instance(ours[0]).tags]
+        await api.call("delete_tags", Resources=ours, Tags=every)
+        asked = cloud.calls["DescribeInstances"]
+        fleet._poller.begun()
+        await until(lambda: cloud.calls["DescribeInstances"] >= asked + 6)
+        assert fleet._seen.machines == ours
+        assert list(fleet._events) == []
+    assert {cloud.instance(each).state for each in ours} == {"terminated"}
+    assert cloud.left() == []
 
 
 async def test_what_could_not_be_ended_goes_with_the_next_call(cloud: EC2, aws: Provider) -> None:

@@ -32,16 +32,19 @@ class HandMade:
     def __init__(self) -> None:
         self.states: dict[str, str] = {}
         self.launches: dict[str, str] = {}
+        self.untagged: set[str] = set()
         self.asked_at: list[float] = []
         self.ended: list[str] = []
         self.error: Exception | None = None
 
     async def pages(self, operation: str, key: str, /, **parameters: Any) -> list[dict[str, Any]]:
         assert (operation, key) == ("describe_instances", "Reservations")
+        if parameters["Filters"][0]["Name"] == "instance-id":
+            return [{"Instances": [self._instance(each) for each in parameters["Filters"][0]["Values"]]}]
         self.asked_at.append(anyio.current_time())
         if self.error is not None:
             raise self.error
-        return [{"Instances": [self._instance(each) for each in self.states]}]
+        return [{"Instances": [self._instance(each) for each in self.states if each not in self.untagged]}]
 
     async def call(self, operation: str, /, **parameters: Any) -> dict[str, Any]:
         assert operation == "terminate_instances"
@@ -109,6 +112,21 @@ async def test_all_machines_are_asked_about_at_once_and_often_only_while_somethi
         await anyio.sleep(2)
         assert [at - began for at in ec2.asked_at if at > began] == pytest.approx([0.25, 0.75, 1.75])
         assert sum(len(news.events) for news in told) == 64
+
+
+async def test_a_machine_whose_tags_somebody_removes_is_not_taken_for_gone() -> None:
+    ec2 = HandMade()
+    async with polling(ec2) as (poller, seen, told):
+        created(ec2, poller, seen, "i-1", "i-2")
+        ec2.states = dict.fromkeys(ec2.states, "running")
+        await anyio.sleep(5)
+        ec2.untagged.add("i-1")
+        await anyio.sleep(3 * GRACE_S)
+        assert [type(event) for news in told for event in news.events] == [MachineReachable] * 2
+        assert seen.machines == ["i-1", "i-2"]
+        ec2.states["i-1"] = "terminated"
+        await anyio.sleep(10)
+        assert [type(event) for event in told[-1].events or told[-2].events] == [MachineGone]
 
 
 async def test_an_ec2_that_does_not_answer_is_left_alone_for_longer_and_longer() -> None:
