@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -132,6 +133,7 @@ class Core:
         self._stop = asyncio.Event()
         self._main: asyncio.Task[None] | None = None
         self._ref: Ref[Any] | None = None
+        self._process = os.getpid()
         self._connector: Connector | None = None
         self._defined = Definitions(self._forget)
         self._ids = itertools.count(1)
@@ -305,6 +307,11 @@ class Core:
             return Kept(fleet, estate)
         nodes = self.settings.nodes
         return await Kept.inherit(fleet, estate, nodes.desired + nodes.spare)
+
+    @property
+    def inherited(self) -> bool:
+        """By a forked child: nobody there runs the loop, and nothing of the pool is its own."""
+        return os.getpid() != self._process
 
     @property
     def cost(self) -> Cost:

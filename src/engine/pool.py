@@ -197,6 +197,8 @@ class Pool:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if self._core is not None and self._core.inherited:
+            return  # a forked child that leaves the block: the pool goes on
         core = self._opened()
         self._ended = True
         self._sigterm.at_rest.clear()
@@ -251,13 +253,16 @@ class Pool:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._sync.close(error)
+        if self._core is None or not self._core.inherited:  # as in `__aexit__`
+            self._sync.close(error)
 
     def _opened(self) -> Core:
         if self._core is None:
             raise PoolClosed("The pool is not open yet: use it inside `async with Pool(...) as pool`.")
         if self._ended:
             raise PoolClosed("The pool has ended with its block: open another one.")
+        if self._core.inherited:
+            raise _of_the_parent()
         return self._core
 
     # --- running --------------------------------------------------------------------------------------------------
@@ -482,6 +487,10 @@ class GroupJob:
 
     def result(self) -> Any:
         return self._task.result()
+
+
+def _of_the_parent() -> PoolClosed:
+    return PoolClosed("The pool is of the process that this one was forked from: open another one here.")
 
 
 async def _as_settled(jobs: Sequence[SubmittedJob[Any]]) -> AsyncIterator[SubmittedJob[Any]]:

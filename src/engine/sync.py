@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import sys
 import threading
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
@@ -41,6 +42,7 @@ class SyncPool:
         self._threads: AbstractContextManager[BlockingPortal] | None = None
         self._portal: BlockingPortal | None = None
         self._loops_thread = 0
+        self._process = os.getpid()
 
     def open(self) -> SyncPool:
         self._sigterm = ThreadHold()
@@ -75,6 +77,8 @@ class SyncPool:
     def _call(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
         if self._portal is None:
             raise PoolClosed("The pool has ended with its block: open another one.")
+        if os.getpid() != self._process:
+            raise PoolClosed("The pool is of the process that this one was forked from: open another one here.")
         return self._portal.start_task_soon(function, *args)
 
     def _wait(self, function: Callable[..., Any], *args: Any) -> Any:

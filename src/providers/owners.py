@@ -161,6 +161,7 @@ def flocked(path: Path) -> Iterator[None]:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
     finally:
+        fcntl.flock(file, fcntl.LOCK_UN)  # a child that another thread has forked meanwhile holds the file as well
         os.close(file)
 
 

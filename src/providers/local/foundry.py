@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from . import processes
-from .keeper import FRAME_BYTES
+from .servers import FRAME_BYTES
 
 
 def foundry(control: socket.socket, make_home: Callable[..., Any]) -> NoReturn:

@@ -1,19 +1,19 @@
 """Owns a local pool's machines: forks them, notices their end, and leaves nothing when its client goes.
 
-    keeper -+- template                       where tasks use what takes long to import: it forks the fork servers
-            +- fork server 0 -- workers       a machine is the process group of its fork server
-            +- fork server 1 -- workers
-            +- foundry -+- SSH server 0       forked from one process that imported asyncssh once,
-                        +- SSH server 1       each in its machine's process group
+    warden -- keeper -+- template                   where tasks use what takes long to import: it forks the fork servers
+                      +- fork server 0 -- workers   a machine is the process group of its fork server
+                      +- fork server 1 -- workers
+                      +- foundry -+- SSH server 0   forked from one process that imported asyncssh once,
+                                  +- SSH server 1   each in its machine's process group
 
 Single-threaded and light: no asyncio, no asyncssh. It is a child subreaper, so whatever a dead machine leaves behind
 becomes its child and is killed. Its control socket is its lease: when the client closes it, or dies, all of it ends.
+That the client is dead it also sees by itself: children of the client, forked and not executed, hold the socket open.
 """
 
 from __future__ import annotations
 
 import gc
-import importlib
 import json
 import os
 import select
@@ -28,12 +28,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
-from . import processes
+from . import processes, warden
+from .servers import COLLECT_S, FRAME_BYTES, Servers, resolve
 
 KILL_DEADLINE_S = 5.0
 OTHER_PART_S = 0.02  # when one part of a machine has ended: for the other one to end too, so that the cause can say so
 IMPORT_S = 20.0  # after that, nodes import for themselves
-FRAME_BYTES = 64 * 1024
 FORK_SERVER, SSH_SERVER = "fork server", "SSH server"
 
 
@@ -77,16 +77,21 @@ class LocalMachine:
         return " and ".join(f"its {part} {how}" for part, how in by_force.items())
 
 
-def main(control_fd: int, directory: str, work_mib: int | None, *embedding: Any) -> NoReturn:
-    """Serve one pool until its client goes. ``embedding``: the fields of a `providers.base.Embedding`."""
+def main(control_fd: int, client: int, directory: str, work_mib: int | None, *embedding: Any) -> NoReturn:
+    """Serve one pool until its client, of which ``client`` is a pidfd (-1: none), goes. ``embedding``: the fields of a
+    `providers.base.Embedding`."""
     fork_server, home, template, preload = embedding
     try:
         control = socket.socket(fileno=control_fd)
         processes.adopt_orphans()
         processes.wait_ones_turn()
+        lifeline = warden.stand_by(control, client, Path(directory))
+        control.sendall(json.dumps({"op": "keeper", "pid": os.getpid()}).encode() + b"\n")
+        processes.adopt_orphans()  # which a child does not inherit
         if work_mib is not None:
             _may_mount()
         keeper = Keeper(control, Path(directory), resolve(fork_server), home, work_mib)
+        keeper.end_with(lifeline, client)
         if template and preload:
             keeper.start_template(resolve(template), preload)
         keeper.serve()
@@ -110,21 +115,28 @@ class Keeper:
     def __init__(
         self, control: socket.socket, directory: Path, fork_server: ForkServer, home: str, work_mib: int | None = None
     ) -> None:
-        self.control, self.directory, self.fork_server, self.home = control, directory, fork_server, home
+        self.control, self.directory, self.fork_server = control, directory, fork_server
         self.work_mib = work_mib  # None: tasks may fill the disk
         self.machines: dict[int, LocalMachine] = {}  # by process group, which is the fork server's pid
         self.unread = b""
+        self.lifeline = self.client = -1
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         self.children = processes.wake_on_child_death()
         self.poll = select.poll()
         for sock in (self.control, self.children):
             self.poll.register(sock, select.POLLIN)
         gc.freeze()  # keeps pages shared with the children shared
-        self.foundry: socket.socket | None = None
-        self.start_foundry()
+        self.servers = Servers(home, self.poll)
         self.template: Template | None = None
         self.awaited: list[tuple[dict[str, Any], str]] = []  # launches that wait for it, with the client's key
         self.late_at = 0.0
+
+    def end_with(self, lifeline: int, client: int) -> None:
+        """When one of these becomes readable, everything ends: the warden's, and the client's, if it is not -1."""
+        self.lifeline, self.client = lifeline, client
+        for fd in (lifeline, client):
+            if fd >= 0:
+                self.poll.register(fd, select.POLLIN)
 
     def serve(self) -> None:
         while True:
@@ -132,27 +144,28 @@ class Keeper:
             if self.children.fileno() in ready:
                 self.children.recv(4096)
                 self.reap()
-            if self.foundry is not None and self.foundry.fileno() in ready:
-                self.from_foundry(self.foundry)
+            if self.servers.fileno() in ready:
+                self.from_foundry()
             if self.template is not None:
                 self.look_at(self.template, heard=self.template.fileno() in ready)
-            if self.control.fileno() in ready and not self.from_client():
+            if self.client in ready or (self.control.fileno() in ready and not self.from_client()):
+                self.end()
+                shutil.rmtree(self.directory, ignore_errors=True)
+                return
+            if self.lifeline in ready:  # the directory is the client's, who starts another keeper there
                 self.end()
                 return
+            self.servers.look()
             self.bury()
 
     def end(self) -> None:
-        """Kill everything, prove it, and leave no file."""
+        """Kill everything, and prove it."""
         self.kill(list(self.machines.values()))
         self.drop_template()
-        if self.foundry is not None:
-            self.foundry.close()
-            if not self.foundry_how:
-                processes.kill(self.foundry_pid)
+        self.servers.close()
         deadline = time.monotonic() + KILL_DEADLINE_S
         while self.any_child_left() and time.monotonic() < deadline:
             time.sleep(0.001)
-        shutil.rmtree(self.directory, ignore_errors=True)
 
     # --- the client ---------------------------------------------------------------------------------------------
 
@@ -167,6 +180,7 @@ class Keeper:
         *lines, self.unread = (self.unread + data).split(b"\n")
         for line in lines:
             request = json.loads(line)
+            self.say(op="taken", request=request["request"])
             match request["op"]:
                 case "launch":
                     self.awaited += [(order, request["client_key"]) for order in request["machines"]]
@@ -185,25 +199,13 @@ class Keeper:
         except OSError:
             pass  # the client is gone; the next read says so
 
-    # --- the foundry --------------------------------------------------------------------------------------------
+    # --- SSH servers --------------------------------------------------------------------------------------------
 
-    def start_foundry(self) -> socket.socket:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.foundry_pid = processes.fork(lambda: run_foundry(theirs, self.home), theirs)
-        theirs.close()
-        self.foundry, self.foundry_how = ours, ""
-        self.poll.register(ours, select.POLLIN)
-        return ours
-
-    def from_foundry(self, foundry: socket.socket) -> None:
-        try:
-            data = foundry.recv(FRAME_BYTES)
-        except ConnectionResetError:
-            data = b""
-        if not data:
-            self.foundry_ended(foundry)
+    def from_foundry(self) -> None:
+        message = self.servers.hear()
+        if message is None:
+            self.foundry_ended()
             return
-        message = json.loads(data)
         machine = next((m for m in self.machines.values() if m.id == message["id"]), None)
         if machine is None:
             pass  # terminated meanwhile
@@ -212,17 +214,15 @@ class Keeper:
         else:
             machine.part_ended(SSH_SERVER, message["how"])
 
-    def foundry_ended(self, foundry: socket.socket) -> None:
-        """Every SSH server died with it. The next launch starts another one."""
-        self.poll.unregister(foundry)
-        foundry.close()
-        self.foundry = None
-        while not self.foundry_how:  # its sockets close a moment before it can be collected
+    def foundry_ended(self) -> None:
+        deadline = time.monotonic() + COLLECT_S
+        while not self.servers.how and time.monotonic() < deadline:
             self.reap()
             time.sleep(0.0005)
         for machine in list(self.machines.values()):
             self.kill([machine])
-            self.say(op="gone", id=machine.id, cause=f"the process that forks SSH servers {self.foundry_how}")
+            cause = f"the process that forks SSH servers {self.servers.how or 'has ended'}"
+            self.say(op="gone", id=machine.id, cause=cause)
 
     # --- the template -------------------------------------------------------------------------------------------
 
@@ -312,11 +312,11 @@ class Keeper:
             "client_key": client_key,
             "accelerators": order["accelerators"],
         }
-        try:
-            socket.send_fds(self.foundry or self.start_foundry(), [json.dumps(orders).encode()], [ours.fileno()])
-        except OSError:
-            pass  # the foundry is gone; its end of file says so
-        ours.close()
+        with ours:
+            try:
+                self.servers.order(machine_id, orders, ours)
+            except OSError as error:
+                self.machines[group].part_ended(SSH_SERVER, f"could not be started ({error})")
 
     def reap(self) -> None:
         """Collect the dead. A fork server is half a machine; what is no part of one was an orphan."""
@@ -324,13 +324,15 @@ class Keeper:
             machine = self.machines.get(pid)
             if machine is not None:
                 machine.part_ended(FORK_SERVER, processes.describe(status))
-            elif pid == self.foundry_pid:
-                self.foundry_how = processes.describe(status)
+            else:
+                self.servers.reaped(pid, status)
 
     def until_next_ms(self) -> float | None:
         times = [machine.bury_at for machine in self.machines.values() if machine.ended]
         if self.template is not None and not self.template.ready:
             times.append(self.late_at)
+        if self.servers.owes:
+            times.append(time.monotonic() + processes.LOOK_S)
         return max(0.0, min(times) - time.monotonic()) * 1000 if times else None
 
     def bury(self) -> None:
@@ -372,7 +374,7 @@ class Keeper:
         between the look and the kill counts: its own children became ours at that moment.
         """
         self.reap()
-        mine = {*self.machines, self.foundry_pid, *([self.template.pid] if self.template is not None else [])}
+        mine = {*self.machines, self.servers.pid, *([self.template.pid] if self.template is not None else [])}
         orphans = [pid for pid in processes.children() if pid not in mine]
         for pid in orphans:
             processes.kill(pid)
@@ -385,15 +387,3 @@ class Keeper:
         except ChildProcessError:
             return False
         return True
-
-
-def run_foundry(control: socket.socket, home: str) -> None:
-    from .foundry import foundry
-
-    foundry(control, resolve(home))
-
-
-def resolve(name: str) -> Any:
-    """The object at ``package.module:name``."""
-    module, _, attribute = name.partition(":")
-    return getattr(importlib.import_module(module), attribute)

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -15,6 +16,8 @@ from typing import NoReturn
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # <linux/prctl.h>
 CLONE_NEWNS = 0x20000  # <linux/sched.h>
+STILL_S = 8.0  # without any of a processor's time: a frozen process, not a slow one
+LOOK_S = 1.0  # how often that is looked at, while an answer is owed
 MS_NOSUID, MS_NODEV, MS_REC, MS_PRIVATE, MNT_DETACH = 2, 4, 0x4000, 1 << 18, 2  # <linux/mount.h>
 
 
@@ -92,12 +95,37 @@ def children() -> list[int]:
         return [pid for pid in pids if stat_of(pid)[1:2] == [str(me)]]
 
 
+def kill_children() -> bool:
+    """Whether there are any; the dead are collected."""
+    for _ in ended_children():
+        pass
+    left = children()
+    for pid in left:
+        kill(pid)
+    return bool(left)
+
+
 def stat_of(pid: int) -> list[str]:
     """State, parent, process group, ... as /proc/<pid>/stat has them from its third field on; [] if there is none."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return []
+
+
+class Standstill:
+    """Of a process that owes an answer: one that is slow uses a processor's time, one that stands still uses none."""
+
+    def __init__(self) -> None:
+        """It owes one from now on."""
+        self._used, self._since = "", time.monotonic()
+
+    def lasts(self, pid: int) -> bool:
+        """Whether it has stood still for `STILL_S`, as far as those saw it who looked."""
+        used, now = " ".join([str(pid), *stat_of(pid)[11:13]]), time.monotonic()  # utime, stime: in hundredths
+        if used != self._used:
+            self._used, self._since = used, now
+        return now >= self._since + STILL_S
 
 
 def kill(pid: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -87,14 +87,10 @@ class Local:
                 "Local(state=...) or $OUTRIDER_STATE"
             ) from error
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_shielded, fleet.listen)
+            fleet.start(tasks)
             tasks.start_soon(partial(in_thread, sweep, directory.path.parent, abandon=True))
             try:
                 yield fleet
             finally:
-                await _shielded(fleet.close)
-
-
-async def _shielded(run: Callable[[], Awaitable[None]]) -> None:
-    with anyio.CancelScope(shield=True):
-        await run()
+                with anyio.CancelScope(shield=True):
+                    await fleet.close()

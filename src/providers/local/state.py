@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from ..errors import BadRequest
+from ..inherited import Descriptor, keep_here
 from ..private import make_private, state_root
 
 UNOWNED_S = 60.0  # a directory without an owner is being made, or its maker was killed half way
@@ -33,14 +34,16 @@ class PoolDirectory:
                 raise BadRequest(f"a pool {pool} is open already: give this one another name") from None
             shutil.rmtree(self.path, ignore_errors=True)
             self.path.mkdir(mode=0o700)
-        self._owner = os.open(self.path / "owner.new", os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        os.write(self._owner, f"{os.getpid()}\n".encode())  # for people
-        _lock(self._owner)
+        owner = os.open(self.path / "owner.new", os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        self._owner = Descriptor(owner)
+        keep_here(self._owner)  # the lock is not given back before the last process that holds the file has ended
+        os.write(owner, f"{os.getpid()}\n".encode())  # for people
+        _lock(owner)
         (self.path / "owner.new").rename(self.path / "owner")
 
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
-        os.close(self._owner)
+        self._owner.close()
 
 
 def sweep(pools: Path) -> None:

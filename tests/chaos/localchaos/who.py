@@ -64,9 +64,10 @@ def parts(client: int) -> dict[str, list[Process]]:
             for child in _sorted(below.get(worker.pid)):
                 put("child", child)
 
-    for keeper in _sorted(below.get(client)):
-        if KEEPER not in keeper.command:
-            continue
+    wardens = [seen for seen in _sorted(below.get(client)) if KEEPER in seen.command]
+    for warden in wardens:
+        put("warden", warden)
+    for keeper in (keeper for warden in wardens for keeper in _sorted(below.get(warden.pid))):
         put("keeper", keeper)
         helpers = []
         for seen in _sorted(below.get(keeper.pid)):

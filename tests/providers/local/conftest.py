@@ -73,6 +73,11 @@ class Table:
         return found
 
     def keepers(self) -> list[int]:
+        """What the wardens of this test have forked."""
+        wardens = self.wardens()
+        return [p.pid for p in self.below().values() if p.parent in wardens and p.pid == p.group]
+
+    def wardens(self) -> list[int]:
         """Sessions of their own right below us, and of this test."""
         me = os.getpid()
         below = self.below().values()

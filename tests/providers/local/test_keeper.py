@@ -17,7 +17,7 @@ import pytest
 from outrider.engine.core import EMBEDDING
 from outrider.engine.remote import ssh
 from outrider.providers.base import Embedding, LaunchRequest, MachineGone, MachineId
-from outrider.providers.errors import NoCapacity
+from outrider.providers.errors import NoCapacity, ProviderError
 from outrider.providers.local import processes
 from outrider.providers.local.provider import Local
 
@@ -152,19 +152,102 @@ async def test_a_foundry_that_cannot_start_fails_the_launch_with_its_words(reque
             await fleet.launch(request_, 1)
 
 
-async def test_the_keepers_death_takes_every_machine(request_, table, opened):
+@pytest.mark.parametrize("part", ["keeper", "warden", "both"])
+async def test_the_keepers_death_takes_every_machine_and_the_next_launch_starts_another(
+    part, orphan, request_, table, opened
+):
+    """What a task has started in a session of its own ends as well, whichever of the two is killed."""
+    async with opened(Embedding("orphaning:serve", "orphaning:Home")) as fleet:
+        machines = await fleet.launch(request_, 2)
+        await table.until(lambda: orphan.exists() and orphan.read_text().endswith("\n"))
+        (keeper,), (warden,) = table.keepers(), table.wardens()
+        processes = set(table.below(warden))
+        assert int(orphan.read_text()) in processes
+        for pid in {"keeper": [keeper], "warden": [warden], "both": [warden, keeper]}[part]:
+            os.kill(pid, signal.SIGKILL)
+        causes = await gone(fleet, 2, within_s=5.0)
+        said = "the process that keeps the local nodes was killed by signal 9 (SIGKILL)"
+        assert causes == {machine.id: said for machine in machines}
+        if part != "both":
+            await table.until(lambda: not table.alive(processes))  # its socket closes a moment before it ends
+        await fleet.terminate([machines[0].id])
+        (another,) = await fleet.launch(request_, 1)
+        assert table.of(another)
+        if part == "both":  # whom nobody has adopted that knows of it
+            os.kill(int(orphan.read_text()), signal.SIGKILL)
+
+
+@pytest.fixture
+def soon(monkeypatch):
+    """A process stands still after a short while."""
+    monkeypatch.setattr(processes, "STILL_S", 0.3)
+    monkeypatch.setattr(processes, "LOOK_S", 0.05)
+
+
+@pytest.mark.usefixtures("soon")
+async def test_a_keeper_that_stands_still_is_killed_and_the_launch_after_it_goes_on(request_, table, opened):
     async with opened() as fleet:
         machines = await fleet.launch(request_, 2)
         (keeper,) = table.keepers()
-        processes = table.below(keeper).keys()
-        os.kill(keeper, signal.SIGKILL)
-        causes = await gone(fleet, 2)
-        said = "the process that keeps the local nodes was killed by signal 9 (SIGKILL)"
-        assert causes == {machine.id: said for machine in machines}
-        await table.until(lambda: not table.alive(set(processes)), 1.0)
-        with pytest.raises(Exception, match="keeps the local nodes was killed"):
+        below = set(table.below(keeper))
+        os.kill(keeper, signal.SIGSTOP)
+        said = "the process that keeps the local nodes stood still for 0.3 s and was killed"
+        with pytest.raises(ProviderError, match=said) as caught:
             await fleet.launch(request_, 1)
-        await fleet.terminate([machines[0].id])
+        assert caught.value.retry_after_s == 1.0
+        assert await gone(fleet, 2) == {machine.id: said for machine in machines}
+        assert not table.alive({keeper, *below})
+        assert len(await fleet.launch(request_, 2)) == 2
+
+
+@pytest.mark.usefixtures("soon")
+async def test_the_end_of_a_machine_is_not_waited_for_without_a_limit(request_, table, opened):
+    async with opened() as fleet:
+        (machine,) = await fleet.launch(request_, 1)
+        (keeper,), (warden,) = table.keepers(), table.wardens()
+        for pid in (keeper, warden):
+            os.kill(pid, signal.SIGSTOP)
+        await fleet.terminate([machine.id])
+        await table.until(lambda: not table.alive({keeper, warden}))
+
+
+FROZEN = """
+import os, signal
+
+from outrider.engine.executor.home import Home
+from outrider.providers.local import foundry, processes
+
+start = foundry.Foundry.start
+
+def frozen(self, order, forks):
+    try:
+        open({frozen!r}, "x").close()
+    except FileExistsError:
+        start(self, order, forks)
+    else:
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+foundry.Foundry.start = frozen
+"""
+
+SOON = """
+from outrider.engine.executor.forkserver import serve
+from outrider.providers.local import processes
+
+processes.STILL_S, processes.LOOK_S = 0.3, 0.05
+"""
+
+
+async def test_a_foundry_that_stands_still_is_killed_and_the_next_launch_starts_another(
+    request_, table, opened, tmp_path, monkeypatch
+):
+    (tmp_path / "frozen_once.py").write_text(FROZEN.format(frozen=str(tmp_path / "frozen")))
+    (tmp_path / "soon.py").write_text(SOON)
+    monkeypatch.syspath_prepend(tmp_path)
+    async with opened(Embedding("soon:serve", "frozen_once:Home")) as fleet:
+        with pytest.raises(NoCapacity, match=r"forks SSH servers stood still for 0\.3 s and was killed"):
+            await fleet.launch(request_, 2)
+        assert len(await fleet.launch(request_, 2)) == 2
 
 
 CLIENT = """
@@ -188,10 +271,11 @@ async def test_the_directory_of_a_killed_client_and_keeper_is_swept_at_the_next_
     with subprocess.Popen([sys.executable, "-c", CLIENT, tmp_path], stdout=subprocess.PIPE) as client:
         assert client.stdout.readline() == b"\n"
         below = table.below(client.pid)
-        (keeper,) = [p.pid for p in below.values() if p.parent == client.pid]
-        for pid in (client.pid, keeper):  # stopped first, or the keeper would tidy up
+        (warden,) = [p.pid for p in below.values() if p.parent == client.pid]
+        (keeper,) = [p.pid for p in below.values() if p.parent == warden]
+        for pid in (client.pid, warden, keeper):  # stopped first, or the keeper would tidy up
             os.kill(pid, signal.SIGSTOP)
-        for pid in (client.pid, keeper):
+        for pid in (client.pid, warden, keeper):
             os.kill(pid, signal.SIGKILL)
     await table.until(lambda: not table.alive(set(below)))
     left = tmp_path / "local" / "killed"
@@ -395,8 +479,10 @@ async def test_a_module_that_cannot_be_imported_keeps_no_machine_away(request_, 
 async def test_a_pool_can_end_while_its_template_imports(heavy, request_, table, opened):
     (heavy / "wait").touch()
     async with opened(replace(EMBEDDING, preload=("heavy_here",))) as fleet:
-        with anyio.move_on_after(0.3):
-            await fleet.launch(request_, 1)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(fleet.launch, request_, 1)
+            await table.until(lambda: importers(heavy))
+            tasks.cancel_scope.cancel()
         (template,) = importers(heavy)
         assert not fleet_machines(table)
     assert not table.alive({template})

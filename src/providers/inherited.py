@@ -1,0 +1,53 @@
+"""What a forked child must not hold open: whoever is at the other end would take the child's life for its parent's.
+
+`multiprocessing` forks by default until Python 3.14, and so do data loaders. Such a child inherits sockets and locks,
+and outlives a client that is killed.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Protocol
+from weakref import WeakSet
+
+
+class File(Protocol):
+    def fileno(self) -> int:
+        """-1: it is closed."""
+        ...
+
+
+class Descriptor:
+    """A plain one, with an owner. `close` closes it, once."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+_kept_here: WeakSet[File] = WeakSet()
+
+
+def keep_here(file: File) -> None:
+    """In children that are forked, and not executed, this will be nothing."""
+    _kept_here.add(file)
+
+
+def _forked() -> None:
+    """Not closed, but put in place of it: who has the number there may close it still, when it is another's."""
+    fds = [fd for file in _kept_here if (fd := file.fileno()) >= 0]
+    if fds:
+        null = os.open(os.devnull, os.O_RDWR)
+        for fd in fds:
+            os.dup2(null, fd, inheritable=False)
+        os.close(null)
+
+
+os.register_at_fork(after_in_child=_forked)

@@ -1,0 +1,242 @@
+"""The client's end of one keeper, from its start to its end: requests, what it says, and that it stands still."""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import astuple
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from ..base import Embedding
+from ..errors import ProviderError
+from ..inherited import keep_here
+
+CLOSE_DEADLINE_S = 10.0
+KILL_DEADLINE_S = 8.0  # for the warden to end what a keeper had, which has 5 s to be gone
+READ_BYTES = 64 * 1024
+LOWEST_FD = 10  # of what the keeper is given: its own numbers are below
+CONTROL_FD, CLIENT_FD = 3, 4  # there
+
+
+class KeeperGone(ProviderError):
+    """It has ended, and with it every machine."""
+
+
+class KeeperClient:
+    """``heard`` gets each of its messages; ``over`` is called once, when it has ended. `listen` runs beside."""
+
+    def __init__(
+        self,
+        directory: Path,
+        embedding: Embedding,
+        work_mib: int | None,
+        *,
+        heard: Callable[[dict[str, Any]], None],
+        over: Callable[[], None],
+    ) -> None:
+        """
+        Raises:
+            OSError: it cannot be started.
+        """
+        self._log = directory / "keeper.log"
+        self._heard, self._over = heard, over
+        self._control, self._pid = _spawn(directory, embedding, work_mib)
+        keep_here(self._control)
+        self._keeper = self._pid  # the pid above is the warden's; until it says its own
+        self._worked = False
+        self._numbers = itertools.count(1)
+        self._taken: dict[int, anyio.Event] = {}
+        self._unsent, self._unread = b"", b""
+        self._sending, self._listening = anyio.Lock(), anyio.Lock()
+        self._done = anyio.Event()
+        self._why = ""  # it was killed
+        self.how = "has not ended"
+
+    @property
+    def ended(self) -> bool:
+        return self._done.is_set()
+
+    async def request(self, message: dict[str, object]) -> None:
+        """Return when the keeper has taken it. One that stands still is killed.
+
+        Raises:
+            KeeperGone
+        """
+        from . import processes
+
+        if self.ended:
+            raise self.gone()
+        number = next(self._numbers)
+        self._taken[number] = taken = anyio.Event()
+        self._unsent += json.dumps({**message, "request": number}).encode() + b"\n"
+        stands = processes.Standstill()
+        try:
+            while not taken.is_set():
+                with anyio.move_on_after(processes.LOOK_S):
+                    await self._send()
+                    await taken.wait()
+                if not taken.is_set() and stands.lasts(self._keeper):
+                    await self._kill(f"stood still for {processes.STILL_S:g} s")
+        finally:
+            del self._taken[number]
+        if self.ended:
+            raise self.gone()
+
+    async def _send(self) -> None:
+        """All that is not sent yet: what a cancelled one has left, too."""
+        async with self._sending:
+            while self._unsent and not self.ended:
+                try:
+                    self._unsent = self._unsent[self._control.send(self._unsent) :]
+                except BlockingIOError:
+                    await anyio.wait_writable(self._control)
+                except OSError:  # it is ending, which `listen` hears
+                    return
+
+    async def listen(self) -> None:
+        """Until its end. A second goes on where one was cut."""
+        async with self._listening:
+            if self.ended:
+                return
+            while data := await self._read():
+                *lines, self._unread = (self._unread + data).split(b"\n")
+                for line in lines:
+                    self._hear(json.loads(line))
+            self._end(_collect(self._pid))
+
+    async def _read(self) -> bytes:
+        while True:
+            try:
+                return self._control.recv(READ_BYTES)
+            except BlockingIOError:
+                await anyio.wait_readable(self._control)
+            except OSError:
+                return b""
+
+    def _hear(self, message: dict[str, Any]) -> None:
+        match message["op"]:
+            case "keeper":
+                self._keeper = message["pid"]
+            case "taken":
+                self._worked = True
+                taken = self._taken.get(message["request"])
+                if taken is not None:
+                    taken.set()
+            case _:
+                self._heard(message)
+
+    def _end(self, how: str) -> None:
+        self.how = f"{self._why} and was killed" if self._why else how
+        self._control.close()
+        self._done.set()
+        for taken in self._taken.values():
+            taken.set()
+        self._over()
+
+    async def _kill(self, why: str) -> None:
+        """By its warden, which ends all that it had; one that stands still itself is killed. Bounded."""
+        self._why = self._why or why
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if not self.ended:
+                with suppress(ProcessLookupError):
+                    os.kill(self._pid, number)
+                with anyio.move_on_after(KILL_DEADLINE_S):
+                    await self.listen()
+        if not self.ended:  # both are in the kernel's hands
+            self._end("")
+
+    async def close(self) -> None:
+        """Every process of it ends; it closes its own end when that is so. Bounded."""
+        try:
+            self._control.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass
+        with anyio.move_on_after(CLOSE_DEADLINE_S):
+            await self.listen()  # who did may have been cancelled: the end of `asyncio.run` cancels every task
+        if not self.ended:
+            await self._kill(f"did not end within {CLOSE_DEADLINE_S:g} s")
+
+    def gone(self) -> KeeperGone:
+        """Where it has worked, another one will."""
+        what = f"the process that keeps the local nodes {self.how}{self.last_words()}"
+        return KeeperGone(what, retry_after_s=1.0 if self._worked else None)
+
+    def last_words(self) -> str:
+        try:
+            words = self._log.read_text()[-2000:].strip()
+        except OSError:
+            words = ""
+        return f": {words}" if words else ""
+
+
+def _collect(pid: int) -> str:
+    """How it ended. It has closed its socket, which it does by ending: this takes no time."""
+    from .processes import describe
+
+    try:
+        return describe(os.waitpid(pid, 0)[1])
+    except ChildProcessError:  # the application collects every child, or ignores SIGCHLD
+        return "died"
+
+
+def _spawn(directory: Path, embedding: Embedding, work_mib: int | None) -> tuple[socket.socket, int]:
+    """Start the keeper in a session of its own: a Ctrl-C in the terminal is the client's, who then ends the pool.
+
+    What it is given stays closed to other children, also to those that another thread starts meanwhile.
+    """
+    paths = [os.path.abspath(path) for path in sys.path]  # noqa: PTH100 - "" is our directory, not the node's
+    given: list[tuple[int, int]] = []  # our number of it, and the keeper's
+    control, theirs = socket.socketpair()
+    try:
+        with theirs:
+            _give(given, theirs.fileno(), CONTROL_FD)
+        client = _give_ourselves(given)
+        null = os.open(os.devnull, os.O_RDWR)
+        _give(given, null, 0, 1)
+        os.close(null)
+        log = os.open(directory / "keeper.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        _give(given, log, 2)
+        os.close(log)
+        arguments = (CONTROL_FD, client, str(directory), work_mib, *astuple(embedding))
+        code = f"import sys; sys.path[:] = {paths!r}; from {__package__}.keeper import main; main{arguments!r}"
+        control.setblocking(False)
+        pid = os.posix_spawn(
+            sys.executable,
+            [sys.executable, "-c", code],
+            os.environ,
+            file_actions=[(os.POSIX_SPAWN_DUP2, ours, there) for ours, there in given],
+            setsid=True,
+        )
+    except BaseException:
+        control.close()
+        raise
+    finally:
+        for ours in {ours for ours, _ in given}:
+            os.close(ours)
+    return control, pid
+
+
+def _give(given: list[tuple[int, int]], fd: int, *there: int) -> None:
+    ours = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, LOWEST_FD)
+    given += [(ours, number) for number in there]
+
+
+def _give_ourselves(given: list[tuple[int, int]]) -> int:
+    """A pidfd: a pid would mean another process one day."""
+    try:
+        ourselves = os.pidfd_open(os.getpid())
+    except OSError:  # before Linux 5.3, and in sandboxes: then the socket alone tells
+        return -1
+    _give(given, ourselves, CLIENT_FD)
+    os.close(ourselves)
+    return CLIENT_FD

@@ -1,0 +1,98 @@
+"""The keeper's parent: what the keeper would have ended is ended also when the keeper is killed, or stands still.
+
+    client -- warden -- keeper -- machines
+
+A process that a task has started in a session of its own has no other tie to its pool than its ancestors. The keeper
+adopts it when its machine dies, and the warden when the keeper does. When the warden dies the keeper ends everything,
+as when the client does. Either of them holds the control socket, so that the client sees its end when nothing is left.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import select
+import shutil
+import signal
+import socket
+import time
+from pathlib import Path
+from typing import NoReturn
+
+from . import processes
+
+KILL_DEADLINE_S = 5.0
+ENDS_S = 15.0  # for the keeper to end when its client has
+
+
+def stand_by(control: socket.socket, client: int, directory: Path) -> int:
+    """Fork the keeper, and be its warden. Returns in the keeper: what becomes readable when the warden has ended.
+
+    ``client``: a pidfd; -1: there is none.
+    """
+    lifeline, held = os.pipe2(os.O_CLOEXEC)
+    keeper = os.fork()
+    if keeper:
+        os.close(lifeline)
+        _Warden(keeper, control, client, directory).guard()
+    os.close(held)
+    os.setpgid(0, 0)
+    return lifeline
+
+
+class _Warden:
+    def __init__(self, keeper: int, control: socket.socket, client: int, directory: Path) -> None:
+        self._keeper, self._control, self._client, self._directory = keeper, control, client, directory
+        self._woken = processes.wake_on_child_death()
+        signal.signal(signal.SIGTERM, lambda *_: None)  # which wakes us as well: the keeper stands still
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def guard(self) -> NoReturn:
+        poll = select.poll()
+        poll.register(self._woken, select.POLLIN)
+        if self._client >= 0:
+            poll.register(self._client, select.POLLIN)
+        end_at = float("inf")
+        while True:
+            wait_ms = None if end_at == float("inf") else max(0.0, end_at - time.monotonic()) * 1000
+            ready = {fd for fd, _ in poll.poll(wait_ms)}
+            if self._client in ready:
+                poll.unregister(self._client)
+                end_at = time.monotonic() + ENDS_S
+            if self._woken.fileno() in ready and signal.SIGTERM in self._woken.recv(4096):
+                end_at = 0.0
+            if time.monotonic() >= end_at:
+                processes.kill(self._keeper)
+                end_at = float("inf")
+            for pid, status in processes.ended_children():
+                if pid == self._keeper:
+                    self._end(status)
+
+    def _end(self, status: int) -> NoReturn:
+        """As the keeper has ended, when nothing is left of what it had."""
+        deadline = time.monotonic() + KILL_DEADLINE_S
+        while processes.kill_children() and time.monotonic() < deadline:
+            time.sleep(0.001)
+        left = [self._directory] if self._is_alone() else [each for each in self._directory.glob("*") if each.is_dir()]
+        for directory in left:
+            shutil.rmtree(directory, ignore_errors=True)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        code = os.waitstatus_to_exitcode(status)
+        if code < 0:
+            if -code not in {signal.SIGKILL, signal.SIGSTOP}:
+                signal.signal(-code, signal.SIG_DFL)
+            os.kill(os.getpid(), -code)
+        os._exit(abs(code))
+
+    def _is_alone(self) -> bool:
+        """Whether the client is gone: nobody else removes the pool's directory."""
+        if self._client >= 0 and select.select([self._client], [], [], 0)[0]:
+            return True
+        try:
+            while self._control.recv(4096, socket.MSG_DONTWAIT):
+                pass
+        except BlockingIOError:
+            return False
+        except OSError:
+            pass
+        return True
