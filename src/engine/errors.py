@@ -6,15 +6,26 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .clean import all_plain, plain
+
 
 class OutriderError(Exception):
     """Base of all. The message says whose fault it is and what to do; the facts behind it are attributes.
 
-    ``cleanup``: of an error that ended a pool, the failure of its clean-up afterwards, which is also among its notes;
-    None: there was none.
+    Both, and notes, have no control characters but newline and tab: parts of them are what hosts said. ``cleanup``: of an
+    error that ended a pool, the failure of its clean-up afterwards, which is also among its notes; None: there was none.
     """
 
     cleanup: CleanupError | None = None
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*map(all_plain, args))
+
+    def __setattr__(self, name: str, value: object) -> None:
+        super().__setattr__(name, all_plain(value))
+
+    def add_note(self, note: str, /) -> None:
+        super().add_note(plain(note))
 
 
 class SpecError(OutriderError, ValueError):
@@ -309,7 +320,7 @@ class BroadcastFailed(OutriderError, ExceptionGroup[Exception]):
     outcomes: tuple[Outcome, ...]
 
     def __new__(cls, message: str, errors: Sequence[Exception], _outcomes: Sequence[Outcome] = ()) -> BroadcastFailed:
-        return super().__new__(cls, message, errors)
+        return super().__new__(cls, plain(message), errors)
 
     def __init__(self, message: str, errors: Sequence[Exception], outcomes: Sequence[Outcome] = ()) -> None:
         super().__init__(message, errors)
@@ -327,8 +338,8 @@ class RemoteTraceback(Exception):
     """Stands for the frames on the node: ``text`` is the traceback there, as it is also in the error's note."""
 
     def __init__(self, summary: str, text: str = "") -> None:
-        super().__init__(summary)
-        self.text = text
+        super().__init__(plain(summary))
+        self.text = plain(text)
 
 
 def unknown_option(owner: str, name: str, known: Sequence[str]) -> SpecError:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, get_args
 
 from ..actors.ports import NodeFacts
 from ..providers.base import Machine
+from .clean import all_plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +294,10 @@ class TaskGaveUp(_Event):
 
 @dataclass(frozen=True, slots=True)
 class TaskOutput(_Event):
-    """Whole lines, or a piece of one longer than 64 KiB. ``dropped`` bytes were lost before it."""
+    """Whole lines, or a piece of one longer than 64 KiB. ``dropped`` bytes were lost before it.
+
+    ``text`` is as the task wrote it, control characters too: consoles and logs of Outrider's take those out.
+    """
 
     job: int
     node: int
@@ -400,7 +404,8 @@ def event(name: str, at: float, /, **facts: object) -> Event:
     shown: dict[str, Any] = {}
     for fact, value in facts.items():
         if isinstance(value, NodeFacts):
-            shown |= {"hostname": value.hostname, "address": value.address, "accelerators": len(value.accelerators)}
+            names = {"hostname": all_plain(value.hostname), "address": all_plain(value.address)}
+            shown |= names | {"accelerators": len(value.accelerators)}
         else:
             shown[fact] = _shown(value)
     known = kind.__dataclass_fields__
@@ -410,9 +415,9 @@ def event(name: str, at: float, /, **facts: object) -> Event:
 def _shown(value: object) -> object:
     """Facts of the layers below in words and numbers."""
     if isinstance(value, Machine):
-        return str(value.id)
+        return all_plain(str(value.id))
     if isinstance(value, Enum):
         return value.name.lower()
     if isinstance(value, list | tuple):
         return tuple(_shown(each) for each in value)
-    return value
+    return all_plain(value)

@@ -23,6 +23,7 @@ from ..providers.errors import (
     QuotaExceeded,
 )
 from . import reach
+from .clean import plain, shortened
 from .errors import (
     AuthError,
     BroadcastFailed,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
 
 E = TypeVar("E", bound=Exception)
+NOTE_CHARACTERS = 64 * 1024  # of each note that a user's exception came with
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,13 +282,13 @@ def _unpicklable(error: object) -> tuple[str, str, str]:
 
 def _located(error: E, place: Place, text: str) -> E:
     """Says on the error where it happened; past a ``__setattr__`` of its class, which may be frozen."""
-    text = text.rstrip()
-    note = f"{place}, traceback there:\n{text}" if text else str(place)
+    text = plain(text.rstrip())
+    note = f"{plain(str(place))}, traceback there:\n{text}" if text else plain(str(place))
     facts = {
         "node": place.node,
         "rank": place.rank,
         "attempt": place.attempt,
-        "__notes__": [*getattr(error, "__notes__", ()), note],
+        "__notes__": [*_notes(error), note],
         # Short, because the note has the frames: printed once, at the end, where one looks.
         "__cause__": RemoteTraceback(f"raised in {place}", text),
     }
@@ -294,6 +296,14 @@ def _located(error: E, place: Place, text: str) -> E:
         with suppress(Exception):  # a property of that name
             BaseException.__setattr__(error, name, value)
     return error
+
+
+def _notes(error: BaseException) -> list[str]:
+    """Those that came with it: text for people, which a host has written."""
+    notes = getattr(error, "__notes__", ())
+    if not isinstance(notes, list | tuple):
+        return []
+    return [plain(shortened(str(note), NOTE_CHARACTERS)) for note in notes]
 
 
 def _sentence(said: object) -> str:

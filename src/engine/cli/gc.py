@@ -9,6 +9,7 @@ from cyclopts import Parameter
 
 from ...providers.errors import ProviderError
 from ...providers.journal import Journal, PoolOwned
+from ..clean import plain
 from . import clouds
 from .leftovers import Left, Verdict, verdict
 from .where import Where
@@ -61,7 +62,9 @@ def gc(
         if not apply and any(each.remove for each in verdicts):
             console.print("Nothing was touched: `outrider gc --apply` removes it.")
         for asked in silent:
-            console.print(f"{means.place(asked.place)} could not be asked: {asked.error}", markup=False, style="red")
+            console.print(
+                f"{means.place(asked.place)} could not be asked: {plain(str(asked.error))}", markup=False, style="red"
+            )
     return _status(pools, verdicts, ends, apply=apply, silent=bool(silent))
 
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from ..clean import plain
 from .where import Where
 
 WORDS = {
@@ -44,5 +45,7 @@ def ps(
         words = [WORDS[pool.standing].format(owner=pool.owner or "unknown") for pool in pools]
         console.print(means.table(pools, "owner", words) if pools else "No pools of cloud machines.")
         for asked in silent:
-            console.print(f"{means.place(asked.place)} could not be asked: {asked.error}", markup=False, style="red")
+            console.print(
+                f"{means.place(asked.place)} could not be asked: {plain(str(asked.error))}", markup=False, style="red"
+            )
     return 2 if silent else 0

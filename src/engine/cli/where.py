@@ -15,6 +15,7 @@ from cyclopts import Parameter
 from ...providers.errors import ProviderError
 from ...providers.journal import Journal
 from ...providers.owners import Place
+from ..clean import one_line, plain
 from . import clouds
 from .leftovers import Asked, Left, left
 
@@ -58,7 +59,7 @@ def journal() -> Journal:
     try:
         return Journal.open()
     except ProviderError as error:
-        print(f"outrider: {error}", file=sys.stderr)
+        print(f"outrider: {plain(str(error))}", file=sys.stderr)
         raise SystemExit(2) from None
 
 
@@ -81,7 +82,7 @@ def table(pools: Sequence[Left], last: str, words: Sequence[str]) -> Table:
     shown.add_column(last)
     for pool, word in zip(pools, words, strict=True):
         cells = (pool.pool, place(pool.place), machines(pool), age(pool, time.time()), price(pool), word)
-        shown.add_row(*map(Text, cells))
+        shown.add_row(*(Text(one_line(cell)) for cell in cells))
     return shown
 
 

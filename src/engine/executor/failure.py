@@ -7,6 +7,7 @@ import traceback
 from pathlib import Path
 from types import TracebackType
 
+from ..clean import shortened
 from ..wire.messages import Failed, Value
 from . import blobs
 
@@ -23,7 +24,9 @@ def failed(attempt: int, phase: str, error: BaseException, took_us: int = 0) -> 
         pickled, blob = blobs.dump(error, "error")
     except BaseException:  # noqa: BLE001 - its __reduce__ is the user's code too
         pickled, blob = None, []
-    lines = traceback.format_exception(kind, error, _users(error.__traceback__))
+    told = traceback.TracebackException(kind, error, _users(error.__traceback__), compact=True)
+    _shorten(told)
+    lines = told.format()
     name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
     text = _clean("".join(lines))[-_TEXT_BYTES:]
     return Failed(attempt, phase, name, text_of(error)[:_MESSAGE_BYTES], text, pickled, took_us, _version(kind)), blob
@@ -35,6 +38,21 @@ def text_of(error: BaseException) -> str:
         return _clean(str(error))
     except Exception as broken:  # noqa: BLE001 - its __str__ is the user's code too
         return f"<its text cannot be read: {type(broken).__name__}>"
+
+
+def _shorten(told: traceback.TracebackException) -> None:
+    """Texts of megabytes, in an error or in one that it came from: formatting takes seconds, and nobody reads them."""
+    left, seen = [told], set[int]()
+    while left:
+        each = left.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        each._str = shortened(each._str, _MESSAGE_BYTES)  # type: ignore[attr-defined]  # since 3.5, and in 3.14
+        notes: object = getattr(each, "__notes__", None)  # what the user's code has put there
+        if isinstance(notes, list | tuple):
+            each.__notes__ = [shortened(note, _MESSAGE_BYTES) if isinstance(note, str) else note for note in notes]
+        left += filter(None, (each.__cause__, each.__context__, *(each.exceptions or ())))
 
 
 def _version(kind: type[BaseException]) -> str:

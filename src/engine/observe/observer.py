@@ -13,6 +13,7 @@ import anyio
 
 from ...actors.ports import NodeFacts, NodeId, Order
 from .. import events as ev
+from ..clean import plain
 from ..wire.messages import Output
 
 if TYPE_CHECKING:
@@ -165,8 +166,8 @@ class Observer:
             node,
             state=state,
             rank=rank,
-            hostname=facts.hostname,
-            address=facts.address,
+            hostname=plain(facts.hostname),
+            address=plain(facts.address),
             accelerators=len(facts.accelerators),
         )
 

@@ -9,8 +9,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from ..clean import one_line
 from .board import Board, Row, State
-from .clean import one_line
 from .words import count, seconds
 
 COLOURS = {
@@ -56,7 +56,7 @@ class View:
         board = self._board
         text = Text(no_wrap=True, overflow="ellipsis")
         text.append("outrider ", style="bold")
-        text.append(f"{board.provider} · {board.ready} of {count(board.desired, 'node')} ready")
+        text.append(f"{one_line(board.provider)} · {board.ready} of {count(board.desired, 'node')} ready")
         if board.hourly_cost:
             text.append(f" · {board.hourly_cost:.2f} USD/h")
         if board.wanted:
@@ -98,7 +98,7 @@ class View:
 
 def summary(board: Board, now: float) -> Text:
     """What is left of the table when the pool has ended."""
-    text = Text(f"outrider {board.provider} · {count(board.done, 'task')} done", style="dim")
+    text = Text(f"outrider {one_line(board.provider)} · {count(board.done, 'task')} done", style="dim")
     if board.failed:
         text.append(f" · {board.failed:,} failed", style="red")
     return text.append(f" · {seconds(now - board.opened_at)}")

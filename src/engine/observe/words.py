@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .. import events as ev
-from .clean import lines, one_line
+from ..clean import lines, one_line
 
 LONG_S = 5.0  # steps of bringing an image onto a node are worth a line from then on
 
@@ -12,7 +12,7 @@ def words(event: ev.Event) -> str | None:  # noqa: PLR0911, PLR0912 - a table
     """What happened. Causes come from elsewhere: they are made one printable line."""
     match event:
         case ev.PoolStarting():
-            return f"starting {count(event.wanted, 'node')} ({event.provider})"
+            return f"starting {count(event.wanted, 'node')} ({_line(event.provider)})"
         case ev.PoolReady():
             return f"{event.ready} of {count(event.wanted, 'node')} ready after {seconds(event.took_s)}"
         case ev.PoolResized():
@@ -30,7 +30,7 @@ def words(event: ev.Event) -> str | None:  # noqa: PLR0911, PLR0912 - a table
             silent = f"node {event.node} has not answered in {seconds(event.waited_s)}"
             return f"{silent}, others took {seconds(event.others_s)}: another machine is asked for"
         case ev.NodePreparing() if event.took_s is not None and event.took_s >= LONG_S:
-            return f"node {event.node}: {event.phase} took {seconds(event.took_s)}"
+            return f"node {event.node}: {_line(event.phase)} took {seconds(event.took_s)}"
         case ev.VersionsDiffer():
             rows = "".join(f"\n  {one_line(row)}" for row in event.table.splitlines())
             return f"node {event.node} has other versions than this program:{rows}"

@@ -1,0 +1,68 @@
+"""Text from elsewhere, made fit for the client's terminal: nothing in it moves the cursor or hides what it says.
+
+What tasks print comes in as bytes and goes through `lines`. All other text of hosts reaches people in an event or in an
+error of ours, and both clean what they are made of: `plain` and `all_plain`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+# ECMA-48: CSI (ESC [ ... final), string sequences (OSC, DCS, APC, PM, SOS) with their text, two-character escapes; the
+# C1 forms of the same. What is left of the control characters goes alone, except tab. SGR (colours) goes too: a task
+# that forgets to reset it would colour everybody's lines.
+_SEQUENCES = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d\x9e\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"
+    r"|\x1b[ -/]*[0-~]?"
+    r"|[\x00-\x08\x0a-\x1f\x7f-\x9f]"
+    r"|[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"  # Bidi_Control: would turn the rest of the line around
+)
+
+
+def lines(text: bytes | str) -> list[str]:
+    """The lines of a piece of output. A line redrawn with carriage returns (a progress bar) is its last state."""
+    if isinstance(text, bytes):
+        text = text.decode(errors="replace")
+    whole = text.split("\n")
+    if whole[-1] == "":
+        whole.pop()
+    return [clean(line) for line in whole]
+
+
+def clean(line: str) -> str:
+    """One line without control sequences."""
+    if line.isprintable():
+        return line
+    line = line.rstrip("\r")
+    return _SEQUENCES.sub("", line[line.rfind("\r") + 1 :])
+
+
+def one_line(text: str) -> str:
+    """A cause or a name from elsewhere, for places that have one line."""
+    return "; ".join(filter(None, lines(text)))
+
+
+def plain(text: str) -> str:
+    """Text of several lines, as it is but for control sequences and control characters other than newline and tab."""
+    if text.isprintable():
+        return text
+    return "\n".join(_SEQUENCES.sub("", line) for line in text.replace("\r\n", "\n").split("\n"))
+
+
+def all_plain(value: Any) -> Any:
+    """The same of a fact of an error or event: of a text, of those in a list or tuple; anything else as it is."""
+    if isinstance(value, str):
+        return plain(value) if type(value) is str else value  # an enum's is ours
+    if type(value) in (list, tuple):
+        return type(value)(map(all_plain, value))
+    return value
+
+
+def shortened(text: str, most: int) -> str:
+    """Its beginning and its end, where it is longer than so many characters."""
+    if len(text) <= most:
+        return text
+    half = most // 2
+    return f"{text[:half]}\n[{len(text) - 2 * half:,} characters are left out here]\n{text[-half:]}"

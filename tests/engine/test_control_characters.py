@@ -1,0 +1,217 @@
+"""Text that a host sends reaches no terminal with control characters, whatever it is part of."""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from outrider.actors.ports import ConnectFailed, GaveUp, NodeFacts, Reason
+from outrider.engine import core, errors, translate
+from outrider.engine import events as ev
+from outrider.engine.image.advice import explained
+from outrider.engine.image.shell import Exit
+from outrider.engine.observe.board import Board
+from outrider.engine.observe.table import View, summary
+from outrider.engine.observe.words import printed, words
+from outrider.engine.remote import fitness, hostkeys
+from outrider.engine.wire.messages import Cause, Ended, Failed
+from outrider.providers import errors as providers
+from outrider.providers.base import AcceleratorRequest, Machine
+
+PLACE = translate.Place("train", 0)
+BIDI = {"\u061c", "\u200e", "\u200f", *map(chr, range(0x202A, 0x202F)), *map(chr, range(0x2066, 0x206A))}
+CONTROL = {*map(chr, range(0x20)), *map(chr, range(0x7F, 0xA0)), *BIDI}
+ATTACKS = (
+    "\x1b]0;title\x07",
+    "\x1b[2J",
+    "\x9b31m",
+    "\x1b",
+    "\x07",
+    "\x08" * 9,
+    "\r",
+    "\r\n",
+    "\u202e",
+    "\x90q\x9c",
+    "\x00",
+)
+hostile = st.lists(st.sampled_from([*ATTACKS, *CONTROL, "\n", "\t"]) | st.text(max_size=5), max_size=12).map("".join)
+
+
+def controls(text: object, allowed: str = "\n\t") -> list[str]:
+    return [character for character in str(text) if character in CONTROL and character not in allowed]
+
+
+def texts(value: object) -> Iterator[str]:
+    """All that are in it."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from texts(each)
+
+
+def of_type(said: str) -> st.SearchStrategy[Any]:  # noqa: PLR0911 - a table
+    """Values of a field's annotation."""
+    match said:
+        case "str":
+            return hostile
+        case "int":
+            return st.integers(0, 99)
+        case "float" | "float | None":
+            return st.floats(0, 1e6)
+        case "bool":
+            return st.booleans()
+        case "tuple[str, ...]":
+            return st.lists(hostile, max_size=3).map(tuple)
+        case "tuple[int, ...]":
+            return st.lists(st.integers(0, 9), max_size=3).map(tuple)
+        case "tuple[tuple[str, str, str], ...]":
+            return st.lists(st.tuples(hostile, hostile, hostile), max_size=3).map(tuple)
+        case _:
+            raise AssertionError(f"nobody has said how to make a {said}")
+
+
+def event_of(kind: type[Any]) -> st.SearchStrategy[Any]:
+    return st.fixed_dictionaries({each.name: of_type(str(each.type)) for each in fields(kind)})
+
+
+# --- events -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", get_args(ev.Event), ids=lambda kind: kind.name)
+@settings(max_examples=15, deadline=None)
+@given(data=st.data())
+def test_what_is_told_of_an_event_has_none(kind: type[Any], data: st.DataObject) -> None:
+    facts = data.draw(event_of(kind))
+    event = kind(**facts)
+    assert controls(words(event) or "") == []
+    if isinstance(event, ev.TaskOutput):
+        assert controls(printed(event)) == []
+    else:
+        told = ev.event(kind.name, facts.pop("at"), **facts)  # as pools tell it, and as `pool.events()` gives it
+        assert [each for fact in fields(told) for each in texts(getattr(told, fact.name)) if controls(each)] == []
+
+
+@given(text=hostile)
+def test_what_a_node_says_of_itself_has_none(text: str) -> None:
+    facts = NodeFacts(text, text, (1,))
+    event = ev.event("node_ready", 0.0, node=0, rank=0, ready=1, wanted=1, machine=Machine(text, None, ""), facts=facts)
+    assert isinstance(event, ev.NodeReady)
+    assert [each for each in (event.hostname, event.address, event.machine) if controls(each)] == []
+
+
+@settings(max_examples=20, deadline=None)
+@given(data=st.data())
+def test_the_live_table_has_none(data: st.DataObject) -> None:
+    from rich.console import Console
+
+    board = Board()
+    kinds = [
+        ev.PoolStarting,
+        ev.NodeLaunching,
+        ev.NodePreparing,
+        ev.NodeReady,
+        ev.NodeSuspect,
+        ev.TaskStarted,
+        ev.NodeLost,
+    ]
+    for kind in kinds:
+        board.apply(kind(**data.draw(event_of(kind)) | ({"node": 0} if "node" in kind.__dataclass_fields__ else {})))
+    console = Console(width=100, color_system=None, force_terminal=False)
+    with console.capture() as captured:
+        console.print(View(board, 1.0), summary(board, 1.0))
+    assert controls(captured.get()) == []
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+
+def kinds_of(kind: type[Exception]) -> list[type[Exception]]:
+    return [kind, *(each for below in kind.__subclasses__() for each in kinds_of(below))]
+
+
+def shown(error: BaseException) -> list[str]:
+    """All that a program or a person gets of it, and of what it came from."""
+    found = [str(error), *texts(error.args), *texts(list(vars(error).values()))]
+    return [*found, *(shown(error.__cause__) if error.__cause__ is not None else [])]
+
+
+def clean(error: BaseException, note: str = "") -> bool:
+    error.add_note(note)
+    return not any(map(controls, [*shown(error), "".join(traceback.format_exception(error))]))
+
+
+@pytest.mark.parametrize("kind", sorted(set(kinds_of(errors.OutriderError)), key=lambda kind: kind.__name__))
+@settings(max_examples=15, deadline=None)
+@given(text=hostile)
+def test_no_error_of_ours_has_any(kind: type[Exception], text: str) -> None:
+    """Whoever makes it, and of whatever: all its texts, and what is set on it later."""
+    options = {
+        name: [(text, text, text)] if "Sequence" in str(each.annotation) else text
+        for name, each in inspect.signature(kind.__init__).parameters.items()
+        if each.kind is inspect.Parameter.KEYWORD_ONLY and ("str" in str(each.annotation))
+    }
+    positional = (text, [ValueError("x")]) if issubclass(kind, ExceptionGroup) else (text,)
+    error = kind(*positional, **options)
+    error.later = text  # type: ignore[attr-defined]
+    assert clean(error, text)
+
+
+def failures(text: str) -> Iterator[BaseException]:
+    """Each error that is made of what hosts said, by the code that makes it."""
+    for phase in ("call", "load", "dump", "fetch", "send"):
+        yield translate.failed_error(Failed(1, phase, text, text, text, None, 1, text), PLACE, None)
+        yield translate.failed_error(Failed(1, phase, text, text, text, None, 1, text), PLACE, lambda: 1 / 0)
+    for cause in Cause:
+        yield translate.ended_error(Ended(1, cause, 9, text), PLACE)
+    for reason in Reason:
+        yield translate.gave_up_error(GaveUp(reason, ((0, text),), 0), text)  # type: ignore[arg-type]
+    for kind in kinds_of(providers.ProviderError):
+        if kind.__module__ == providers.__name__:
+            yield translate.provider_error(kind(text))
+    yield translate.pickling_error(ValueError(text), "train", "it")
+    yield translate.unloadable_error(ValueError(text), PLACE)
+    yield explained("apt", text, command=text, log=[text], hint=text)
+    yield explained("apt", text, command=text, log=[text]).at(text, 0)
+    yield hostkeys._failed("it", Exit(1, None, b"", text.encode("utf-8", "replace")), Machine(text, None, ""))
+    yield errors.version_mismatch(text, {"Python": "3.11"}, {"Python": text})
+    facts = NodeFacts(text, text, (), ((text, 1.0),))
+    yield fitness.too_small(facts, {"cpus": 0}, fitness.Wanted(vcpus=1)) or ValueError(text)
+    yield fitness.too_little(facts, AcceleratorRequest("A100", 1)) or ValueError(text)
+    yield core._unreached(ConnectFailed(text))
+
+
+@settings(max_examples=25, deadline=None)
+@given(text=hostile)
+def test_nor_has_any_that_is_made_of_what_hosts_said(text: str) -> None:
+    assert [error for error in failures(text) if not clean(error)] == []
+
+
+@given(text=hostile)
+def test_what_we_add_to_the_users_own_error_has_none(text: str) -> None:
+    """Its own arguments are the user's objects, and come as they are."""
+    raised = ValueError("mine")
+    raised.add_note(text)
+    error = translate.failed_error(Failed(1, "call", "ValueError", text, text, None, 1, ""), PLACE, lambda: raised)
+    assert error is raised
+    assert not any(map(controls, [*error.__notes__, *shown(error)]))
+
+
+def test_an_errors_line_breaks_and_tabs_stay() -> None:
+    assert str(errors.OutriderError("one\n\ttwo\r\nthree\rfour")) == "one\n\ttwo\nthreefour"
+
+
+def test_notes_of_megabytes_are_cut() -> None:
+    raised = ValueError("mine")
+    raised.add_note("begin" + "x" * 1_000_000 + "end")
+    error = translate.failed_error(Failed(1, "call", "ValueError", "", "", None, 1, ""), PLACE, lambda: raised)
+    assert error.__notes__[0].startswith("begin")
+    assert error.__notes__[0].endswith("end")
+    assert "934,472 characters are left out here" in error.__notes__[0]
