@@ -248,12 +248,19 @@ def _downloaded(url: str, target: Path, indexes: Sequence[str | Secret], given_u
 
 
 def _credentials(url: str, indexes: Sequence[str | Secret]) -> str:
-    """``user:password`` for a file's URL: its own, those of an index on the same host, or those in ~/.netrc."""
+    """``user:password`` for a file's URL: its own, those of an index on the same host, or those in ~/.netrc.
+
+    None go over http, where the network reads them, unless the user has named an index there by http as well.
+    """
     host = urlsplit(url).netloc.rpartition("@")[2]
-    for known in (url, *map(revealed, indexes)):
-        login, _, server = urlsplit(known).netloc.rpartition("@")
-        if login and server == host:
+    is_plain = urlsplit(url).scheme != "https"
+    there = [each for each in map(urlsplit, map(revealed, indexes)) if each.netloc.rpartition("@")[2] == host]
+    for known in (urlsplit(url), *there):
+        login = known.netloc.rpartition("@")[0]
+        if login and (known.scheme == "http" or not is_plain):
             return unquote(login)
+    if is_plain and not any(each.scheme == "http" for each in there):
+        return ""
     try:
         found = netrc.netrc().authenticators(urlsplit(url).hostname or "")
     except (OSError, netrc.NetrcParseError):

@@ -246,6 +246,21 @@ async def test_passwords_come_from_the_url_the_index_or_netrc(tmp_path: Path, mo
     assert of("https://fourth/x.whl") == ""
 
 
+async def test_no_password_goes_over_http_that_was_given_for_https(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An index may name files by http; the network reads what is sent there."""
+    (tmp_path / ".netrc").write_text("machine first login me password net\nmachine plain login me password net\n")
+    (tmp_path / ".netrc").chmod(0o600)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    indexes = ["https://user:s3cret@first/simple", "http://user:known@second/simple", "http://plain/simple"]
+    of = lambda url: wheels_._credentials(url, indexes)  # noqa: E731
+    assert of("http://first/x.whl") == ""
+    assert of("https://first/x.whl") == "user:s3cret"
+    assert of("http://second/x.whl") == of("https://second/x.whl") == "user:known"  # by http in the user's own words
+    assert of("http://plain/x.whl") == "me:net"
+
+
 async def test_uv_for_another_platform_comes_from_its_wheel(make_wheel: Any, wheels: Path) -> None:
     uv = Uv.find("a test")
     assert (await Depot().tool(uv, wheels_.here())).path == uv.path
