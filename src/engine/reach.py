@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -107,7 +107,7 @@ def _is_installed(module: str) -> bool:
 def _is_in_site(spec: ModuleSpec) -> bool:
     """Also of a namespace package: then its first folder decides."""
     place = spec.origin if spec.has_location else next(iter(spec.submodule_search_locations or ()), None)
-    return place is not None and any(Path(place).is_relative_to(folder) for folder in _folders())
+    return place is not None and any(Path(place).is_relative_to(folder) for folder in (*_folders(), *_layers()))
 
 
 @cache
@@ -119,6 +119,11 @@ def _folders() -> tuple[Path, ...]:
     paths = sysconfig.get_paths()
     found = {*site.getsitepackages(), site.getusersitepackages(), paths["purelib"], paths["platlib"], paths["stdlib"]}
     return tuple(Path(folder) for folder in found)
+
+
+def _layers() -> Iterator[Path]:
+    """Those of other environments that this one is laid upon, as ``uv run --with`` does by a .pth file."""
+    return (Path(entry) for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages"))
 
 
 def _editable(spec: ModuleSpec) -> str:

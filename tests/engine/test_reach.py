@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
@@ -31,7 +31,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]
         "@compute\ndef triple(x): return scaled(x) + own_helper.FACTOR\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    yield import_module("own_tasks")
+    yield importlib.import_module("own_tasks")
     for name in ("own_tasks", "own_helper"):
         sys.modules.pop(name, None)
 
@@ -127,6 +127,20 @@ def test_advice_names_the_distribution_of_an_editable_install(
 def test_installed_and_importable_are_what_another_interpreter_finds() -> None:
     assert importable("outrider.engine.reach")
     assert not reach_._is_installed(__name__)
+
+
+@pytest.mark.parametrize("folder", ["site-packages", "dist-packages"])
+def test_an_environment_laid_upon_another_has_that_ones_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    """As `uv run --with` does, by a .pth file: they are no code of the user's, to be sent by value."""
+    below = tmp_path / "below" / folder
+    below.mkdir(parents=True)
+    (below / f"laid_{folder[:4]}.py").write_text("")
+    monkeypatch.syspath_prepend(below)
+    importlib.import_module(f"laid_{folder[:4]}")
+    assert reach_._is_installed(f"laid_{folder[:4]}")
+    assert f"laid_{folder[:4]}" not in Reach([]).own()
 
 
 def test_the_users_own_is_looked_for_once(own: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
