@@ -66,3 +66,14 @@ def test_compute_pool_is_pool_and_unknown_names_are_attribute_errors() -> None:
     with pytest.raises(AttributeError, match=r"did you mean outrider\.Local\?"):
         outrider.Locale  # noqa: B018
     assert outrider.__version__.count(".") == 2
+
+
+def test_errors_are_a_module_too() -> None:
+    """One module under two names, so that `except` means the same by both."""
+    code = (
+        "from outrider.errors import NodeLost\n"
+        "import outrider, outrider.errors, outrider.engine.errors as own\n"
+        "print(outrider.NodeLost is NodeLost is own.NodeLost, outrider.errors is own)"
+    )
+    assert fresh(code) == "True True"
+    assert fresh("import outrider.errors as e, outrider; print(e is outrider.errors)") == "True"

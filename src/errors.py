@@ -1,0 +1,10 @@
+"""Every error that a user can catch, as a module: `from outrider.errors import NodeLost`. It is `engine.errors` itself."""
+
+from __future__ import annotations
+
+import sys
+
+from .engine import errors
+from .engine.errors import *  # noqa: F403 - for type checkers
+
+sys.modules[__name__] = errors  # one module under two names: its classes and its functions are there once
