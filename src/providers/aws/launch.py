@@ -169,10 +169,12 @@ def template(shape: Shape, *, name: str, token: str, user_data: str, labels: Map
 
 
 def _volumes(shape: Shape) -> list[dict[str, Any]]:
-    """The image's other volumes too: of what a launch does not name, the image says whether it outlives its machine."""
-    goes = {"DeleteOnTermination": True}
-    root = {"VolumeType": "gp3", "VolumeSize": shape.volume_gb, "Encrypted": True, **goes}
-    others = [{"DeviceName": device, "Ebs": goes} for device, _ in shape.ami.volumes]
+    """The image's other volumes too: of what a launch does not name, the image says whether it outlives its machine,
+    and whether it is encrypted.
+    """
+    every = {"Encrypted": True, "DeleteOnTermination": True}
+    root = {"VolumeType": "gp3", "VolumeSize": shape.volume_gb, **every}
+    others = [{"DeviceName": device, "Ebs": every} for device, _ in shape.ami.volumes]
     return [{"DeviceName": shape.ami.root_device, "Ebs": root}, *others]
 
 

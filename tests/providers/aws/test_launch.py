@@ -80,7 +80,7 @@ def test_the_images_other_volumes_go_with_the_machine_and_are_paid_for() -> None
     shape = replace(SHAPE, ami=replace(AMI, volumes=(("/dev/sdf", 730),)))
     root, other = template(shape)["BlockDeviceMappings"]
     assert root == template()["BlockDeviceMappings"][0]
-    assert other == {"DeviceName": "/dev/sdf", "Ebs": {"DeleteOnTermination": True}}
+    assert other == {"DeviceName": "/dev/sdf", "Ebs": {"Encrypted": True, "DeleteOnTermination": True}}
     assert shape.hourly_usd == pytest.approx(SHAPE.hourly_usd + 0.08)
 
 
