@@ -1,4 +1,4 @@
-"""Every error that a user can catch, as a module: `from outrider.errors import NodeLost`. It is `engine.errors` itself."""
+"""Every error that a user can catch: `from outrider.errors import NodeLost`. It is `engine.errors` itself."""
 
 from __future__ import annotations
 

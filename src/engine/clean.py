@@ -58,11 +58,3 @@ def all_plain(value: Any) -> Any:
     if type(value) in (list, tuple):
         return type(value)(map(all_plain, value))
     return value
-
-
-def shortened(text: str, most: int) -> str:
-    """Its beginning and its end, where it is longer than so many characters."""
-    if len(text) <= most:
-        return text
-    half = most // 2
-    return f"{text[:half]}\n[{len(text) - 2 * half:,} characters are left out here]\n{text[-half:]}"

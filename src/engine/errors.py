@@ -12,8 +12,9 @@ from .clean import all_plain, plain
 class OutriderError(Exception):
     """Base of all. The message says whose fault it is and what to do; the facts behind it are attributes.
 
-    Both, and notes, have no control characters but newline and tab: parts of them are what hosts said. ``cleanup``: of an
-    error that ended a pool, the failure of its clean-up afterwards, which is also among its notes; None: there was none.
+    Both, and notes, have no control characters but newline and tab: parts of them are what hosts said.
+    ``cleanup``: of an error that ended a pool, the failure of its clean-up afterwards, which is also among its notes;
+    None: there was none.
     """
 
     cleanup: CleanupError | None = None

@@ -23,7 +23,7 @@ from ..providers.errors import (
     QuotaExceeded,
 )
 from . import reach
-from .clean import plain, shortened
+from .clean import plain
 from .errors import (
     AuthError,
     BroadcastFailed,
@@ -44,6 +44,7 @@ from .errors import (
     TaskStopped,
     TaskTimeout,
 )
+from .executor.failure import shortened
 from .wire.messages import Cause
 
 if TYPE_CHECKING:
@@ -341,5 +342,5 @@ def _distribution_version(package: str) -> str:
 
     try:
         return version(packages_distributions().get(package, [package])[0])
-    except PackageNotFoundError:
+    except (PackageNotFoundError, ValueError):  # a name that a node has made up is none
         return "not installed" if package not in sys.modules else "without a version"

@@ -62,7 +62,7 @@ def test_own_modules_that_are_loaded_later_are_own_too(own: ModuleType, tmp_path
     reach = Reach([])
     before = reach.own()
     (tmp_path / "own_later.py").write_text("")
-    import_module("own_later")
+    importlib.import_module("own_later")
     try:
         assert set(reach.own()) - set(before) == {"own_later"}
     finally:

@@ -7,7 +7,6 @@ import traceback
 from pathlib import Path
 from types import TracebackType
 
-from ..clean import shortened
 from ..wire.messages import Failed, Value
 from . import blobs
 
@@ -53,6 +52,14 @@ def _shorten(told: traceback.TracebackException) -> None:
         if isinstance(notes, list | tuple):
             each.__notes__ = [shortened(note, _MESSAGE_BYTES) if isinstance(note, str) else note for note in notes]
         left += filter(None, (each.__cause__, each.__context__, *(each.exceptions or ())))
+
+
+def shortened(text: str, most: int) -> str:
+    """Its beginning and its end, where it is longer than so many characters."""
+    if len(text) <= most:
+        return text
+    half = most // 2
+    return f"{text[:half]}\n[{len(text) - 2 * half:,} characters are left out here]\n{text[-half:]}"
 
 
 def _version(kind: type[BaseException]) -> str:
