@@ -201,12 +201,8 @@ def _spawn(directory: Path, embedding: Embedding, work_mib: int | None) -> tuple
         with theirs:
             _give(given, theirs.fileno(), CONTROL_FD)
         client = _give_ourselves(given)
-        null = os.open(os.devnull, os.O_RDWR)
-        _give(given, null, 0, 1)
-        os.close(null)
-        log = os.open(directory / "keeper.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        _give(given, log, 2)
-        os.close(log)
+        _give_opened(given, os.open(os.devnull, os.O_RDWR), 0, 1)
+        _give_opened(given, os.open(directory / "keeper.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), 2)
         arguments = (CONTROL_FD, client, str(directory), work_mib, *astuple(embedding))
         code = f"import sys; sys.path[:] = {paths!r}; from {__package__}.keeper import main; main{arguments!r}"
         control.setblocking(False)
@@ -231,12 +227,18 @@ def _give(given: list[tuple[int, int]], fd: int, *there: int) -> None:
     given += [(ours, number) for number in there]
 
 
+def _give_opened(given: list[tuple[int, int]], fd: int, *there: int) -> None:
+    try:
+        _give(given, fd, *there)
+    finally:
+        os.close(fd)
+
+
 def _give_ourselves(given: list[tuple[int, int]]) -> int:
     """A pidfd: a pid would mean another process one day."""
     try:
         ourselves = os.pidfd_open(os.getpid())
     except OSError:  # before Linux 5.3, and in sandboxes: then the socket alone tells
         return -1
-    _give(given, ourselves, CLIENT_FD)
-    os.close(ourselves)
+    _give_opened(given, ourselves, CLIENT_FD)
     return CLIENT_FD

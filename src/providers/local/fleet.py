@@ -48,13 +48,13 @@ class LocalFleet:
     ) -> None:
         self._directory, self._shared_memory = directory, shared_memory
         self._embedding, self._work_mib = embedding, work_mib
+        self._keeper = self._new_keeper()  # first: it may be all that fails
         self._ids, self._calls = itertools.count(), itertools.count(1)
         self._launching: dict[str, _Call] = {}
         self._seats: dict[str, int] = {}  # machine -> which share of the devices it has; a replacement takes a free one
         self._terminating: dict[int, anyio.Event] = {}
         self._send_event, self._events = anyio.create_memory_object_stream[MachineEvent](math.inf)
         self._devices: list[Device] | None = None
-        self._keeper = self._new_keeper()
 
     def start(self, tasks: TaskGroup) -> None:
         self._tasks = tasks

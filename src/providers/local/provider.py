@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -57,6 +59,15 @@ class Local:
         object.__setattr__(self, "state", None if state is None else Path(state))
         object.__setattr__(self, "shared_memory", shared_memory)
 
+    def _why_not(self, error: OSError) -> str:
+        if error.errno == errno.EMFILE:
+            soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            return f"this program has no descriptors left ({error}): its limit is {soft}, raise it by `ulimit -n`"
+        return (
+            f"{state_root(self.state)} cannot be written ({error}): make room there, or name another directory, by "
+            "Local(state=...) or $OUTRIDER_STATE"
+        )
+
     @property
     def name(self) -> str:
         return "local"
@@ -80,12 +91,13 @@ class Local:
             raise BadRequest(f"local nodes need Linux (PR_SET_PDEATHSIG, memfd), and this is {sys.platform}")
         try:
             directory = PoolDirectory(self.state, pool)
-            fleet = LocalFleet(directory, embedding, shared_memory=self.shared_memory, work_mib=self.work_mib)
+            try:
+                fleet = LocalFleet(directory, embedding, shared_memory=self.shared_memory, work_mib=self.work_mib)
+            except OSError:
+                directory.discard()
+                raise
         except OSError as error:
-            raise JournalError(
-                f"{state_root(self.state)} cannot be written ({error}): make room there, or name another directory, by "
-                "Local(state=...) or $OUTRIDER_STATE"
-            ) from error
+            raise JournalError(self._why_not(error)) from error
         async with anyio.create_task_group() as tasks:
             fleet.start(tasks)
             tasks.start_soon(partial(in_thread, sweep, directory.path.parent, abandon=True))

@@ -6,6 +6,7 @@ import fcntl
 import os
 import shutil
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from ..errors import BadRequest
@@ -34,15 +35,27 @@ class PoolDirectory:
                 raise BadRequest(f"a pool {pool} is open already: give this one another name") from None
             shutil.rmtree(self.path, ignore_errors=True)
             self.path.mkdir(mode=0o700)
-        owner = os.open(self.path / "owner.new", os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            owner = os.open(self.path / "owner.new", os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        except OSError:  # no descriptor, no room
+            self.path.rmdir()
+            raise
         self._owner = Descriptor(owner)
         keep_here(self._owner)  # the lock is not given back before the last process that holds the file has ended
-        os.write(owner, f"{os.getpid()}\n".encode())  # for people
+        with suppress(OSError):  # no room: it is for people
+            os.write(owner, f"{os.getpid()}\n".encode())
         _lock(owner)
         (self.path / "owner.new").rename(self.path / "owner")
 
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
+        self._owner.close()
+
+    def discard(self) -> None:
+        """`remove` where no keeper was started, and without a descriptor: there may be none."""
+        for name in ("keeper.log", "owner"):
+            (self.path / name).unlink(missing_ok=True)
+        self.path.rmdir()
         self._owner.close()
 
 

@@ -188,7 +188,7 @@ class Alive:
 
     @property
     def keeper_was_hit(self) -> bool:
-        return any(fault.endswith("-keeper") for fault in self.struck)
+        return any(fault.endswith(("-keeper", "-warden")) for fault in self.struck)
 
     def _left_processes(self) -> list[Seen]:
         """But for the child that the program itself forked: that goes last, and nothing has to wait for it."""

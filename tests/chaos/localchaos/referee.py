@@ -18,6 +18,7 @@ from typing import Any
 from .journal import Entry
 from .plan import CLIENT_LIMIT, FINISH, INTERRUPTS, OPENING, SIGNALS, Life
 
+SHORT = "an error of Outrider's that speaks of descriptors"
 LOSS = frozenset({"NodeLost", "CapacityError"})
 CAUSED = {  # what a fault accounts for, by the beginning of its name: types, or "OSError:" and the number's name
     "kill-worker": {"TaskKilled"},
@@ -28,9 +29,9 @@ CAUSED = {  # what a fault accounts for, by the beginning of its name: types, or
     "stall": LOSS,
     "full-work": {"OSError:ENOSPC"},
     "full-checkpoints": {"CheckpointError:full"},
-    "limit-": LOSS | {"OSError:EMFILE", "TaskFailed", "TaskKilled", "BootstrapError"},
+    "limit-": LOSS | {SHORT, "OSError:EMFILE", "TaskKilled"},
 }
-FOLLOWS = frozenset({"PeerGone", "TaskStopped"})  # in a broadcast, of what happened to another rank
+FOLLOWS = frozenset({"PeerGone", "TaskStopped", "CheckpointError"})  # in a broadcast, of what happened to another rank
 EXITS = {"TERM": (-15,), "HUP": (-1,), "INT": (-2, 1, 130), "KILL": (-9,)}
 SETTLED = ("right", "wrong", "error", "cancelled", "hang")
 
@@ -100,6 +101,8 @@ def _names(error: dict[str, Any]) -> set[str]:
     names = set(error["kinds"])
     if "errno" in error:
         names.add(f"OSError:{error['errno']}")
+    if "OutriderError" in names and "descriptor" in error["text"]:
+        names.add(SHORT)
     if error.get("full") == "True":
         names.add("CheckpointError:full")
     return names
@@ -149,8 +152,7 @@ def _end(life: Life, journal: Sequence[Entry], found: Found) -> Iterator[str]:
 def _may_raise(life: Life, raised: Entry, found: Found) -> bool:
     if found.ended_at is not None:
         return bool({"KeyboardInterrupt", "CancelledError", "SystemExit", "PoolClosed"} & _names(raised))
-    limited = {"CapacityError", "BootstrapError", "SpecError"} if life.limit else set[str]()
-    return _is_allowed(raised, _allowed(found.struck) | limited)
+    return _is_allowed(raised, _allowed(found.struck))
 
 
 def _left(life: Life, journal: Sequence[Entry], found: Found) -> Iterator[str]:

@@ -68,6 +68,8 @@ def parts(client: int) -> dict[str, list[Process]]:
     for warden in wardens:
         put("warden", warden)
     for keeper in (keeper for warden in wardens for keeper in _sorted(below.get(warden.pid))):
+        if KEEPER not in keeper.command:  # an orphan that the warden has adopted
+            continue
         put("keeper", keeper)
         helpers = []
         for seen in _sorted(below.get(keeper.pid)):

@@ -14,6 +14,7 @@ from outrider import InstanceInfo, checkpoint, compute, instance_info
 from .tasks import LOSSES
 
 NUMBER = struct.Struct("!q")
+AGREE_S = 60.0  # for ranks to wait for one that could not write what it has to say
 MEET_S = 120.0  # for ranks to find each other, and to answer each other
 
 
@@ -42,7 +43,7 @@ def trains(run: str, steps: int, pause_s: float, marks: str) -> tuple[int, int]:
     """The same with checkpoints: it goes on where it was saved, and what it loads is as it was saved."""
     info = instance_info()
     told = [int(mark.name) for mark in Path(marks).iterdir()]
-    saved = checkpoint(run, every=3)
+    saved = checkpoint(run, every=3, timeout=AGREE_S)
     start, value = saved.load()
     value = value or 0
     if value != expected(start, info.world_size):

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import resource
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
+from outrider.providers.errors import JournalError
 from outrider.providers.local.state import UNOWNED_S, PoolDirectory, sweep
 from outrider.providers.private import state_root
 
@@ -88,3 +92,29 @@ def test_where_it_is(given, environment, root, monkeypatch):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert state_root(given and Path(given)) == Path(root)
+
+
+@contextmanager
+def free_descriptors(count: int) -> Iterator[None]:
+    """No more than so many can be opened."""
+    with ExitStack() as stack:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        null = stack.enter_context(Path(os.devnull).open())
+        highest = max(int(link.name) for link in Path("/proc/self/fd").iterdir())
+        while (filled := os.dup(null.fileno())) <= highest:  # the numbers between those that are open
+            stack.callback(os.close, filled)
+        os.close(filled)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (filled + count, hard))
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        yield
+
+
+@pytest.mark.anyio
+async def test_a_pool_that_has_no_descriptors_says_so_and_leaves_nothing(provider, embedding, tmp_path):
+    open_before = len(list(Path("/proc/self/fd").iterdir()))
+    for count in range(6):
+        with free_descriptors(count), pytest.raises(JournalError, match="has no descriptors left"):
+            async with provider.open("p", embedding):
+                pass
+        assert list((tmp_path / "local").glob("*")) == []
+        assert len(list(Path("/proc/self/fd").iterdir())) == open_before
