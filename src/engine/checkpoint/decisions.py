@@ -97,11 +97,12 @@ def lacking(parts: Sequence[Part], ranks: int) -> str | None:
     return None
 
 
-def doomed(keys: Sequence[str], *, term: int, keep: int) -> tuple[list[At], list[At]]:
+def doomed(keys: Sequence[str], folders: Sequence[str] = (), *, term: int, keep: int) -> tuple[list[At], list[At]]:
     """(complete checkpoints, remains of incomplete ones) that the world of ``term`` may delete.
 
     Only the newest world deletes anything. It leaves the newest ``keep`` complete ones (CKPT-2), and what may still
-    become complete: anything of its own after the last complete one.
+    become complete: anything of its own after the last complete one. ``folders``: those of which ``keys`` may show
+    nothing, because a save left them empty.
     """
     if any((number := term_number(key)) is not None and number > term for key in keys):
         return [], []
@@ -109,7 +110,7 @@ def doomed(keys: Sequence[str], *, term: int, keep: int) -> tuple[list[At], list
     of_this_world = [at for at in done if at.term == term]
     if not of_this_world:
         return [], []
-    others = {at for key in keys if (at := At.of(key)) is not None} - set(done)
+    others = {at for key in (*keys, *folders) if (at := At.of(key)) is not None} - set(done)
     return done[max(keep, 1) :], sorted(at for at in others if at < of_this_world[0])
 
 

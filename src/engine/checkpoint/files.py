@@ -8,12 +8,14 @@ import secrets
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
 
 from ..errors import CheckpointError
 from .store import Piece
 
 _UNFINISHED = ".unfinished-"
+_AGAIN = 100  # each time somebody else must have removed the folder in the same moment
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
@@ -69,9 +71,22 @@ class FileStore:
                     raise
                 return list(_files(path, below))  # another host removed a folder, and NFS is told of it this way
 
+    def folders(self) -> list[str]:
+        with self._told("listed"):
+            try:
+                with os.scandir(self._folder) as entries:
+                    return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+            except FileNotFoundError:
+                return []
+
     def delete(self, key: str) -> None:
+        """And its folder, if that is empty then: whoever is about to write there makes it again."""
+        path = self._folder / key
         with self._told("deleted"):
-            (self._folder / key).unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
+        if path.parent != self._folder:
+            with suppress(OSError):  # what is in it is somebody's
+                path.parent.rmdir()
 
     def remove(self, folder: str) -> None:
         shutil.rmtree(self._folder / folder, ignore_errors=True)  # somebody else may be at it too
@@ -80,10 +95,9 @@ class FileStore:
     def _written(self, key: str, pieces: Iterable[Piece]) -> Iterator[tuple[Path, Path]]:
         """(Where it is for now, where it belongs.)"""
         path = self._folder / key
-        path.parent.mkdir(parents=True, exist_ok=True)
         written = path.with_name(f"{_UNFINISHED}{secrets.token_hex(8)}")
         try:
-            with written.open("xb", buffering=0) as file:
+            with _begun(written) as file:
                 for piece in pieces:
                     _write_all(file.fileno(), piece)
                 os.fsync(file.fileno())
@@ -125,6 +139,15 @@ def _files(folder: os.PathLike[str] | str, below: str) -> Iterator[str]:
             yield from _files(entry.path, f"{below}{entry.name}/")
         elif not entry.name.startswith(_UNFINISHED):
             yield below + entry.name
+
+
+def _begun(path: Path) -> FileIO:
+    """A new file, in a folder that is made for it. Another rank whose part failed may remove that while it is empty."""
+    for _ in range(_AGAIN):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):
+            return path.open("xb", buffering=0)
+    return path.open("xb", buffering=0)
 
 
 def _write_all(fd: int, piece: Piece) -> None:

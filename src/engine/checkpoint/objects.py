@@ -61,6 +61,9 @@ class ObjectStore:
         with self._told("listed"):
             return [each["path"] for page in self._obstore.list(self._store, folder or None) for each in page]
 
+    def folders(self) -> list[str]:
+        return []  # there are none, only objects' names
+
     def delete(self, key: str) -> None:
         self._delete([key])
 

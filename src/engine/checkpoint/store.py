@@ -44,6 +44,10 @@ class Store(Protocol):
         """The keys of all files below a folder."""
         ...
 
+    def folders(self) -> list[str]:
+        """The names of those directly in the run's that `names` may show nothing of: empty, or with half of a file."""
+        ...
+
     def delete(self, key: str) -> None:
         """Also where there is none."""
         ...

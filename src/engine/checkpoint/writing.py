@@ -153,7 +153,7 @@ def clean(turn: Turn, keep: int) -> None:
     """Delete what is not wanted any more, each checkpoint's manifest first: nobody finds a half of one."""
     store = turn.store
     keys = store.names()
-    done, remains = doomed(keys, term=turn.term.number, keep=keep)
+    done, remains = doomed(keys, store.folders(), term=turn.term.number, keep=keep)
     for at in done:
         store.delete(at.manifest)
         store.remove(at.folder)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from outrider import CheckpointError, checkpoint
+from outrider.engine.checkpoint.files import FileStore
 
 DISK_BYTES = 1024 * 1024
 
@@ -84,3 +85,61 @@ def test_one_rank_of_several_finds_no_room(cluster: Any, disk: Path) -> None:
     assert checkpoint("run", root=disk).steps() == [1]
     loaded = cluster.broadcast(2, lambda rank: checkpoint("run", root=disk).load())
     assert loaded == [(1, {"rank": 0}), (1, {"rank": 1})]
+
+
+def folders(disk: Path) -> list[str]:
+    return sorted(path.name for path in (disk / "run").iterdir() if path.name.startswith("step-"))
+
+
+def test_saves_that_fail_leave_no_folders(disk: Path) -> None:
+    """Also not those of a writer that was killed before it could tidy up."""
+    state = {"weights": np.arange(8_000)}
+    with checkpoint("run", root=disk) as saving:
+        saving.save(1, state)
+    complete = folders(disk)
+    for step in range(2, 6):
+        leave(disk, 20_000)
+        with pytest.raises(CheckpointError, match="No space left"), checkpoint("run", root=disk) as saving:
+            saving.save(step, state)
+        assert folders(disk) == complete
+        (disk / "ballast").unlink()
+    (disk / "run" / "step-000000000006.term-00000002").mkdir()  # killed between its folder and its file
+    half = disk / "run" / "step-000000000007.term-00000003"
+    half.mkdir()
+    (half / ".unfinished-0123456789abcdef").write_bytes(b"half of it")
+    with checkpoint("run", root=disk, keep=1) as saving:
+        saving.save(8, state)
+    assert [name[:17] for name in folders(disk)] == ["step-000000000008"]
+
+
+def test_a_folder_is_left_to_whoever_writes_in_it(disk: Path) -> None:
+    """One rank's part fails and is deleted, at any moment of another rank's."""
+    store = FileStore(str(disk / "run"))
+    folder = disk / "run" / "step-1"
+
+    def pieces() -> Iterator[bytes]:
+        yield b"the first half, "
+        store.delete("step-1/rank-1")
+        assert folder.is_dir()
+        yield b"and the second"
+
+    store.put("step-1/rank-0", pieces())
+    store.delete("step-1/rank-1")
+    assert store.get("step-1/rank-0") == b"the first half, and the second"
+    store.delete("step-1/rank-0")
+    assert not folder.exists()
+
+
+def test_a_folder_that_goes_before_its_first_file_is_made_again(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = FileStore(str(disk / "run"))
+    real, removed = Path.mkdir, []
+
+    def made_and_removed(path: Path, *options: Any, **more: Any) -> None:
+        real(path, *options, **more)
+        if path.name == "step-1" and len(removed) < 3 and path.exists():
+            removed.append(path)
+            path.rmdir()  # as the `delete` of another rank does
+
+    monkeypatch.setattr(Path, "mkdir", made_and_removed)
+    store.put("step-1/rank-0", [b"whole"])
+    assert (store.get("step-1/rank-0"), len(removed)) == (b"whole", 3)
