@@ -10,7 +10,7 @@ import platform
 import secrets
 import shlex
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -188,7 +188,7 @@ class NodeConnection:
         self._bridges = asyncio.Semaphore(BRIDGES)
         self._bridged: bool | None = None  # the host's SSH server does not forward sockets; None: not tried yet
         self._nudge: asyncio.Task[object] | None = None
-        self._renewal: asyncio.Task[object] | None = None  # of the machine's lease, until the executor takes over
+        self._renewal: lease.Renewal | None = None  # of the machine's lease, until the executor takes over
         self._control: Control | None = None
         self._lost: asyncio.Future[Lost] = asyncio.get_running_loop().create_future()
         self._beat: asyncio.TimerHandle | None = None
@@ -357,14 +357,14 @@ class NodeConnection:
             answered()
             if self._machine.lease:
                 shell, lease_s = RemoteShell(reached.connection), self._terms.lease_s
-                self._renewal = asyncio.ensure_future(lease.renew(shell, self._machine.lease, lease_s))
+                self._renewal = lease.Renewal(shell, self._machine.lease, lease_s, checked=self._executor is None)
             if self._machine.rotate_host_key and len(self._host_keys) != 1:
                 await self._rotate(RemoteShell(reached.connection))
             if self._machine.embedded:
                 pass
             elif self._executor is None:
                 async with self._terms.bootstraps:
-                    self._executor = await self._bootstrapped(reached.connection)
+                    self._executor = await self._armed(self._bootstrapped(reached.connection))
             else:
                 self._nudge = asyncio.ensure_future(_nudged(reached.connection))
             control = Control()
@@ -427,6 +427,12 @@ class NodeConnection:
     async def _tell_host_keys(self) -> None:
         if self._terms.rotated is not None:
             await self._terms.rotated(self._machine, self._host_keys)
+
+    async def _armed(self, bootstrap: Coroutine[Any, Any, Bootstrapped]) -> Bootstrapped:
+        """Beside it, not before it: the answer of the check takes no time of its own."""
+        if self._renewal is None:
+            return await bootstrap
+        return await self._renewal.during(bootstrap, self._machine.id)
 
     async def _bootstrapped(self, connection: asyncssh.SSHClientConnection) -> Bootstrapped:
         """
@@ -561,7 +567,7 @@ class NodeConnection:
 
     def _renewed_there(self) -> None:
         if self._renewal is not None:
-            self._renewal.cancel()
+            self._renewal.close()
             self._renewal = None
 
     # --- bulk channels ------------------------------------------------------------------------------------------

@@ -1,23 +1,88 @@
-"""A machine's own lease is renewed from here until its executor does that: the image may take longer than the lease."""
+"""A machine's own lease: checked at the first contact, and renewed from here until its executor does that, because the
+image may take longer than the lease.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from contextlib import suppress
-from typing import Never
+from typing import Any, TypeVar
 
+from ...actors.ports import ConnectFailed
 from ..image.shell import Shell
 
 RENEWALS = 4  # in the time of one lease: some may fail
+CHECK_S = 10.0  # for an answer that comes before that of a bootstrap, unless tries at it fail
+
+# The watch makes the file when it is armed, and sees a renewal by the file's inode and time. The argument is the file.
+CHECK = """\
+seen() { stat -c '%i %y' -- "$1"; }
+before=$(seen "$1") || exit 1
+touch -c -- "$1" && [ "$(seen "$1")" != "$before" ] && exit 0
+sleep 0.1
+touch -c -- "$1" && [ "$(seen "$1")" != "$before" ]"""
+
+T = TypeVar("T")
 
 
-async def renew(shell: Shell, file: str, lease_s: float) -> Never:
-    """Touch ``file`` there at once, and again and again until cancelled. A failure is silent, and tried again: the
-    work that goes over the same connection meets it too.
+class Renewal:
+    """Touches ``file`` there at once, and again and again until closed. A failure is silent, and tried again: the work
+    that goes over the same connection meets it too.
+
+    ``checked``: the first time it is seen whether that does anything. LEASE-1: what cannot end itself is not used.
     """
-    every_s = lease_s / RENEWALS
-    while True:
-        with suppress(OSError):  # TimeoutError too
-            async with asyncio.timeout(every_s):
-                await shell.run(["touch", "-c", "--", file])
-        await asyncio.sleep(every_s)
+
+    def __init__(self, shell: Shell, file: str, lease_s: float, *, checked: bool) -> None:
+        self._shell, self._file, self._every_s = shell, file, lease_s / RENEWALS
+        self._armed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        if not checked:
+            self._armed.set_result(True)
+        self._task = asyncio.ensure_future(self._run())
+
+    def close(self) -> None:
+        self._task.cancel()
+
+    async def during(self, work: Coroutine[Any, Any, T], machine: str) -> T:
+        """The result of ``work``, if the lease is armed; as soon as it is known that it is not, the work is cancelled.
+
+        Raises:
+            ConnectFailed: (``fatal``) nothing would end the machine.
+            TimeoutError: it could not be seen.
+        """
+        doing = asyncio.ensure_future(work)
+        try:
+            either: list[asyncio.Future[Any]] = [doing, self._armed]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not self._armed.done():
+                doing.result()  # what went wrong there comes first
+            async with asyncio.timeout(CHECK_S):
+                armed = await asyncio.shield(self._armed)
+            if not armed:
+                raise ConnectFailed(
+                    f"the lease of machine {machine} is not armed: {self._file} is not there, or touching it changes "
+                    "nothing, so nothing would end the machine if this program died. It is not used. Its image has to "
+                    "run cloud-init, with sh and poweroff: the machine's console output says what failed",
+                    fatal=True,
+                )
+            return await doing
+        finally:
+            doing.cancel()
+            await asyncio.wait([doing])
+            if not doing.cancelled():
+                doing.exception()  # it was told, or comes second
+
+    async def _run(self) -> None:
+        while True:
+            with suppress(OSError):  # TimeoutError too
+                async with asyncio.timeout(self._every_s):
+                    await self._renew()
+            await asyncio.sleep(self._every_s)
+
+    async def _renew(self) -> None:
+        if self._armed.done():
+            await self._shell.run(["touch", "-c", "--", self._file])
+            return
+        ended = await self._shell.run(["sh", "-c", CHECK, "outrider-lease", self._file])
+        if ended.status is not None:  # else the connection was lost
+            self._armed.set_result(ended.status == 0)

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from outrider.actors.ports import ConnectFailed
 from outrider.engine.image.shell import Exit, Shell
-from outrider.engine.remote.lease import RENEWALS, renew
+from outrider.engine.remote.lease import RENEWALS, Renewal
 
 pytestmark = pytest.mark.anyio
 PATIENCE_S = 10.0
@@ -51,14 +52,14 @@ class Stuck:
 
 @asynccontextmanager
 async def renewing(shell: Shell, file: Path, lease_s: float = 0.05) -> AsyncIterator[None]:
-    task = asyncio.ensure_future(renew(shell, str(file), lease_s))
+    renewal = Renewal(shell, str(file), lease_s, checked=False)
     try:
         yield
-        assert not task.done()
+        assert not renewal._task.done()
     finally:
-        task.cancel()
-        await asyncio.wait([task])
-        assert task.cancelled()
+        renewal.close()
+        await asyncio.wait([renewal._task])
+        assert renewal._task.cancelled()
 
 
 async def touched(file: Path) -> None:
@@ -115,3 +116,68 @@ async def test_a_command_that_hangs_is_given_up_and_started_again() -> None:
     async with renewing(stuck, Path("/lease"), 0.01 * RENEWALS):
         await asyncio.wait_for(stuck.enough.wait(), PATIENCE_S)
     assert stuck.commands == [["touch", "-c", "--", "/lease"]] * 3
+
+
+# --- the first contact: LEASE-1 ---------------------------------------------------------------------------------------
+
+
+async def work(done: list[str], gate: asyncio.Event | None = None) -> str:
+    try:
+        if gate is not None:
+            await gate.wait()
+        done.append("done")
+        return "the executor"
+    except asyncio.CancelledError:
+        done.append("cancelled")
+        raise
+
+
+@pytest.mark.parametrize("name", ["lease", "a b;c", "-d 1", "$HOME'\""])
+async def test_an_armed_lease_is_seen_and_renewed_and_the_work_done(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = Path(name)
+    file.touch()
+    os.utime(file, (0, 0))
+    renewal = Renewal(Here(), str(file), 1000, checked=True)
+    try:
+        assert await renewal.during(work([]), "i-1") == "the executor"
+        assert file.stat().st_mtime > 0
+    finally:
+        renewal.close()
+
+
+@pytest.mark.parametrize("there", [False, True])
+async def test_a_machine_without_an_armed_lease_is_refused_at_once(tmp_path: Path, there: bool) -> None:
+    """The file is not there, or whatever touches it changes nothing."""
+    file, done = tmp_path / "lease", list[str]()
+    if there:
+        file.touch()
+
+    class Frozen(Here):
+        async def run(self, argv: Sequence[str], **_: Any) -> Exit:
+            return await super().run([*argv[:2], f"touch() {{ :; }}; {argv[2]}", *argv[3:]])
+
+    renewal = Renewal(Frozen(), str(file), 1000, checked=True)
+    try:
+        with pytest.raises(ConnectFailed, match="the lease of machine i-1 is not armed") as refused:
+            await asyncio.wait_for(renewal.during(work(done, asyncio.Event()), "i-1"), PATIENCE_S)
+    finally:
+        renewal.close()
+    assert refused.value.fatal
+    assert not refused.value.alike
+    assert done == ["cancelled"]
+    assert file.exists() == there
+
+
+async def test_work_that_fails_before_the_lease_was_seen_says_why(tmp_path: Path) -> None:
+    async def fails() -> str:
+        raise ConnectionResetError("the connection was lost")
+
+    renewal = Renewal(Stuck(1), str(tmp_path / "lease"), 1000, checked=True)
+    try:
+        with pytest.raises(ConnectionResetError):
+            await asyncio.wait_for(renewal.during(fails(), "i-1"), PATIENCE_S)
+    finally:
+        renewal.close()
