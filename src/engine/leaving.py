@@ -59,7 +59,7 @@ def merged(trouble: Sequence[NotGone]) -> NotGone:
         return trouble[0]
     known = [each.by for each in trouble if each.by is not None]
     error = NotGone(
-        "; ".join(map(str, trouble)),
+        "; ".join(each.why for each in trouble),
         machines=[machine for each in trouble for machine in each.machines],
         left=[what for each in trouble for what in each.left],
         by=max(known) if len(known) == len(trouble) else None,
@@ -77,7 +77,7 @@ def outcome(trouble: Sequence[NotGone], warn: Warn) -> CleanupError | None:
     if error.costs:
         return cleanup_error(error)
     left = ", ".join(error.left) or "something that costs nothing"
-    warn(f"left at no cost: {left} ({str(error).rstrip('.')}); `outrider gc --apply` removes it")
+    warn(f"left at no cost: {left} ({error.why.rstrip('.')}); `outrider gc --apply` removes it")
     return None
 
 

@@ -196,7 +196,7 @@ def cleanup_error(trouble: NotGone) -> CleanupError:
     others = f" Left at no cost: {', '.join(trouble.left)}." if trouble.left else ""
     error = CleanupError(
         f"The pool has ended, and what it returned is whole; but it is not confirmed that its machines have ended "
-        f"({_sentence(trouble)}): {which} may still be running.{ends}{others} "
+        f"({_sentence(trouble.why)}): {which} may still be running.{ends}{others} "
         "`outrider gc` shows what is left, and `outrider gc --apply` ends it.",
         machines=trouble.machines,
         left=trouble.left,

@@ -46,7 +46,7 @@ class NotGone(ProviderError):
 
     ``machines`` may still be running, and ``unsure`` others of which nobody was told. ``left`` costs nothing: it is
     named for people, as in "launch template lt-1". ``by``: unix time at which the machines have ended themselves at
-    the latest; None: nobody knows. The message says why; its cause is what the provider failed with.
+    the latest; None: nobody knows. ``why`` is the message without these. The cause is what the provider failed with.
     """
 
     def __init__(
@@ -59,11 +59,20 @@ class NotGone(ProviderError):
         unsure: bool = False,
         code: str = "",
     ) -> None:
-        super().__init__(message, code=code)
-        self.machines = tuple(machines)
-        self.left = tuple(left)
+        machines, left = tuple(machines), tuple(left)
+        running = f"; may still be running: {', '.join(machines)}" if machines else ""
+        others = f"; left at no cost: {', '.join(left)}" if left else ""
+        super().__init__(f"{message}{running}{others}", code=code)
+        self.why = message
+        self.machines = machines
+        self.left = left
         self.by = by
         self.unsure = unsure
+
+    def beside(self, left: Iterable[str]) -> NotGone:
+        """With that as well."""
+        facts = {"machines": self.machines, "by": self.by, "unsure": self.unsure, "code": self.code}
+        return NotGone(self.why, left=(*self.left, *left), **facts)  # type: ignore[arg-type]
 
     @property
     def costs(self) -> bool:

@@ -10,9 +10,10 @@ from uuid import uuid4
 
 import anyio
 
-from ..base import LaunchRequest, Machine, MachineEvent, MachineId
-from ..errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
+from ..base import LaunchRequest, Machine, MachineEvent, MachineId, Warned
+from ..errors import BadRequest, NoCapacity, NotAuthorized, NotGone, ProviderError, QuotaExceeded
 from . import inventory, launch, offers, tags, teardown
+from .ending import CONFIRM_S, patience_s
 from .errors import Failure, Refused, translate
 from .launch import Refusal, Template
 from .plan import Plan, Planner
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 LAG_S = 15.0  # after which what was made just now is known everywhere
 AGAIN_S = 1.0
 RESEND_S = 0.5
+LEASE_S = 120.0  # the usual one
 
 
 class AWSFleet:
@@ -51,6 +53,8 @@ class AWSFleet:
         self._events: deque[MachineEvent] = deque()
         self._news = anyio.Event()
         self._open = anyio.CancelScope()
+        self._closed = False
+        self._lease_s: float | None = None  # None: of machines that another client launched, if any
 
     def start(self) -> None:
         self._tasks.start_soon(self._follow)
@@ -66,6 +70,7 @@ class AWSFleet:
         Raises:
             ProviderError: nothing was created; of all that was tried, what says most.
         """
+        self._lease_s = max(self._lease_s or 0.0, request.lease_s)
         plan = await self._plan(request)
         failed: list[ProviderError] = []
         for chosen in plan.rounds:
@@ -85,14 +90,14 @@ class AWSFleet:
         """Callers at the same time share their calls. Those of other pools, and unknown ones, are left alone.
 
         Raises:
-            ProviderError: EC2 refused, or did not confirm within `teardown.CONFIRM_S`.
+            ProviderError: EC2 refused, or did not confirm within `CONFIRM_S`.
         """
         mine = self._seen.ending(ids)
         if not mine:
             return
         await self._end(mine)
         sent_at = anyio.current_time()
-        with anyio.move_on_after(teardown.CONFIRM_S):
+        with anyio.move_on_after(CONFIRM_S):
             while any(map(self._seen.has, mine)):
                 await self._poller.answer()
                 if anyio.current_time() >= sent_at + RESEND_S:  # it was not known everywhere
@@ -106,10 +111,11 @@ class AWSFleet:
         pass  # the next one is another
 
     async def events(self) -> AsyncIterator[MachineEvent]:
+        """Until it is closed."""
         while True:
             while self._events:
                 yield self._events.popleft()
-            if self._open.cancel_called:
+            if self._closed:
                 return
             self._news = anyio.Event()
             await self._news.wait()
@@ -160,13 +166,19 @@ class AWSFleet:
         return mine
 
     async def close(self) -> None:
-        """End everything of the pool and return when EC2 confirms it.
+        """End everything of the pool and return when EC2 confirms it, waiting out trouble for as long as the lease.
 
         Raises:
-            ProviderError: machines may be left; says which, and what to do.
+            NotGone: something may be left; says what.
         """
         self._open.cancel()
-        self._news.set()
+        try:
+            await self._give_back()
+        finally:
+            self._closed = True
+            self._news.set()
+
+    async def _give_back(self) -> None:
         await self._planner.stop()
         journal, known, mine = self._api.journal, self._seen.machines, self._api.made
         written = await teardown.written_of(self._api, self._pool, journal)
@@ -174,11 +186,22 @@ class AWSFleet:
         try:
             if made:
                 unsure_s = self._seen.unsure_for(anyio.current_time())
-                await teardown.sweep(self._api, self._pool, journal=journal, made=mine, known=known, unsure_s=unsure_s)
+                await teardown.sweep(
+                    self._api,
+                    self._pool,
+                    journal=journal,
+                    made=mine,
+                    known=known,
+                    ended=self._places.keys() - {*known},
+                    unsure_s=unsure_s,
+                    lease_s=self._lease_s,
+                    patience_s=patience_s(self._lease_s or LEASE_S),
+                    warn=lambda text: self._heard(News(events=[Warned(text)])),
+                )
             else:
                 await teardown.settle(self._api, self._pool, journal)
-        except ProviderError:
-            if teardown.FLEET in made:
+        except ProviderError as error:
+            if teardown.FLEET in made or isinstance(error, NotGone):
                 raise
             # Where no machine was asked for, what is left costs nothing, and whoever closes has heard of the trouble.
             # The journal knows of it, so that `outrider gc` removes it.

@@ -8,25 +8,32 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import anyio
 
-from ..errors import ProviderError
+from ..errors import NotGone, ProviderError
 from ..journal import Intent, Journal
 from ..threads import in_thread
 from ..whose import Claim, Others, Thing
 from . import inventory, network
 from .api import Api
+from .ending import CONFIRM_S, Ending
 from .seen import GRACE_S, Sight, change, sights
 
 FLEET = "fleet"  # the kind of intent that makes machines
 FLEET_S = 90.0  # CreateFleet answers when its machines are placed: some seconds for tens of them
-CONFIRM_S = 900.0  # large machines with many devices take minutes from shutting-down to terminated
 BATCH = 500  # "TerminateInstances", EC2 API Reference: at most 1000, and fewer are quicker
 AGAIN_S = (0.2, 0.4, 0.8, 1.0)  # between looks; the last one stays
 IN_USE_S = 120.0  # what a terminated machine had is let go a little later
+
+
+Warn = Callable[[str], object]
+
+
+def _unheard(text: str) -> None:
+    """Whoever asked waits for the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,22 +63,36 @@ async def sweep(
     journal: Journal | None,
     made: Sequence[Intent] = (),
     known: Iterable[str] = (),
+    ended: Iterable[str] = (),
     unsure_s: float = 0.0,
+    lease_s: float | None = None,
+    patience_s: float = 0.0,
+    warn: Warn = _unheard,
 ) -> Swept:
     """End everything of ``pool`` in this region, and return when EC2 confirms it; then the journal is settled there.
     What only looks like the pool's is left as it is: see `whose`.
 
     ``made``: what its living owner knows, besides the journal. ``known``: machines that a stale answer may not show
-    yet; those in the journal are known, too. ``unsure_s``: for so long something may appear that nobody was told of.
-    Doing it twice does no harm, nor does cancelling.
+    yet; those in the journal are known, too, but for those that have ``ended``. ``unsure_s``: for so long something may
+    appear that nobody was told of. ``patience_s``: for so long trouble that may pass is waited out, which ``warn`` is
+    told. ``lease_s``: after the machines' last word from their client they end themselves. Doing it twice does no harm,
+    nor does cancelling.
 
     Raises:
-        ProviderError: it is not confirmed; says what is left.
+        NotGone: it is not confirmed; says what is left.
     """
     written = await written_of(api, pool, journal, made)
     now = anyio.current_time()
     since = {machine: now - age_s for machine, age_s in written.machines.items()} | dict.fromkeys(known, now)
-    swept = await _removed_all(api, written.claim, since, max(unsure_s, written.unsure_s), written)
+    book = Ending(
+        {machine: at for machine, at in since.items() if machine not in {*ended}},
+        began=now,
+        unsure_s=max(unsure_s, written.unsure_s),
+        patience_s=patience_s,
+        lease_s=lease_s,
+        all_known=bool(made),
+    )
+    swept = await _removed_all(api, written.claim, book, written, warn)
     await settle(api, pool, journal)
     return swept
 
@@ -83,25 +104,89 @@ async def sweep_others(api: Api, pool: str, *, journal: Journal) -> Swept:
         ProviderError: it is not confirmed; says what is left.
     """
     written = await written_of(api, pool, journal)
-    return await _removed_all(api, Others(written.claim), {}, 0.0, Written(written.claim))
+    return await _removed_all(
+        api, Others(written.claim), Ending({}, began=anyio.current_time()), Written(written.claim)
+    )
 
 
-async def _removed_all(
-    api: Api, what: Claim | Others, since: Mapping[str, float], unsure_s: float, written: Written
-) -> Swept:
-    def names(kind: str, shown: Sequence[Thing]) -> list[str]:
-        return sorted({*(each.id for each in shown if what.has(each)), *written.names(kind)})
+async def _removed_all(api: Api, what: Claim | Others, book: Ending, written: Written, warn: Warn = _unheard) -> Swept:
+    """Everything is tried, and what failed is raised at the end.
 
-    machines = await _end_all(api, what, since, unsure_s)
-    templates = names("launch-template", await inventory.templates(api, what.pool))
-    groups = names("placement-group", await inventory.placement_groups(api, what.pool))
-    return Swept(
+    Raises:
+        NotGone
+    """
+    rest, machines, running = _Rest(api, what, written), list[str](), None
+    try:
+        machines = await _end_all(api, what, book, warn)
+    except NotGone as error:
+        running = error
+    swept = Swept(
         what.pool,
         tuple(machines),
-        templates=tuple([each for each in templates if await _removed(api, _delete_template, each)]),
-        placement_groups=tuple([each for each in groups if await _removed(api, _delete_group, each)]),
-        security_groups=tuple(await network.remove(api, what, known=written.names("security-group"))),
+        templates=await rest.removed("launch-template", inventory.templates, _delete_template),
+        placement_groups=await rest.removed("placement-group", inventory.placement_groups, _delete_group)
+        if running is None
+        else rest.kept("placement-group"),  # machines are in it
+        security_groups=await rest.removed_groups() if running is None else rest.kept("security-group"),
     )
+    if running is not None:
+        raise running.beside(rest.left) from running.__cause__
+    if rest.errors:
+        first = rest.errors[0]
+        raise NotGone(str(first), left=rest.left, code=first.code) from first
+    return swept
+
+
+class _Rest:
+    """What a pool had beside its machines: it costs nothing. One that cannot be removed keeps no other."""
+
+    def __init__(self, api: Api, what: Claim | Others, written: Written) -> None:
+        self._api, self._what, self._written = api, what, written
+        self.left: list[str] = []
+        self.errors: list[ProviderError] = []
+
+    async def removed(
+        self,
+        kind: str,
+        shown: Callable[[Api, str], Awaitable[Sequence[Thing]]],
+        delete: Callable[[Api, str], Awaitable[None]],
+    ) -> tuple[str, ...]:
+        names = {*self._written.names(kind)}
+        try:
+            names |= {each.id for each in await shown(self._api, self._what.pool) if self._what.has(each)}
+        except ProviderError as error:
+            self._failed(kind, "" if names else "perhaps", error)
+        gone: list[str] = []
+        for name in sorted(names):
+            try:
+                if await _removed(self._api, delete, name):
+                    gone.append(name)
+            except ProviderError as error:
+                self._failed(kind, name, error)
+        return tuple(gone)
+
+    async def removed_groups(self) -> tuple[str, ...]:
+        known = self._written.names("security-group")
+        try:
+            return tuple(await network.remove(self._api, self._what, known=known))
+        except ProviderError as error:
+            self._failed("security-group", ", ".join(known) or "perhaps", error)
+            return ()
+
+    def kept(self, kind: str) -> tuple[str, ...]:
+        self.left += [_said(kind, name) for name in self._written.names(kind)]
+        return ()
+
+    def _failed(self, kind: str, name: str, error: ProviderError) -> None:
+        self.errors.append(error)
+        if name:
+            self.left.append(_said(kind, name))
+
+
+def _said(kind: str, name: str) -> str:
+    """For people."""
+    words = kind.replace("-", " ")
+    return f"perhaps a {words}" if name == "perhaps" else f"{words} {name}"
 
 
 async def written_of(api: Api, pool: str, journal: Journal | None, made: Sequence[Intent] = ()) -> Written:
@@ -163,80 +248,54 @@ class Written:
         return [each for intent in self.intents if intent.kind == kind for each in intent.ids or ()]
 
 
-async def _end_all(api: Api, what: Claim | Others, known: Mapping[str, float], unsure_s: float) -> list[str]:
-    """Returns when every machine among ``what`` is confirmed to have ended, with their ids."""
-    book = _Ending(known)
-    started, pauses = anyio.current_time(), _pauses()
-    try:
-        while True:
-            asked_at = anyio.current_time()
+async def _end_all(api: Api, what: Claim | Others, book: Ending, warn: Warn) -> list[str]:
+    """Returns when every machine among ``what`` is confirmed to have ended, with their ids.
+
+    Raises:
+        NotGone: they are not.
+    """
+    pauses, told = _pauses(), False
+    while True:
+        asked_at = anyio.current_time()
+        try:
             book.see(sights(await inventory.instances(api, what.pool, also=book.hidden), what), asked_at)
             if book.to_end:
                 book.told(await end(api, book.to_end))
-            lasted_s = anyio.current_time() - started
-            if not book.left and lasted_s >= unsure_s:
-                return sorted(book.ended)
-            if lasted_s > CONFIRM_S + unsure_s:
-                raise ProviderError(f"EC2 has not confirmed their end within {CONFIRM_S / 60:.0f} minutes")
-            await anyio.sleep(next(pauses))
-    except ProviderError as error:
-        left = ", ".join(sorted(book.left)) or "perhaps some"
-        raise type(error)(
-            f"machines of the pool {what.pool} in {api.region} may still be running ({left}): "
-            f"`outrider gc --apply` ends them; {error}",
-            code=error.code,
-        ) from error
-
-
-class _Ending:
-    """Which machines are left. ``known``: those that must have existed, and when they were last known to."""
-
-    def __init__(self, known: Mapping[str, float]) -> None:
-        self._at = dict(known)  # when each was last shown
-        self._shown: set[str] = set()
-        self._asked: set[str] = set()  # to end, as EC2 has said itself
-        self._terminated: set[str] = set()
-        self._vanished: set[str] = set()
-
-    @property
-    def ended(self) -> set[str]:
-        return self._terminated | self._vanished
-
-    @property
-    def left(self) -> set[str]:
-        return self._at.keys() - self.ended
-
-    @property
-    def hidden(self) -> list[str]:
-        """Those that the last answer did not show."""
-        return sorted(self.left - self._shown)
-
-    @property
-    def to_end(self) -> list[str]:
-        return sorted(self.left - self._asked)
-
-    def see(self, shown: Sequence[Sight], asked_at: float) -> None:
-        """An answer to the question for all of them."""
-        self._shown = {sight.id for sight in shown}
-        self._at |= dict.fromkeys(self._shown, asked_at)
-        self.told(shown)
-        self._vanished = {each for each, at in self._at.items() if asked_at - at >= GRACE_S}
-
-    def told(self, some: Sequence[Sight]) -> None:
-        """What EC2 says of some of them. It does not take an end back: what says so is an older answer."""
-        self._asked |= {sight.id for sight in some if sight.ends}
-        self._terminated |= {sight.id for sight in some if sight.state == "terminated"}
+        except ProviderError as error:
+            now = anyio.current_time()
+            again_s = book.again_s(error, now)
+            if again_s is None:
+                raise book.given_up(str(error), now, time.time(), code=error.code) from error
+            if not told:
+                told = True
+                which = ", ".join(sorted(book.left)) or "the pool's machines"
+                warn(f"the end of {which} is not confirmed yet, and is asked for again ({error})")
+            await anyio.sleep(again_s)
+            continue
+        now = anyio.current_time()
+        if book.done(now):
+            return sorted(book.ended)
+        if book.overdue(now):
+            why = f"EC2 has not confirmed their end within {CONFIRM_S / 60:.0f} minutes"
+            raise book.given_up(why, now, time.time())
+        await anyio.sleep(next(pauses))
 
 
 async def end(api: Api, machines: Sequence[str]) -> list[Sight]:
     """Ask EC2 to end these, and return what it says of those that it knows: one that it does not know is no trouble.
 
     Raises:
-        ProviderError
+        ProviderError: some could not be; all were tried.
     """
     said: list[Sight] = []
+    failed: list[ProviderError] = []
     for start in range(0, len(machines), BATCH):
-        said += await _end_batch(api, machines[start : start + BATCH])
+        try:
+            said += await _end_batch(api, machines[start : start + BATCH])
+        except ProviderError as error:
+            failed.append(error)
+    if failed:
+        raise failed[0]
     return said
 
 

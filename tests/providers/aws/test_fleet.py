@@ -26,7 +26,7 @@ from outrider.providers.base import (
     MachineId,
     MachineReachable,
 )
-from outrider.providers.errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
+from outrider.providers.errors import BadRequest, NoCapacity, NotAuthorized, NotGone, ProviderError, QuotaExceeded
 from outrider.providers.journal import Journal
 from outrider.testing import EC2, Behaviour
 from outrider.testing import aws_faults as faults
@@ -445,11 +445,14 @@ async def test_leaving_that_is_not_confirmed_says_what_is_left_and_can_be_made_g
     cloud: EC2, aws: Provider, journal_path: Path
 ) -> None:
     launched: list[MachineId] = []
-    with pytest.raises(NotAuthorized, match=r"i-\w+.*outrider gc --apply.*ec2:TerminateInstances"):
+    with pytest.raises(NotGone, match=r"ec2:TerminateInstances.*may still be running: i-\w+, i-\w+") as told:
         async with opened(aws()) as fleet:
             launched += [machine.id for machine in await fleet.launch(REQUEST, 2)]
             cloud.faults.add(faults.Unauthorized("TerminateInstances"))
     assert len(cloud.instances(*ALIVE)) == 2
+    assert sorted(told.value.machines) == sorted(launched)
+    assert told.value.by is not None
+    assert {each.partition(" sg-")[0] for each in told.value.left} == {"security group"}
     (orphan,) = Journal.open(journal_path).orphans()
     cloud.faults.clear()
     async with Api.open(region=cloud.region, endpoint_url=cloud.endpoint_url) as api:

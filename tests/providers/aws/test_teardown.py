@@ -15,6 +15,7 @@ from outrider import AWS
 from outrider.providers.aws import fleet as fleets
 from outrider.providers.aws import inventory, teardown
 from outrider.providers.aws.api import Api
+from outrider.providers.aws.ending import Ending
 from outrider.providers.aws.seen import GRACE_S, Sight, State
 from outrider.providers.base import Embedding, LaunchRequest, MachineId
 from outrider.providers.journal import Intent, Journal
@@ -134,7 +135,7 @@ answers = st.lists(st.tuples(st.floats(0.1, 40), st.dictionaries(names, states),
 def test_a_machine_is_left_until_its_end_is_shown_or_nothing_shows_it(
     known: set[MachineId], shown: list[tuple[float, dict[MachineId, State], set[MachineId]]]
 ) -> None:
-    book = teardown._Ending(dict.fromkeys(known, 0.0))
+    book = Ending(dict.fromkeys(known, 0.0))
     now, last, terminated, ending = 0.0, dict.fromkeys(known, 0.0), set[MachineId](), set[MachineId]()
     for later_s, answer, told in shown:
         now += later_s
