@@ -117,6 +117,7 @@ class Life:
     def over(self) -> Facts:
         """All clients end, all trouble ends, the machines end, and a gc removes what is left."""
         for client in self.site.clients:
+            client.go()  # a play that came to an early end has left it waiting
             self.end(client)
         self.suffers()
         self.site.cloud.faults.clear()
