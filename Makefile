@@ -9,7 +9,7 @@ PINNED := constraints.txt pyproject.toml
 TORCH  := torch==2.13.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-preempt test test-frameworks test-lab lint typecheck format bench bench-lab chaos chaos-aws stress clean
+.PHONY: help demo demo-preempt test test-frameworks test-lab lint typecheck format bench bench-lab chaos chaos-aws stress nightly clean
 
 help:  ## show this
 	@awk -F ':|  ## ' '/^[a-z-]+:.*  ## / { printf "  make %-15s %s\n", $$1, $$3 }' Makefile
@@ -62,6 +62,9 @@ stress: $(VENV)/.dev  ## kill a rank of a gloo broadcast at a random moment, 1,0
 chaos-aws: $(VENV)/.dev  ## lives of pools on a test cloud behind a proxy that breaks HTTP (root; hours)
 	PYTHONPATH=tests/lab:.shim $(BIN)/python -m campaigns --lives $(or $(LIVES),30) --seed $(or $(SEED),1) \
 		--jobs $(or $(JOBS),2) $(if $(KIND),--kind $(KIND))
+
+nightly: $(VENV)/.dev  ## more of the same: tests whose further cases take too long for each change
+	$(BIN)/pytest -m nightly tests
 
 clean:  ## remove what the other targets made
 	rm -rf $(VENV) $(OTHERS) build dist outrider.egg-info examples/out benchmarks/out \

@@ -82,6 +82,8 @@ def failed_error(failed: Failed, place: Place, load: Callable[[], object] | None
             return _located(_own_error(failed, place, load), place, failed.traceback)
         case "load" | "dump":
             return _located(_pickling_error(failed, place, load), place, failed.traceback)
+        case "node":
+            return TaskFailed(f"{place} could not be run there: {failed.message}.", kind=failed.kind, **place.facts)
         case "fetch":
             message = (
                 f"{place} has returned, and its result could not be fetched: {failed.kind}: {failed.message}. "

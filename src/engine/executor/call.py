@@ -11,9 +11,9 @@ from typing import Any, cast
 
 from ..wire import values
 from ..wire.messages import Cause, Done, Ended, Message, Run, RunFlag, Yield
-from . import blobs, context
+from . import blobs, context, limits
 from .environ import Variable
-from .failure import failed
+from .failure import failed, lacking
 from .info import VARIABLE, Info
 from .streams import Streams
 
@@ -75,11 +75,11 @@ class Caller:
         except Interrupted:
             return Ended(run.attempt, Cause.KILLED, 0, ""), []
         except context.LoadError as error:
-            return failed(run.attempt, "load", error.__cause__ or error, _microseconds(began))
+            return _failed(run.attempt, "load", error.__cause__ or error, _microseconds(began))
         except values.Unpicklable as error:
             return failed(run.attempt, "dump", error, _microseconds(began))
         except BaseException as error:  # noqa: BLE001 - the edge: whatever the user's code raises becomes data
-            return failed(run.attempt, phase, error, _microseconds(began))
+            return _failed(run.attempt, phase, error, _microseconds(began))
         finally:
             if task.closing:
                 with suppress(Exception):  # how it had failed before is what counts
@@ -117,6 +117,12 @@ class Caller:
         close = getattr(items, "close", None)
         if close is not None:
             close()
+
+
+def _failed(attempt: int, phase: str, error: BaseException, took_us: int) -> Answer:
+    if phase != "call" and limits.is_shortage(error):  # neither the value's fault nor its user's
+        return lacking(attempt, limits.story()), []
+    return failed(attempt, phase, error, took_us)
 
 
 def _microseconds(began: int) -> int:

@@ -16,6 +16,7 @@ import msgpack
 from ..wire import codec
 from ..wire.codec import ProtocolError
 from ..wire.messages import (
+    LOST,
     Adopt,
     Cause,
     Credit,
@@ -37,11 +38,12 @@ from ..wire.messages import (
     View,
     Yield,
 )
-from . import forkserver
+from . import forkserver, limits
 from . import pipe as pipes
 from .board import Board
 from .core import Core
-from .effects import Answer, Deliver, EndWorker, Fork, GiveUp, Interrupt, Relay, Steal
+from .effects import Answer, Deliver, Effect, EndWorker, Fork, GiveUp, Interrupt, Relay, Steal
+from .failure import lacking
 from .freeports import FreePorts
 from .memory import OomKills
 from .notices import settings
@@ -125,6 +127,12 @@ class Crew:
                 port.send(codec.body(Drop(tuple(held))))
 
     def run(self, run: Run, body: bytes) -> None:
+        code = self._functions.get(run.function, (b"", None))[1]
+        if self._store.lacks((run.args.blob, code, *self._lent.get(run.attempt, ()))):
+            self._lent.pop(run.attempt, None)
+            self._early.pop(run.attempt, None)
+            self._say(lacking(run.attempt, limits.story()))
+            return
         if run.world is not None:  # the next view may come before a worker is given this
             self._views[run.attempt] = self._view
         self._core.submitted(run, body)
@@ -160,17 +168,20 @@ class Crew:
             self._carry_out()
         except Exception as error:  # noqa: BLE001 - the edge
             traceback.print_exc()
-            self._failed(f"its executor failed ({type(error).__name__}: {error})")
+            story = limits.story() if limits.is_shortage(error) else f"{type(error).__name__}: {error}"
+            self._failed(f"its executor failed ({story})")
 
     def _carry_out(self) -> None:  # noqa: PLR0912 (a table)
         core, loop = self._core, self._loop
         more = True
         while more:
             more = False
-            for effect in core.decide(loop.time()):
+            effects = core.decide(loop.time())
+            for effect in effects:
                 match effect:
                     case Deliver(worker, run, body):
-                        self._deliver(self._ports[worker], run, body)
+                        if (port := self._ports.get(worker)) is not None:
+                            self._deliver(port, run, body)
                     case Relay(body):
                         self._say(body)
                     case Answer(message):
@@ -180,7 +191,11 @@ class Crew:
                         self._take_back(self._ports[worker])
                         more = True  # it may go elsewhere
                     case Fork(worker, slot, fresh):
-                        self._fork(worker, slot, fresh=fresh)
+                        try:
+                            self._fork(worker, slot, fresh=fresh)
+                        except OSError as error:
+                            self._not_forked(worker, error, effects)
+                            more = True
                     case EndWorker(worker):
                         self._order(forkserver.KILL, worker)
                     case Interrupt(worker, attempt):
@@ -218,12 +233,32 @@ class Crew:
     # --- to workers --------------------------------------------------------------------------------------------------
 
     def _fork(self, worker: int, slot: int, *, fresh: bool) -> None:
+        """
+        Raises:
+            OSError: this process has no descriptors left.
+        """
         port = Port(self._loop, worker, self._heard_of, self._printed, self._core.running)
+        try:
+            fds = port.open_outputs(reading=self._listening)
+        except OSError:
+            port.close()
+            raise
         self._ports[worker] = port
-        fds = port.open_outputs(reading=self._listening)
-        self._order(forkserver.FORK, worker, slot, fresh, fds=fds)
-        for fd in fds[1:]:
-            os.close(fd)
+        try:
+            self._order(forkserver.FORK, worker, slot, fresh, fds=fds)
+        finally:
+            for fd in fds[1:]:
+                os.close(fd)
+
+    def _not_forked(self, worker: int, error: OSError, effects: list[Effect]) -> None:
+        """It was to be given what the same turn delivers."""
+        if (port := self._ports.pop(worker, None)) is not None:
+            port.close()
+        unread = [each.run.attempt for each in effects if isinstance(each, Deliver) and each.worker == worker]
+        now = self._loop.time()
+        self._core.stolen(worker, unread, now)
+        why = limits.story() if limits.is_shortage(error) else str(error)
+        self._core.gone(worker, Cause.EXIT, 1, why, now)
 
     def _deliver(self, port: Port, run: Run, body: bytes) -> None:
         if run.world is not None and run.flags & _LISTENS and (more := self._free_ports.release_for(run.world)):
@@ -310,19 +345,11 @@ class Crew:
 
     def _hear(self, port: Port) -> None:
         now = self._loop.time()
-        for body, fds in port.receive():
-            if len(body) == 1:
-                self._hear_mark(port, body)
+        for datagram in port.receive():
+            heard = self._understood(port, *datagram)
+            if heard is None:
                 continue
-            try:
-                message = codec.decode(body)
-            except ProtocolError:  # user code that writes into our pipe
-                for fd in fds:
-                    os.close(fd)
-                continue
-            if fds:
-                message = self._keep_blob(message, fds)
-                body = codec.body(message)  # noqa: PLW2901
+            message, body = heard
             match message:
                 case Done() | Failed():
                     port.owes -= 1
@@ -342,6 +369,25 @@ class Crew:
                     self._say(message)
                 case _:  # user code that knows how to
                     pass
+
+    def _understood(self, port: Port, body: bytes, fds: list[int] | None) -> tuple[Message, bytes] | None:
+        """None: it was a mark, or is of no use. Without their descriptors (``fds`` None) values are lost."""
+        if fds is None and body == pipes.SPILLED:  # nobody knows of which attempt
+            self._order(forkserver.KILL, port.worker)
+            return None
+        if len(body) == 1:
+            self._hear_mark(port, body)
+            return None
+        try:
+            message = codec.decode(body)
+        except ProtocolError:  # user code that writes into our pipe
+            for fd in fds or ():
+                os.close(fd)
+            return None
+        if fds == []:
+            return message, body
+        message = _without_value(message) if fds is None else self._keep_blob(message, fds)
+        return message, codec.body(message)
 
     def _hear_mark(self, port: Port, mark: bytes) -> None:
         match mark:
@@ -420,3 +466,16 @@ class Crew:
         self._timer = None
         self._core.ticked(self._loop.time())
         self.act()
+
+
+def _without_value(message: Message) -> Message:
+    """Its descriptor is lost: who awaits the value is told why it cannot be had."""
+    lost = Value(b"", None, f"{LOST}{limits.story()}")
+    match message:
+        case Done():
+            return message._replace(value=lost)
+        case Yield():
+            return message._replace(item=lost)
+        case Failed():
+            return message._replace(error=None)
+    return message

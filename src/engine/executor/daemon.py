@@ -24,7 +24,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from . import devices, forkserver
+from . import devices, forkserver, limits
 
 if TYPE_CHECKING:
     import asyncio
@@ -128,6 +128,7 @@ def _serve(options: argparse.Namespace, *, ready: int | None) -> NoReturn:
     if os.fork() == 0:
         forkserver.serve(theirs, options.lock)
     theirs.close()
+    limits.raise_descriptors()
     import asyncio  # the fork server is to be without it
 
     asyncio.run(_until_ended(ours, options, gpus, ready))

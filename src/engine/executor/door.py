@@ -8,6 +8,7 @@ from typing import Protocol
 from ..wire import codec
 from ..wire.codec import ProtocolError
 from ..wire.messages import Get, Have, Hello, Missing, Put
+from . import limits
 from .store import Incoming, Store
 
 _PIECE_BYTES = 65536
@@ -72,6 +73,10 @@ class Door:
             elif self._splitter is not None:
                 self._begin(self._splitter, data)
         except ProtocolError:  # malformed: this channel ends, no more
+            self.close()
+        except OSError as error:  # what it asks for takes a descriptor: its client tries again
+            if self._is_control or not limits.is_shortage(error):
+                raise
             self.close()
 
     def pause_writing(self) -> None:

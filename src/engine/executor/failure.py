@@ -31,6 +31,11 @@ def failed(attempt: int, phase: str, error: BaseException, took_us: int = 0) -> 
     return Failed(attempt, phase, name, text_of(error)[:_MESSAGE_BYTES], text, pickled, took_us, _version(kind)), blob
 
 
+def lacking(attempt: int, story: str) -> Failed:
+    """The answer for an attempt that the node has not the means for."""
+    return Failed(attempt, "node", "OSError", story, "", None, 0)
+
+
 def text_of(error: BaseException) -> str:
     """What it says, as UTF-8 can carry it. Never raises."""
     try:

@@ -8,8 +8,10 @@ module and what it imports take 40 ms, a fork 2 ms.
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
+import resource
 import select
 import signal
 import socket
@@ -22,7 +24,7 @@ from typing import Any, NoReturn, cast
 
 import msgpack
 
-from . import context, process
+from . import context, limits, process
 from .board import Board
 from .notices.shield import shield
 from .template import IMPORT_S, Template
@@ -62,6 +64,8 @@ class ForkServer:
             pass
         process.adopt_orphans()
         self._pid = os.getpid()
+        self._had = limits.raise_descriptors()
+        self._lacks = ""  # what was to be every worker's could not be received
         self._control = control
         self._setup: dict[str, Any] = {}
         self._settled = False
@@ -109,7 +113,10 @@ class ForkServer:
 
     def _obey(self) -> None:
         try:
-            data, fds, _, _ = socket.recv_fds(self._control, _MESSAGE_BYTES, 3)
+            data, fds = limits.receive(self._control, _MESSAGE_BYTES, 3)
+        except limits.Truncated as error:
+            self._lack(*msgpack.unpackb(error.body), why=str(error.strerror))
+            return
         except ConnectionError:
             data, fds = b"", []
         if not data:
@@ -131,6 +138,13 @@ class ForkServer:
         elif order == KILL:
             self._kill(rest[0])
 
+    def _lack(self, order: int, *rest: Any, why: str) -> None:
+        """An order came without its descriptors."""
+        if order == FORK:
+            self._say(GONE, rest[0], -1, why)
+        else:
+            self._lacks = why
+
     def _kill(self, worker: int) -> None:
         if (waiting := self._waiting.pop(worker, None)) is not None:
             for fd in waiting[2]:
@@ -142,9 +156,11 @@ class ForkServer:
 
     def _fork(self, worker: int, index: int, fresh: bool, fds: list[int]) -> None:
         try:
+            if self._lacks:
+                raise OSError(self._lacks)
             pid = self._forked(index, fresh, fds)
         except OSError as error:  # no memory, too many processes
-            self._say(GONE, worker, -1, str(error))
+            self._say(GONE, worker, -1, _why_not(error))
         else:
             self._workers[pid] = worker
             self._say(FORKED, worker, pid)
@@ -220,6 +236,7 @@ class ForkServer:
             if not self._settled:
                 _settle_in(self._setup)
             _enter(self._setup["cwd"])
+            limits.lower_descriptors(self._had)
             kind = ThreadWorker if self._setup["lanes"] > 1 and not fresh else Worker
             kind(socket.socket(fileno=pipe), index, self._setup, fresh=fresh).serve()
         except BaseException:  # noqa: BLE001 - or the child would go on as a second fork server
@@ -270,6 +287,14 @@ class ForkServer:
             self._control.send(cast("bytes", msgpack.packb(message)))
         except ConnectionError:  # its end of file is next
             pass
+
+
+def _why_not(error: OSError) -> str:
+    """A process could not be forked."""
+    if error.errno == errno.EAGAIN:
+        limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+        return f"{error}: its user has as many processes as it may, the limit is {limit} (ulimit -u), or its cgroup has"
+    return str(error)
 
 
 def _ended() -> list[tuple[int, int]]:

@@ -6,10 +6,11 @@ memfd that rides along.
 
 from __future__ import annotations
 
-import array
 import os
 import socket
 from collections.abc import Sequence
+
+from . import limits
 
 SPILLED = b"\x00"  # the body is in the first descriptor (no body begins so: msgpack arrays begin with 0x9_)
 PAUSE = b"\x01"  # worker: take what the task has printed; home: taken, go on
@@ -18,8 +19,6 @@ BORN = b"\x03"  # worker: here I am, and go on to read
 
 _DATAGRAM_BYTES = 96 * 1024  # the usual net.core.wmem_default, 208 KiB, is charged twice the size and more
 _RECEIVE_BYTES = 128 * 1024 - 1024  # below malloc's mmap threshold: 0.25 us instead of 17
-_CLOEXEC = int(socket.MSG_CMSG_CLOEXEC)  # an enumeration's | costs 1 us
-_ANCILLARY_BYTES = socket.CMSG_SPACE(4 * array.array("i").itemsize)
 
 Datagram = tuple[bytes, list[int]]
 
@@ -44,12 +43,12 @@ def receive(pipe: socket.socket, flags: int = 0) -> Datagram:
     """One message's body (empty: the other end is closed) and its descriptors, now the caller's.
 
     Raises:
+        limits.Truncated: this process had no descriptors left for those that came with it.
         BlockingIOError: there is none, and ``flags`` or the socket say not to wait.
     """
-    body, ancillary, flags, _ = pipe.recvmsg(_RECEIVE_BYTES, _ANCILLARY_BYTES, flags | _CLOEXEC)
-    if not ancillary:
-        return body, []
-    fds = _descriptors(ancillary)
+    body, fds = limits.receive(pipe, _RECEIVE_BYTES, 4, flags)
+    if not fds:
+        return body, fds
     if body != SPILLED:
         return body, fds
     spill = fds.pop(0)
@@ -69,11 +68,3 @@ def write_all(fd: int, parts: Sequence[bytes | memoryview]) -> None:
 
 def _read_all(fd: int) -> bytes:
     return os.pread(fd, os.fstat(fd).st_size, 0)
-
-
-def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
-    fds = array.array("i")
-    for level, kind, content in ancillary:
-        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
-    return list(fds)

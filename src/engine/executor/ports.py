@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
 from ..wire.messages import Output
+from . import limits
 from . import pipe as pipes
 from .lines import Lines
 
@@ -37,7 +38,7 @@ class Port:
         self._heard = heard
         self._printed = printed
         self._running = running
-        self._pipe, self._far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._pipe, self._far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # OSError: there are none left
         self._pipe.setblocking(False)
         self._outgoing: deque[tuple[bytes, tuple[int, ...]]] = deque()
         self._outputs: dict[int, int] = {}  # stream -> the pipe's reading end
@@ -70,13 +71,19 @@ class Port:
                 return
         self._outgoing.append((body, tuple(os.dup(fd) for fd in fds)))
 
-    def receive(self) -> Iterator[pipes.Datagram]:
-        """All that the worker has said, or (it holds nothing more that it could answer) at least one thing."""
+    def receive(self) -> Iterator[tuple[bytes, list[int] | None]]:
+        """All that the worker has said, or (it holds nothing more that it could answer) at least one thing.
+
+        None in place of descriptors: they are lost, as this process has none left.
+        """
         while True:
+            datagram: tuple[bytes, list[int] | None]
             try:
                 datagram = pipes.receive(self._pipe)
             except (BlockingIOError, ConnectionError):
                 return
+            except limits.Truncated as error:
+                datagram = error.body, None
             if not datagram[0]:
                 return
             yield datagram
@@ -90,6 +97,8 @@ class Port:
                 body, fds = pipes.receive(self._far, socket.MSG_DONTWAIT)
             except (BlockingIOError, ConnectionError):
                 break
+            except limits.Truncated as error:  # they are the store's, and sent again from there
+                body, fds = error.body, []
             _close(fds)
             yield body
         unsent, self._outgoing = self._outgoing, deque()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
+from . import limits
 from .pipe import write_all
 
 
@@ -13,6 +14,7 @@ class Store:
         self._same_host = same_host
         self._fds: dict[str, int] = {}
         self._made = 0
+        self._unopened: dict[str, tuple[str, int]] = {}  # adopted when there was no descriptor left: tried again
 
     def names(self) -> tuple[str, ...]:
         return tuple(self._fds)
@@ -20,6 +22,12 @@ class Store:
     def fd(self, name: str | None) -> int | None:
         """Stays the store's."""
         return None if name is None else self._fds.get(name)
+
+    def lacks(self, names: Iterable[str | None]) -> bool:
+        """One of these was adopted, and this process has not the descriptors to open it, also now."""
+        if not self._unopened:
+            return False
+        return any(name in self._unopened and not self.adopt(name, *self._unopened[name]) for name in names if name)
 
     def add(self, name: str, fd: int) -> None:
         """A complete blob; the descriptor is the store's from now on."""
@@ -37,8 +45,11 @@ class Store:
         """A blob that somebody on this machine holds open; False: it is not there, or not that large."""
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a fifo would wait for its writer
-        except OSError:
+        except OSError as error:
+            if limits.is_shortage(error):
+                self._unopened[name] = path, size_bytes
             return False
+        self._unopened.pop(name, None)
         if os.fstat(fd).st_size != size_bytes:
             os.close(fd)
             return False
@@ -47,6 +58,7 @@ class Store:
 
     def drop(self, names: Iterable[str]) -> None:
         for name in names:
+            self._unopened.pop(name, None)
             if (fd := self._fds.pop(name, None)) is not None:
                 os.close(fd)
 

@@ -24,7 +24,7 @@ from typing import Any, NoReturn, cast
 
 import msgpack
 
-from . import process
+from . import limits, process
 
 _READY = b"+"
 _MESSAGE_BYTES = 64 * 1024
@@ -141,7 +141,11 @@ class _Server:
 
     def _obey(self) -> bool:
         """False: the parent has closed its end, or cannot be answered any more."""
-        data, fds, _, _ = socket.recv_fds(self._control, _MESSAGE_BYTES, 3)
+        try:
+            data, fds = limits.receive(self._control, _MESSAGE_BYTES, 3)
+        except limits.Truncated as error:
+            self._say(0, str(error.strerror))
+            return True
         if not data:
             return False
         try:

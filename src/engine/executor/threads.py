@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import io
 import os
+import pickle
 import socket
 import sys
 import threading
@@ -19,9 +20,10 @@ from typing import Any, NoReturn, cast
 
 from ..wire import codec
 from ..wire.messages import Adopt, Cause, Credit, Define, Drop, Ended, Input, Kill, Message, Output, Run, View
-from . import context, shared
+from . import context, limits, shared
 from . import pipe as pipes
 from .call import Answer, Caller, Interrupted
+from .failure import lacking
 from .info import Info
 from .lines import PIECE_BYTES
 from .output import STDERR, STDOUT, Printed
@@ -36,6 +38,7 @@ class ThreadWorker:
         del fresh  # such a task gets a process worker
         self._pipe = pipe
         self._pid = os.getpid()
+        self._limits = limits.watched()
         self._sending = threading.Lock()
         self._lock = threading.RLock()  # nobody is interrupted who holds it
         self._room = threading.Condition(self._lock)
@@ -56,13 +59,28 @@ class ThreadWorker:
             threading.Thread(target=self._lane, args=(lane,), daemon=True, name=f"outrider-{lane}").start()
         self._send_body(pipes.BORN)
         while True:
-            body, fds = pipes.receive(self._pipe)
+            try:
+                body, fds = pipes.receive(self._pipe)
+            except limits.Truncated as error:
+                self._lack(error)
+                continue
             if not body:
                 os._exit(0)
             if body == pipes.ROOM:
                 self._has_room()
             else:
                 self._obey(codec.decode(body), fds)
+
+    def _lack(self, error: limits.Truncated) -> None:
+        """What came with a message is lost: the attempt that it was for is told."""
+        message = codec.decode(error.body) if error.body != pipes.SPILLED else None
+        if isinstance(message, Input):
+            self._obey(message._replace(item=None, error=pickle.dumps(error.as_plain())), [])
+            return
+        if not isinstance(message, Run):
+            os.write(2, f"{error.strerror}\n".encode())
+            os._exit(0)
+        self._send(lacking(message.attempt, str(error.strerror)))
 
     def _obey(self, message: Message, fds: list[int]) -> None:
         match message:
@@ -104,7 +122,13 @@ class ThreadWorker:
         while fds:  # never loaded
             os.close(fds.pop())
         streams.discard()
-        self._send(*answer)
+        try:
+            self._send(*answer)
+        except OSError as error:
+            if not limits.is_shortage(error):
+                raise
+            self._send(lacking(run.attempt, limits.story()))
+        limits.spoiled(self._limits, getattr(answer[0], "duration_us", 0))  # what is stays: others run in this process
 
     def _begins(self, attempt: int) -> bool:
         with self._lock:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import pickle
 import select
 import socket
 import threading
@@ -17,9 +18,10 @@ from typing import Any, NoReturn
 
 from ..wire import codec
 from ..wire.messages import Adopt, Credit, Define, Drop, Input, Message, Run, RunFlag, View
+from . import limits, shared
 from . import pipe as pipes
-from . import shared
 from .call import Caller
+from .failure import lacking
 from .info import Info
 from .output import Printed
 from .streams import Streams
@@ -37,14 +39,17 @@ class Worker:
         self._printed = Printed()
         self._info = Info(index, setup["address"], setup["hostname"])
         self._caller = Caller(self._info, self._send, alone=True)
-        self._behind: deque[pipes.Datagram] = deque()  # came while we waited for something else
+        self._limits = limits.watched()
+        self._behind: deque[tuple[bytes, list[int] | None]] = deque()  # came while we waited for something else
 
     def serve(self) -> NoReturn:
         pipes.send(self._pipe, pipes.BORN)
         while True:
-            body, fds = self._behind.popleft() if self._behind else pipes.receive(self._pipe)
+            body, fds = self._behind.popleft() if self._behind else self._receive()
             if not body:
                 os._exit(0)
+            if fds is None:
+                self._lack(body)
             message = codec.decode_again(body)  # home has checked it
             match message:
                 case Run():
@@ -67,20 +72,46 @@ class Worker:
                 answer, blob = self._caller.run(run, fds, streams)
         else:
             answer, blob = self._caller.run(run, fds, None)
-        if self._printed.settle():
-            self._pause()
-        self._send(answer, blob)
+        self._answer(answer, blob)
+        if limits.spoiled(self._limits, getattr(answer, "duration_us", 0)):
+            os._exit(0)  # the next task would be the one to suffer: it gets another worker
         if self._fresh:
             try:
                 atexit._run_exitfuncs()
             finally:
                 os._exit(0)
 
+    def _answer(self, message: Message, blob: list[int]) -> None:
+        try:
+            if self._printed.settle():
+                self._pause()
+            self._send(message, blob)
+        except OSError as error:
+            if not limits.is_shortage(error):
+                raise
+            self._send(lacking(message.attempt, limits.story()))  # type: ignore[union-attr]  # an answer has one
+
+    def _receive(self) -> tuple[bytes, list[int] | None]:
+        """None: its descriptors are lost."""
+        try:
+            return pipes.receive(self._pipe)
+        except limits.Truncated as error:
+            return error.body, None
+
+    def _lack(self, body: bytes) -> NoReturn:
+        """What came with a message is lost: whom it was for is told, and a fresh worker, which holds less, goes on."""
+        message = codec.decode_again(body) if body != pipes.SPILLED else None
+        if isinstance(message, Run):
+            self._send(lacking(message.attempt, limits.story()))
+        else:
+            os.write(2, f"{limits.story()}\n".encode())
+        os._exit(0)
+
     def _pause(self) -> None:
         """Until what the task printed is taken: its answer must not overtake it, nor the next task's be mixed in."""
         self._own()
         pipes.send(self._pipe, pipes.PAUSE)
-        while (datagram := pipes.receive(self._pipe))[0] != pipes.PAUSE:
+        while (datagram := self._receive())[0] != pipes.PAUSE:
             if not datagram[0]:
                 os._exit(0)
             self._behind.append(datagram)
@@ -120,7 +151,12 @@ class _Reader:
         ready.register(self._pipe, select.POLLIN)
         ready.register(self._stop, select.POLLIN)
         while all(fd != self._stop for fd, _ in ready.poll()):
-            body, fds = pipes.receive(self._pipe)
+            try:
+                body, fds = pipes.receive(self._pipe)
+            except limits.Truncated as error:
+                body, fds = error.body, []
+                if isinstance(message := codec.decode_again(body), Input):
+                    body = codec.body(message._replace(item=None, error=pickle.dumps(error.as_plain())))
             if not body:
                 os._exit(0)
             message = codec.decode_again(body)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import signal
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, assert_never, cast
@@ -336,6 +337,7 @@ class NodeLink:
         """
         if value.blob is None:
             return Received(value.data, value.sizes, duration_us / 1e6)
+        _refuse_lost(value.blob)
         try:
             mapping = map_shared(value.blob)
         except (FileNotFoundError, ProcessLookupError) as error:
@@ -429,6 +431,7 @@ class NodeLink:
     async def _fetch_value(self, value: wire.Value, duration_us: int = 0) -> Received:
         assert value.blob is not None
         name = value.blob
+        _refuse_lost(name)
         data = await self._across_losses(name, lambda course: self._bulk.get(name, course))
         self.send(wire.Drop((value.blob,)))
         return Received(data, value.sizes, duration_us / 1e6)
@@ -537,6 +540,15 @@ class NodeLink:
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # a transfer that failed with its connection; the connection's loss is reported by itself
+
+
+def _refuse_lost(name: str) -> None:
+    """
+    Raises:
+        OSError: the node could not keep the value, and says why in place of its name.
+    """
+    if name.startswith(wire.LOST):
+        raise OSError(errno.EMFILE, name.removeprefix(wire.LOST))
 
 
 def _verdict(ended: wire.Ended) -> Verdict:

@@ -11,6 +11,7 @@ from enum import IntFlag, StrEnum
 from typing import Annotated, Any, NamedTuple
 
 PROTOCOL_VERSION = 1
+LOST = "lost: "  # begins the name of a blob that is nowhere, and says why: the node had no room for it
 LONGEST_S = 1e14  # three million years, a little more than the longest `timedelta`
 
 

@@ -6,6 +6,7 @@ import ctypes.util
 import gc
 import json
 import os
+import resource
 import select
 import socket
 from collections.abc import Callable
@@ -43,10 +44,18 @@ class Foundry:
                 self.children.recv(4096)
                 self.reap()
             if self.control.fileno() in ready:
-                data, fds, _, _ = socket.recv_fds(self.control, FRAME_BYTES, 1)
+                data, forks = processes.receive(self.control, FRAME_BYTES)
                 if not data:
                     os._exit(0)
-                self.start(json.loads(data), socket.socket(fileno=fds[0]))
+                self.ordered(json.loads(data), forks)
+
+    def ordered(self, order: dict[str, Any], forks: int | None) -> None:
+        if forks is None:
+            limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+            story = f"the process that forks SSH servers has no descriptors left, its limit is {limit}: raise ulimit -n"
+            self.say(op="ended", id=order["id"], how=f"could not be started ({story})")
+            return
+        self.start(order, socket.socket(fileno=forks))
 
     def start(self, order: dict[str, Any], forks: socket.socket) -> None:
         from . import server

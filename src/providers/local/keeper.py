@@ -88,6 +88,7 @@ def main(control_fd: int, client: int, directory: str, work_mib: int | None, *em
         lifeline = warden.stand_by(control, client, Path(directory))
         control.sendall(json.dumps({"op": "keeper", "pid": os.getpid()}).encode() + b"\n")
         processes.adopt_orphans()  # which a child does not inherit
+        processes.raise_descriptors()
         if work_mib is not None:
             _may_mount()
         keeper = Keeper(control, Path(directory), resolve(fork_server), home, work_mib)
@@ -283,6 +284,7 @@ class Keeper:
     def become_machine(self, env: dict[str, str], control: socket.socket) -> NoReturn:
         os.setpgid(0, 0)
         os.environ.update(env)
+        processes.give_back_descriptors()
         self.fork_server(control)
 
     def launch(self, machine_id: str, order: dict[str, Any], client_key: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import signal
 import socket
 import sys
@@ -61,6 +62,34 @@ def wait_ones_turn() -> None:
     with suppress(OSError):  # sandboxes (gVisor, seccomp) know one policy
         if os.sched_getscheduler(0) == os.SCHED_OTHER:  # another one was somebody's choice
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
+
+_had: list[tuple[int, int]] = []  # limits of descriptors: what this process had, when it has raised its own
+
+
+def raise_descriptors() -> None:
+    """As many as this process may have, as servers do."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        _had.append((soft, hard))
+
+
+def give_back_descriptors() -> None:
+    """For what runs users' code: a program that uses select() breaks with descriptors beyond 1,023."""
+    if _had:
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (min(_had[0][0], hard), hard))
+
+
+def receive(sock: socket.socket, size_bytes: int) -> tuple[bytes, int | None]:
+    """One message and the descriptor that came with it; None: it came without.
+
+    The kernel hands over no descriptor to a process that has as many as it may, and says so by MSG_CTRUNC alone.
+    """
+    data, fds, _, _ = socket.recv_fds(sock, size_bytes, 1)
+    return data, fds[0] if fds else None
 
 
 def wake_on_child_death() -> socket.socket:

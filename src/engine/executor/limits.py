@@ -1,0 +1,139 @@
+"""The limits of a process: descriptors that run out, and what a task has lowered for those that come after it."""
+
+from __future__ import annotations
+
+import array
+import errno
+import functools
+import os
+import resource
+import socket
+from collections.abc import Callable
+from typing import Any
+
+_CLOEXEC = int(socket.MSG_CMSG_CLOEXEC)  # an enumeration's | costs 1 us
+_TRUNCATED = int(socket.MSG_CTRUNC)
+_INT_BYTES = array.array("i").itemsize
+_SHORTAGES = {errno.EMFILE, errno.ENFILE, errno.ETOOMANYREFS}
+_WATCHED = resource.RLIMIT_NOFILE, resource.RLIMIT_AS, resource.RLIMIT_NPROC, resource.RLIMIT_FSIZE
+
+Limits = tuple[tuple[int, int], ...]
+
+
+class Truncated(OSError):
+    """A message came without its descriptors: this process can have no more. ``body`` is what did come."""
+
+    def __init__(self, body: bytes) -> None:
+        super().__init__(errno.EMFILE, story())
+        self.body = body
+
+    def as_plain(self) -> OSError:
+        """What a task is given in place of a value that was lost."""
+        return OSError(self.errno, self.strerror)
+
+
+def receive(sock: socket.socket, size_bytes: int, descriptors: int, flags: int = 0) -> tuple[bytes, list[int]]:
+    """One message (empty: the other end is closed) and its descriptors, now the caller's.
+
+    The kernel hands over as many descriptors as fit below the limit, and says so by MSG_CTRUNC alone.
+
+    Raises:
+        Truncated: it came without them; those that did come are closed.
+        BlockingIOError: there is none, and ``flags`` or the socket say not to wait.
+    """
+    ancillary_bytes = socket.CMSG_SPACE(descriptors * _INT_BYTES)
+    body, ancillary, told, _ = sock.recvmsg(size_bytes, ancillary_bytes, flags | _CLOEXEC)
+    if not ancillary and not told & _TRUNCATED:
+        return body, []
+    fds = array.array("i")
+    for level, kind, content in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
+    if told & _TRUNCATED:
+        for fd in fds:
+            os.close(fd)
+        raise Truncated(body)
+    return body, list(fds)
+
+
+def is_shortage(error: BaseException | None) -> bool:
+    """Of descriptors: nobody's fault but the limit's."""
+    return isinstance(error, OSError) and error.errno in _SHORTAGES
+
+
+def story() -> str:
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return (
+        f"a process of this node has no descriptors left, its limit is {limit}: raise it there "
+        "(ulimit -n, or LimitNOFILE= of the service that starts it), or let tasks keep fewer files open"
+    )
+
+
+def raise_descriptors() -> tuple[int, int]:
+    """As many as this process may have, as servers do. Returns what the limits were, for whoever is to have those."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (ValueError, OSError):  # more than the kernel allows any process (fs.nr_open)
+            pass
+    return soft, hard
+
+
+def lower_descriptors(to: tuple[int, int]) -> None:
+    """For the user's code: what uses select() breaks with descriptors beyond 1,023, as the usual soft limit knows."""
+    try:
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(to[0], hard), hard))
+    except (ValueError, OSError):
+        pass
+
+
+_LONG_US = 1000
+_calls = 0  # of functions that change limits
+
+
+def watched() -> Limits:
+    """Of those that later tasks would suffer from most, as they are now; from now on whoever changes them is noticed.
+
+    To ask the kernel takes 10 us (measured), which is too long for each call: what is not changed is not asked for.
+    """
+    for name in ("setrlimit", "prlimit"):
+        change = getattr(resource, name)
+        if not hasattr(change, "__wrapped__"):
+            setattr(resource, name, _noticed(change))
+    return _current()
+
+
+def spoiled(before: Limits, took_us: int) -> bool:
+    """After a task: whether limits are not what they were, and cannot be put back, as root alone raises a hard one."""
+    global _calls  # noqa: PLW0603 - a process has one set of limits
+    if not _calls and took_us < _LONG_US:  # in so short a time C code alone changes them unseen
+        return False
+    unchanged = _current() == before
+    spoiled = not unchanged and not _restored(before)
+    _calls = 0
+    return spoiled
+
+
+def _noticed(change: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(change)
+    def changing(*arguments: Any) -> Any:
+        global _calls  # noqa: PLW0603
+        _calls += 1
+        return change(*arguments)
+
+    return changing
+
+
+def _current() -> Limits:
+    return tuple(map(resource.getrlimit, _WATCHED))
+
+
+def _restored(to: Limits) -> bool:
+    for number, limit in zip(_WATCHED, to, strict=True):
+        try:
+            resource.setrlimit(number, limit)
+        except (ValueError, OSError):
+            return False
+    return True

@@ -1,0 +1,87 @@
+"""What a task does to its process's limits, and descriptors that run out in a worker."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import socket
+from pathlib import Path
+
+import pytest
+
+from outrider.engine.executor import limits
+from outrider.engine.wire import messages as m
+
+pytestmark = pytest.mark.anyio
+
+
+def _lower(number: int, soft: int, hard: int | None = None) -> int:
+    resource.setrlimit(number, (soft, resource.getrlimit(number)[1] if hard is None else hard))
+    return os.getpid()
+
+
+def _limits() -> tuple[int, list[tuple[int, int]]]:
+    return os.getpid(), [resource.getrlimit(number) for number in (resource.RLIMIT_NOFILE, resource.RLIMIT_AS)]
+
+
+def _keep_all() -> bytes:
+    """Take every descriptor there is, and return what needs one."""
+    _lower(resource.RLIMIT_NOFILE, 64)
+    try:
+        while True:
+            os.dup(0)
+    except OSError:
+        return bytes(1 << 20)
+
+
+async def test_a_limit_that_a_task_lowered_is_put_back(make):
+    client = await make()
+    before = await client.call(_limits)
+    assert await client.call(_lower, resource.RLIMIT_NOFILE, 30) == before[0]
+    assert await client.call(_limits) == before
+
+
+async def test_one_that_lowered_what_only_root_can_raise_harms_no_later_one(make):
+    client = await make()
+    _, before = await client.call(_limits)
+    await client.call(_lower, resource.RLIMIT_NOFILE, 30, 30)
+    assert (await client.call(_limits))[1] == before
+
+
+async def test_tasks_have_the_limit_that_their_node_was_started_with(make):
+    client = await make()
+    _, (descriptors, _) = await client.call(_limits)
+    assert tuple(descriptors) == resource.getrlimit(resource.RLIMIT_NOFILE)
+
+
+async def test_a_result_without_a_descriptor_to_travel_in_is_told_as_that(make):
+    client = await make()
+    answer = await client.call(_keep_all)
+    assert isinstance(answer, m.Failed)
+    assert answer.phase == "node"
+    assert "no descriptors left, its limit is 64: raise it there (ulimit -n" in answer.message
+
+
+def _open() -> set[int]:
+    listing = [int(fd) for fd in os.listdir("/proc/self/fd")]  # noqa: PTH208
+    return {fd for fd in listing if Path(f"/proc/self/fd/{fd}").exists()}  # but for the listing's own
+
+
+@pytest.mark.parametrize("room", [0, 1, 2])
+def test_a_message_without_its_descriptors_is_seen(room):
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        socket.send_fds(ours, [b"message"], [0, 1, 2])
+        before = resource.getrlimit(resource.RLIMIT_NOFILE)
+        used = _open()
+        free = [fd for fd in range(max(used) + 4) if fd not in used]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free[room], before[1]))  # room for none, one or two
+        try:
+            with pytest.raises(limits.Truncated) as caught:
+                limits.receive(theirs, 100, 3)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        assert caught.value.errno == errno.EMFILE
+        assert caught.value.body == b"message"
+        assert _open() == used
