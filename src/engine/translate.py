@@ -141,7 +141,7 @@ def gave_up_error(  # noqa: PLR0911  one for each reason
             message = f"{task} lost nodes faster than it could run and was given up ({story})."
             return NodeLost(message, losses=losses, **where)
         case Reason.NO_REPLACEMENT:
-            return CapacityError(f"{task} needs a node that was lost, and no replacement came in time ({story}).")
+            return CapacityError(f"{task} needs a node that was lost, and no replacement came ({story}).")
         case Reason.NO_SUCH_RANK:
             return CapacityError(
                 f"{task} waits for the node of a rank, by on=, that the pool does not have: resize it."
