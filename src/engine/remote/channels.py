@@ -136,8 +136,7 @@ class Transfer(Channel):
         pass
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if not self.done.done():
-            self.done.set_exception(ConnectionResetError(str(exc or "the channel was closed")))
+        self.finish(ConnectionResetError(str(exc or "the channel was closed")))
 
     async def wait(self) -> None:
         """
@@ -161,6 +160,7 @@ class Transfer(Channel):
                 self.done.set_result(None)
             else:
                 self.done.set_exception(error)
+                self.done.exception()  # seen: asyncio would complain where who waited was cancelled
 
 
 class Sending(Transfer):

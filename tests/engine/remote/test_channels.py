@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from types import SimpleNamespace
 from typing import Any
 
@@ -134,3 +135,19 @@ def test_a_course_ends_when_it_comes_no_further() -> None:
     course.begin(None)
     with pytest.raises(RuntimeError, match="begun 3 times, and came no further than 7 bytes"):
         course.begin(None)
+
+
+async def test_a_transfer_that_nobody_waits_for_any_more_fails_without_a_word() -> None:
+    complaints = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context["message"]))
+    transfer, _ = receiving()
+    waiting = asyncio.ensure_future(transfer.wait())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    transfer.connection_lost(None)
+    del transfer
+    gc.collect()
+    await asyncio.sleep(0)
+    assert complaints == []
