@@ -9,7 +9,15 @@ from typing import Any, cast
 from ..actors.ports import Ending, GaveUp, Settled, Verdict
 from .errors import CapacityError, NodeLost, Outcome
 from .payload import Payload, Received
-from .translate import Place, broadcast_error, ended_error, failed_error, gave_up_error, unloadable_error
+from .translate import (
+    Place,
+    broadcast_error,
+    ended_error,
+    failed_error,
+    gave_up_error,
+    unloadable_error,
+    unloadable_value_error,
+)
 from .wire import values
 from .wire.messages import Ended, Failed
 
@@ -57,6 +65,18 @@ def unpack_all(endings: Sequence[Ending], payload: Payload) -> list[Any]:
         lost.outcomes = tuple(outcomes)
         raise lost
     raise broadcast_error(payload.name, outcomes)
+
+
+def load_value(received: Received, payload: Payload) -> Any:
+    """One of a generator's values.
+
+    Raises:
+        SerializationError: it cannot be unpickled here.
+    """
+    try:
+        return values.load(received.data, received.sizes)
+    except Exception as error:
+        raise unloadable_value_error(error, payload.name) from error
 
 
 def outcome(ending: Ending, payload: Payload, rank: int) -> Outcome:

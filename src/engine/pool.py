@@ -25,12 +25,12 @@ from .jobs import BroadcastJob, SubmittedJob
 from .leaving import add
 from .mapping import MapRun
 from .observe.observer import Observer, Snapshot
+from .outcome import load_value
 from .sigterm import TaskHold
 from .spec import Nodes, Worker
 from .task import Compute
 from .volume import Volume, check_volumes
 from .wanted import Spec
-from .wire import values
 
 if TYPE_CHECKING:
     from ..providers.base import Provider
@@ -409,7 +409,7 @@ class Pool:
         core.submit(job.id, payload, call.options, None, settle)
         try:
             async for received in output:
-                yield values.load(received.data, received.sizes)
+                yield load_value(received, payload)
             job.result()
         finally:
             job.cancel()

@@ -219,9 +219,18 @@ def pickling_error(error: Exception, task: str, what: str) -> SerializationError
 
 def unloadable_error(error: Exception, place: Place) -> SerializationError:
     """The error for a result that arrived and cannot be unpickled here."""
+    return _unloadable(error, f"The result of {place}", place.task)
+
+
+def unloadable_value_error(error: Exception, task: str) -> SerializationError:
+    """The same for one of a generator's values."""
+    return _unloadable(error, f"A value of {task}", task)
+
+
+def _unloadable(error: Exception, what: str, task: str) -> SerializationError:
     said = f"{type(error).__name__}: {_sentence(error)}"
-    message = f"The result of {place} cannot be unpickled here ({said}): its classes must be importable on both sides."
-    return SerializationError(message, task=place.task, kind=type(error).__name__)
+    message = f"{what} cannot be unpickled here ({said}): its classes must be importable on both sides."
+    return SerializationError(message, task=task, kind=type(error).__name__)
 
 
 def _own_error(failed: Failed, place: Place, load: Callable[[], object] | None) -> Exception:

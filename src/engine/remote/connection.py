@@ -51,6 +51,7 @@ BOOTSTRAPS = 50  # at once; the machines that wait are connected to, and their l
 BRIDGES = 8  # for blobs at a time: sshd's MaxSessions is 10, and the control channel is one
 _NOT_CONNECTED = 2  # SSH_OPEN_CONNECT_FAILED, RFC 4254 5.1
 EVICT_AGAIN_S = 2.0
+UNFIT_S = 10.0  # for an executor that has said so to have ended: its workers have 6 s
 FAREWELL_S = 4.0  # for a host to end its tasks' process trees, and then its executor
 
 
@@ -513,6 +514,9 @@ class NodeConnection:
         except ProtocolError as error:  # over SSH nothing is garbled on its way, and it would say the same again
             self._errs = f"it sent what is not the protocol: {error}"
             self._drop(self._errs)
+        if self.link.unfit and not self._errs:  # it is about to end, and is not waited for without end
+            self._errs = self.link.unfit
+            asyncio.get_running_loop().call_later(UNFIT_S, self._drop, self._errs)
 
     def _heartbeat(self) -> None:
         silent_s = time.monotonic() - self._heard_at

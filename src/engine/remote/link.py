@@ -85,6 +85,7 @@ class NodeLink:
         self._loop = asyncio.get_running_loop()
         self._scheduled = False
         self._heard = 0
+        self.unfit = ""  # why its executor ends by itself, in its own words
         self._defined: set[bytes] = set()
         self._orders: dict[int, Order] = {}
         self._recalled: set[int] = set()  # of them, and may come back
@@ -283,6 +284,7 @@ class NodeLink:
             case wire.Ports(ports):
                 return PortsFree(ports)
             case wire.Unfit(reason):
+                self.unfit = reason
                 return Unfit(reason)
             case wire.Yield(attempt, item):
                 self._yielded(attempt, item)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 import time
@@ -111,7 +112,14 @@ async def test_another_session_is_refused_and_disturbs_nobody(make: Any) -> None
     assert await client.call(os.getpid)
 
 
-@pytest.mark.parametrize("data", [b"\xff" * 8, encode(m.Kill(1)), encode(m.Started(1)), b"\x00\x00\x00\x01\xc1"])
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(b"\xff" * 8, encode(m.Kill(1)), encode(m.Started(1)), b"\x00\x00\x00\x01\xc1"),
+        *(encode(m.Put("b", size)) for size in (-5, 2**47 + 1, 2**63)),
+        encode(m.Hello(1, "session", 0, "3.11", "3", math.nan, {})),
+    ],
+)
 async def test_a_channel_that_begins_with_anything_else_is_closed(make: Any, bulk: Any, data: bytes) -> None:
     client = await make()
     channel = bulk(client.home)
@@ -120,7 +128,13 @@ async def test_a_channel_that_begins_with_anything_else_is_closed(make: Any, bul
     assert await client.call(os.getpid)
 
 
-@pytest.mark.parametrize("data", [b"\xff" * 8, encode(m.Started(1)), encode(m.Ack(999)), encode(m.Hello(*[0] * 6, {}))])
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(b"\xff" * 8, encode(m.Started(1)), encode(m.Ack(999)), encode(m.Hello(*[0] * 6, {}))),
+        *(encode(m.Kill(2**64 - 1)), encode(m.Credit(1, -2, 1)), encode(m.Notice("cloud", math.inf))),
+    ],
+)
 async def test_something_malformed_costs_the_connection_not_the_session(make: Any, data: bytes) -> None:
     client = await make()
     attempt = client.run(time.sleep, 0.02)

@@ -1,0 +1,133 @@
+"""An executor that errs on purpose: the real one with a few lines changed. It is imported by the nodes of a pool.
+
+The first machine of the pool that finds an order in the folder ``OUTRIDER_EVIL`` carries it out; all others are honest.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgpack
+
+from outrider.engine.executor import door
+from outrider.engine.executor.home import Home
+from outrider.engine.wire import codec
+from outrider.engine.wire import messages as m
+from outrider.engine.wire.session import UNCOUNTED
+
+HOSTNAME = "evil"
+FAR = (0, 2**31, 2**62, 2**63 - 2, 2**63 - 1)
+BEFORE = 60  # attempts before the newest: finished, cancelled, other nodes'. What comes next may be its own by then
+FORGED = m.Value(b"\x80\x05\x8c\x06forged.", None)  # the pickle of a text
+
+# What may be said of an attempt, or at all, within the ranges of the protocol.
+WORDS: dict[type[Any], Callable[[int], m.Message]] = {
+    m.Started: m.Started,
+    m.Done: lambda attempt: m.Done(attempt, FORGED if attempt % 2 else m.Value(b"", (9,), "forged"), 1),
+    m.Failed: lambda attempt: m.Failed(attempt, "call", "ValueError", "forged", "", FORGED, 1, ""),
+    m.Ended: lambda attempt: m.Ended(attempt, list(m.Cause)[attempt % len(m.Cause)], attempt % 300, "forged"),
+    m.Returned: lambda attempt: m.Returned((attempt, attempt, 0)),
+    m.Yield: lambda attempt: m.Yield(attempt, FORGED),
+    m.Credit: lambda attempt: m.Credit(attempt, attempt % 3 - 1, 2**63 - 1),
+    m.Output: lambda attempt: m.Output(attempt, 1, b"", 2**63 - 1),
+    m.Notice: lambda attempt: m.Notice(f"forged {attempt}", None),
+    m.Asked: lambda attempt: m.Asked(attempt, attempt % 5, attempt % 7, 2**63 - 1),
+    m.Ports: lambda attempt: m.Ports(tuple(range(1 + attempt % 60_000, 400 + attempt % 60_000))),
+    m.Welcome: lambda attempt: m.Welcome(1, True, attempt, {}, ("b",), (1,)),
+    m.Refused: lambda attempt: m.Refused(f"forged {attempt}", {}),
+    m.Ping: m.Ping,
+    m.Pong: m.Pong,
+}
+COSTS_THE_NODE: dict[type[Any], Callable[[int], m.Message]] = {
+    m.Ack: m.Ack,  # of frames that nobody sent
+    m.Unfit: lambda attempt: m.Unfit(f"forged {attempt}"),
+}
+
+
+class Order(NamedTuple):
+    """What an evil executor does; all of it happens as often as a task is sent to it."""
+
+    kinds: tuple[str, ...] = ()  # says these, of all attempts that are not its own
+    frames: tuple[bytes, ...] = ()  # says these as they are, as a part of its session
+    raw: bytes = b""  # writes this into the control channel
+    own: tuple[tuple[str, int], ...] = ()  # of the very attempt that came: a message, and how often
+    sizes: tuple[int, ...] = ()  # of blobs: announces these, one after the other
+    facts: tuple[tuple[str, object], ...] = ()  # of its welcome
+    hangs_up: bool = False  # as soon as it has greeted
+
+
+OWN: dict[str, Callable[[int], m.Message]] = {
+    "Yield": lambda attempt: m.Yield(attempt, m.Value(bytes(60_000))),
+    "Credit": lambda attempt: m.Credit(attempt, 0, 2**60),
+}
+
+
+def packed(kind: type[Any], *fields: object) -> bytes:
+    """A body that `codec.body` would write, whatever is in the fields."""
+    return bytes(msgpack.packb((codec.TAGS[kind], *fields)))
+
+
+def place(folder: Path, order: Order) -> None:
+    (folder / "order").write_bytes(pickle.dumps(tuple(order)))
+
+
+def make(forks: Any, **options: Any) -> Home:
+    """What `providers.base.Embedding.home` names."""
+    folder = Path(os.environ["OUTRIDER_EVIL"])
+    try:
+        (folder / "order").rename(folder / "taken")
+    except FileNotFoundError:
+        return Home(forks, **options)
+    return EvilHome(Order(*pickle.loads((folder / "taken").read_bytes())), forks, **options)
+
+
+class EvilHome(Home):
+    def __init__(self, order: Order, forks: Any, **options: Any) -> None:
+        super().__init__(forks, **options)
+        self._order = order
+        self._store._same_host = False  # large results go through channels, which it serves
+        self._sizes = iter(order.sizes * 1000)
+        if order.sizes:
+            door.Have = self._have  # type: ignore[misc,assignment]
+
+    def _facts(self) -> dict[str, Any]:
+        return super()._facts() | {"hostname": HOSTNAME} | dict(self._order.facts)
+
+    def _have(self, blob: str, size_bytes: int) -> m.Have:
+        return m.Have(blob, next(self._sizes))
+
+    def greeted(self, door: Any, hello: m.Hello, rest: bytes) -> None:
+        super().greeted(door, hello, rest)
+        if self._order.hangs_up:
+            self._loop.call_later(0.001, door.close)
+
+    def _obey(self, message: m.Message, body: bytes) -> None:
+        super()._obey(message, body)
+        if isinstance(message, m.Run):
+            self._err(message.attempt)
+
+    def _err(self, newest: int) -> None:
+        for body in self._words(newest):
+            if type(codec.decode_again(body)) in UNCOUNTED:
+                self._session._out.append(codec.frame(body))
+            else:
+                self._session.send_body(body)
+        for body in self._order.frames:
+            self._session.send_body(body)
+        if self._order.raw:
+            self._session._out.append(self._order.raw)
+
+    def _words(self, newest: int) -> Iterator[bytes]:
+        mine = self._crew._core.knows
+        attempts = [*range(max(0, newest - BEFORE), newest), newest + 10_000, *FAR]
+        words = {kind.__name__: word for kind, word in (WORDS | COSTS_THE_NODE).items()}
+        for kind in self._order.kinds:
+            for attempt in attempts:
+                if not mine(attempt):
+                    yield codec.body(words[kind](attempt))
+        for kind, often in self._order.own:
+            yield from [codec.body(OWN[kind](newest))] * often
