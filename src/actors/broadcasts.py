@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from typing import assert_never
 
@@ -23,7 +24,21 @@ from .gang import (
 )
 from .ledger import Ledger
 from .membership import Membership
-from .ports import Asked, AttemptId, BroadcastSpec, Finished, JobId, NodeId, Observe, SettleAll, Settled, Verdict
+from .ports import (
+    Asked,
+    AttemptId,
+    BroadcastSpec,
+    Ending,
+    Finished,
+    GaveUp,
+    JobId,
+    NodeId,
+    Observe,
+    Reason,
+    SettleAll,
+    Settled,
+    Verdict,
+)
 
 
 class Broadcasts:
@@ -37,6 +52,7 @@ class Broadcasts:
         self._ids = attempts
         self._gangs: dict[JobId, Gang] = {}
         self._settles: dict[JobId, SettleAll] = {}
+        self.failure = ""  # why the last node that was to come did not, if none has come since
         self._attempts: dict[AttemptId, Gang] = {}
         self._want_ports: dict[NodeId, list[tuple[Gang, NeedPorts]]] = {}
         self._dooms = Dooms()
@@ -165,7 +181,7 @@ class Broadcasts:
                         verdicts = tuple(e.verdict if isinstance(e, Settled) else e.reason for e in endings)
                         self._observe("broadcast_finished", job=job, generation=generation, verdicts=verdicts)
                         self._dooms.ended(job)
-                        self._settles.pop(job)(endings, generation)
+                        self._settles.pop(job)(tuple(map(self._explained, endings)), generation)
                     case GenerationStarted(world, ranks):
                         self._nodes.tell_views()
                         self._dooms.started(job, world, now)
@@ -185,6 +201,11 @@ class Broadcasts:
                         assert_never(effect)
         if gang.phase is Phase.OVER and self._gangs.pop(job, None) is not None:
             self._attempts = {attempt: of for attempt, of in self._attempts.items() if of is not gang}
+
+    def _explained(self, ending: Ending) -> Ending:
+        if isinstance(ending, GaveUp) and ending.reason is Reason.NO_REPLACEMENT:
+            return replace(ending, failure=self.failure)
+        return ending
 
     def _tell(self) -> None:
         words, self._dooms.words = self._dooms.words, []

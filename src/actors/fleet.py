@@ -25,6 +25,7 @@ FLEET-9: a late node works if it is ready after all; it is dismissed as soon as 
     and never before.
 FLEET-10: while a late node may still come, failures to have another in its place are none in a row; nor is its own,
     while that one is on its way.
+FLEET-11: once the pool has been ready, giving up is for `ANEW_S`: then what is missing is asked for again.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from .ports import NodeId
 BACK_OFF_S = 1.0
 BACK_OFF_LIMIT_S = 60.0
 START_WAIT_S = 45.0  # a pool that begins does not wait longer for one try: its user is told that there is nothing
+ANEW_S = 60.0  # what could not go better may by then: credentials were renewed, a limit was raised
 FLAP_S = 10.0  # a node lost so soon after it was ready, unannounced, may be one of many
 FLAPS_FREE = 8  # in a row, before the next launch waits
 
@@ -77,6 +79,7 @@ class Fleet:
         self._working = 0  # ready
         self._away: set[NodeId] = set()  # spares whose connection is being tried again
         self._not_before = 0.0
+        self._anew_at = 0.0  # where it has given up
         self._ready_at: dict[NodeId, float] = {}
         self._flaps = 0
         self._in_vain = 0  # tries in a row to have another in a late one's place
@@ -221,7 +224,9 @@ class Fleet:
 
     def wake_at(self) -> float | None:
         """When ``tick`` has something to do."""
-        return self._not_before if self._missing() > 0 and self.given_up is None else None
+        if self._missing() <= 0 or (self.given_up is not None and not self._opened):
+            return None
+        return self._not_before if self.given_up is None else self._anew_at
 
     # --- what can be seen -----------------------------------------------------------------------------------------
 
@@ -238,6 +243,9 @@ class Fleet:
 
     def _balance(self, now: float) -> None:
         missing = self._missing()
+        if missing > 0 and self.given_up is not None and self._opened and now >= self._anew_at:
+            self.given_up = None
+            self.failures = 0
         if missing > 0 and self.given_up is None and now >= self._not_before:
             self.launching += missing
             self.orders.launches.append(missing)
@@ -331,6 +339,7 @@ class Fleet:
         if retry_after_s is None or enough:
             self.failures += not beside
             self.given_up = error
+            self._anew_at = max(self._not_before, now + ANEW_S)
             return None
         delay = self._back_off(now, chance, least_s=retry_after_s)
         self._balance(now)

@@ -186,7 +186,7 @@ class Ledger:
         missed = {rank for rank in self._pinned if rank >= ranks}
         return sorted(missed | {0} if self._queue and not ranks else missed)
 
-    def strand(self, rank: int, reason: Reason = Reason.NO_REPLACEMENT) -> None:
+    def strand(self, rank: int, reason: Reason = Reason.NO_REPLACEMENT, *, failure: str = "") -> None:
         """No node with this rank will come: end what waits for it; for 0, what waits for any node too."""
         waiting = [*self._pinned.pop(rank, ())]
         if rank == 0:
@@ -194,7 +194,7 @@ class Ledger:
             self._queue.clear()
         for entry in waiting:
             if entry.state == QUEUED:
-                self._end(entry, GaveUp(reason, entry.losses))
+                self._end(entry, GaveUp(reason, entry.losses, failure=failure))
 
     def limit(self, ranks: int) -> None:
         """So many nodes there are to be."""

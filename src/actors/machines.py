@@ -106,6 +106,11 @@ class Machines:
         return first
 
     @property
+    def failure(self) -> str:
+        """Why the last node that was to come did not, if none has come since."""
+        return self._broadcasts.failure
+
+    @property
     def remaining(self) -> int:
         """Nodes that work, or may yet, where no further one will come."""
         staying = sum(standing is not Standing.DRAINING for standing in self.fleet.nodes.values())
@@ -197,6 +202,7 @@ class Machines:
 
     def _not_launched(self, error: Exception, retry_in_s: float | None) -> None:
         self.failed = error
+        self._broadcasts.failure = str(error)
         self._observe("launch_failed", error=str(error), failures=self.fleet.failures, retry_in_s=retry_in_s)
 
     # --- a node's life --------------------------------------------------------------------------------------------
@@ -223,6 +229,7 @@ class Machines:
         member.link = self._nodes.links[node] = connection.link
         self.silence.connected(node, now)
         self.laggards.ready(node, now)
+        self._broadcasts.failure = ""
         if self.fleet.node_ready(node, now):
             self._works(member, now)
         else:

@@ -346,13 +346,13 @@ class PoolActor:
             self._broadcasts.ready(now)
         self._vacancies.missed(ledger.missed(len(roster)) if self._was_ready else (), now)
         for rank in self._vacancies.overdue(now):
-            ledger.strand(rank)
+            ledger.strand(rank, failure=machines.failure)
         error = machines.hopeless
         if error is None:
             return
         self._broadcasts.unreplaceable(now)
         for rank in ledger.missed(machines.remaining):
-            ledger.strand(rank)
+            ledger.strand(rank, failure=machines.failure)
         if len(roster) < machines.minimum:
             waiters, self._waiters = self._waiters, []
             for waiter in waiters:

@@ -141,6 +141,9 @@ def gave_up_error(  # noqa: PLR0911  one for each reason
             message = f"{task} lost nodes faster than it could run and was given up ({story})."
             return NodeLost(message, losses=losses, **where)
         case Reason.NO_REPLACEMENT:
+            if ending.failure:
+                last = f"the last one did not come: {_sentence(ending.failure)}"
+                story = f"{story}; {last}" if losses else last
             return CapacityError(f"{task} needs a node that was lost, and no replacement came ({story}).")
         case Reason.NO_SUCH_RANK:
             return CapacityError(

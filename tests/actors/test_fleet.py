@@ -18,7 +18,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from outrider.actors.fleet import BACK_OFF_LIMIT_S, FLAPS_FREE, Fleet, Standing
+from outrider.actors.fleet import ANEW_S, BACK_OFF_LIMIT_S, FLAPS_FREE, Fleet, Standing
 from outrider.actors.ports import NodeId
 
 QUICK = settings(
@@ -308,6 +308,9 @@ class FleetMachine(RuleBasedStateMachine):
             assert fleet.wake_at() is not None, "FLEET-2: nobody will ask for what is missing"
             assert fleet.wake_at() >= self.not_before - 1e-9
             assert self.now < fleet.wake_at(), "FLEET-2: it is time to ask for what is missing"
+        if self.missing > 0 and fleet.given_up is not None and self.opened:
+            assert fleet.wake_at() is not None, "FLEET-11: nobody will ever ask again for what is missing"
+            assert fleet.wake_at() <= max(self.now + ANEW_S, self.not_before), "FLEET-11: not for too long"
         assert self.terminated == Counter(self.ended), "FLEET-3: terminated otherwise than once"
 
     def teardown(self):
@@ -374,6 +377,11 @@ class NeverGivesUp(Fleet):
 class GivesUpForEver(Fleet):
     def opened(self, now):
         pass
+
+
+class NeverAsksAnew(Fleet):
+    def wake_at(self):
+        return None if self.given_up is not None else super().wake_at()
 
 
 class DoesNotWait(Fleet):
@@ -450,7 +458,8 @@ class CountsTheLate(Fleet):
         (DoesNotReplace, "FLEET-2"),
         (TerminatesTwice, "FLEET-3"),
         (NeverGivesUp, "FLEET-4"),
-        (GivesUpForEver, "FLEET-4"),
+        (GivesUpForEver, "FLEET-4|FLEET-11"),
+        (NeverAsksAnew, "FLEET-11"),
         (DoesNotWait, "FLEET-5|FLEET-2"),
         (CutsOff, "FLEET-6|FLEET-7"),
         (NeverPromotes, "FLEET-7"),
@@ -553,6 +562,10 @@ def test_once_the_pool_is_ready_what_can_go_better_is_asked_for_as_long_as_it_is
     error = RuntimeError("no credentials")
     assert fleet.launch_failed(error, fleet.orders.launches.pop(), now, 0.5, retry_after_s=None) is None
     assert fleet.given_up is error
+    assert fleet.wake_at() == now + ANEW_S
+    fleet.tick(now + ANEW_S)
+    assert fleet.given_up is None
+    assert fleet.orders.launches == [1]
 
 
 def test_what_was_given_up_before_the_pool_was_ready_is_asked_for_anew(fleet):
