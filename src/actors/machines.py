@@ -13,6 +13,8 @@ import anyio
 from ..providers.base import Fleet as Provider
 from ..providers.base import (
     LaunchRequest,
+    LaunchSettled,
+    LaunchUnsure,
     Machine,
     MachineDoomed,
     MachineEvent,
@@ -168,8 +170,10 @@ class Machines:
 
     def news(self, event: MachineEvent, now: float) -> None:
         """The provider's word."""
-        if isinstance(event, Warned):
+        if isinstance(event, Warned | LaunchUnsure):
             self._observe("provider_warned", text=event.text)
+            return
+        if isinstance(event, LaunchSettled):
             return
         machine = event.machine.id if isinstance(event, MachineReachable) else event.id
         member = self._nodes.of(machine)

@@ -1,8 +1,8 @@
 """What a pool has cost, and when it may not go on: decisions alone, and a fleet around a fleet that tells them.
 
 A machine costs its hourly price from the moment it is asked for until its provider confirms that it is gone, and at
-least for the time for which that provider bills any. Machines of a launch that was cancelled half way are not counted:
-nobody was told their price, and the pool is ending.
+least for the time for which that provider bills any. A launch whose answer did not come costs as if all of its machines
+existed, until it is settled. Machines of a launch that was cancelled half way are not counted: the pool is ending.
 """
 
 from __future__ import annotations
@@ -11,7 +11,17 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 
-from ..providers.base import Fleet, LaunchRequest, Machine, MachineEvent, MachineGone, MachineId, MachineReachable
+from ..providers.base import (
+    Fleet,
+    LaunchRequest,
+    LaunchSettled,
+    LaunchUnsure,
+    Machine,
+    MachineEvent,
+    MachineGone,
+    MachineId,
+    MachineReachable,
+)
 
 MOSTLY = 0.8  # of what may be spent: worth a word
 HOUR_S = 3600.0
@@ -152,6 +162,12 @@ class Metered:
                 case MachineReachable(reachable):
                     self.budget.launched(reachable.id, reachable.hourly_cost, self.clock())
                     self.changed()
+                case LaunchUnsure():
+                    asked_at = self.clock() - event.asked_s
+                    self.budget.launched(event.id, event.hourly_cost, self.clock(), since=asked_at)
+                    self.changed()
+                case LaunchSettled(launch):
+                    self._ended([launch])
                 case _:
                     pass
             yield event

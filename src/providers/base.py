@@ -138,7 +138,25 @@ class Warned:
     text: str
 
 
-MachineEvent = MachineReachable | MachineGone | MachineDoomed | Warned
+@dataclass(frozen=True, slots=True)
+class LaunchUnsure:
+    """A launch whose answer did not come: up to ``count`` machines of it may exist, and cost, until `LaunchSettled`."""
+
+    id: MachineId  # of the launch: no machine has it
+    count: int
+    hourly_cost: float  # USD, of all of them together, at most
+    asked_s: float  # seconds since it was asked for
+    text: str  # for people
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchSettled:
+    """The machines of that launch are known by their own ids from now on, or have ended, or never were."""
+
+    id: MachineId
+
+
+MachineEvent = MachineReachable | MachineGone | MachineDoomed | Warned | LaunchUnsure | LaunchSettled
 
 
 class Fleet(Protocol):

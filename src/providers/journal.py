@@ -187,7 +187,7 @@ class Journal:
             PoolOwned: another living process has it.
             JournalError
         """
-        with self._told():
+        with self._told("what is gone could not be struck out", "nothing of it is left in its cloud"):
             lock = self._take(pool)
             try:
                 self._run(lambda database: _forget(database, pool, place))
@@ -307,13 +307,13 @@ class Journal:
         return database
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _told(self, what: str = "what is created could not be written down", so: str = "nothing is") -> Iterator[None]:
         """What the disk and SQLite say, as an error with a next step."""
         try:
             yield
         except (OSError, sqlite3.Error) as error:
             raise JournalError(
-                f"what is created could not be written down in {self.root}, so nothing is ({error}): "
+                f"{what} in {self.root}, {'so ' if so == 'nothing is' else ''}{so} ({error}): "
                 "make room there, or name a directory on a local disk by $OUTRIDER_STATE"
             ) from error
 

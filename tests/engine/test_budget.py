@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from outrider.engine.budget import Budget, Cost, Exceeded, Metered
-from outrider.providers.base import Embedding, LaunchRequest, Machine, MachineGone, MachineId, MachineReachable
+from outrider.providers.base import (
+    Embedding,
+    LaunchRequest,
+    LaunchSettled,
+    LaunchUnsure,
+    Machine,
+    MachineGone,
+    MachineId,
+    MachineReachable,
+)
 from outrider.providers.fake import Fake, FakeFleet
 
 HOUR = 3600.0
@@ -197,6 +206,25 @@ async def test_a_metered_fleet_counts_from_launch_to_the_confirmed_end() -> None
         clock.now = 30.0
         assert budget.cost(clock.now) == Cost(70.0, 2 * HOUR)
         assert changes == [0.0, 10.0, 20.0, 20.0]
+
+
+@pytest.mark.anyio
+async def test_a_launch_without_an_answer_costs_until_it_is_settled() -> None:
+    clock = Clock()
+    budget = Budget(since=0.0)
+    async with Fake().open("p", Embedding("", "")) as inner:
+        fleet = Metered(inner, budget, lambda: None, clock)
+        clock.now = 100.0
+        token = MachineId("token")
+        inner._say(LaunchUnsure(token, 2, 2 * HOUR, asked_s=90.0, text="up to 2 machines may exist"))
+        inner._say(LaunchSettled(token))
+        async with aclosing(fleet.events()) as events:
+            await anext(events)
+            assert budget.cost(clock.now) == Cost(180.0, 2 * HOUR)
+            clock.now = 110.0
+            await anext(events)
+        clock.now = 200.0
+        assert budget.cost(clock.now) == Cost(200.0, 0.0)
 
 
 @pytest.mark.anyio

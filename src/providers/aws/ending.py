@@ -7,6 +7,8 @@ TEARDOWN-2: an error that may pass is waited out for as long as patience lasts: 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
 
 from ..errors import NotGone, ProviderError
 from .seen import GRACE_S, Sight
@@ -22,9 +24,17 @@ def patience_s(lease_s: float) -> float:
     return min(CONFIRM_S, lease_s + LEASE_MORE_S)
 
 
+@dataclass(frozen=True, slots=True)
+class Unsure:
+    """A launch without an answer: machines of it may appear for so long, and so many in all."""
+
+    seconds: float
+    count: float = inf
+
+
 class Ending:
     """``known``: machines that must have existed, and when they were last known to. ``all_known``: there are no others,
-    but for those that may appear for ``unsure_s`` after ``began``.
+    but for those that may appear after ``began``, by the token of the launch ``unsure`` of which they are.
     """
 
     def __init__(
@@ -32,18 +42,27 @@ class Ending:
         known: Mapping[str, float],
         *,
         began: float = 0.0,
-        unsure_s: float = 0.0,
+        unsure: Mapping[str, Unsure] | None = None,
         patience_s: float = 0.0,
         lease_s: float | None = None,
         all_known: bool = False,
     ) -> None:
-        self._began, self._unsure_s, self._patience_s, self._lease_s = began, unsure_s, patience_s, lease_s
+        self._began, self._unsure, self._patience_s, self._lease_s = began, unsure or {}, patience_s, lease_s
         self._answered = all_known
         self._at = dict(known)  # when each was last shown
         self._shown: set[str] = set()
         self._asked: set[str] = set()  # to end, as EC2 has said itself
         self._terminated: set[str] = set()
         self._vanished: set[str] = set()
+        self._launches: dict[str, set[str]] = {}
+
+    @property
+    def _unsure_s(self) -> float:
+        """Until no further machine can appear: once as many of a launch have shown as it asked for, none can."""
+        open_s = [
+            each.seconds for token, each in self._unsure.items() if len(self._launches.get(token, ())) < each.count
+        ]
+        return max(open_s, default=0.0)
 
     @property
     def ended(self) -> set[str]:
@@ -67,6 +86,8 @@ class Ending:
         self._answered = True
         self._shown = {sight.id for sight in shown}
         self._at |= dict.fromkeys(self._shown, asked_at)
+        for sight in shown:
+            self._launches.setdefault(sight.launch, set()).add(sight.id)
         self.told(shown)
         self._vanished = {each for each, at in self._at.items() if asked_at - at >= GRACE_S}
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from math import inf
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import anyio
 
-from ..base import LaunchRequest, Machine, MachineEvent, MachineId, Warned
-from ..errors import BadRequest, NoCapacity, NotAuthorized, NotGone, ProviderError, QuotaExceeded
+from ..base import LaunchRequest, LaunchSettled, LaunchUnsure, Machine, MachineEvent, MachineId, Warned
+from ..errors import BadRequest, JournalError, NoCapacity, NotAuthorized, NotGone, ProviderError, QuotaExceeded
 from . import inventory, launch, offers, tags, teardown
 from .ending import CONFIRM_S, patience_s
 from .errors import Failure, Refused, translate
@@ -33,6 +35,20 @@ LAG_S = 15.0  # after which what was made just now is known everywhere
 AGAIN_S = 1.0
 RESEND_S = 0.5
 LEASE_S = 120.0  # the usual one
+REPEAT_S = 120.0  # within which a launch without an answer is asked again: a pool's pauses between two are a minute
+
+
+@dataclass(slots=True)
+class Asked:
+    """One CreateFleet, as it is said again and again until there is an answer."""
+
+    token: str
+    said: dict[str, Any]
+    of: dict[Offer, Template]
+    subnets: Mapping[str, str]
+    count: int
+    at: float
+    lost: bool = False  # a try of it has no answer
 
 
 class AWSFleet:
@@ -49,6 +65,8 @@ class AWSFleet:
         self._templates = Templates(api, pool, self._labels)
         self._places: dict[MachineId, tuple[str, str]] = {}  # type and zone
         self._to_end: set[MachineId] = set()
+        self._unanswered: dict[str, Asked] = {}
+        self._repeating = anyio.Lock()
         self._ending = anyio.Lock()
         self._events: deque[MachineEvent] = deque()
         self._news = anyio.Event()
@@ -63,7 +81,8 @@ class AWSFleet:
     # --- the protocol -----------------------------------------------------------------------------------------------
 
     async def launch(self, request: LaunchRequest, count: int) -> Sequence[Machine]:
-        """One CreateFleet after another, at once, until one gives machines: what it gives, though it be fewer.
+        """One CreateFleet after another, at once, until one gives machines: what it gives, though it be fewer. One that
+        has no answer is asked again with its own token, by the next launch before anything else.
 
         Cancelled, it ends after the call that is under way.
 
@@ -71,6 +90,9 @@ class AWSFleet:
             ProviderError: nothing was created; of all that was tried, what says most.
         """
         self._lease_s = max(self._lease_s or 0.0, request.lease_s)
+        repeated = await self._repeat(count)
+        if repeated:
+            return repeated
         plan = await self._plan(request)
         failed: list[ProviderError] = []
         for chosen in plan.rounds:
@@ -161,7 +183,8 @@ class AWSFleet:
         await teardown.end(self._api, sorted(ends))
         for intent in written.intents:
             if intent.kind == teardown.FLEET and intent.ids is None:
-                self._seen.launch_lost(intent.token, anyio.current_time())
+                count = float(intent.facts.get("count", inf))
+                self._seen.launch_lost(intent.token, anyio.current_time(), count=count)
         self._poller.begun()
         return mine
 
@@ -185,7 +208,7 @@ class AWSFleet:
         made = {intent.kind for intent in [*written.intents, *mine]}
         try:
             if made:
-                unsure_s = self._seen.unsure_for(anyio.current_time())
+                lost = self._seen.lost_launches(anyio.current_time())
                 await teardown.sweep(
                     self._api,
                     self._pool,
@@ -193,13 +216,15 @@ class AWSFleet:
                     made=mine,
                     known=known,
                     ended=self._places.keys() - {*known},
-                    unsure_s=unsure_s,
+                    lost=lost,
                     lease_s=self._lease_s,
                     patience_s=patience_s(self._lease_s or LEASE_S),
                     warn=lambda text: self._heard(News(events=[Warned(text)])),
                 )
             else:
                 await teardown.settle(self._api, self._pool, journal)
+        except JournalError as error:  # all is gone from the cloud: only a warning
+            self._tell(Warned(str(error)))
         except ProviderError as error:
             if teardown.FLEET in made or isinstance(error, NotGone):
                 raise
@@ -249,23 +274,68 @@ class AWSFleet:
     async def _create(
         self, plan: Plan, of: dict[Offer, Template], count: int
     ) -> tuple[list[Machine], Sequence[Refusal]]:
-        """The call is shielded and nothing is awaited after its answer: what it made is known, whoever waits for it."""
         token, chosen, subnets = uuid4().hex, list(of), plan.network.subnets
         lots = [(each, [offer for offer in chosen if of[offer] is each]) for each in dict.fromkeys(of.values())]
         said = launch.fleet(
             lots, count, token=token, subnets=subnets, labels=self._labels, max_usd=plan.request.max_hourly_cost
         )
+        return await self._ask(Asked(token, said, of, subnets, count, anyio.current_time()))
+
+    async def _ask(self, asked: Asked) -> tuple[list[Machine], Sequence[Refusal]]:
+        """The call is shielded and nothing is awaited after its answer: what it made is known, whoever waits for it."""
+        named = False
         try:
-            answer = await self._api.call("create_fleet", timeout_s=teardown.FLEET_S, **said)
+            answer = await self._api.call("create_fleet", timeout_s=teardown.FLEET_S, **asked.said)
+            named = True
             if not (answer.get("Instances") or answer.get("Errors")):
-                answer = await self._read_again(answer["FleetId"], token)
+                answer = await self._read_again(answer["FleetId"], asked.token)
         except BaseException as error:
-            if not isinstance(error, ProviderError) or is_lost(error):
-                self._seen.launch_lost(token, anyio.current_time())
-                self._poller.begun()
+            unknown = not isinstance(error, ProviderError) or is_lost(error) or named
+            if unknown or (asked.lost and isinstance(error, NotAuthorized)):  # which says nothing of an earlier try
+                self._lost(asked, error)
+            elif asked.lost:  # it is not asked again: what it made all the same is ended when it shows
+                self._unanswered.pop(asked.token, None)
+                self._seen.launch_lost(asked.token, anyio.current_time(), count=asked.count)
             raise
-        heard = launch.read(answer, chosen, subnets)
-        return self._made(heard.machines, of), heard.refusals
+        heard = launch.read(answer, list(asked.of), asked.subnets)
+        machines = self._made(heard.machines, asked.of)
+        if self._unanswered.pop(asked.token, None) is not None:
+            self._tell(LaunchSettled(MachineId(asked.token)))
+        return machines, heard.refusals
+
+    def _lost(self, asked: Asked, error: BaseException) -> None:
+        """Its machines may exist: they are looked for, spared for as long as it may be asked again, and cost."""
+        now = anyio.current_time()
+        self._seen.launch_lost(asked.token, now, count=asked.count, spare_s=REPEAT_S)
+        self._poller.begun()
+        if not asked.lost:
+            asked.lost = True
+            self._unanswered[asked.token] = asked
+            hourly = asked.count * max(offer.hourly_usd + of.shape.hourly_usd for offer, of in asked.of.items())
+            said = f"up to {asked.count} machines may exist of a launch that has no answer ({error})"
+            text = f"{said}: it is asked again with its own token, and they count for max_cost until that is known"
+            self._tell(LaunchUnsure(MachineId(asked.token), asked.count, hourly, now - asked.at, text))
+
+    async def _repeat(self, count: int) -> list[Machine]:
+        """What the launches without an answer have made, if one has one now: at most ``count``, the others are ended.
+
+        Raises:
+            ProviderError: there is still no answer, so nothing else may be asked for.
+        """
+        async with self._repeating:
+            machines: list[Machine] = []
+            for asked in list(self._unanswered.values()):
+                self._seen.launch_repeated(asked.token)
+                try:
+                    machines += (await self._ask(asked))[0]
+                except ProviderError:
+                    if asked.token in self._unanswered:
+                        raise
+            surplus = [machine.id for machine in machines[count:]]
+            if surplus:
+                with suppress(ProviderError):  # they are sent again with the next one
+                    await self._end(self._seen.ending(surplus))
+            return machines[:count]
 
     async def _read_again(self, fleet: str, token: str) -> dict[str, Any]:
         """A CreateFleet that is repeated with its token tells which fleet it was, and perhaps not what came of it."""
@@ -318,9 +388,17 @@ class AWSFleet:
         with self._open:
             await self._poller.run()
 
+    def _tell(self, event: MachineEvent) -> None:
+        self._events.append(event)
+        self._news.set()
+
     def _heard(self, news: News) -> None:
         self._events += news.events
         self._news.set()
+        for token, machines in news.settled:
+            self._unanswered.pop(token, None)
+            self._tell(LaunchSettled(MachineId(token)))
+            self._tasks.start_soon(self._api.learnt, teardown.FLEET, token, machines)
         for machine in news.interrupted:
             if machine in self._places:
                 self._avoid.interrupted(*self._places[machine], anyio.current_time())

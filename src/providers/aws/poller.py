@@ -50,7 +50,9 @@ class Poller:
         while True:
             self._begun = anyio.Event()
             left_s = self._next_at - anyio.current_time()
-            self._seen.forget_lost(anyio.current_time())
+            settled = self._seen.forget_lost(anyio.current_time())
+            if settled.settled:
+                self._tell(settled)
             if self._seen.idle:
                 await self._begun.wait()
                 self._next_at = anyio.current_time() + SOON_S

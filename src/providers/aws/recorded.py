@@ -7,14 +7,15 @@ RECORDED-3: what is created has its intent's token among its tags from the first
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
 import anyio
 
-from ..errors import JournalError, ProviderError
+from ..errors import JournalError, NotAuthorized, ProviderError
 from ..journal import Intent, Journal
 from ..threads import in_thread
 from ..whose import Claim
@@ -95,11 +96,14 @@ class RecordedApi(Api):
         token = str(parameters.get("ClientToken") or uuid4().hex)
         said = {**parameters, "TagSpecifications": _with_token(parameters.get("TagSpecifications", ()), token)}
         with anyio.CancelScope(shield=True):
-            intent = await self._intend(kind, token)
+            repeated = token in self._made and self._made[token].ids is None
+            intent = await self._intend(kind, token, _facts(parameters))
             try:
                 answer = await ask()
             except ProviderError as error:
-                if not is_lost(error):
+                if not (
+                    is_lost(error) or (repeated and isinstance(error, NotAuthorized))
+                ):  # which says nothing of before
                     await self._happened(intent, [])
                 raise
             ids = ids_in(answer)
@@ -107,23 +111,29 @@ class RecordedApi(Api):
                 await self._happened(intent, ids)
         return answer
 
-    async def learnt(self, kind: str, token: str, ids: list[str]) -> None:
+    async def learnt(self, kind: str, token: str, ids: Sequence[str]) -> None:
         """What became of a call whose own answer did not say."""
-        await self._happened(Intent(self.pool, kind, token, place_of(self)), ids)
+        await self._happened(Intent(self.pool, kind, token, place_of(self), at=time.time()), ids)
 
-    async def _intend(self, kind: str, token: str) -> Intent:
+    async def _intend(self, kind: str, token: str, facts: Mapping[str, str]) -> Intent:
         assert self.journal is not None
-        intent = await in_thread(self.journal.intend, self.pool, kind, token, place_of(self))
+        intent = await in_thread(self.journal.intend, self.pool, kind, token, place_of(self), facts)
         self._made.setdefault(token, intent)
         return intent
 
-    async def _happened(self, intent: Intent, ids: list[str]) -> None:
+    async def _happened(self, intent: Intent, ids: Sequence[str]) -> None:
         assert self.journal is not None
         self._made[intent.token] = replace(intent, ids=tuple(ids))
         try:
             await in_thread(self.journal.happened, intent, ids)
         except JournalError:
             pass  # the intent is there, and the tags find what it made
+
+
+def _facts(parameters: Mapping[str, Any]) -> dict[str, str]:
+    """How many machines are asked for: when so many have been seen, there are no further ones."""
+    count = (parameters.get("TargetCapacitySpecification") or {}).get("TotalTargetCapacity")
+    return {} if count is None else {"count": str(count)}
 
 
 def _with_token(specifications: Iterable[Mapping[str, Any]], token: str) -> list[dict[str, Any]]:

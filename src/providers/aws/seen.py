@@ -6,6 +6,7 @@ SEEN-1: a machine is reachable at most once, and gone at most once, and nothing 
 SEEN-2: what an older answer says changes nothing: states only go forward.
 SEEN-3: a machine that is missing is gone only when it was neither created nor seen for `GRACE_S`, whatever its tags.
 SEEN-4: of a machine that the pool itself is ending nothing is told.
+SEEN-5: a call without an answer is settled when all its machines have ended, and no further one can show.
 """
 
 from __future__ import annotations
@@ -84,6 +85,7 @@ class News:
     events: list[MachineEvent] = field(default_factory=list)
     interrupted: list[MachineId] = field(default_factory=list)  # EC2 took them: not from there again, for now
     unwanted: list[MachineId] = field(default_factory=list)  # they exist and nobody will use them: end them
+    settled: list[tuple[str, list[MachineId]]] = field(default_factory=list)  # lost calls, and the machines they made
 
 
 @dataclass(slots=True)
@@ -100,7 +102,20 @@ class _Known:
 @dataclass(slots=True)
 class _Lost:
     at: float  # when it was given up
+    count: float  # machines it asked for
+    spare_s: float  # for so long its machines are left alone: it may be asked again, and they be used
     looked_since: float = inf  # EC2's first answer that could show what it made: it may be silent for long
+    found: set[MachineId] = field(default_factory=set)
+    ended: set[MachineId] = field(default_factory=set)
+
+    @property
+    def whole(self) -> bool:
+        """There can be no further machine of it."""
+        return len(self.found) >= self.count
+
+    def settled(self, now: float) -> bool:
+        """All that it made is known, and has ended."""
+        return self.found == self.ended and (self.whole or now >= self.until(now))
 
     def until(self, now: float) -> float:
         """When EC2 would have shown it."""
@@ -121,9 +136,15 @@ class Seen:
         """``user`` is who may log in there. One that has an address is reachable, and nothing is told of that."""
         self._known[machine.id] = _Known(machine, user, now, reachable=machine.address is not None)
 
-    def launch_lost(self, token: str, now: float) -> None:
-        """Machines of this call may exist, and nobody knows their names yet."""
-        self._lost_launches[token] = _Lost(now)
+    def launch_lost(self, token: str, now: float, *, count: float = inf, spare_s: float = 0.0) -> None:
+        """Up to ``count`` machines of this call may exist, and nobody knows their names yet. For ``spare_s`` they are
+        not unwanted: until then the call may be asked again, and answered.
+        """
+        self._lost_launches[token] = _Lost(now, count, spare_s)
+
+    def launch_repeated(self, token: str) -> None:
+        """It is being asked again: until it is lost again, nothing follows from what EC2 shows of it."""
+        self._lost_launches.pop(token, None)
 
     def ending(self, machines: Iterable[MachineId]) -> list[MachineId]:
         """The pool ends these. Returns those that are its own and not known to have ended."""
@@ -182,19 +203,33 @@ class Seen:
 
     def unsure_for(self, now: float) -> float:
         """Seconds until machines of a call whose answer was lost would have been seen."""
-        return max((lost.until(now) - now for lost in self._lost_launches.values()), default=0.0)
+        return max((lost.until(now) - now for lost in self._lost_launches.values() if not lost.whole), default=0.0)
 
-    def forget_lost(self, now: float) -> None:
-        """Calls whose machines would have been seen by now."""
-        self._lost_launches = {token: lost for token, lost in self._lost_launches.items() if now < lost.until(now)}
+    def lost_launches(self, now: float) -> dict[str, float]:
+        """The calls without an answer, each with the seconds until its machines would have been seen."""
+        return {token: 0.0 if lost.whole else lost.until(now) - now for token, lost in self._lost_launches.items()}
+
+    def forget_lost(self, now: float) -> News:
+        """SEEN-5: those that are settled: as many of its machines as it asked for, or all that EC2 has shown for
+        `GRACE_S`, have ended.
+        """
+        settled = {token: lost for token, lost in self._lost_launches.items() if lost.settled(now)}
+        for token in settled:
+            del self._lost_launches[token]
+        return News(settled=[(token, sorted(lost.found)) for token, lost in settled.items()])
 
     # --- rules ------------------------------------------------------------------------------------------------------
 
     def _see(self, sight: Sight, now: float, news: News) -> None:
         known = self._known.get(sight.id)
         if known is None:
-            if sight.launch in self._lost_launches and not sight.ends:
-                news.unwanted.append(sight.id)
+            lost = self._lost_launches.get(sight.launch)
+            if lost is not None:
+                lost.found.add(sight.id)
+                if sight.ends:
+                    lost.ended.add(sight.id)
+                elif now >= lost.at + lost.spare_s:
+                    news.unwanted.append(sight.id)
             return
         known.seen_at = now
         if sight.step < known.step:  # SEEN-2

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 import anyio
 
@@ -19,7 +20,7 @@ from ..threads import in_thread
 from ..whose import Claim, Others, Thing
 from . import inventory, network
 from .api import Api
-from .ending import CONFIRM_S, Ending
+from .ending import CONFIRM_S, Ending, Unsure
 from .seen import GRACE_S, Sight, change, sights
 
 FLEET = "fleet"  # the kind of intent that makes machines
@@ -64,7 +65,7 @@ async def sweep(
     made: Sequence[Intent] = (),
     known: Iterable[str] = (),
     ended: Iterable[str] = (),
-    unsure_s: float = 0.0,
+    lost: Mapping[str, float] | None = None,
     lease_s: float | None = None,
     patience_s: float = 0.0,
     warn: Warn = _unheard,
@@ -73,10 +74,11 @@ async def sweep(
     What only looks like the pool's is left as it is: see `whose`.
 
     ``made``: what its living owner knows, besides the journal. ``known``: machines that a stale answer may not show
-    yet; those in the journal are known, too, but for those that have ``ended``. ``unsure_s``: for so long something may
-    appear that nobody was told of. ``patience_s``: for so long trouble that may pass is waited out, which ``warn`` is
-    told. ``lease_s``: after the machines' last word from their client they end themselves. Doing it twice does no harm,
-    nor does cancelling.
+    yet; those in the journal are known, too, but for those that have ``ended``. ``lost``: tokens of launches without an
+    answer, with the seconds for which machines of them may yet appear; once as many have shown as were asked for,
+    nothing is waited for. ``patience_s``: for so long trouble that may pass is waited out, which ``warn`` is told.
+    ``lease_s``: after the machines' last word from their client they end themselves. Doing it twice
+    does no harm, nor does cancelling.
 
     Raises:
         NotGone: it is not confirmed; says what is left.
@@ -84,10 +86,12 @@ async def sweep(
     written = await written_of(api, pool, journal, made)
     now = anyio.current_time()
     since = {machine: now - age_s for machine, age_s in written.machines.items()} | dict.fromkeys(known, now)
+    answered = {each.token for each in made if each.ids is not None}
+    unsure = {token: each for token, each in written.unsure(lost or {}).items() if token not in answered}
     book = Ending(
         {machine: at for machine, at in since.items() if machine not in {*ended}},
         began=now,
-        unsure_s=max(unsure_s, written.unsure_s),
+        unsure=unsure,
         patience_s=patience_s,
         lease_s=lease_s,
         all_known=bool(made),
@@ -238,11 +242,17 @@ class Written:
             each: self.now - intent.at for intent in self.intents if intent.kind == FLEET for each in intent.ids or ()
         }
 
-    @property
-    def unsure_s(self) -> float:
-        """For how long machines of a call without an answer may yet appear: it may have been sent again for a while."""
-        asked = [intent.at for intent in self.intents if intent.kind == FLEET and intent.ids is None]
-        return max((at + FLEET_S + GRACE_S - self.now for at in asked), default=0.0)
+    def unsure(self, lost: Mapping[str, float]) -> dict[str, Unsure]:
+        """The launches without an answer. Each may have been sent again for a while; of those that are ``lost``, their
+        owner knows better for how many seconds machines may yet appear.
+        """
+        asked = [intent for intent in self.intents if intent.kind == FLEET and intent.ids is None]
+        return {
+            each.token: Unsure(
+                lost.get(each.token, each.at + FLEET_S + GRACE_S - self.now), float(each.facts.get("count", inf))
+            )
+            for each in asked
+        }
 
     def names(self, kind: str) -> list[str]:
         return [each for intent in self.intents if intent.kind == kind for each in intent.ids or ()]

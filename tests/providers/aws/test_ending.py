@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from outrider.providers.aws import tags, teardown
 from outrider.providers.aws.api import Api
-from outrider.providers.aws.ending import CONFIRM_S, LEASE_MORE_S, Ending, patience_s
+from outrider.providers.aws.ending import CONFIRM_S, LEASE_MORE_S, Ending, Unsure, patience_s
 from outrider.providers.aws.errors import Refused
 from outrider.providers.aws.seen import Sight
 from outrider.providers.aws.teardown import sweep
@@ -166,7 +166,13 @@ def test_who_gives_up_names_every_machine_and_no_sooner_than_its_lease(
     known: set[MachineId], unsure_s: float, lease_s: float | None, steps: list[tuple[float, Any]]
 ) -> None:
     patience = 0.0 if lease_s is None else patience_s(lease_s)
-    book = Ending(dict.fromkeys(known, 0.0), unsure_s=unsure_s, patience_s=patience, lease_s=lease_s, all_known=True)
+    book = Ending(
+        dict.fromkeys(known, 0.0),
+        unsure={"token": Unsure(unsure_s)},
+        patience_s=patience,
+        lease_s=lease_s,
+        all_known=True,
+    )
     now, ended, ever = 0.0, set[MachineId](), set(known)
     for later_s, what in steps:
         now += later_s

@@ -16,15 +16,19 @@ from outrider.providers.aws import fleet as fleets
 from outrider.providers.aws import inventory, seen, teardown
 from outrider.providers.aws.api import Api
 from outrider.providers.aws.fleet import AWSFleet
+from outrider.providers.aws.seen import GRACE_S
 from outrider.providers.base import (
     AcceleratorRequest,
     Embedding,
     LaunchRequest,
+    LaunchSettled,
+    LaunchUnsure,
     Machine,
     MachineEvent,
     MachineGone,
     MachineId,
     MachineReachable,
+    Warned,
 )
 from outrider.providers.errors import BadRequest, NoCapacity, NotAuthorized, NotGone, ProviderError, QuotaExceeded
 from outrider.providers.journal import Journal
@@ -58,6 +62,8 @@ async def opened(provider: AWS, pool: str = "pool") -> AsyncIterator[AWSFleet]:
 
 async def event(fleet: AWSFleet, kind: type[MachineEvent], machine: MachineId | None = None) -> MachineEvent:
     async for each in fleet.events():
+        if isinstance(each, Warned):
+            continue
         found = each.machine.id if isinstance(each, MachineReachable) else each.id
         if isinstance(each, kind) and machine in (None, found):
             return each
@@ -304,21 +310,114 @@ async def test_an_answer_that_names_only_the_fleet_is_looked_up(
     assert cloud.left() == []
 
 
-async def test_machines_whose_answer_never_came_are_ended(
-    cloud: EC2, aws: Provider, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def lost(cloud: EC2, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every CreateFleet is done, and none is answered."""
     monkeypatch.setattr(teardown, "FLEET_S", 1.0)
     cloud.faults.add(faults.LostAnswer("CreateFleet", times=None))
+
+
+async def test_a_launch_without_an_answer_is_asked_again_with_its_own_token(
+    lost: None, cloud: EC2, aws: Provider, journal_path: Path
+) -> None:
     async with opened(aws()) as fleet:
-        with pytest.raises(ProviderError) as told:
-            await fleet.launch(REQUEST, 3)
-        assert told.value.retry_after_s is not None
+        for _ in range(2):
+            with pytest.raises(ProviderError) as told:
+                await fleet.launch(REQUEST, 3)
+            assert told.value.retry_after_s is not None
+        unsure = await event(fleet, LaunchUnsure)
+        assert isinstance(unsure, LaunchUnsure)
+        assert unsure.count == 3
+        assert unsure.hourly_cost > 3 * min(each.hourly_usd for each in cloud.instances())
         cloud.faults.clear()
+        machines = await fleet.launch(REQUEST, 2)  # fewer are wanted now
+        assert await event(fleet, LaunchSettled) == LaunchSettled(unsure.id)
+        assert len(machines) == 2
+        assert len(cloud.instances()) == 3
+        await until(lambda: len(cloud.instances("pending", "running")) == 2)
+        assert {each.id for each in cloud.instances("pending", "running")} == {machine.id for machine in machines}
+        (record,) = Journal.open(journal_path).records()
+        (intent,) = [each for each in record.intents if each.kind == "fleet"]
+        assert set(intent.ids or ()) == {each.id for each in cloud.instances()}
+        assert not any(isinstance(each, LaunchUnsure) for each in fleet._events)  # told once
+    assert cloud.left() == []
+
+
+async def test_a_launch_that_is_refused_for_good_is_made_anew_and_what_it_made_is_ended(
+    lost: None, cloud: EC2, aws: Provider
+) -> None:
+    async with opened(aws()) as fleet:
+        with pytest.raises(ProviderError):
+            await fleet.launch(REQUEST, 3)
+        cloud.faults.clear()
+        cloud.faults.add(faults.Refused("CreateFleet", code="IdempotentParameterMismatch", status=400))
         mine = await fleet.launch(REQUEST, 2)
+        assert len(cloud.instances()) == 5
         await until(lambda: len(cloud.instances("terminated")) == 3)
         assert {each.id for each in cloud.instances("pending", "running")} == {machine.id for machine in mine}
-        monkeypatch.setattr(fleet._seen, "unsure_for", lambda now: 0.0)  # or leaving waits for a minute
-        monkeypatch.setattr(teardown.Written, "unsure_s", 0.0)
+        await event(fleet, LaunchSettled)
+    assert cloud.left() == []
+
+
+async def test_credentials_that_expire_after_a_lost_answer_say_nothing_of_the_launch(
+    lost: None, cloud: EC2, aws: Provider, journal_path: Path
+) -> None:
+    async with opened(aws()) as fleet:
+        with pytest.raises(ProviderError):
+            await fleet.launch(REQUEST, 2)
+        cloud.faults.clear()
+        cloud.faults.add(faults.Unauthorized("CreateFleet"))
+        with pytest.raises(NotAuthorized):
+            await fleet.launch(REQUEST, 2)
+        cloud.faults.clear()
+        assert len(await fleet.launch(REQUEST, 2)) == len(cloud.instances()) == 2
+    assert cloud.left() == []
+
+
+async def test_an_exit_waits_for_no_more_machines_than_were_asked_for(lost: None, cloud: EC2, aws: Provider) -> None:
+    async with opened(aws()) as fleet:
+        with pytest.raises(ProviderError):
+            await fleet.launch(REQUEST, 3)
+        cloud.faults.clear()
+        began = anyio.current_time()
+    assert anyio.current_time() - began < GRACE_S / 2  # it was not waited for what could show: three have shown
+    assert len(cloud.instances("terminated")) == 3
+    assert cloud.left() == []
+
+
+async def test_a_launch_that_was_answered_by_its_name_alone_is_a_lost_one_where_that_cannot_be_looked_up(
+    cloud: EC2, aws: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = Api.call
+
+    async def short(api: Api, operation: str, /, **parameters: Any) -> dict[str, Any]:
+        if operation == "describe_fleets":
+            raise NotAuthorized("no ec2:DescribeFleets")
+        answer = await whole(api, operation, **parameters)
+        return {"FleetId": answer["FleetId"]} if operation == "create_fleet" else answer
+
+    async with opened(aws()) as fleet:
+        with monkeypatch.context() as patched:
+            patched.setattr(Api, "call", short)
+            with pytest.raises(NotAuthorized):
+                await fleet.launch(REQUEST, 3)
+        assert isinstance(await event(fleet, LaunchUnsure), LaunchUnsure)
+        assert len(await fleet.launch(REQUEST, 3)) == len(cloud.instances()) == 3
+    assert cloud.left() == []
+
+
+async def test_a_journal_that_cannot_be_written_at_the_end_is_a_warning(
+    cloud: EC2, aws: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(journal: Journal, pool: str, place: object = None) -> None:
+        with journal._told("what is gone could not be struck out", "nothing of it is left in its cloud"):
+            raise OSError("No space left on device")
+
+    monkeypatch.setattr(Journal, "settled", full)
+    async with opened(aws()) as fleet:
+        await fleet.launch(REQUEST, 1)
+    (warned,) = [each for each in fleet._events if isinstance(each, Warned)]
+    assert "nothing of it is left in its cloud (No space left on device)" in warned.text
     assert cloud.left() == []
 
 

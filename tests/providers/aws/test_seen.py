@@ -139,8 +139,49 @@ def test_while_ec2_is_silent_no_time_passes_for_a_call_whose_answer_was_lost() -
     assert pool.unsure_for(1000) == GRACE_S
     assert pool.answered([sight(ONE, "running", launch="token")], 1000, 1001).unwanted == [ONE]
     assert pool.unsure_for(1001) == GRACE_S - 1
-    pool.forget_lost(1000 + GRACE_S)
+    assert pool.forget_lost(1000 + GRACE_S).settled == []  # it is still there
+    pool.answered([sight(ONE, "terminated", launch="token")], 1001 + GRACE_S, 1001 + GRACE_S)
+    assert pool.forget_lost(1001 + GRACE_S).settled == [("token", [ONE])]
     assert pool.idle
+
+
+def test_a_launch_that_may_be_asked_again_is_spared_for_that_long() -> None:
+    pool = book()
+    pool.launch_lost("token", 0, count=2, spare_s=100)
+    shown = [sight(ONE, "running", launch="token")]
+    assert pool.answered(shown, 99, 99).unwanted == []
+    assert pool.answered(shown, 100, 100).unwanted == [ONE]
+    pool.launch_repeated("token")
+    assert pool.idle
+    assert pool.answered(shown, 101, 101).unwanted == []
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0.1, 40), st.dictionaries(st.sampled_from([ONE, TWO]), st.sampled_from(STATES))),
+        max_size=12,
+    ),
+    st.integers(1, 2),
+)
+def test_a_launch_without_an_answer_is_settled_when_its_machines_have_ended(
+    answers: list[tuple[float, dict[MachineId, seen.State]]], count: int
+) -> None:
+    """SEEN-5"""
+    pool, now, found, ended = book(), 0.0, set[MachineId](), set[MachineId]()
+    pool.launch_lost("token", 0, count=count)
+    first = None
+    for later_s, states in answers:
+        now += later_s
+        first = now if first is None else first
+        pool.answered([sight(machine, state, launch="token") for machine, state in states.items()], now, now)
+        found |= states.keys()
+        ended |= {machine for machine, state in states.items() if state in {"shutting-down", "terminated"}}
+        settled = pool.forget_lost(now).settled
+        assert bool(settled) == (found == ended and (len(found) >= count or now - first >= GRACE_S))
+        if settled:
+            assert settled == [("token", sorted(found))]
+            assert pool.lost_launches(now) == {}
+            break
 
 
 def test_an_instance_is_read_as_ec2_tells_it() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -121,7 +122,9 @@ async def test_one_that_ec2_does_not_know_keeps_no_other_from_ending(cloud: EC2,
 def test_a_call_that_was_sent_again_until_its_client_died_is_waited_for(age_s: float, unsure_s: float) -> None:
     now, unanswered = 1000.0, Intent("pool", teardown.FLEET, "token", {}, at=1000.0 - age_s)
     written = teardown.Written(Claim("pool"), [unanswered, replace(unanswered, at=now, token="t", ids=())], now)
-    assert max(0.0, written.unsure_s) == unsure_s
+    (unsure,) = written.unsure({}).values()
+    assert (max(0.0, unsure.seconds), unsure.count) == (unsure_s, inf)
+    assert written.unsure({"token": 7.0})["token"].seconds == 7.0
 
 
 # --- which are left: pure ---------------------------------------------------------------------------------------------
