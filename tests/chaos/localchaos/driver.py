@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
+import gc
 import logging
 import multiprocessing
 import os
@@ -198,6 +199,7 @@ def _tell_what_is_left(client: Client, before: dict[int, str]) -> None:
     """Of the pool in this process: some of it may take a moment to go."""
     until = time.monotonic() + SETTLED_S
     while True:
+        gc.collect()  # errors refer to frames, and those to values
         alive = [thread.name for thread in threading.enumerate() if not _may_stay(thread)]
         more = [where for fd, where in _descriptors().items() if before.get(fd) != where]
         if not (alive or more) or time.monotonic() > until:
