@@ -8,6 +8,7 @@ tries to connect to it all the while, and would be connected to itself.
 from __future__ import annotations
 
 import random
+import resource
 import socket
 from pathlib import Path
 
@@ -15,8 +16,8 @@ import msgpack
 
 PORTS = range(20000, 30000)  # below Linux's own, 32768 to 60999, and Kubernetes' from 30000 on
 TRIES = 64
-KEPT = 32
-FEW = 16  # so many are left, and more are told: one message for many generations. None takes more of one node
+KEPT = 32  # and no more than an eighth of the descriptors that this process may have
+FEW = 0.5  # of them left, and more are told: one message for many generations. Where all are kept, none takes more
 
 
 class FreePorts:
@@ -24,9 +25,10 @@ class FreePorts:
         self._kept: dict[int, socket.socket] = {}
         self._dice = random.Random()  # noqa: S311 - of its own: user code may seed the module's
         self._others = _given_by_the_kernel()
+        self._most = max(2, min(KEPT, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8))
 
     def open(self) -> tuple[int, ...]:
-        while len(self._kept) < KEPT:
+        while len(self._kept) < self._most:
             self._keep()
         return tuple(self._kept)
 
@@ -44,9 +46,9 @@ class FreePorts:
         if sock is None:
             return ()
         sock.close()
-        if len(self._kept) > FEW:
+        if len(self._kept) > FEW * self._most:
             return ()
-        return tuple(self._keep() for _ in range(KEPT - len(self._kept)))
+        return tuple(self._keep() for _ in range(self._most - len(self._kept)))
 
     def close(self) -> None:
         for sock in self._kept.values():
