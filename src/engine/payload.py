@@ -83,6 +83,9 @@ class Blob:
             os.close(self._shared)
             self._shared = None
 
+    def __del__(self) -> None:
+        self.close()  # a thread that nobody waits for any more may have shared it after it was closed
+
 
 @dataclass(slots=True, eq=False)
 class Payload:

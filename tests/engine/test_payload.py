@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from outrider.engine import payload
-from outrider.engine.payload import map_shared
+from outrider.engine.payload import Blob, map_shared
 
 
 @pytest.fixture
@@ -43,3 +43,12 @@ def test_mapped_or_copied_a_value_is_writable_and_its_own(shared: str, monkeypat
         each[:2] = b"ab"
         assert each[:4] == b"ab23"
     assert Path(shared).read_bytes()[:4] == b"0123"
+
+
+def test_a_blob_that_is_shared_when_nobody_needs_it_any_more_keeps_no_descriptor() -> None:
+    blob = Blob("late", [b"x" * 100], 100)
+    blob.close()
+    path = Path(blob.share())  # by a thread that was given up
+    assert path.exists()
+    del blob
+    assert not path.exists()
