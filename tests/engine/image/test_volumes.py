@@ -17,7 +17,7 @@ from outrider.engine.image.prepare import prepare
 from outrider.engine.image.probe import Host
 from outrider.engine.image.spec import Image
 
-HOST = Host("Linux", "x86_64", "glibc 2.36", 0, "/cache", "", None, frozenset(), ())
+HOST = Host("Linux", "x86_64", "glibc 2.36", 0, "/cache", "", "", None, frozenset(), ())
 
 
 class Machine:
