@@ -251,18 +251,23 @@ def test_an_agent_that_nobody_listens_to_ends_all_the_same(tmp_path: Path) -> No
     """Its connection is dead and its words have filled the pipe: it is stuck saying more when its time is up."""
     with tarfile.open(fileobj=io.BytesIO(bundle.build().data)) as archive:
         archive.extractall(tmp_path / "runtime", filter="data")
+    cache = tmp_path / "cache"
+    cache.mkdir(mode=0o700)  # as the probe leaves it
     plan_ = {
-        "cache": str(tmp_path / "cache"), "runtime": str(tmp_path / "runtime"), "pool": "p~0", "machine": "p",
+        "cache": str(cache), "runtime": str(tmp_path / "runtime"), "pool": "p~0", "machine": "p",
         "secrets": [], "apt": [], "python": sys.executable, "environment": None, "files": [], "paths": ["."],
-        "run": ["yes"], "env": {}, "address": None, "lease_s": 9.0, "lease_file": "", "timeout_s": 1.0,
+        "run": ["yes"], "env": {}, "volumes": [], "address": None, "lease_s": 9.0, "lease_file": "", "timeout_s": 1.0,
     }  # fmt: skip
     start = [sys.executable, "-I", str(tmp_path / "runtime"), "agent"]
     with subprocess.Popen(start, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as agent:
         assert agent.stdin is not None
+        assert agent.stdout is not None
         agent.stdin.write(frames.encode("plan", **plan_))
         agent.stdin.flush()
         assert agent.wait(60) == 1
-    assert list((tmp_path / "cache" / "pools").iterdir()) == []
+        said = [frame for frame in frames.Lines().feed(agent.stdout.read()) if frame["is"] == "failed"]
+    assert [frame["reason"] for frame in said] in ([], ["it takes too long"]), "it ended for something else"
+    assert list(cache.glob("pools/*")) == []
 
 
 def test_half_a_file_is_not_kept_when_the_client_goes(tmp_path: Path) -> None:
