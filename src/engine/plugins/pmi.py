@@ -25,7 +25,7 @@ from typing import Literal
 SIZES = "kvsname_max=256 keylen_max=64 vallen_max=1024"  # as Hydra's own
 NONCE_BYTES = 16
 GREETING_S = 10.0
-LINE_BYTES = 64 * 1024
+LINE_BYTES = 64 * 1024  # of a rank: far more than a name and a value of the `SIZES` above need
 
 Reply = tuple[int, str]  # to which rank, what
 
@@ -172,6 +172,30 @@ def connect(
 # --- the server ------------------------------------------------------------------------------------------------------
 
 
+class Lines:
+    """Whole lines out of what arrives. A line's pieces are put together once, when its end is there."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._size = 0  # of them all
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """
+        Raises:
+            ValueError: a line is longer than `LINE_BYTES`.
+        """
+        *lines, rest = data.split(b"\n")
+        if lines:
+            lines[0] = b"".join((*self._pieces, lines[0]))
+            self._pieces, self._size = [], 0
+        self._pieces.append(rest)
+        self._size += len(rest)
+        longest = max(self._size, *map(len, lines), 0)
+        if longest > LINE_BYTES:
+            raise ValueError(f"a line of {longest} bytes, of at most {LINE_BYTES}")
+        return lines
+
+
 class Server:
     """Ranks connect, prove themselves, and are answered, until all have finalized or stdin ends."""
 
@@ -181,7 +205,7 @@ class Server:
         self._ready = selectors.DefaultSelector()
         self._ranks: dict[int, socket.socket] = {}
         self._watches: dict[int, socket.socket] = {}
-        self._unread: dict[socket.socket, bytes] = {}
+        self._unread: dict[socket.socket, Lines] = {}
 
     def serve(self, until: int) -> None:
         """``until``: a descriptor that becomes readable when the ranks' world is over."""
@@ -215,7 +239,7 @@ class Server:
             return
         known = self._ranks if role == "rank" else self._watches
         self._forget(rank, known)
-        known[rank], self._unread[sock] = sock, b""
+        known[rank], self._unread[sock] = sock, Lines()
         self._ready.register(sock, selectors.EVENT_READ, (role, rank))
 
     def _left(self, rank: int) -> None:
@@ -231,12 +255,12 @@ class Server:
             return
         try:
             data = sock.recv(LINE_BYTES)
-        except OSError:
-            data = b""
-        if not data:  # finalized, or dead: then the pool ends the others
+            lines = self._unread[sock].feed(data) if data else None
+        except (OSError, ValueError):  # dead; or it says a line without an end, which no MPI does
+            lines = None
+        if lines is None:  # finalized, or dead: then the pool ends the others
             self._forget(rank, self._ranks)
             return
-        *lines, self._unread[sock] = (self._unread[sock] + data).split(b"\n")
         for line in lines:
             for to, reply in self._space.heard(rank, line.decode("ascii", "replace").strip()):
                 self._say(to, self._ranks, reply)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from ipaddress import IPv4Address, ip_network
 from pathlib import Path
 
@@ -124,6 +125,32 @@ def test_ranks_meet_at_a_server_of_their_own(server: tuple[str, int]) -> None:
         file.close()
     for sock in socks:
         sock.close()
+
+
+def test_a_line_may_come_byte_by_byte_and_is_put_together_once() -> None:
+    lines = pmi.Lines()
+    said = b"cmd=put key=k value=v\ncmd=barrier_in\ncmd="
+    assert [line for byte in said for line in lines.feed(bytes([byte]))] == said.split(b"\n")[:-1]
+    lines = pmi.Lines()
+    for number in range(pmi.LINE_BYTES >> 10):
+        assert lines.feed(bytes(1 << 10)) == []
+        assert len(lines._pieces) == number + 1, "a piece is put together with others before its line is whole"
+    with pytest.raises(ValueError, match="of at most 65536"):
+        lines.feed(b"x")
+    with pytest.raises(ValueError, match="of at most 65536"):
+        pmi.Lines().feed(bytes(pmi.LINE_BYTES + 1) + b"\n")
+
+
+def test_a_rank_that_ends_no_line_is_let_go_and_the_others_are_served(server: tuple[str, int]) -> None:
+    endless, other = (pmi.connect(*server, rank, "s", role="rank", within_s=10) for rank in range(2))
+    with endless, other, other.makefile("rw", newline="\n") as file:
+        with suppress(ConnectionError):  # as soon as the server has closed it
+            endless.sendall(b"x" * (16 * pmi.LINE_BYTES))
+        with suppress(ConnectionError):
+            assert endless.recv(1) == b""
+        file.write("cmd=get_appnum\n")
+        file.flush()
+        assert file.readline() == "cmd=appnum rc=0 appnum=0\n"
 
 
 def test_who_does_not_know_the_secret_is_told_nothing(server: tuple[str, int]) -> None:
