@@ -26,7 +26,7 @@ from ..executor.notices import settings
 from ..payload import Blob, Part
 from ..wire import messages as wire
 from ..wire.codec import ProtocolError, encode
-from ..wire.session import Session
+from ..wire.session import KEPT_BYTES, Session
 from . import fitness, hedge, hostkeys, lease, ssh
 from .channels import Channel, Control, Receiving, Sending, Transfer
 from .course import Course
@@ -173,7 +173,7 @@ class NodeConnection:
     ) -> None:
         self._node, self._machine, self._terms, self._closed, self._evict = node, machine, terms, closed, evict
         self._session_id = secrets.token_hex(16)
-        self._session = Session()
+        self._session = Session(keeps_bytes=KEPT_BYTES)
         self.link = NodeLink(
             node,
             self._session,

@@ -7,10 +7,12 @@ that breaks at any byte loses nothing and repeats nothing:
     SESSION-2  in the order it was sent
     SESSION-3  a frame is kept until the other end has acknowledged it, and no longer
     SESSION-4  bytes that are not the protocol deliver nothing of the read they came in
+    SESSION-5  an end that has a bound on what it keeps breaks with one that speaks while more is unacknowledged
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 
 from . import codec
@@ -57,12 +59,17 @@ FOR_CLIENTS = frozenset({Welcome, Refused, Ack, Ping, Pong, Credit}) | frozenset
     {Started, Done, Failed, Ended, Returned, Yield, Output, Notice, Asked, Ports, Unfit}
 )
 ACK_EVERY = 64  # reliable frames received that make an `Ack` due; a heartbeat does, whatever their number
+# At a client, for one node: generous. An honest node that stalls leaves its tasks' orders, and a window of items for
+# each, unacknowledged: 400 tasks with the largest orders and items that ride in frames are 400 * 17 * 64 KiB = 425 MiB.
+KEPT_BYTES = 512 << 20
 
 
 class Session:
     """Begins disconnected: what is sent waits until `resume` says where the other end is.
 
-    ``accepts`` are the messages that the other end may send: `FOR_NODES` or `FOR_CLIENTS`.
+    ``accepts`` are the messages that the other end may send: `FOR_NODES` or `FOR_CLIENTS`. ``keeps_bytes``: what is
+    kept for the other end may come to so much while it speaks. While it is away, nothing is held against it: it says
+    how much it has in its greeting. An executor has no bound: it keeps the results of its client's own orders.
     """
 
     __slots__ = (
@@ -70,6 +77,7 @@ class Session:
         "_acknowledge",
         "_acknowledged",
         "_connected",
+        "_keeps_bytes",
         "_kept",
         "_out",
         "_said",
@@ -78,8 +86,9 @@ class Session:
         "received",
     )
 
-    def __init__(self, accepts: frozenset[type[Message]] = FOR_CLIENTS) -> None:
+    def __init__(self, accepts: frozenset[type[Message]] = FOR_CLIENTS, *, keeps_bytes: float = math.inf) -> None:
         self._accepts = accepts
+        self._keeps_bytes = keeps_bytes
         self.received = 0  # reliable frames
         self.kept_bytes = 0  # sent, or to be sent, and not acknowledged: when it grows, the other end is slow or away
         self._said = 0  # of `received`, in the last Ack
@@ -130,7 +139,8 @@ class Session:
         """The messages completed by ``data``, without the session's own.
 
         Raises:
-            ProtocolError: nothing of ``data`` counts as received; after a reconnect the other end sends it again.
+            ProtocolError: nothing of ``data`` counts as received; after a reconnect the other end sends it again. Or it
+                acknowledges too little of what it was sent.
         """
         return [message for message, _ in self.feed_framed(data)]
 
@@ -149,6 +159,8 @@ class Session:
             if kind not in UNCOUNTED:
                 counted += 1
             messages.append((message, body))
+        if self.kept_bytes > self._keeps_bytes:
+            raise ProtocolError(f"it speaks, and has not acknowledged {self.kept_bytes} bytes that it was sent")
         self.received += counted
         return messages
 

@@ -17,7 +17,7 @@ from outrider.engine.executor import door
 from outrider.engine.executor.home import Home
 from outrider.engine.wire import codec
 from outrider.engine.wire import messages as m
-from outrider.engine.wire.session import UNCOUNTED
+from outrider.engine.wire.session import FOR_NODES, UNCOUNTED, Session
 
 HOSTNAME = "evil"
 FAR = (0, 2**31, 2**62, 2**63 - 2, 2**63 - 1)
@@ -58,6 +58,7 @@ class Order(NamedTuple):
     sizes: tuple[int, ...] = ()  # of blobs: announces these, one after the other
     facts: tuple[tuple[str, object], ...] = ()  # of its welcome
     hangs_up: bool = False  # as soon as it has greeted
+    acknowledges: bool = True  # what it has received
 
 
 OWN: dict[str, Callable[[int], m.Message]] = {
@@ -89,6 +90,8 @@ class EvilHome(Home):
     def __init__(self, order: Order, forks: Any, **options: Any) -> None:
         super().__init__(forks, **options)
         self._order = order
+        if not order.acknowledges:
+            self._session = _Ungrateful(FOR_NODES)
         self._store._same_host = False  # large results go through channels, which it serves
         self._sizes = iter(order.sizes * 1000)
         if order.sizes:
@@ -131,3 +134,11 @@ class EvilHome(Home):
                     yield codec.body(words[kind](attempt))
         for kind, often in self._order.own:
             yield from [codec.body(OWN[kind](newest))] * often
+
+
+class _Ungrateful(Session):
+    __slots__ = ()
+
+    def flush(self) -> bytes:
+        self._acknowledge, self._said = False, self.received
+        return super().flush()

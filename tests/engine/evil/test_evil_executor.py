@@ -68,6 +68,11 @@ def total(items: Iterator[int]) -> int:
 
 
 @compute
+def length(data: bytes) -> int:
+    return len(data)
+
+
+@compute
 def sleeps() -> None:
     time.sleep(60)
 
@@ -203,6 +208,25 @@ async def test_a_breach_of_the_protocol_costs_the_node_and_nothing_else(folder: 
                     assert isinstance(found, OutriderError | int | list), repr(found)[:300]
         assert site.events["NodeLost"] == 1
         assert await site.pool.run(double(4), on=rank) == 8
+        site.check_books()
+
+
+async def test_one_that_never_acknowledges_is_given_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SESSION-5: it answers every call and every heartbeat, and the client kept all that it had ever sent there."""
+    monkeypatch.setattr("outrider.engine.remote.connection.KEPT_BYTES", 1 << 20)
+    data = bytes(INLINE_BYTES - 1000)
+    async with evil(folder, Order(acknowledges=False)) as site:
+        rank, honest = site.rank(evil_home.HOSTNAME), site.rank("honest")
+        async with asyncio.timeout(PATIENCE_S):
+            found: list[Any] = []
+            while evil_home.HOSTNAME in site.connections and not site.events["NodeLost"]:
+                found.append(await _settled(site.pool.run(length(data), on=rank)))
+        assert found.count(len(data)) >= (1 << 20) // INLINE_BYTES - 1, "so many are within the bound"
+        assert all(each == len(data) or isinstance(each, OutriderError) for each in found), found[-1]
+        assert await site.pool.run(length(data), on=honest) == len(data)
+        async with asyncio.timeout(PATIENCE_S):
+            while not site.events["NodeLost"]:
+                await asyncio.sleep(0)
         site.check_books()
 
 

@@ -58,6 +58,29 @@ def test_what_is_acknowledged_is_let_go(client: Session) -> None:
     assert client.kept_bytes == len(encode(Kill(2)))
 
 
+def test_an_end_that_speaks_and_acknowledges_too_little_breaks_the_protocol() -> None:
+    """SESSION-5: a client kept every order that a node had answered and not acknowledged."""
+    client = Session(keeps_bytes=2 * len(encode(Kill(1))))
+    client.resume(0)
+    for number in range(3):
+        client.send(Kill(number))
+    with pytest.raises(ProtocolError, match=f"not acknowledged {3 * len(encode(Kill(1)))} bytes"):
+        client.feed(encode(Started(1)))
+    assert client.received == 0
+
+
+def test_what_gathers_while_the_other_end_is_away_is_not_held_against_it() -> None:
+    """It has said nothing; what it says first, when it is back, is how much it has."""
+    client = Session(keeps_bytes=2 * len(encode(Kill(1))))
+    client.resume(0)
+    client.flush()
+    client.lost()
+    for number in range(100):
+        client.send(Kill(number))
+    client.resume(0)
+    assert client.feed(encode(Ack(98)) + encode(Started(1))) == [Started(1)]
+
+
 def test_heartbeats_are_lost_with_their_connection(client: Session) -> None:
     client.send(Ping(1))
     client.lost()
