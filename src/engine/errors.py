@@ -23,7 +23,11 @@ class OutriderError(Exception):
         super().__init__(*map(all_plain, args))
 
     def __setattr__(self, name: str, value: object) -> None:
-        super().__setattr__(name, all_plain(value))
+        if name == "__notes__" and type(value) is list:
+            value[:] = all_plain(value)  # not a copy: `add_note` sets the list, and then appends to it
+            super().__setattr__(name, value)
+        else:
+            super().__setattr__(name, all_plain(value))
 
     def add_note(self, note: str, /) -> None:
         super().add_note(plain(note))
@@ -71,8 +75,8 @@ class BudgetExceeded(OutriderError):
 
 
 class CleanupError(OutriderError):
-    """The pool has ended, and it is not confirmed that its machines have: they may still cost money. What was computed
-    before is not touched by that: run nothing again because of it.
+    """The pool has ended, or has not started, and it is not confirmed that its machines have ended: they may still cost
+    money. What was computed before is not touched by that: run nothing again because of it.
 
     ``machines``: the ids of those that may still be running; none: perhaps some that nobody was told of. ``left``: what
     else is left, at no cost. ``by``: unix time at which the machines have ended themselves at the latest, by their

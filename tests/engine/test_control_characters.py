@@ -194,6 +194,17 @@ def test_nor_has_any_that_is_made_of_what_hosts_said(text: str) -> None:
     assert [error for error in failures(text) if not clean(error)] == []
 
 
+@pytest.mark.parametrize("kept", [None, ["before \x1b[2J"]])
+def test_an_error_keeps_all_of_its_notes(kept: list[str] | None) -> None:
+    """The first one, too: `BaseException.add_note` appends to the list that it has just set."""
+    error = errors.OutriderError("it failed")
+    if kept is not None:
+        error.__notes__ = kept
+    error.add_note("first")
+    error.add_note("second")
+    assert error.__notes__ == [*(["before "] if kept else []), "first", "second"]
+
+
 @given(text=hostile)
 def test_what_we_add_to_the_users_own_error_has_none(text: str) -> None:
     """Its own arguments are the user's objects, and come as they are."""
