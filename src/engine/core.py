@@ -59,7 +59,7 @@ from .site import attached
 from .spec import unique
 from .stewards import Stewards
 from .streams import Source, Values
-from .translate import cleanup_error, pickling_error, provider_error
+from .translate import Course, cleanup_error, pickling_error, provider_error
 from .waiting import finished
 from .wanted import is_free, outlives
 from .wire import values
@@ -138,6 +138,7 @@ class Core:
         self._defined = Definitions(self._forget)
         self._ids = itertools.count(1)
         self._failure: BaseException | None = None
+        self._failed = False  # so has its block
         self.cleanup: CleanupError | None = None  # what leaving the provider failed with
         self._told_versions: set[tuple[tuple[str, str, str], ...]] = set()
         self._reach: Reach | None = None  # None: nodes import what this program can
@@ -158,14 +159,16 @@ class Core:
                 add(error, self.cleanup)
             raise
 
-    async def stop(self) -> None:
-        """End everything and return when nothing is left; a cancellation meanwhile is raised afterwards.
+    async def stop(self, *, failed: bool = False) -> None:
+        """End everything and return when nothing is left; a cancellation meanwhile is raised afterwards. ``failed``:
+        whoever used it ends with an error.
 
         Raises:
             CleanupError: machines may be left.
             BaseException: what ended the pool before.
         """
         assert self._main is not None
+        self._failed = failed
         self._stop.set()
         await finished(self._main)
         if self._failure is not None:
@@ -238,7 +241,7 @@ class Core:
                 self._ref = None
                 await stewards.stop()
         except BaseException as error:
-            failure = _told(error)
+            failure = _told(error, self._course(error))
             if _is_cancelled(error):
                 raise
         finally:
@@ -249,7 +252,7 @@ class Core:
 
     def _end(self, failure: BaseException | None, trouble: Sequence[NotGone]) -> None:
         """How it ended and what is left of it, told to whoever asks."""
-        self.cleanup = outcome(trouble, self._warn)
+        self.cleanup = outcome(trouble, self._warn, self._course(failure))
         if self.cleanup is not None:
             self._warn(str(self.cleanup))
         if failure is None:
@@ -264,6 +267,11 @@ class Core:
             self._ready.exception()  # the starter has been told, or has gone
         elif not _is_cancelled(failure):
             self._failure = failure
+
+    def _course(self, failure: BaseException | None) -> Course:
+        if not self._ready.done():
+            return "unstarted"
+        return "finished" if failure is None and not self._failed else "failed"
 
     def _warn(self, text: str) -> None:
         self.observer("provider_warned", text=text)
@@ -619,12 +627,12 @@ async def _undoing() -> AsyncIterator[AsyncExitStack]:
                 exits.shield = True
 
 
-def _told(error: BaseException) -> BaseException:
+def _told(error: BaseException, course: Course) -> BaseException:
     """What ended the pool, in users' terms."""
     failure = _only(error)
     match failure:
         case NotGone():
-            return cleanup_error(failure)
+            return cleanup_error(failure, course)
         case ProviderError():
             return provider_error(failure)
         case RestartsExhausted():
@@ -649,7 +657,7 @@ def _not_ready(failed: Exception | None, ready: int, least: int, within_s: float
         case ConnectFailed():
             error = _unreached(failed)
         case _:
-            told = _told(failed)
+            told = _told(failed, "unstarted")
             error = told if isinstance(told, OutriderError) else CapacityError(str(failed), wanted=least, got=ready)
     error.add_note(f"Only {counts}.")
     return error

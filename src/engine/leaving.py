@@ -13,7 +13,7 @@ from typing import TypeVar
 from ..providers.base import Fleet, Warned
 from ..providers.errors import NotGone, ProviderError
 from .errors import CleanupError
-from .translate import cleanup_error
+from .translate import Course, cleanup_error
 
 F = TypeVar("F", bound=Fleet)
 Warn = Callable[[str], object]
@@ -69,13 +69,13 @@ def merged(trouble: Sequence[NotGone]) -> NotGone:
     return error
 
 
-def outcome(trouble: Sequence[NotGone], warn: Warn) -> CleanupError | None:
+def outcome(trouble: Sequence[NotGone], warn: Warn, course: Course) -> CleanupError | None:
     """What users are told: an error where machines may still be running, else a warning of what costs nothing."""
     if not trouble:
         return None
     error = merged(trouble)
     if error.costs:
-        return cleanup_error(error)
+        return cleanup_error(error, course)
     left = ", ".join(error.left) or "something that costs nothing"
     warn(f"left at no cost: {left} ({error.why.rstrip('.')}); `outrider gc --apply` removes it")
     return None

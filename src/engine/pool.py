@@ -203,7 +203,7 @@ class Pool:
         self._ended = True
         self._sigterm.at_rest.clear()
         try:
-            await self._close(core)
+            await self._close(core, failed=error is not None)
         except CleanupError as cleanup:
             if error is None:
                 raise
@@ -232,13 +232,13 @@ class Pool:
         if self._turmoil is not None:
             self._turmoil.unleash()
 
-    async def _close(self, core: Core) -> None:
+    async def _close(self, core: Core, *, failed: bool) -> None:
         try:
             try:
                 if self._turmoil is not None:
                     await self._turmoil.end()
             finally:
-                await core.stop()
+                await core.stop(failed=failed)
         finally:
             core.observer.close()
             if self._turmoil is not None:

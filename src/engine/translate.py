@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar, assert_never
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, assert_never
 
 from ..actors.ports import GaveUp, Reason
 from ..providers.errors import (
@@ -52,6 +52,14 @@ if TYPE_CHECKING:
 
 
 E = TypeVar("E", bound=Exception)
+Course = Literal["unstarted", "failed", "finished"]  # of a pool: whether its block began, and ended without an error
+UNCONFIRMED: dict[Course, str] = {
+    "unstarted": "The pool did not start, and it is not confirmed that the machines that it asked for have ended",
+    "failed": "The pool has ended, and it is not confirmed that its machines have ended",
+    "finished": (
+        "The pool has ended, and what it returned is whole; but it is not confirmed that its machines have ended"
+    ),
+}
 NOTE_CHARACTERS = 64 * 1024  # of each note that a user's exception came with
 
 
@@ -191,7 +199,7 @@ def provider_error(error: ProviderError) -> OutriderError:
             return CapacityError(f"The provider failed ({said}): try again, or elsewhere.")
 
 
-def cleanup_error(trouble: NotGone) -> CleanupError:
+def cleanup_error(trouble: NotGone, course: Course) -> CleanupError:
     """What leaving the provider failed with, where machines may still be running."""
     which = ", ".join(trouble.machines) or "machines of which nobody was told"
     ends = ""
@@ -200,8 +208,7 @@ def cleanup_error(trouble: NotGone) -> CleanupError:
         ends = f" They end themselves by {at} at the latest, by their lease."
     others = f" Left at no cost: {', '.join(trouble.left)}." if trouble.left else ""
     error = CleanupError(
-        f"The pool has ended, and what it returned is whole; but it is not confirmed that its machines have ended "
-        f"({_sentence(trouble.why)}): {which} may still be running.{ends}{others} "
+        f"{UNCONFIRMED[course]} ({_sentence(trouble.why)}): {which} may still be running.{ends}{others} "
         "`outrider gc` shows what is left, and `outrider gc --apply` ends it.",
         machines=trouble.machines,
         left=trouble.left,

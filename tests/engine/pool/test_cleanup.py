@@ -92,6 +92,7 @@ async def test_a_finished_job_whose_clean_up_failed_is_no_lack_of_machines() -> 
     assert f"i-1, i-2 may still be running. They end themselves by {at} at the latest" in str(error)
     assert "outrider gc --apply" in str(error)
     assert "try again" not in str(error)
+    assert str(error).startswith("The pool has ended, and what it returned is whole; but ")
 
 
 @pytest.mark.parametrize("several", [False, True])
@@ -133,6 +134,7 @@ async def test_the_blocks_own_error_is_raised_with_the_clean_ups() -> None:
             raise KeyError("mine")
     error: Any = caught.value
     assert isinstance(error.cleanup, CleanupError)
+    assert str(error.cleanup).startswith("The pool has ended, and it is not confirmed that its machines have ended (")
     assert "i-1, i-2 may still be running" in error.__notes__[0]
 
 
@@ -140,6 +142,7 @@ def test_so_it_is_in_a_block_without_await() -> None:
     with pytest.raises(KeyError, match="mine") as caught, Pool(provider=Sticky(not_gone()), console="silent"):
         raise KeyError("mine")
     assert caught.value.cleanup.machines == ("i-1", "i-2")  # type: ignore[attr-defined]
+    assert "whole" not in str(caught.value.cleanup)  # type: ignore[attr-defined]
 
 
 async def test_a_limit_says_no_more_than_is_known() -> None:
@@ -153,6 +156,7 @@ async def test_a_limit_says_no_more_than_is_known() -> None:
     assert error.cleanup.machines == ("i-1", "i-2")
     (note,) = error.__notes__
     assert "may still be running" in note
+    assert "whole" not in note
 
     with pytest.raises(BudgetExceeded, match="it was ended") as caught:
         async with asyncio.timeout(30), Pool(provider=Sticky(None), max_lifetime=1.0, console="silent") as pool:
@@ -194,7 +198,7 @@ async def test_a_start_that_fails_says_what_it_left() -> None:
     with pytest.raises(AuthError) as caught:
         async with Pool(provider=Barren(not_gone()), console="silent"):
             pytest.fail("opened")
-    assert caught.value.cleanup is not None
+    assert str(caught.value.cleanup).startswith("The pool did not start, and it is not confirmed that the machines ")
 
     provider = Barren(not_gone())
     starting = asyncio.ensure_future(Pool(provider=provider, console="silent").__aenter__())
