@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, cast
 from ..actors.ports import AttemptId, ConnectFailed, Finished, JobId, NodeFacts, NodeId, Order, Report, Settled, Task
 from ..actors.ports import TaskId as TaskIds
 from . import program, source
+from .box import Box
 from .errors import BootstrapError, OutriderError, SpecError
 from .outcome import error_of
 from .payload import Payload
 from .plugins.base import Plugin
-from .plugins.sides import Heard, Joined, Left, News
+from .plugins.sides import Joined, Left, News
 from .steward import READY, STARTING, steward
 from .streams import Source, Values
 from .translate import pickling_error
@@ -43,9 +44,7 @@ class Stewards:
         self._pool = pool
         self._reach = reach
         self._plugins = [plugin for plugin in plugins if type(plugin).node is not Plugin.node]
-        self._boxes: dict[str, asyncio.Queue[News]] = {
-            plugin.name: asyncio.Queue() for plugin in plugins if type(plugin).attach is not Plugin.attach
-        }
+        self._boxes = {plugin.name: Box() for plugin in plugins if type(plugin).attach is not Plugin.attach}
         self._by_node: dict[NodeId, Steward] = {}
         self._attempts = itertools.count(FIRST_ATTEMPT)
         self._stopped = False  # nobody is told any more how tasks end: their slots are not to be filled again
@@ -105,6 +104,8 @@ class Stewards:
     async def stop(self) -> None:
         """The pool ends: end what runs on the nodes, then take all halves down. Bounded."""
         self._stopped = bool(self._plugins)
+        for box in self._boxes.values():
+            box.close()
         await asyncio.gather(*(each.stop() for each in self._by_node.values()))
 
     async def retire(self, node: NodeId) -> None:
@@ -121,11 +122,12 @@ class Stewards:
     async def news(self, plugin: str) -> AsyncIterator[News]:
         box = self._boxes[plugin]
         while True:
-            yield await box.get()
+            yield await box.read()
 
-    def heard(self, node: NodeId, plugin: str, message: Any) -> None:
+    async def heard(self, node: NodeId, plugin: str, message: Any, size_bytes: int) -> None:
+        """Returns when there is room for it. Until then, no more is taken of what this node's halves say."""
         if plugin in self._boxes:
-            self._boxes[plugin].put_nowait(Heard(node, message))
+            await self._boxes[plugin].hear(node, message, size_bytes)
 
     def broken(self, node: NodeId) -> None:
         """The steward's process has ended by itself."""
@@ -150,9 +152,9 @@ class Stewards:
             raise SpecError("The pool's plugins are too large to be sent: give them names of files instead.")
         return code, packed
 
-    def _tell(self, news: News) -> None:
+    def _tell(self, news: Joined | Left) -> None:
         for box in self._boxes.values():
-            box.put_nowait(news)
+            box.tell(news)
 
     def _facts(self, node: NodeId, facts: NodeFacts) -> dict[str, Any]:
         return {
@@ -245,7 +247,7 @@ class Steward:
                 if not self.ready.done():
                     self.ready.set_result(message)
             else:
-                self._all.heard(self._node, name, message)
+                await self._all.heard(self._node, name, message, len(received.data))
 
 
 async def _items(inbox: asyncio.Queue[Any]) -> AsyncIterator[Any]:

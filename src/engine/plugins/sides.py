@@ -40,7 +40,9 @@ class NodeSide:
     address: str  # by which the other nodes reach it
     accelerators: tuple[tuple[str, float], ...]
     directory: Path  # private, and gone with the node
-    tell: Callable[[Any], None]  # a message to the client's half; from any thread
+    tell: Callable[[Any], None]
+    """A message to the client's half; from any thread, at once. When that half does not keep up, messages wait in this
+    node's memory, and those of the node's other plugins behind them."""
     heard: Callable[[Any], None] = field(default=lambda _: None)
     """Called with each message from the client's half, in order, in one thread: set it before the half is set up."""
 
@@ -94,7 +96,10 @@ class Site(Protocol):
         ...
 
     def news(self) -> AsyncIterator[News]:
-        """What becomes of the nodes, and what their halves tell; begins with those that are there. One consumer."""
+        """What becomes of the nodes, and what their halves tell; begins with those that are there. One consumer.
+
+        What it has not taken is bounded for each node (256 messages, 1 MiB): more waits on the node.
+        """
         ...
 
     def tell(self, node: NodeId, message: Any) -> None:

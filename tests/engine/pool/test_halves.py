@@ -13,6 +13,8 @@ from typing import Any, ClassVar
 import pytest
 
 from outrider import BootstrapError, Local, Nodes, Plugin, Pool, SpecError, TaskKilled, Worker, compute, instance_info
+from outrider.engine import stewards
+from outrider.engine.box import AHEAD, Box
 from outrider.engine.integrations import using
 from outrider.engine.plugins.sides import Heard, Joined, Left, News, NodeSide, Setup, Site
 
@@ -107,6 +109,63 @@ async def test_the_half_takes_no_slot(tmp_path: Path) -> None:
     async with Pool(provider=Local(), plugins=[Echo(str(tmp_path / "log"))], console="silent") as pool:
         assert (await pool.run(surroundings()))[1] == 2
         assert len(await pool.broadcast(surroundings())) == 1
+
+
+@dataclass(frozen=True)
+class Flood(Plugin):
+    """Its node's half tells 2000 messages at once; its half at the client reads when its user does."""
+
+    log: str
+    name: ClassVar[str] = "flood"
+
+    @contextmanager
+    def node(self, side: NodeSide) -> Iterator[Setup]:
+        for number in range(2000):
+            side.tell(number)
+        yield Setup()
+        Path(self.log).write_text("down")
+
+    @asynccontextmanager
+    async def attach(self, site: Site) -> AsyncIterator[Site]:
+        yield site
+
+
+class Watched(Box):
+    """Says when it is full, and how full it ever was."""
+
+    made: ClassVar[list[Watched]] = []
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made.append(self)
+        self.most, self.full = 0, asyncio.Event()
+
+    def _put(self, news: News, size_bytes: int) -> None:
+        super()._put(news, size_bytes)
+        self.most = max(self.most, len(self._news))
+        if self.most >= AHEAD:
+            self.full.set()
+
+
+@pytest.mark.parametrize("read", [True, False])
+async def test_messages_that_nobody_reads_wait_on_their_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: bool
+) -> None:
+    """In order when they are read; when they are not, the node's half is taken down all the same."""
+    monkeypatch.setattr(stewards, "Box", Watched)
+    log = tmp_path / "log"
+    async with Pool(provider=Local(), plugins=[Flood(str(log))], console="silent") as pool:
+        site, box = pool.handle("flood"), Watched.made[-1]
+        await box.full.wait()
+        for _ in range(20):
+            await pool.run(surroundings())
+        assert AHEAD <= box.most <= AHEAD + 1  # and that the node has joined
+        if read:
+            news = site.news()
+            told = [await anext(news) for _ in range(2001)]
+            assert [each.message for each in told if isinstance(each, Heard)] == [*range(2000)]
+            assert box.most <= AHEAD + 1
+    assert log.read_text() == "down"
 
 
 @compute

@@ -1,0 +1,69 @@
+"""What a plugin's half has not read yet is bounded for each node, and nothing of it is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from outrider.actors.ports import NodeId
+from outrider.engine.box import AHEAD, AHEAD_BYTES, Box
+from outrider.engine.plugins.sides import Heard, Left
+
+pytestmark = pytest.mark.anyio
+ONE, OTHER = NodeId(1), NodeId(2)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+async def as_far_as_it_goes(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """It never waits for anything but room."""
+    task = asyncio.ensure_future(work)
+    for _ in range(3):
+        await asyncio.sleep(0)
+    return task
+
+
+async def say(box: Box, node: NodeId, count: int, size_bytes: int) -> None:
+    for number in range(count):
+        await box.hear(node, number, size_bytes)
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "held"), [(1, AHEAD), (AHEAD_BYTES // 4, 4), (AHEAD_BYTES // 4 + 1, 4), (AHEAD_BYTES * 9, 1)]
+)
+async def test_a_node_whose_messages_nobody_reads_waits_and_loses_none(size_bytes: int, held: int) -> None:
+    """BOX-1"""
+    box = Box()
+    saying = await as_far_as_it_goes(say(box, ONE, 1000, size_bytes))
+    assert len(box._news) == held
+    for number in range(1000):
+        assert await box.read() == Heard(ONE, number)
+        await asyncio.sleep(0)
+        assert len(box._news) <= held
+    await saying
+    assert not box._unread
+
+
+async def test_others_do_not_wait_with_it() -> None:
+    box = Box()
+    saying = await as_far_as_it_goes(say(box, ONE, AHEAD + 1, 1))
+    await box.hear(OTHER, "other", 1)
+    box.tell(Left(ONE))
+    assert len(box._news) == AHEAD + 2
+    saying.cancel()  # as when its node is lost
+    assert [await box.read() for _ in range(AHEAD + 2)][AHEAD:] == [Heard(OTHER, "other"), Left(ONE)]
+    assert not box._unread
+
+
+async def test_when_nobody_reads_any_more_nobody_waits() -> None:
+    box = Box()
+    saying = await as_far_as_it_goes(say(box, ONE, 1000, 1))
+    box.close()
+    await saying
+    assert len(box._news) == AHEAD
