@@ -52,7 +52,7 @@ class Broadcasts:
         self._ids = attempts
         self._gangs: dict[JobId, Gang] = {}
         self._settles: dict[JobId, SettleAll] = {}
-        self.failure = ""  # why the last node that was to come did not, if none has come since
+        self.failure: Exception | None = None  # why the last node that was to come did not, if none has come since
         self._attempts: dict[AttemptId, Gang] = {}
         self._want_ports: dict[NodeId, list[tuple[Gang, NeedPorts]]] = {}
         self._dooms = Dooms()

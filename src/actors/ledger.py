@@ -186,7 +186,7 @@ class Ledger:
         missed = {rank for rank in self._pinned if rank >= ranks}
         return sorted(missed | {0} if self._queue and not ranks else missed)
 
-    def strand(self, rank: int, reason: Reason = Reason.NO_REPLACEMENT, *, failure: str = "") -> None:
+    def strand(self, rank: int, reason: Reason = Reason.NO_REPLACEMENT, *, failure: Exception | None = None) -> None:
         """No node with this rank will come: end what waits for it; for 0, what waits for any node too."""
         waiting = [*self._pinned.pop(rank, ())]
         if rank == 0:

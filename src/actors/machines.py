@@ -87,6 +87,7 @@ class Machines:
         self._away_since: dict[NodeId, float] = {}  # the connection of a node, which is being tried again
         self._early: OrderedDict[MachineId, list[MachineEvent]] = OrderedDict()
         self._unusable: list[ConnectFailed] = []
+        self._refused: ConnectFailed | None = None  # the last of them, if no node has come since
         self.failed: Exception | None = None  # why a node did not come, the last time
         self._closing = False
 
@@ -108,7 +109,7 @@ class Machines:
         return first
 
     @property
-    def failure(self) -> str:
+    def failure(self) -> Exception | None:
         """Why the last node that was to come did not, if none has come since."""
         return self._broadcasts.failure
 
@@ -205,8 +206,10 @@ class Machines:
         return lambda context: NodeActor(context, member.id, member.machine, self._door)
 
     def _not_launched(self, error: Exception, retry_in_s: float | None) -> None:
+        if isinstance(error, NoCapacity) and error.__cause__ is None:
+            error.__cause__ = self._refused  # there may be machines, and none of use
         self.failed = error
-        self._broadcasts.failure = str(error)
+        self._broadcasts.failure = error
         self._observe("launch_failed", error=str(error), failures=self.fleet.failures, retry_in_s=retry_in_s)
 
     # --- a node's life --------------------------------------------------------------------------------------------
@@ -233,7 +236,7 @@ class Machines:
         member.link = self._nodes.links[node] = connection.link
         self.silence.connected(node, now)
         self.laggards.ready(node, now)
-        self._broadcasts.failure = ""
+        self._broadcasts.failure = self._refused = None
         if self.fleet.node_ready(node, now):
             self._works(member, now)
         else:
@@ -266,6 +269,7 @@ class Machines:
         self._provider.unusable(member.machine.id, str(error), for_good=error.fatal)
         if error.fatal:
             self._unusable.append(error)
+            self._refused = error
         retry_in_s = self.fleet.node_failed(node, error, now, self._chance(), fatal=error.alike)
         if retry_in_s != 0.0:
             self._not_launched(error, retry_in_s)

@@ -325,7 +325,7 @@ class GaveUp:
     reason: Reason
     losses: tuple[tuple[NodeId, str], ...] = ()  # the nodes lost under it, with the cause of each
     rank: int = 0
-    failure: str = ""  # why the last node that was to come did not, since one has come
+    failure: Exception | None = None  # why the last node that was to come did not, since one has come
 
 
 Ending = Settled | GaveUp

@@ -42,7 +42,6 @@ from .errors import (
     BudgetExceeded,
     CapacityError,
     CleanupError,
-    ConnectionLost,
     OutriderError,
     PoolClosed,
     SpecError,
@@ -59,7 +58,7 @@ from .site import attached
 from .spec import unique
 from .stewards import Stewards
 from .streams import Source, Values
-from .translate import Course, cleanup_error, pickling_error, provider_error
+from .translate import Course, cleanup_error, no_node_error, pickling_error, provider_error
 from .waiting import finished
 from .wanted import is_free, outlives
 from .wire import values
@@ -649,24 +648,18 @@ def _told(error: BaseException, course: Course) -> BaseException:
 def _not_ready(failed: Exception | None, ready: int, least: int, within_s: float) -> OutriderError:
     """Why so few nodes are: in the words of what kept the last one."""
     counts = f"{ready} of the {least} nodes that the pool needs were ready within {within_s:g} s"
-    match failed:
-        case None:
-            return CapacityError(
-                f"{counts}, and none has failed: give them longer, by boot_timeout.", wanted=least, got=ready
-            )
-        case ConnectFailed():
-            error = _unreached(failed)
-        case _:
-            told = _told(failed, "unstarted")
-            error = told if isinstance(told, OutriderError) else CapacityError(str(failed), wanted=least, got=ready)
+    if failed is None:
+        story = f"{counts}, and none has failed: give them longer, by boot_timeout."
+        return CapacityError(story, wanted=least, got=ready)
+    told = _told(failed, "unstarted")
+    error = told if isinstance(told, OutriderError) else CapacityError(str(failed), wanted=least, got=ready)
     error.add_note(f"Only {counts}.")
     return error
 
 
-def _unreached(failed: ConnectFailed) -> OutriderError:
+def _unreached(failed: ConnectFailed) -> Exception:
     """In the words of what kept the node from being reached; with what kept others."""
-    told = failed.__cause__
-    error = told if isinstance(told, OutriderError) else ConnectionLost(f"A node could not be reached ({failed}).")
+    error = no_node_error(failed)
     for note in getattr(failed, "__notes__", ()):
         error.add_note(note)
     return error

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, assert_never
 
-from ..actors.ports import GaveUp, Reason
+from ..actors.ports import ConnectFailed, GaveUp, Reason
 from ..providers.errors import (
     BadRequest,
     JournalError,
@@ -29,6 +29,7 @@ from .errors import (
     BroadcastFailed,
     CapacityError,
     CleanupError,
+    ConnectionLost,
     NodeLost,
     Outcome,
     OutriderError,
@@ -149,10 +150,12 @@ def gave_up_error(  # noqa: PLR0911  one for each reason
             message = f"{task} lost nodes faster than it could run and was given up ({story})."
             return NodeLost(message, losses=losses, **where)
         case Reason.NO_REPLACEMENT:
-            if ending.failure:
+            if ending.failure is not None:
                 last = f"the last one did not come: {_sentence(ending.failure)}"
                 story = f"{story}; {last}" if losses else last
-            return CapacityError(f"{task} needs a node that was lost, and no replacement came ({story}).")
+            error = CapacityError(f"{task} needs a node that was lost, and no replacement came ({story}).")
+            error.__cause__ = None if ending.failure is None else no_node_error(ending.failure)
+            return error
         case Reason.NO_SUCH_RANK:
             return CapacityError(
                 f"{task} waits for the node of a rank, by on=, that the pool does not have: resize it."
@@ -179,6 +182,21 @@ def broadcast_error(task: str, outcomes: Sequence[Outcome]) -> BroadcastFailed:
     ranks = ", ".join(str(outcome.rank) for outcome in causes)
     which = f"rank {ranks}" if len(causes) == 1 else f"ranks {ranks}"
     return BroadcastFailed(f"{task} failed on {which} of {len(outcomes)}", errors, outcomes)
+
+
+def no_node_error(failure: Exception) -> Exception:
+    """What kept a node from coming, as users catch it."""
+    match failure:
+        case NoCapacity(__cause__=ConnectFailed() as refused):
+            return no_node_error(refused)
+        case ProviderError():
+            return provider_error(failure)
+        case ConnectFailed(__cause__=OutriderError() as told):
+            return told
+        case ConnectFailed():
+            return ConnectionLost(f"A node could not be reached ({failure}).")
+        case _:
+            return failure
 
 
 def provider_error(error: ProviderError) -> OutriderError:

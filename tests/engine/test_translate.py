@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from outrider import errors
-from outrider.actors.ports import GaveUp, NodeId, Reason
+from outrider.actors.ports import ConnectFailed, GaveUp, NodeId, Reason
 from outrider.engine.errors import Outcome, RemoteTraceback, SerializationError, TaskFailed
 from outrider.engine.translate import (
     Place,
@@ -215,6 +215,27 @@ def test_each_reason_to_give_up_has_its_error(reason: Reason, kind: type[Excepti
     if isinstance(error, errors.NodeLost):
         assert error.losses == ((3, "killed by signal 9"),)
         assert "node 3: killed by signal 9" in str(error)
+
+
+WRONG_KEY = ConnectFailed("h1 shows another host key.", alike=True)
+WRONG_KEY.__cause__ = errors.HostKeyError("h1 shows another host key.")
+
+
+@pytest.mark.parametrize(
+    ("failure", "kind"),
+    [
+        (WRONG_KEY, errors.HostKeyError),
+        (ConnectFailed("no route to host"), errors.ConnectionLost),
+        (NotAuthorized("no credentials"), errors.AuthError),
+    ],
+)
+def test_a_call_without_a_node_is_raised_from_what_kept_the_last_one(failure: Exception, kind: type[Exception]) -> None:
+    error = gave_up_error(GaveUp(Reason.NO_REPLACEMENT, failure=failure), "train")
+
+    assert type(error) is errors.CapacityError
+    assert type(error.__cause__) is kind
+    assert str(failure).rstrip(".") in str(error)
+    assert str(failure).rstrip(".") in str(error.__cause__)
 
 
 def outcomes(*given: Exception | None) -> list[Outcome]:

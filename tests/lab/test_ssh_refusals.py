@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from netlab import Host, Sshd
 
-from outrider import AuthError, BootstrapError, HostKeyError, Image, Nodes, OutriderError, Pool, compute
+from outrider import AuthError, BootstrapError, CapacityError, HostKeyError, Image, Nodes, OutriderError, Pool, compute
 from outrider import Host as Given
 
 pytestmark = pytest.mark.anyio
@@ -41,6 +41,21 @@ async def test_a_changed_host_key_is_refused(hosts, ssh, tmp_path):
     assert "shows another host key" in str(error)
     assert f"ssh-keygen -R '{one.address}'" in str(error)
     assert clean([one])
+
+
+async def test_a_call_whose_only_host_comes_back_with_another_key_is_raised_from_the_refusal(hosts, ssh):
+    host, other = hosts(2)
+    async with Pool(provider=ssh([host]), nodes=1, replace_timeout=20, console="silent") as pool:
+        assert await pool.run(where()) == host.name
+        key = "/etc/ssh/ssh_host_ed25519_key"
+        host.path(key).write_text(other.path(key).read_text())
+        host.stop_sshd(sessions=True)
+        host.start_sshd()
+        async with asyncio.timeout(BOUNDED_S):
+            with pytest.raises(CapacityError, match="shows another host key") as caught:
+                while True:  # it may be run where the connection has not ended yet, or its lost node be the last
+                    await pool.run(where())
+        assert isinstance(caught.value.__cause__, HostKeyError)
 
 
 async def test_an_unknown_host_key_is_refused(hosts, ssh, tmp_path):
