@@ -11,6 +11,7 @@ from typing import Any
 import asyncssh
 
 from ...providers.base import Login, Machine
+from ...providers.inherited import keep_here
 from ...providers.shortcut import shorten
 from . import login
 
@@ -43,12 +44,21 @@ class _Client(asyncssh.SSHClient):
         self.connected = True
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Connected:
-    """A connection and those it goes through, which end with it."""
+    """A connection and those it goes through, which end with it. No child that is forked has it."""
 
     connection: asyncssh.SSHClientConnection
     hops: Sequence[asyncssh.SSHClientConnection] = ()
+
+    def __post_init__(self) -> None:
+        keep_here(self)
+
+    def fileno(self) -> int:
+        """Of the one socket that there is, to the first host on the way; -1: it is closed."""
+        first = self.hops[0] if self.hops else self.connection
+        sock = first.get_extra_info("socket")
+        return -1 if sock is None else sock.fileno()
 
     def abort(self) -> None:
         self.connection.abort()
