@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any
 
 import asyncssh
@@ -20,22 +21,22 @@ KEY = asyncssh.generate_private_key("ssh-ed25519")
 
 def in_child(descriptor: int) -> str:
     """What a forked child has under this number."""
-    here, there = os.pipe()
+    mine, there = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            os.write(there, os.readlink(f"/proc/self/fd/{descriptor}").encode())
+            os.write(there, here(descriptor).encode())
         finally:
             os._exit(0)
     os.close(there)
-    with os.fdopen(here) as said:
+    with os.fdopen(mine) as said:
         what = said.read()
     os.waitpid(child, 0)
     return what
 
 
 def here(descriptor: int) -> str:
-    return os.readlink(f"/proc/self/fd/{descriptor}")
+    return str(Path(f"/proc/self/fd/{descriptor}").readlink())
 
 
 async def test_a_forked_child_has_no_connection_to_a_host(serve: Serve) -> None:
