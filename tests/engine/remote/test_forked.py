@@ -1,4 +1,4 @@
-"""A client's forked children do not hold its connections open: a host sees the end of file when the client is killed."""
+"""A client's forked children hold none of its connections open: when it is killed, its hosts see the end of file."""
 
 from __future__ import annotations
 
