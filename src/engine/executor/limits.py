@@ -61,10 +61,10 @@ def is_shortage(error: BaseException | None) -> bool:
     return isinstance(error, OSError) and error.errno in _SHORTAGES
 
 
-def story() -> str:
+def story(who: str = "a process of this node") -> str:
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return (
-        f"a process of this node has no descriptors left, its limit is {limit}: raise it there "
+        f"{who} has no descriptors left, its limit is {limit}: raise it there "
         "(ulimit -n, or LimitNOFILE= of the service that starts it), or let tasks keep fewer files open"
     )
 

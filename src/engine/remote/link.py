@@ -29,6 +29,7 @@ from ...actors.ports import (
 )
 from ...providers.threads import in_thread
 from ..errors import TaskFailed
+from ..executor import limits
 from ..executor.notices.pending import NAME_CHARS, bounded
 from ..payload import Blob, Part, Payload, Received, map_shared
 from ..streams import AHEAD
@@ -363,7 +364,8 @@ class NodeLink:
         except Exception as error:  # noqa: BLE001  no memory, say: the task's, and no other's
             del self._held_back[run.attempt]
             self._over(run.attempt)
-            failed = wire.Failed(run.attempt, "send", type(error).__name__, str(error), "", None, 0)
+            why = limits.story("this program") if limits.is_shortage(error) else str(error)
+            failed = wire.Failed(run.attempt, "send", type(error).__name__, why, "", None, 0)
             self._reports([Finished(AttemptId(run.attempt), Verdict.RAISED, (failed, None), 0.0)])
         else:
             del self._held_back[run.attempt]

@@ -236,6 +236,15 @@ async def test_an_argument_whose_channel_is_closed_again_and_again_is_its_tasks_
     assert len(node.bulk.put_names) == link.CHANNEL_TRIES
 
 
+async def test_an_argument_for_which_there_is_no_descriptor_is_its_tasks_failure_and_names_the_limit() -> None:
+    node = Node()
+    node.bulk.fails["argument"] = [OSError(errno.EMFILE, "Too many open files")]
+    node.run(1, blob=Blob("argument", [b"data"], 4))
+    (report,) = await node.finished()
+    assert (report.verdict, report.outcome[0].phase) == (Verdict.RAISED, "send")
+    assert "this program has no descriptors left, its limit is " in report.outcome[0].message
+
+
 async def test_a_stream_leaves_no_value_out() -> None:
     node, output = Node(), Values()
     node.bulk.fails["b"] = [closed()]
