@@ -301,7 +301,7 @@ class Core:
             estate = Estate.inherit(journal, self.name, provider)
             self.id, self.tag = estate.pool, estate.name
         else:
-            estate = Estate.begin(journal, self.tag, provider, pool=self.id)
+            estate = Estate.begin(journal, self.tag, provider, pool=self.id, lease_s=settings.lease_s)
         stack.push_async_callback(estate.close)
         return estate
 
@@ -313,7 +313,7 @@ class Core:
         if not self.settings.attach:
             return Kept(fleet, estate)
         nodes = self.settings.nodes
-        return await Kept.inherit(fleet, estate, nodes.desired + nodes.spare)
+        return await Kept.inherit(fleet, estate, nodes.desired + nodes.spare, self.settings.lease_s)
 
     @property
     def inherited(self) -> bool:

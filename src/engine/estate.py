@@ -38,9 +38,10 @@ NOT_KEPT = ("login", "witnesses")  # no cloud's machine has any
 class Adopting(Protocol):
     """A fleet whose machines outlive their client, and that takes over those of a dead one's."""
 
-    async def adopt(self, known: Sequence[Machine], most: int) -> Sequence[Machine]:
+    async def adopt(self, known: Sequence[Machine], most: int, *, lease_s: float | None = None) -> Sequence[Machine]:
         """Before the first launch: those of ``known`` that still exist are this fleet's from now on, the first
-        ``most`` of them; all else that the pool has is ended, which is not waited for.
+        ``most`` of them; all else that the pool has is ended, which is not waited for. ``lease_s``: the longest that
+        any of the pool's machines was launched with; None: not known.
 
         Raises:
             ProviderError: also when the pool is not where this fleet is.
@@ -49,10 +50,13 @@ class Adopting(Protocol):
 
 
 class Estate:
-    """One pool's. ``name``: its `unique` one; ``pool``: its nodes' for it; ``turn``: which of its clients this is."""
+    """One pool's. ``name``: its `unique` one; ``pool``: its nodes' for it; ``turn``: which of its clients this is;
+    ``lease_s``: the longest that any of its machines may have been launched with, None: not known.
+    """
 
-    def __init__(self, ownership: Ownership, pool: str, key: PoolKey, turn: str) -> None:
+    def __init__(self, ownership: Ownership, pool: str, key: PoolKey, turn: str, lease_s: float | None) -> None:
         self.name, self.pool, self.key, self.turn = ownership.pool, pool, key, turn
+        self.lease_s = lease_s
         self.machines: dict[MachineId, Machine] = {}
         self._ownership = ownership
         self._host_keys: dict[MachineId, tuple[str, ...]] = {}
@@ -61,14 +65,14 @@ class Estate:
         self._later: asyncio.Task[None] | None = None
 
     @classmethod
-    def begin(cls, journal: Journal, name: str, provider: str, *, pool: str) -> Self:
+    def begin(cls, journal: Journal, name: str, provider: str, *, pool: str, lease_s: float) -> Self:
         """A new pool's.
 
         Raises:
             PoolOwned: the name is not unique.
             JournalError
         """
-        estate = cls(journal.own(name, provider), pool, new_key(), "")
+        estate = cls(journal.own(name, provider), pool, new_key(), "", lease_s)
         try:
             estate._ownership.keep(KEY, private_text(estate.key))
         except BaseException:
@@ -101,7 +105,7 @@ class Estate:
         if key is None or text is None:
             raise SpecError(f"The pool {name!r} was left before it had machines: remove it with `outrider gc --apply`.")
         written = json.loads(text)
-        estate = cls(ownership, written["pool"], kept_key(key), secrets.token_hex(2))
+        estate = cls(ownership, written["pool"], kept_key(key), secrets.token_hex(2), written.get("lease_s"))
         for each in written["machines"]:
             machine = _machine(each["machine"])
             estate.machines[machine.id] = machine
@@ -153,7 +157,7 @@ class Estate:
         machines = [
             {"machine": _plain(machine), "host_keys": self.pinned(machine)} for machine in self.machines.values()
         ]
-        return json.dumps({"pool": self.pool, "machines": machines})
+        return json.dumps({"pool": self.pool, "lease_s": self.lease_s, "machines": machines})
 
 
 def _left(journal: Journal, name: str, provider: str) -> PoolRecord:
@@ -191,15 +195,17 @@ class Kept:
     heirs: list[Machine] = field(default_factory=list)
 
     @classmethod
-    async def inherit(cls, fleet: Fleet, estate: Estate, most: int) -> Kept:
-        """With up to so many of the machines that a dead client left.
+    async def inherit(cls, fleet: Fleet, estate: Estate, most: int, lease_s: float) -> Kept:
+        """With up to so many of the machines that a dead client left. ``lease_s``: of those launched from now on.
 
         Raises:
             ProviderError
         """
         assert isinstance(fleet, Adopting), "what outlives its client can be adopted"
         known = list(estate.machines.values())
-        heirs = list(await fleet.adopt(known, most))
+        heirs = list(await fleet.adopt(known, most, lease_s=estate.lease_s))
+        if estate.lease_s is not None:
+            estate.lease_s = max(estate.lease_s, lease_s)
         estate.lost(*(estate.machines.keys() - {machine.id for machine in heirs}))
         return cls(fleet, estate, heirs)
 

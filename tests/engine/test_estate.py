@@ -49,7 +49,7 @@ def book(tmp_path: Path) -> Journal:
 
 
 def begun(book: Journal) -> Estate:
-    return Estate.begin(book, unique("train"), "aws", pool="p1")
+    return Estate.begin(book, unique("train"), "aws", pool="p1", lease_s=600.0)
 
 
 async def left(book: Journal, *machines: Machine) -> Estate:
@@ -69,6 +69,7 @@ async def test_what_was_kept_is_inherited(book: Journal) -> None:
     assert estate.machines == {MACHINE.id: replace(MACHINE, env={"FI_PROVIDER": "efa"})}
     assert estate.pinned(MACHINE) == ("ssh-ed25519 SECOND", "ssh-ed25519 FIRST")
     assert estate.key.export_public_key() == before.key.export_public_key()
+    assert estate.lease_s == 600.0
     assert estate.pool == before.pool  # its nodes know it by that
     assert estate.turn != before.turn == ""
     assert {each.standing for each in book.records()} == {"alive"}
@@ -158,7 +159,10 @@ async def test_a_pool_without_an_estate_is_for_gc(book: Journal) -> None:
 class Lasting(FakeFleet):
     """Machines of a dead client, of which some still run."""
 
-    async def adopt(self, known: Sequence[Machine], most: int) -> Sequence[Machine]:
+    lease_s: float | None = None
+
+    async def adopt(self, known: Sequence[Machine], most: int, *, lease_s: float | None = None) -> Sequence[Machine]:
+        self.lease_s = lease_s
         there = [machine for machine in known if machine.id != "i-gone"]
         self.machines.update({machine.id: machine for machine in there[:most]})
         return list(self.machines.values())
@@ -170,7 +174,7 @@ def machine(name: str) -> Machine:
 
 async def inherited(book: Journal, fleet: FakeFleet, *names: str, most: int = 3) -> Kept:
     await left(book, *map(machine, names))
-    return await Kept.inherit(fleet, Estate.inherit(book, "train", "aws"), most)
+    return await Kept.inherit(fleet, Estate.inherit(book, "train", "aws"), most, 120.0)
 
 
 async def test_what_was_left_comes_before_what_is_new(book: Journal) -> None:
@@ -193,6 +197,31 @@ async def test_what_was_left_comes_before_what_is_new(book: Journal) -> None:
         assert "i-2" not in fleet.estate.machines
         assert fleet.estate.machines[machines[2].id].private_address == "10.9.9.9"
         await events.aclose()
+        await fleet.estate.close()
+
+
+async def test_the_longest_lease_of_any_machine_is_handed_on(book: Journal) -> None:
+    """What each client launches ends by its own lease, and what it was left by that of the one before."""
+    async with Fake().open("train", Embedding("", "")) as inner:
+        lasting = Lasting(inner.provider, "train", inner.tasks)
+        await left(book, machine("i-1"))
+        for own_s, known_s in ((120.0, 600.0), (900.0, 600.0), (60.0, 900.0)):
+            fleet = await Kept.inherit(lasting, Estate.inherit(book, "train", "aws"), 3, own_s)
+            assert lasting.lease_s == known_s
+            await fleet.estate.close()
+
+
+async def test_a_lease_that_the_version_before_did_not_keep_is_not_known(book: Journal) -> None:
+    name = (await left(book, machine("i-1"))).name
+    kept = book.pools / name / "estate.key"
+    text = kept.read_text()
+    assert '"lease_s": 600.0, ' in text
+    kept.write_text(text.replace('"lease_s": 600.0, ', ""))
+    async with Fake().open("train", Embedding("", "")) as inner:
+        lasting = Lasting(inner.provider, "train", inner.tasks)
+        fleet = await Kept.inherit(lasting, Estate.inherit(book, "train", "aws"), 3, 120.0)
+        assert lasting.lease_s is None
+        assert fleet.estate.lease_s is None  # of the next client's, too: nobody knows which of them are left
         await fleet.estate.close()
 
 

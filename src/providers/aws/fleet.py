@@ -72,7 +72,7 @@ class AWSFleet:
         self._news = anyio.Event()
         self._open = anyio.CancelScope()
         self._closed = False
-        self._lease_s: float | None = None  # None: of machines that another client launched, if any
+        self._lease_s: float | None = None  # None: of machines of which nobody knows it, if any
 
     def start(self) -> None:
         self._tasks.start_soon(self._follow)
@@ -155,15 +155,16 @@ class AWSFleet:
             return None
         return min(offer.hourly_usd + plan.extras_usd.get(offer.type.architecture, 0.0) for offer in plan.rounds[0])
 
-    async def adopt(self, known: Sequence[Machine], most: int) -> Sequence[Machine]:
+    async def adopt(self, known: Sequence[Machine], most: int, *, lease_s: float | None = None) -> Sequence[Machine]:
         """Take over what a dead client left, before the first launch: those of ``known`` that had been reached and
         still run are this fleet's from now on, the first ``most`` of them; every other machine of the pool is ended,
-        also one that shows later.
+        also one that shows later. ``lease_s``: the longest lease of any of them; None: not known.
 
         Raises:
             BadRequest: its machines are in another place; they are left as they are.
             ProviderError: EC2 did not answer; what was left is still there.
         """
+        self._lease_s = lease_s
         elsewhere = await teardown.elsewhere(self._api, self._pool, self._api.journal)
         if elsewhere:
             raise BadRequest(f"the pool {self._pool} is in {elsewhere}, not in {self._api.region}: attach to it there")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -11,9 +12,10 @@ import pytest
 from outrider import AWS
 from outrider.providers.aws import fleet as fleets
 from outrider.providers.base import Embedding, LaunchRequest, Machine, MachineReachable
-from outrider.providers.errors import BadRequest
+from outrider.providers.errors import BadRequest, NotGone
 from outrider.providers.journal import Journal
 from outrider.testing import EC2
+from outrider.testing import aws_faults as faults
 
 pytestmark = pytest.mark.anyio
 REQUEST = LaunchRequest("ssh-ed25519 CLIENT", 2)
@@ -90,6 +92,39 @@ async def test_no_more_are_taken_over_than_are_wanted(
                 while [each.id for each in cloud.instances("pending", "running")] != [machines[0].id]:
                     await anyio.sleep(0.01)
     assert cloud.left() == []
+
+
+@pytest.mark.parametrize("lease_s", [600.0, None])
+async def test_a_failed_clean_up_knows_the_lease_of_what_was_taken_over(
+    cloud: EC2,
+    aws: Callable[..., AWS],
+    monkeypatch: pytest.MonkeyPatch,
+    journal_path: Path,
+    lease_s: float | None,
+) -> None:
+    (machine,) = await left(aws(), monkeypatch, 1)
+    asked: list[float] = []
+    patience_s = fleets.patience_s
+    monkeypatch.setattr(fleets, "patience_s", lambda lease_s: asked.append(lease_s) or patience_s(lease_s))
+    denied = faults.Unauthorized("TerminateInstances")
+    with Journal.open(journal_path).own("train", "aws", adopt=True):
+        began = time.time()
+        with pytest.RaisesGroup(pytest.RaisesExc(NotGone), flatten_subgroups=True, allow_unwrapped=True) as caught:
+            async with aws().open("train", NOWHERE) as fleet:
+                assert await fleet.adopt([machine], 1, lease_s=lease_s) == [machine]
+                cloud.faults.add(denied)
+    error: object = caught.value
+    while isinstance(error, BaseExceptionGroup):
+        (error,) = error.exceptions
+    assert isinstance(error, NotGone)
+    assert error.machines == (machine.id,)
+    if lease_s is None:
+        assert error.by is None
+    else:
+        assert error.by is not None
+        assert began + 660.0 <= error.by <= time.time() + 660.0
+    assert asked == [lease_s or 120.0]
+    cloud.faults.clear(denied)
 
 
 async def test_machines_of_another_region_are_not_taken_for_gone(
