@@ -216,6 +216,10 @@ def believes_every_node(patch: Patch) -> None:
     patch.setattr(Gang, "finished", believes)
 
 
+def keeps_what_is_too_many(patch: Patch) -> None:
+    patch.setattr(Fleet, "_shrink", lambda self, surplus: None)
+
+
 @pytest.mark.parametrize(
     ("promise", "without"),
     [
@@ -244,6 +248,7 @@ def believes_every_node(patch: Patch) -> None:
         ("SIM-22", believes_every_node),
         ("SIM-23", tries_births_for_ever),
         ("SIM-23", gives_up_at_the_first_failed_birth),
+        ("SIM-24", keeps_what_is_too_many),
     ],
 )
 def test_a_promise_falls_without_its_guard(promise: str, without: Callable[[Patch], None], monkeypatch: Patch) -> None:

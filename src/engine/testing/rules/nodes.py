@@ -1,4 +1,4 @@
-"""What is promised of nodes and machines: SIM-6 and 11 to 16.
+"""What is promised of nodes and machines: SIM-6, 11 to 16 and 24.
 
 SIM-6: nothing is sent to a node that is noticed, draining, standing by, or given up.
 SIM-11: with machines to be had, the pool comes back to the number of nodes that is wanted, and to its spares.
@@ -10,6 +10,8 @@ SIM-15: no node that lives is given up for a stall or a partition of 3 s, for a 
     client's own network is away for less than the lease; nor one that has just booted, within the time it may take.
 SIM-16: a machine that died is known to be lost within 10 s, without a word of the provider; within 13 s if no node
     was left that could be heard, and others had to be asked.
+SIM-24: no more machines cost money than are wanted, with the spares, but for those that may not stay: that are late,
+    noticed, draining, being ended, or of a launch without an answer yet that have become too many.
 """
 
 from __future__ import annotations
@@ -68,6 +70,7 @@ class NodeRules:
         self._by_machine: dict[MachineId, Seat] = {}
         self._present = 0  # seats that are
         self._launching = 0
+        self._surplus = 0  # of what is being launched: so many may have become too many since it was asked for
         self._returned, self._returned_at = 0, -1.0  # seats that are present again, at one instant
         self._failed_at = float("-inf")
         self._flapped_at = float("-inf")
@@ -76,7 +79,7 @@ class NodeRules:
         self._troubles: dict[MachineId, list[tuple[float, f.Fault]]] = {}
         self._all_troubles: deque[tuple[float, f.Fault]] = deque(maxlen=256)
         self._early: dict[MachineId, dict[str, float]] = {}  # notices of machines that are no nodes yet
-        self._changed = False  # a node's state has, since the last rest
+        self._changed = False  # what is wanted or there has, since the last rest
         self._falls: deque[float] = deque(maxlen=64)  # of machines
         self._given_up: dict[MachineId, bool] = {}  # and whether it could be reached then
 
@@ -93,6 +96,8 @@ class NodeRules:
         """What had been decided at this very instant may still be asked for."""
         self._fewer_by = max(0, self.wanted - wanted) + (self._fewer_by if self._resized_at == self._now else 0)
         self._resized_at = self._now
+        self._surplus += max(0, self.wanted - wanted)
+        self._changed = True
         self.wanted = wanted
 
     # --- launching --------------------------------------------------------------------------------------------------
@@ -107,6 +112,7 @@ class NodeRules:
 
     def launch_ended(self, count: int, machines: Sequence[Machine]) -> None:
         self._launching -= count
+        self._changed = True
         for machine in machines:
             self._orphans.append((self._now + 1.0, machine.id))
 
@@ -203,6 +209,7 @@ class NodeRules:
         """It had been replaced: what was decided on at this very instant may still be asked for."""
         self._returned = 1 + (self._returned if self._returned_at == self._now else 0)
         self._returned_at = self._now
+        self._surplus += 1
 
     def is_noticed(self, host: Host) -> bool:
         seat = self._by_machine.get(host.machine)
@@ -264,9 +271,12 @@ class NodeRules:
     # --- the books --------------------------------------------------------------------------------------------------
 
     def at_rest(self) -> None:
+        if self._launching == 0:
+            self._surplus = 0
         if self._changed:
             self._changed = False
             self._check_spares()
+            self._check_number()
         while self._orphans and self._orphans[0][0] <= self._now:
             _, machine = self._orphans.popleft()
             seat = self._by_machine.get(machine)
@@ -286,6 +296,13 @@ class NodeRules:
         idle = [seat.node for seat in spares if not seat.notices and self._site.hosts[seat.machine].connected]
         if working < self.wanted and idle:
             self._broken("SIM-14", f"{working} of {self.wanted} nodes work, and {idle} stand by")
+
+    def _check_number(self) -> None:
+        seats = map(self._by_machine.get, self._site.cloud.alive)
+        staying = sum(seat is None or seat.present for seat in seats)  # None: its launch is being answered
+        if staying > self.total + self._surplus and not self.closing:
+            counts = f"{self.total} are wanted, and {self._surplus} may have become too many on their way"
+            self._broken("SIM-24", f"{staying} machines cost money and are to stay: {counts}")
 
     def rested(self) -> None:
         """All faults have passed, and time enough."""

@@ -26,4 +26,5 @@ PROMISES = {
     "SIM-21": "a machine that does not answer is soon made up for",
     "SIM-22": "a node is not heard of other nodes' attempts",
     "SIM-23": "an executor that can start no worker soon ends",
+    "SIM-24": "never more machines than are wanted",
 }
