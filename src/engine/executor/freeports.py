@@ -17,7 +17,7 @@ import msgpack
 PORTS = range(20000, 30000)  # below Linux's own, 32768 to 60999, and Kubernetes' from 30000 on
 TRIES = 64
 KEPT = 32  # and no more than an eighth of the descriptors that this process may have
-FEW = 0.5  # of them left, and more are told: one message for many generations. Where all are kept, none takes more
+FEW = 0.5  # the share of them that is left when more are told: one message serves many generations
 
 
 class FreePorts:
