@@ -17,7 +17,7 @@ import msgpack
 PORTS = range(20000, 30000)  # below Linux's own, 32768 to 60999, and Kubernetes' from 30000 on
 TRIES = 64
 KEPT = 32  # and no more than an eighth of the descriptors that this process may have
-FEW = 0.5  # the share of them that is left when more are told: one message serves many generations
+FEW = 16  # so many are left, and more are told: one message for many generations. None takes more of one node
 
 
 class FreePorts:
@@ -46,7 +46,7 @@ class FreePorts:
         if sock is None:
             return ()
         sock.close()
-        if len(self._kept) > FEW * self._most:
+        if len(self._kept) > FEW * self._most // KEPT:
             return ()
         return tuple(self._keep() for _ in range(self._most - len(self._kept)))
 

@@ -32,3 +32,8 @@ def test_ports_are_made_up_for_before_the_last_is_taken(ports: FreePorts) -> Non
     for _ in range(100):
         kept += ports.release_for(msgpack.packb({"head_port": kept.pop(0)}))
         assert kept
+
+
+def test_more_are_told_when_half_of_them_are_left(ports: FreePorts) -> None:
+    told = [len(ports.release_for(msgpack.packb({"head_port": port}))) for port in ports.open()[:4]]
+    assert told == [0, 0, 0, 4]
