@@ -145,7 +145,7 @@ class NodeLink:
                 self._loop.call_soon(self._reports, [Finished(attempt, Verdict.KILLED, ended, 0.0)])
 
     def recall(self, attempts: Sequence[AttemptId]) -> None:
-        self._recalled.update(attempts)
+        self._recalled.update(self._orders.keys() & attempts)  # one may just have ended
         self.send(wire.Recall(tuple(attempts)))
 
     def view(self, members: Sequence[tuple[NodeId, NodeFacts]]) -> None:

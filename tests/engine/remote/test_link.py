@@ -160,6 +160,14 @@ async def test_an_attempt_that_nobody_recalled_does_not_come_back() -> None:
     assert isinstance(finished, Finished)
 
 
+async def test_a_recall_that_crosses_the_result_is_not_remembered() -> None:
+    node = Node()
+    node.run(1)
+    node.says(wire.Done(1, SOME, 0))
+    node.link.recall([AttemptId(1)])  # the pool has not heard of the end yet
+    assert not node.link._recalled
+
+
 async def test_a_result_that_is_being_fetched_is_the_result() -> None:
     node = Node()
     node.bulk.fails["result"] = [closed()]
