@@ -100,7 +100,10 @@ def failed_error(failed: Failed, place: Place, load: Callable[[], object] | None
             )
             return TaskFailed(message, kind=failed.kind, **place.facts)
         case _:
-            message = f"{place.task} could not be sent to node {place.node}: {failed.kind}: {failed.message}"
+            message = (
+                f"{place.task} could not be sent to node {place.node}: {failed.kind}: {failed.message}. "
+                "See whether this computer and the node have memory and file descriptors left."
+            )
             return TaskFailed(message, kind=failed.kind, **place.facts)
 
 

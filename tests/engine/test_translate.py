@@ -136,6 +136,15 @@ def test_arguments_that_cannot_be_unpickled_there_are_a_serialization_error() ->
     assert "importable there" in str(got)
 
 
+@pytest.mark.parametrize("phase", ["send", "fetch"])
+def test_large_data_that_does_not_get_through_says_what_either_end_may_lack(phase: str) -> None:
+    got = failed_error(failed(RuntimeError("it was begun 8 times"), phase), PLACE, None)
+    assert isinstance(got, TaskFailed)
+    assert "it was begun 8 times. See whether this computer and the node have memory and file descriptors left" in str(
+        got
+    )
+
+
 def test_a_result_that_cannot_be_pickled_says_where_in_it() -> None:
     reported = Unpicklable("result['model'].lock", "_thread.lock", "cannot pickle '_thread.lock' object")
     got = failed_error(failed(reported, "dump"), PLACE, lambda: reported)
