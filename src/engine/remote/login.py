@@ -65,6 +65,8 @@ async def _stop(address: Address, way: Login, host_key: str) -> Stop:
         "host": address.host,
         "agent_forwarding": False,
         "preferred_auth": "gssapi-with-mic,publickey",
+        "gss_kex": False,  # with it Kerberos would vouch for the host, and its key be compared with none
+        "gss_delegate_creds": False,
     }
     if address.port is not None:
         wishes["port"] = address.port

@@ -125,6 +125,8 @@ async def connect(
             config=None,  # None: the user's files are not read
             agent_path=None,
             preferred_auth=["publickey"],
+            gss_host=None,  # nor Kerberos: a key exchange by it would compare no host key
+            gss_kex=False,
             **common,
         )
     except BaseException:

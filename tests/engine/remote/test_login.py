@@ -12,7 +12,7 @@ import pytest
 
 from outrider.actors.ports import ConnectFailed
 from outrider.engine.errors import AuthError, HostKeyError, SpecError
-from outrider.engine.remote import ssh
+from outrider.engine.remote import login, ssh
 from outrider.engine.remote.refusal import refusal
 from outrider.engine.remote.shell import RemoteShell
 from outrider.providers.base import Address, Login, Machine, MachineId
@@ -84,6 +84,30 @@ async def test_a_configuration_that_turns_the_check_off_is_not_followed(
             "Host *\n  UserKnownHostsFile none\n  GlobalKnownHostsFile none\n  StrictHostKeyChecking no\n"
         )
         assert isinstance((await refused(site.machine(config=(str(config),)))).__cause__, HostKeyError)
+
+
+async def test_kerberos_never_vouches_for_a_host_and_is_given_no_credentials(tmp_path: Path) -> None:
+    """With a key exchange by GSSAPI the host's key would be compared with none."""
+    config = tmp_path / "config"
+    config.write_text("Host *\n  GSSAPIKeyExchange yes\n  GSSAPIDelegateCredentials yes\n")
+    way = Login((), (), (str(config),), None)
+    (stop,) = await login.stops(Address("127.0.0.1", 22, user="ml"), way, "")
+    assert (stop.options.gss_kex, stop.options.gss_delegate_creds, stop.options.gss_auth) == (False, False, True)
+
+
+async def test_the_pools_own_connections_know_no_kerberos(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {}
+
+    async def connect(*_: object, **options: object) -> None:
+        asked.update(options)
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(asyncssh, "connect", connect)
+    machine = Machine(MachineId("0"), Address("127.0.0.1", 22), KEY.export_public_key().decode())
+    with pytest.raises(ConnectionRefusedError):
+        await ssh.connect(machine, KEY)
+    assert (asked["gss_kex"], asked["gss_host"]) == (False, None)
+    assert asyncssh.SSHClientConnectionOptions(gss_host=None, gss_kex=False).gss_host is None
 
 
 async def test_a_host_that_takes_only_passwords_says_so(serve: Serve) -> None:
