@@ -14,7 +14,8 @@ SCRIPT = b"""\
 entries() {
     stat -c "%u 700 %n" "$cache" || echo "? ? $cache"
     stat -L -c "%u %a %n" "$cache" || echo "? ? $cache"
-    cd "$cache" && stat -L -c "%u %a %n" runtime runtime/* envs envs/* uv uv/* pythons pythons/* pools pools/*
+    cd "$cache" && stat -L -c "%u %a %n" runtime runtime/* envs envs/* uv uv/* uv-cache \\
+        pythons pythons/* files volumes claims claims/* pools pools/*
 } 2>/dev/null
 exposed() {
     while read -r owner mode path; do

@@ -191,6 +191,7 @@ def _listening(directory: Path) -> socket.socket:
     anchor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         listener.bind(f"/proc/self/fd/{anchor}/agent")
+        os.chmod("agent", 0o600, dir_fd=anchor)  # nobody connects before it listens
     finally:
         os.close(anchor)
     listener.listen(1024)

@@ -20,6 +20,12 @@ NOBODY = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders to others")
 
 
+PLACES = [
+    *("runtime", "runtime/0", "envs", "envs/0", "uv", "uv/0", "uv-cache", "pythons/cpython-3.99.1", "files"),
+    *("volumes", "claims", "claims/volumes", "pools", "pools/0"),
+]
+
+
 def given_away(path: Path) -> None:
     os.chown(path, NOBODY, NOBODY)
 
@@ -64,7 +70,7 @@ async def test_code_that_somebody_left_in_a_cache_is_not_run(
 
 
 @ways
-@pytest.mark.parametrize("place", ["runtime", "runtime/0", "envs", "envs/0", "uv", "uv/0", "pythons/cpython-3.99.1"])
+@pytest.mark.parametrize("place", PLACES)
 def test_an_entry_of_somebody_else_is_as_bad(tmp_path: Path, place: str, spoil: Callable[[Path], None]) -> None:
     """A cache may have been open to others once, and the owner has closed it since."""
     cache = tmp_path / "cache"

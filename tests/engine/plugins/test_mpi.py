@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import stat
 import subprocess
 import sys
 import time
@@ -18,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outrider import InstanceInfo, Local, Pool, SpecError, SyncPool, compute, plugins
-from outrider.engine.plugins import mpi_hosts, mpi_rsh, pmi
+from outrider.engine.plugins import mpi_agent, mpi_hosts, mpi_rsh, pmi
 
 Place = Callable[..., InstanceInfo]
 
@@ -360,3 +361,8 @@ def test_a_command_that_nobody_waits_for_is_ended_with_what_it_started(pool: Syn
     while Path(f"/proc/{pid}").exists():
         assert time.monotonic() < deadline
         pool.run(shell("true"))
+
+
+def test_nobody_else_may_connect_to_a_nodes_agent(tmp_path: Path) -> None:
+    with mpi_agent._listening(tmp_path):
+        assert stat.S_IMODE((tmp_path / "agent").stat().st_mode) == 0o600
