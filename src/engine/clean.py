@@ -1,13 +1,17 @@
 """Text from elsewhere, made fit for the client's terminal: nothing in it moves the cursor or hides what it says.
 
 What tasks print comes in as bytes and goes through `lines`. All other text of hosts reaches people in an event or in an
-error of ours, and both clean what they are made of: `plain` and `all_plain`.
+error of ours, and both clean what they are made of: `plain` and `all_plain`. Errors of libraries, which become causes
+of ours, go through `plainly` where they are caught.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any
+from contextlib import suppress
+from typing import Any, TypeVar
+
+E = TypeVar("E", bound=BaseException)
 
 # ECMA-48: CSI (ESC [ ... final), string sequences (OSC, DCS, APC, PM, SOS) with their text, two-character escapes; the
 # C1 forms of the same. What is left of the control characters goes alone, except tab. SGR (colours) goes too: a task
@@ -49,6 +53,31 @@ def plain(text: str) -> str:
     if text.isprintable():
         return text
     return "\n".join(_SEQUENCES.sub("", line) for line in text.replace("\r\n", "\n").split("\n"))
+
+
+def plainly(error: E) -> E:
+    """The same of an error that a library made of what a host said, and of all those that it came from, in place: as
+    the cause of another one they are printed with it."""
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        each = waiting.pop()
+        if each is None or id(each) in seen:
+            continue
+        seen.add(id(each))
+        waiting += [each.__cause__, each.__context__]
+        if isinstance(each, BaseExceptionGroup):
+            waiting += each.exceptions
+        _make_plain(each)
+    return error
+
+
+def _make_plain(error: BaseException) -> None:
+    for name in ("args", "reason", "strerror", "filename", "msg", "text", "__notes__"):  # what is printed of them
+        with suppress(Exception):  # whatever a class does there, such as one that a pickle has made
+            fact = getattr(error, name, None)
+            if (cleaned := all_plain(fact)) != fact:
+                setattr(error, name, cleaned)
 
 
 def all_plain(value: Any) -> Any:

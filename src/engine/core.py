@@ -37,6 +37,7 @@ from ..providers.errors import NotGone, ProviderError
 from . import meter, program, source, versions
 from .checkpoint.store import VARIABLE as CHECKPOINTS
 from .choice import ChoiceFleet
+from .clean import plainly
 from .definitions import Defined, Definitions
 from .errors import (
     BudgetExceeded,
@@ -637,7 +638,7 @@ def _told(error: BaseException, course: Course) -> BaseException:
         case RestartsExhausted():
             story = f"{type(failure.__cause__).__name__}: {failure.__cause__}"
             closed = PoolClosed(f"The pool ended by a defect of Outrider's own ({story}).")
-            closed.__cause__ = error
+            closed.__cause__ = plainly(error)
             return closed
         case ConnectFailed():
             return _unreached(failure)

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, cast
 
 from ..actors.ports import Ending, GaveUp, Settled, Verdict
+from .clean import plainly
 from .errors import CapacityError, NodeLost, Outcome
 from .payload import Payload, Received
 from .translate import (
@@ -76,6 +77,7 @@ def load_value(received: Received, payload: Payload) -> Any:
     try:
         return values.load(received.data, received.sizes)
     except Exception as error:
+        plainly(error)
         raise unloadable_value_error(error, payload.name) from error
 
 
@@ -90,6 +92,7 @@ def _load(received: Received, ending: Settled, payload: Payload) -> Any:
     try:
         return values.load(received.data, received.sizes)
     except Exception as error:
+        plainly(error)
         raise unloadable_error(error, _place(ending, payload)) from error
 
 

@@ -14,6 +14,7 @@ from ..actors.ports import AttemptId, ConnectFailed, Finished, JobId, NodeFacts,
 from ..actors.ports import TaskId as TaskIds
 from . import program, source
 from .box import Box
+from .clean import plainly
 from .errors import BootstrapError, OutriderError, SpecError
 from .outcome import error_of
 from .payload import Payload
@@ -211,7 +212,7 @@ class Steward:
             error = error_of(Settled(report.verdict, report.outcome, self._node, 0, 1, 0), self._payload)
             message = f"the plugin {self._at} could not be set up: {error}"
             told = error if isinstance(error, OutriderError) else BootstrapError(message, phase="plugins")
-            told.__cause__ = error if told is not error else None
+            told.__cause__ = plainly(error) if told is not error else None
             failed = ConnectFailed(message, fatal=True, alike=self._alike or told is error)
             failed.__cause__ = told
             self.ready.set_exception(failed)

@@ -2,26 +2,52 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+import os
+import pickle
 import traceback
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import fields
 from typing import Any, get_args
 
+import asyncssh
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider.actors.ports import ConnectFailed, GaveUp, NodeFacts, Reason
-from outrider.engine import core, errors, translate
+from outrider.actors.ports import (
+    AttemptId,
+    ConnectFailed,
+    GaveUp,
+    JobId,
+    NodeFacts,
+    NodeId,
+    Order,
+    Reason,
+    Task,
+    TaskId,
+)
+from outrider.engine import core, errors, outcome, translate
 from outrider.engine import events as ev
+from outrider.engine.clean import plainly
 from outrider.engine.image.advice import explained
 from outrider.engine.image.shell import Exit
 from outrider.engine.observe.board import Board
 from outrider.engine.observe.table import View, summary
 from outrider.engine.observe.words import printed, words
-from outrider.engine.remote import fitness, hostkeys
-from outrider.engine.wire.messages import Cause, Ended, Failed
+from outrider.engine.payload import Payload, Received
+from outrider.engine.remote import fitness, hostkeys, ssh
+from outrider.engine.remote.channels import Control, Receiving
+from outrider.engine.remote.connection import NodeConnection
+from outrider.engine.remote.course import Course
+from outrider.engine.remote.link import NodeLink
+from outrider.engine.remote.login import Stop
+from outrider.engine.remote.refusal import refusal
+from outrider.engine.remote.shell import RemoteShell
+from outrider.engine.remote.views import Views
+from outrider.engine.wire.messages import LOST, Cause, Ended, Failed, Get, Value
+from outrider.engine.wire.session import Session
 from outrider.providers import errors as providers
 from outrider.providers.base import AcceleratorRequest, Machine
 
@@ -203,6 +229,100 @@ def test_an_error_keeps_all_of_its_notes(kept: list[str] | None) -> None:
     error.add_note("first")
     error.add_note("second")
     assert error.__notes__ == [*(["before "] if kept else []), "first", "second"]
+
+
+async def caught(work: Awaitable[object]) -> BaseException:
+    try:
+        await work
+    except Exception as error:  # noqa: BLE001  whatever it is
+        return error
+    raise AssertionError("it should have raised")
+
+
+async def of(work: Callable[[], object]) -> object:
+    return work()
+
+
+async def thrown(error: Exception) -> None:
+    raise error
+
+
+def unpickled(text: str) -> Received:
+    """What runs code of the sender's choice: an error that it makes itself."""
+    data = pickle.dumps(Raises(text))
+    return Received(data, None, 0.0)
+
+
+class Raises:
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.listdir, (self.text.replace("\0", "") or "\x1b",)
+
+
+class Hostile:
+    """An SSH connection whose other side answers each channel with a text of its own."""
+
+    def __init__(self, text: str) -> None:
+        self._error = asyncssh.ChannelOpenError(1, text)
+
+    async def create_session(self, *_: object, **__: object) -> None:
+        raise self._error
+
+    def is_closed(self) -> bool:
+        return True
+
+    async def create_unix_connection(self, *_: object, **__: object) -> None:
+        raise self._error
+
+
+async def raised(text: str) -> list[BaseException]:
+    """Each error of ours that is raised while one of a library's is handled, or with what a node said as its cause."""
+    wrong = "\x1b" + text.replace("\0", "")
+    bulk, payload = Hostile(text), Payload("train", b"", b"", Value(b"", None))
+    node = NodeLink(
+        NodeId(0), Session(), views=Views("pool", 1), same_host=False, bulk=bulk,  # type: ignore[arg-type]
+        reports=lambda _: None, printed=lambda *_: None,
+    )  # fmt: skip
+    order = Order(AttemptId(1), Task(TaskId(1), JobId(1), b"", payload, None, 3, False, None), 1)
+    connection = NodeConnection.__new__(NodeConnection)
+    connection._ssh, connection._bridged = ssh.Connected(Hostile(text)), False  # type: ignore[arg-type]
+    connection._executor, connection._machine = None, Machine("0", None, "")  # type: ignore[arg-type]
+    channel, transfer = Control(), Receiving(Course(1))
+    channel.connection_lost(asyncssh.ConnectionLost(text))
+    transfer.connection_lost(asyncssh.ConnectionLost(text))
+    lost = ssh.JumpFailed(Stop("it", 22, None, None))  # type: ignore[arg-type]
+    lost.__cause__ = asyncssh.ConnectionLost(text)
+    told = [
+        await refusal(Machine("0", None, ""), error)  # type: ignore[arg-type]
+        for error in (asyncssh.ConnectionLost(text), asyncssh.PermissionDenied(text), OSError(1, wrong), lost)
+    ]
+    return [
+        await caught(node._fetch_item(order, Value(b"", None, LOST + text))),
+        await caught(RemoteShell(Hostile(text)).run(["true"])),  # type: ignore[arg-type]
+        await caught(connection._transfer(transfer, Get("name"))),
+        await caught(channel.first),
+        await caught(transfer.done),
+        *[await caught(thrown(core._unreached(failed))) for failed in told],
+        *[error for failed in told if (error := failed.__cause__) is not None],
+        await caught(of(lambda: outcome.load_value(unpickled(wrong), payload))),
+    ]
+
+
+@settings(max_examples=25, deadline=None)
+@given(text=hostile)
+def test_nor_has_what_they_were_raised_from(text: str) -> None:
+    """As a traceback shows them, with all causes."""
+    assert [error for error in asyncio.run(raised(text)) if not clean(error)] == []
+
+
+def test_a_chain_of_errors_is_cleaned_to_its_end() -> None:
+    first, group = OSError(1, "a\x1b[2Jb"), ExceptionGroup("all", [ValueError("c\x07")])
+    first.__context__, group.__cause__ = group, first  # a circle, as handlers that raise an old error make it
+    group.add_note("d\x08")
+    assert clean(plainly(first))
+    assert [first.strerror, group.exceptions[0].args, group.__notes__[0]] == ["ab", ("c",), "d"]
 
 
 @given(text=hostile)

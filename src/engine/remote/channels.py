@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import asyncssh
 
 from ...providers.shortcut import shorten_channel
+from ..clean import plain
 from ..executor.bridge import BEGINS
 from ..payload import Part, huge_buffer
 from ..wire import messages as wire
@@ -93,7 +94,7 @@ class Control(Channel):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.ended = exc is None
-        cause = str(exc) or type(exc).__name__ if exc else "the connection was closed"
+        cause = plain(str(exc)) or type(exc).__name__ if exc else "the connection was closed"
         if self._lose is not None:
             self._lose(cause)
         elif not self.first.done():
@@ -136,7 +137,7 @@ class Transfer(Channel):
         pass
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.finish(ConnectionResetError(str(exc or "the channel was closed")))
+        self.finish(ConnectionResetError(plain(str(exc or "the channel was closed"))))
 
     async def wait(self) -> None:
         """

@@ -21,6 +21,7 @@ import cloudpickle
 
 from ...actors.ports import ConnectFailed, Lost, NodeFacts, NodeId, Order, Report
 from ...providers.base import Machine
+from ..clean import plainly
 from ..errors import BootstrapError, SpecError, version_mismatch
 from ..executor.notices import settings
 from ..payload import Blob, Part
@@ -469,7 +470,7 @@ class NodeConnection:
                 await connection.create_unix_connection(lambda: channel, door, **how)
             except asyncssh.ChannelOpenError as error:
                 if connection.is_closed():  # asyncssh gives it the code that servers give where nobody listens
-                    raise ConnectionResetError("the connection was lost") from error
+                    raise ConnectionResetError("the connection was lost") from plainly(error)
                 # sshd says "open failed" where it forbids forwarding, as where nobody listens: whether sockets are
                 # forwarded shows the first time, when the executor has just answered the bootstrap.
                 if executor is None or self._bridged is False:
@@ -597,7 +598,7 @@ class NodeConnection:
                 transfer.begin()
                 await transfer.wait()
             except asyncssh.Error as error:
-                raise ConnectionResetError(str(error)) from error
+                raise ConnectionResetError(str(plainly(error))) from error
             finally:
                 opening.add_done_callback(partial(_close_late, transfer))
 

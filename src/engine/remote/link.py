@@ -28,6 +28,7 @@ from ...actors.ports import (
     Word,
 )
 from ...providers.threads import in_thread
+from ..clean import plain
 from ..errors import TaskFailed
 from ..executor import limits
 from ..executor.notices.pending import NAME_CHARS, bounded
@@ -552,7 +553,7 @@ def _refuse_lost(name: str) -> None:
         OSError: the node could not keep the value, and says why in place of its name.
     """
     if name.startswith(wire.LOST):
-        raise OSError(errno.EMFILE, name.removeprefix(wire.LOST))
+        raise OSError(errno.EMFILE, plain(name.removeprefix(wire.LOST)))
 
 
 def _verdict(ended: wire.Ended) -> Verdict:

@@ -9,6 +9,7 @@ import asyncssh
 
 from ...actors.ports import ConnectFailed
 from ...providers.base import Machine
+from ..clean import plainly
 from ..errors import AuthError, BootstrapError, HostKeyError, OutriderError
 from ..wire.codec import ProtocolError
 from . import login, ssh
@@ -18,7 +19,7 @@ ASK_METHODS_S = 5.0
 
 async def refusal(machine: Machine, error: BaseException) -> ConnectFailed:  # noqa: PLR0911  a table
     """What `actors.ports.Connect` raises for ``error``; its cause is what users catch, where that is more."""
-    stop = None
+    stop, error = None, plainly(error)
     if isinstance(error, ssh.JumpFailed) and error.__cause__ is not None:
         stop, error = error.stop, error.__cause__
     match error:

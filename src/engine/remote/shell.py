@@ -10,6 +10,7 @@ from typing import Any
 
 import asyncssh
 
+from ..clean import plainly
 from ..image.shell import Exit
 
 SLICE_BYTES = 256 << 10
@@ -45,7 +46,7 @@ class RemoteShell:
             finally:
                 feeding.cancel()
         except asyncssh.Error as error:
-            raise ConnectionResetError(f"the connection was lost: {error}") from error
+            raise ConnectionResetError(f"the connection was lost: {plainly(error)}") from error
         finally:
             command.end()
 
