@@ -26,6 +26,8 @@ FLEET-9: a late node works if it is ready after all; it is dismissed as soon as 
 FLEET-10: while a late node may still come, failures to have another in its place are none in a row; nor is its own,
     while that one is on its way.
 FLEET-11: once the pool has been ready, giving up is for `ANEW_S`: then what is missing is asked for again.
+FLEET-12: `UNFIT_NODES` in a row that are lost soon after they were ready, as they can start no worker, are a failure
+    that cannot go better. Another that is lost, or has stayed for `NEWBORN_S`, ends the row.
 """
 
 from __future__ import annotations
@@ -38,6 +40,8 @@ BACK_OFF_S = 1.0
 BACK_OFF_LIMIT_S = 60.0
 START_WAIT_S = 45.0  # a pool that begins does not wait longer for one try: its user is told that there is nothing
 ANEW_S = 60.0  # what could not go better may by then: credentials were renewed, a limit was raised
+UNFIT_NODES = 3  # in a row; those that say so together are one
+NEWBORN_S = 90.0  # after it was ready: a fork server that does not answer is given up after 60 s
 FLAP_S = 10.0  # a node lost so soon after it was ready, unannounced, may be one of many
 FLAPS_FREE = 8  # in a row, before the next launch waits
 
@@ -82,6 +86,8 @@ class Fleet:
         self._anew_at = 0.0  # where it has given up
         self._ready_at: dict[NodeId, float] = {}
         self._flaps = 0
+        self._unfit = 0  # nodes in a row that could start no worker
+        self._unfit_at = 0.0  # when the last of them was lost
         self._in_vain = 0  # tries in a row to have another in a late one's place
         self._opened = False
 
@@ -159,13 +165,19 @@ class Fleet:
         self._balance(now)
         return True
 
-    def node_lost(self, node: NodeId, now: float, chance: float) -> None:
+    def node_lost(self, node: NodeId, now: float, chance: float, *, unfit: Exception | None = None) -> None:
+        """``unfit``: it could start no worker."""
         standing = self.nodes.get(node)
         ready_at = self._ready_at.get(node)
         if standing is None or not self._forget(node):
             return
         self.orders.terminations.append(node)
         if standing is Standing.DRAINING:
+            return
+        if self._unfit_in_a_row(ready_at, now, chance, unfit=unfit is not None):
+            self.given_up = unfit
+            self._anew_at = max(self._not_before, now + ANEW_S)
+            self._balance(now)
             return
         if standing in {Standing.READY, Standing.SPARE} and ready_at is not None and now - ready_at < FLAP_S:
             self._flaps += 1
@@ -337,13 +349,26 @@ class Fleet:
             (retry_after_s or 0.0) > START_WAIT_S or (self._counts(now) and self.failures >= self._retries)
         ) and not (beside or self._opened)
         if retry_after_s is None or enough:
-            self.failures += not beside
+            self.failures += not beside and self._counts(now)
             self.given_up = error
             self._anew_at = max(self._not_before, now + ANEW_S)
             return None
         delay = self._back_off(now, chance, least_s=retry_after_s)
         self._balance(now)
         return delay
+
+    def _unfit_in_a_row(self, ready_at: float | None, now: float, chance: float, *, unfit: bool) -> bool:
+        """A node is lost: it is of those that can start no worker, and there were enough of them."""
+        newborn = unfit and ready_at is not None and now - ready_at < NEWBORN_S
+        if not newborn or any(at > self._unfit_at and now - at >= NEWBORN_S for at in self._ready_at.values()):
+            self._unfit = 0
+        if not newborn:
+            return False
+        if self._counts(now):
+            self._unfit += 1
+            self._unfit_at = now
+            self._wait(now, chance, self._unfit)
+        return self._unfit >= UNFIT_NODES
 
     def _try_anew(self, now: float) -> None:
         """Something other than a launch changed: after giving up, another round of tries."""

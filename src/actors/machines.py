@@ -34,7 +34,19 @@ from .lifecycle import ENDS, Fact, State
 from .membership import SOURCES_KEPT, Member, Membership
 from .messages import Answered, Leave, NodeMessage, PoolMessage, Queued, Reachable
 from .node import TRIES_AT_ONCE, Door, NodeActor
-from .ports import Clock, Connect, ConnectFailed, Connection, Lost, NodeId, Noticed, Observe, PoolSpec, Witness
+from .ports import (
+    Clock,
+    Connect,
+    ConnectFailed,
+    Connection,
+    Lost,
+    NodeId,
+    Noticed,
+    NoWorkers,
+    Observe,
+    PoolSpec,
+    Witness,
+)
 from .silence import Silence
 
 EARLY_KEPT = 1024  # words about machines whose launch call has not returned yet
@@ -366,7 +378,10 @@ class Machines:
         self._not_doomed(node)
         self._nodes.left(member)
         self.silence.ended(node)
-        self.fleet.node_lost(node, now, self._chance())
+        unfit = NoWorkers(member.unfit) if member.unfit else None
+        self.fleet.node_lost(node, now, self._chance(), unfit=unfit)
+        if unfit is not None and self.fleet.given_up is unfit:
+            self._not_launched(unfit, None)
         self._ledger.node_lost(node, cause, now, announced=announced)
         self._broadcasts.lost(node, cause, now, since=self._away_since.pop(node, None))
 

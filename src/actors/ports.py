@@ -261,6 +261,10 @@ class ConnectFailed(Exception):
         self.alike = alike
 
 
+class NoWorkers(Exception):
+    """Nodes are ready one after another, and none can start a worker: why the last one could not."""
+
+
 class Connect(Protocol):
     async def __call__(
         self,

@@ -27,6 +27,7 @@ from ..actors.ports import (
     JobId,
     NodeFacts,
     NodeId,
+    NoWorkers,
     OnLoss,
     PoolSpec,
     Task,
@@ -640,7 +641,7 @@ def _told(error: BaseException, course: Course) -> BaseException:
             closed = PoolClosed(f"The pool ended by a defect of Outrider's own ({story}).")
             closed.__cause__ = plainly(error)
             return closed
-        case ConnectFailed():
+        case ConnectFailed() | NoWorkers():
             return _unreached(failure)
         case _:
             return failure
@@ -658,8 +659,8 @@ def _not_ready(failed: Exception | None, ready: int, least: int, within_s: float
     return error
 
 
-def _unreached(failed: ConnectFailed) -> Exception:
-    """In the words of what kept the node from being reached; with what kept others."""
+def _unreached(failed: ConnectFailed | NoWorkers) -> Exception:
+    """In the words of what kept the node from being of use; with what kept others."""
     error = no_node_error(failed)
     for note in getattr(failed, "__notes__", ()):
         error.add_note(note)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, assert_never
 
-from ..actors.ports import ConnectFailed, GaveUp, Reason
+from ..actors.ports import ConnectFailed, GaveUp, NoWorkers, Reason
 from ..providers.errors import (
     BadRequest,
     JournalError,
@@ -154,7 +154,8 @@ def gave_up_error(  # noqa: PLR0911  one for each reason
             return NodeLost(message, losses=losses, **where)
         case Reason.NO_REPLACEMENT:
             if ending.failure is not None:
-                last = f"the last one did not come: {_sentence(ending.failure)}"
+                which = "is of no use" if isinstance(ending.failure, NoWorkers) else "did not come"
+                last = f"the last one {which}: {_sentence(ending.failure)}"
                 story = f"{story}; {last}" if losses else last
             error = CapacityError(f"{task} needs a node that was lost, and no replacement came ({story}).")
             error.__cause__ = None if ending.failure is None else no_node_error(ending.failure)
@@ -198,6 +199,11 @@ def no_node_error(failure: Exception) -> Exception:
             return told
         case ConnectFailed():
             return ConnectionLost(f"A node could not be reached ({failure}).")
+        case NoWorkers():
+            return CapacityError(
+                f"Nodes were ready one after another, and none could start a worker (the last: {_sentence(failure)}): "
+                "look for the cause in their image and plugins, and in the memory and disk that they have."
+            )
         case _:
             return failure
 

@@ -1,4 +1,4 @@
-"""FLEET-1 to 10 hold whatever happens, and each of them falls when its guard is taken away."""
+"""FLEET-1 to 12 hold whatever happens, and each of them falls when its guard is taken away."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter
 from itertools import count
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -18,7 +18,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from outrider.actors.fleet import ANEW_S, BACK_OFF_LIMIT_S, FLAPS_FREE, Fleet, Standing
+from outrider.actors.fleet import ANEW_S, BACK_OFF_LIMIT_S, FLAPS_FREE, NEWBORN_S, UNFIT_NODES, Fleet, Standing
 from outrider.actors.ports import NodeId
 
 QUICK = settings(
@@ -363,9 +363,9 @@ class TerminatesTwice(Fleet):
         super()._forget(node)
         return True
 
-    def node_lost(self, node, now, chance):
+    def node_lost(self, node, now, chance, **unfit):
         self.orders.terminations.append(node)
-        super().node_lost(node, now, chance)
+        super().node_lost(node, now, chance, **unfit)
 
 
 class NeverGivesUp(Fleet):
@@ -382,6 +382,12 @@ class GivesUpForEver(Fleet):
 class NeverAsksAnew(Fleet):
     def wake_at(self):
         return None if self.given_up is not None else super().wake_at()
+
+
+class ReplacesTheUnfit(Fleet):
+    def _unfit_in_a_row(self, ready_at, now, chance, *, unfit):
+        super()._unfit_in_a_row(ready_at, now, chance, unfit=unfit)
+        return False
 
 
 class DoesNotWait(Fleet):
@@ -614,6 +620,72 @@ def test_nodes_that_die_as_soon_as_they_are_ready_are_replaced_ever_more_slowly(
         fleet.node_ready(NodeId(node), now)
         fleet.node_lost(NodeId(node), now, 0.5)
     assert waits == 2
+    assert fleet.given_up is None
+
+
+def lose_one_after_another(fleet, losses):
+    """The nodes of a pool of one: each is lost so many seconds after it was ready, unfit or otherwise."""
+    fleet.start(0.0)
+    fleet.opened(0.0)
+    now, row = 0.0, 0
+    for node, (after_s, unfit) in enumerate(losses):
+        while not fleet.orders.launches:
+            fleet.tick(now := max(now, fleet.wake_at() or 0.0))
+        fleet.launched([NodeId(node)], fleet.orders.launches.pop(), now, 0.5)
+        fleet.node_ready(NodeId(node), now)
+        now += after_s
+        error = RuntimeError("no worker") if unfit else None
+        row = row + 1 if unfit and after_s < NEWBORN_S else 0
+        fleet.node_lost(NodeId(node), now, 0.5, unfit=error)
+        assert (fleet.given_up is not None) == (row >= UNFIT_NODES), "FLEET-12: given up when enough in a row are unfit"
+
+
+LOSSES = st.lists(st.tuples(st.sampled_from([0.0, 1.0, NEWBORN_S - 1, NEWBORN_S]), st.booleans()), max_size=12)
+
+
+@given(losses=LOSSES)
+@QUICK
+def test_enough_nodes_in_a_row_that_can_start_no_worker_are_given_up(losses):
+    lose_one_after_another(Fleet(1, retries=2), losses)
+
+
+def test_it_falls_where_they_are_replaced_without_end():
+    with pytest.raises(AssertionError, match="FLEET-12"):
+        lose_one_after_another(ReplacesTheUnfit(1, retries=2), [(0.0, True)] * UNFIT_NODES)
+
+
+def test_nodes_in_a_row_that_can_start_no_worker_are_given_up_for_a_while():
+    fleet = Fleet(1, retries=2)
+    fleet.start(0.0)
+    fleet.opened(0.0)
+    error, now, nodes = RuntimeError("no worker"), 0.0, 0
+    while fleet.given_up is None:
+        nodes += 1
+        fleet.tick(now := max(now, fleet.wake_at() or 0.0))
+        fleet.launched([NodeId(nodes)], fleet.orders.launches.pop(), now, 0.5)
+        fleet.node_ready(NodeId(nodes), now)
+        fleet.node_lost(NodeId(nodes), now, 0.5, unfit=error)
+    assert (fleet.given_up, nodes) == (error, UNFIT_NODES)
+    assert not fleet.coming
+    fleet.tick(fleet.wake_at())
+    assert fleet.orders.launches == [1]
+
+
+def test_a_node_that_stays_ends_the_row_of_those_that_can_start_no_worker():
+    fleet = Fleet(2, retries=2)
+    fleet.start(0.0)
+    fleet.opened(0.0)
+    fleet.launched([NodeId(0), NodeId(1)], fleet.orders.launches.pop(), 0.0, 0.5)
+    now = 0.0
+    for node in range(1, 2 * UNFIT_NODES, 2):
+        fleet.node_ready(NodeId(node), now)
+        fleet.node_lost(NodeId(node), now, 0.5, unfit=RuntimeError("no worker"))
+        fleet.tick(now := fleet.wake_at())
+        fleet.launched([NodeId(node + 1)], fleet.orders.launches.pop(), now, 0.5)
+        fleet.node_ready(NodeId(node + 1), now)
+        now += NEWBORN_S
+        fleet.resize(3 + node // 2, now)
+        fleet.launched([NodeId(node + 2)], fleet.orders.launches.pop(), now, 0.5)
     assert fleet.given_up is None
 
 

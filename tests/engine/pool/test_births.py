@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
-from outrider import Local, Pool, TaskKilled, compute
+from outrider import CapacityError, Local, Plugin, Pool, TaskKilled, compute
+from outrider.actors.fleet import UNFIT_NODES
 from outrider.engine.events import NodeLost, TaskStarted
+from outrider.engine.plugins.sides import NodeSide, Setup
 
 pytestmark = pytest.mark.anyio
 
@@ -29,6 +36,25 @@ def block() -> None:
 @compute
 def leave() -> None:
     os._exit(7)
+
+
+@dataclass(frozen=True)
+class Blocks(Plugin):
+    """On its nodes no worker can be born any more."""
+
+    name: ClassVar[str] = "blocks"
+    fresh_process: ClassVar[bool] = True
+
+    @contextmanager
+    def node(self, side: NodeSide) -> Iterator[Setup]:
+        side.directory.rmdir()
+        side.directory.touch()
+        yield Setup()
+
+
+@compute
+def cube(x: int) -> int:
+    return x**3
 
 
 @compute(timeout=30, queue_timeout=30)
@@ -59,3 +85,15 @@ async def test_a_node_that_can_start_no_worker_is_replaced_and_says_why():
                 break
         assert "no worker could be started there, 5 times in a row (FileExistsError" in event.cause
         assert starts == 2  # not one for each try
+
+
+async def test_where_no_node_can_start_a_worker_a_call_fails_with_the_cause_and_no_more_nodes_come():
+    async with asyncio.timeout(120), Pool(provider=Local(), nodes=1, plugins=[Blocks()], console="silent") as pool:
+        seen = pool.events()
+        with pytest.raises(CapacityError, match=r"no worker could be started there, .*FileExistsError") as caught:
+            await pool.run(cube(3))
+        assert "none could start a worker" in str(caught.value.__cause__)
+        with pytest.raises(CapacityError, match="FileExistsError"):
+            await pool.run(cube(3))
+        assert pool.snapshot().nodes == ()
+    assert [isinstance(event, NodeLost) async for event in seen].count(True) == UNFIT_NODES
