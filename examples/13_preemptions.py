@@ -19,7 +19,12 @@ from outrider.testing import Chaos, Kill, KillDaemon, Preempt, Report
 OUT = Path(__file__).parent / "out"
 EPOCHS, BATCH, EVERY = 20, 64, 20  # a checkpoint every 20 steps
 PAUSE_S = 0.04  # what a step of a larger model takes longer
-CHAOS = Chaos(mtbf=8, most=4, seed=7, faults=[Kill(rank=0), Preempt(2), KillDaemon()])
+FAULTS = [  # each when a task has made so many steps: on a fast machine as many are lost as on a slow one
+    Kill(rank=0, at_step=60),
+    KillDaemon(rank=2, at_step=70),
+    Kill(rank=3, at_step=80),
+    Preempt(2, rank=0, at_step=90),
+]
 
 Array = NDArray[np.float32]
 Labels = NDArray[np.int64]
@@ -87,7 +92,7 @@ async def main() -> None:
     data = train_test_split(scans, labels, test_size=0.2, stratify=labels, random_state=0)
     with tempfile.TemporaryDirectory() as calm, tempfile.TemporaryDirectory() as rough:
         undisturbed, _, _ = await run(data, Path(calm), None)
-        disturbed, again, report = await run(data, Path(rough), CHAOS)
+        disturbed, again, report = await run(data, Path(rough), Chaos(None, faults=FAULTS))
     assert report is not None
     for suffix in ("png", "html", "json"):
         written = report.write(OUT / f"13_preemptions.{suffix}")
