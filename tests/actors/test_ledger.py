@@ -79,7 +79,8 @@ class LedgerMachine(RuleBasedStateMachine):
         self.blamed: Counter[int] = Counter()  # those of them that nobody had announced, in a row
         self.sent_for: Counter[int] = Counter()  # attempts that were not given back, by task
         self.deadline: dict[int, float] = {}
-        self.recalled: dict[NodeId, tuple[AttemptId, ...]] = {}
+        self.recalled: dict[NodeId, tuple[AttemptId, ...]] = {}  # not answered yet
+        self.ever_recalled: set[AttemptId] = set()
         self.claims: list[Claim] = []
         self.failed: Counter[int] = Counter()  # attempts that did, and are to be followed by another
         self.failed_for_good: set[int] = set()
@@ -267,7 +268,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def an_attempt_comes_back_that_nobody_recalled(self, data):
         node = data.draw(st.sampled_from(sorted(node for node, held in self.nodes.items() if held)))
         attempt = data.draw(st.sampled_from(sorted(self.nodes[node])))
-        if attempt not in self.recalled.get(node, ()):
+        if attempt not in self.ever_recalled:
             self.report(node, Returned((attempt,)))
 
     @precondition(lambda self: any(self.nodes.values()))
@@ -434,6 +435,7 @@ class LedgerMachine(RuleBasedStateMachine):
         assert all(attempt in self.nodes[node] for node, attempt in kills)
         recalls, decisions.recalls = decisions.recalls, []
         for node, attempts in recalls:
+            self.ever_recalled |= {*attempts}
             self.recalled[node] = tuple(dict.fromkeys((*self.recalled.get(node, ()), *attempts)))
         decisions.retries.clear()
 
