@@ -14,7 +14,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .engine import accelerators, errors, events, integrations
+    from .actors import events
+    from .engine import accelerators, errors, integrations
     from .engine.accelerators import Accelerator
     from .engine.calls import Call, Group, GroupStream, Job, StreamCall, gather
     from .engine.checkpoint.checkpoint import Checkpoint, checkpoint
@@ -69,7 +70,8 @@ if TYPE_CHECKING:
 
 # Where each name lives: modules are imported when a name of theirs is first used, so `import outrider` costs nothing.
 _HOMES = {
-    "engine": ("accelerators", "errors", "events", "integrations"),
+    "actors": ("events",),
+    "engine": ("accelerators", "errors", "integrations"),
     "engine.accelerators": ("Accelerator",),
     "engine.calls": ("Call", "Group", "GroupStream", "Job", "StreamCall", "gather"),
     "engine.checkpoint.checkpoint": ("Checkpoint", "checkpoint"),
@@ -209,8 +211,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'outrider' has no attribute {name!r}{_hint(name)}")
     from importlib import import_module
 
-    if home == "engine":
-        found: Any = import_module(f"{__name__}.engine.{name}")
+    if "." not in home:  # the name is a module of this package
+        found: Any = import_module(f"{__name__}.{home}.{name}")
     else:
         found = getattr(import_module(f"{__name__}.{home}"), _RENAMED.get(name, name))
     globals()[name] = found

@@ -7,7 +7,9 @@ from dataclasses import replace
 from itertools import islice
 from typing import assert_never
 
+from . import events as ev
 from .dooms import Dooms
+from .events import Observe
 from .gang import (
     EndAll,
     Gang,
@@ -33,7 +35,6 @@ from .ports import (
     GaveUp,
     JobId,
     NodeId,
-    Observe,
     Reason,
     SettleAll,
     Settled,
@@ -64,7 +65,7 @@ class Broadcasts:
         gang = Gang(spec, self._patience, minimum=minimum, wanted=wanted, attempts=self._ids)
         self._gangs[spec.job] = gang
         self._settles[spec.job] = settle_all
-        self._observe("broadcast_submitted", job=spec.job)
+        self._observe(ev.BroadcastSubmitted(spec.job))
         gang.start(now, ready=len(self._nodes.roster))
         self._carry_out(gang, now)
 
@@ -178,8 +179,8 @@ class Broadcasts:
                     case KillRank(node, attempt):
                         links[node].kill(attempt)
                     case EndAll(endings, generation):
-                        verdicts = tuple(e.verdict if isinstance(e, Settled) else e.reason for e in endings)
-                        self._observe("broadcast_finished", job=job, generation=generation, verdicts=verdicts)
+                        verdicts = tuple((e.verdict if isinstance(e, Settled) else e.reason).value for e in endings)
+                        self._observe(ev.BroadcastFinished(job, generation, verdicts))
                         self._dooms.ended(job)
                         self._settles.pop(job)(tuple(map(self._explained, endings)), generation)
                     case GenerationStarted(world, ranks):
@@ -187,16 +188,12 @@ class Broadcasts:
                         self._dooms.started(job, world, now)
                         self._tell()
                         self._observe(
-                            "generation_started",
-                            job=job,
-                            generation=world.generation,
-                            nodes=world.nodes,
-                            head=world.head,
-                            head_port=world.head_port,
-                            ranks=ranks,
+                            ev.GenerationStarted(
+                                job, world.generation, world.nodes, ranks, head=world.head, head_port=world.head_port
+                            )
                         )
                     case GenerationLost(generation, nodes, cause):
-                        self._observe("generation_lost", job=job, generation=generation, nodes=nodes, cause=cause)
+                        self._observe(ev.GenerationLost(job, generation, nodes, cause))
                     case _:
                         assert_never(effect)
         if gang.phase is Phase.OVER and self._gangs.pop(job, None) is not None:

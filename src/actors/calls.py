@@ -11,8 +11,10 @@ import anyio
 from ..providers.base import Fleet as Provider
 from ..providers.base import LaunchRequest, Machine, MachineId
 from ..providers.errors import ProviderError
+from . import events as ev
+from .events import Observe
 from .messages import Launched, LaunchFailed, PoolMessage, Signal
-from .ports import Observe, Witness
+from .ports import Witness
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
@@ -76,7 +78,7 @@ class Calls:
             except Exception as error:  # noqa: BLE001  also by a defect: the machine costs all the same
                 if attempt == TERMINATE_TRIES:
                     told = str(error) if isinstance(error, ProviderError) else f"{type(error).__name__}: {error}"
-                    self._observe("terminate_failed", machines=(machine,), error=told)
+                    self._observe(ev.TerminateFailed((machine,), told))
                 await anyio.sleep(max(pause_s, getattr(error, "retry_after_s", None) or 0.0))
                 pause_s = min(2 * pause_s, TERMINATE_AGAIN_LIMIT_S)
             else:

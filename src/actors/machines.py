@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import assert_never
+from typing import TypedDict, assert_never
 
 import anyio
 
@@ -24,8 +24,10 @@ from ..providers.base import (
     Warned,
 )
 from ..providers.errors import NoCapacity, ProviderError
+from . import events as ev
 from .broadcasts import Broadcasts
 from .calls import Calls
+from .events import Observe
 from .fleet import Fleet, Standing
 from .kernel import Context, Supervisor
 from .laggards import Laggards
@@ -43,7 +45,6 @@ from .ports import (
     NodeId,
     Noticed,
     NoWorkers,
-    Observe,
     PoolSpec,
     Witness,
 )
@@ -64,6 +65,13 @@ class Given:
     chance: Random
     clock: Clock
     witness: Witness | None = None
+
+
+class _Identity(TypedDict):
+    machine: str
+    hostname: str
+    address: str
+    accelerators: int
 
 
 class Machines:
@@ -136,7 +144,7 @@ class Machines:
         self.fleet.start(now)
 
     def resize(self, wanted: int, now: float) -> None:
-        self._observe("pool_resized", wanted=wanted)
+        self._observe(ev.PoolResized(wanted))
         self.laggards.wanted = wanted
         self.fleet.resize(wanted, now)
         self._ledger.limit(wanted)
@@ -146,7 +154,7 @@ class Machines:
         self.fleet.tick(now)
         for late in self.laggards.overdue(now):
             if self.fleet.late(late.node, now):
-                self._observe("node_late", **late._asdict())
+                self._observe(ev.NodeLate(*late))
         for node in self.silence.overdue(now):
             away_s = self.silence.silent_for(node, now)
             self.lost(node, f"{self._nodes.members[node].dropped_by}, and not heard again for {away_s:.0f} s", now)
@@ -162,7 +170,7 @@ class Machines:
             return  # the provider's context ends them
         members = [self._nodes.add(machine) for machine in machines]
         for member in members:
-            self._observe("node_launching", node=member.id, machine=member.machine)
+            self._observe(_launching(member))
             if member.machine.address is not None:
                 member.life.step(Fact.REACHABLE)
             member.ref = self._actors.spawn(f"node {member.id}", self._node_actor(member), capacity=64)
@@ -184,7 +192,7 @@ class Machines:
     def news(self, event: MachineEvent, now: float) -> None:
         """The provider's word."""
         if isinstance(event, Warned | LaunchUnsure):
-            self._observe("provider_warned", text=event.text)
+            self._observe(ev.ProviderWarned(event.text))
             return
         if isinstance(event, LaunchSettled):
             return
@@ -222,7 +230,7 @@ class Machines:
             error.__cause__ = self._refused  # there may be machines, and none of use
         self.failed = error
         self._broadcasts.failure = error
-        self._observe("launch_failed", error=str(error), failures=self.fleet.failures, retry_in_s=retry_in_s)
+        self._observe(ev.LaunchFailed(str(error), self.fleet.failures, retry_in_s))
 
     # --- a node's life --------------------------------------------------------------------------------------------
 
@@ -256,7 +264,7 @@ class Machines:
             self._stands_by(member)
 
     def _stands_by(self, member: Member) -> None:
-        self._observe("node_standby", node=member.id, machine=member.machine, facts=member.facts)
+        self._observe(ev.NodeStandby(member.id, **_identity(member)))
 
     def _works(self, member: Member, now: float) -> None:
         """From now on, or again: it has a rank, and takes tasks."""
@@ -267,9 +275,9 @@ class Machines:
 
     def _joins(self, member: Member) -> None:
         self._nodes.joined(member)
-        facts = {"rank": self._nodes.roster.rank(member.id), "ready": len(self._nodes.roster)}
-        known = {"machine": member.machine, "facts": member.facts}
-        self._observe("node_ready", node=member.id, **known, **facts, wanted=self.fleet.wanted)
+        rank, ready, wanted = self._nodes.roster.rank(member.id), len(self._nodes.roster), self.fleet.wanted
+        assert rank is not None, "it has joined"
+        self._observe(ev.NodeReady(member.id, rank, ready, wanted, **_identity(member)))
 
     def unreached(self, node: NodeId, error: ConnectFailed, now: float) -> None:
         """It never became ready."""
@@ -277,7 +285,7 @@ class Machines:
         if not member.life.can(Fact.UNREACHED):
             return
         member.life.step(Fact.UNREACHED)
-        self._observe("node_failed", node=node, cause=str(error))
+        self._observe(ev.NodeFailed(node, str(error)))
         self._provider.unusable(member.machine.id, str(error), for_good=error.fatal)
         if error.fatal:
             self._unusable.append(error)
@@ -293,9 +301,9 @@ class Machines:
         member.life.step(Fact.DROPPED)
         self._away_since[node] = now
         member.dropped_by = lost.cause
-        self._observe("node_suspect", node=node, cause=lost.cause, silent=lost.silent)
+        self._observe(ev.NodeSuspect(node, lost.cause, lost.silent))
         if self.silence.dropped(node, now + lost.early_s, silent=lost.silent):
-            self._observe("network_silent", nodes=len(self._nodes.links))
+            self._observe(ev.NetworkSilent(len(self._nodes.links)))
             if self._witness is not None:
                 self._calls.ask_others(self._witness, self._unheard)
         if member.life.state is State.SUSPECT:
@@ -312,7 +320,7 @@ class Machines:
         if not member.life.can(Fact.RESUMED):
             return
         self._away_since.pop(node, None)
-        self._observe("node_resumed", node=node)
+        self._observe(ev.NodeResumed(node))
         self.silence.connected(node, now)
         state = member.life.step(Fact.RESUMED)
         if state is State.READY:
@@ -332,7 +340,7 @@ class Machines:
         self._broadcasts.noticed(node, source, seconds, now)
         if node in self._draining:  # nothing is to be replaced, but what dies there now may die of its machine
             if seconds is not None:
-                self._observe("node_noticed", node=node, source=source, seconds=seconds)
+                self._observe(ev.NodeNoticed(node, source, seconds))
             self._no_new_work(member, now, noticed=member.noticed)
             return
         if not member.life.can(Fact.WITHDRAWN if seconds is None else Fact.NOTICED):
@@ -340,7 +348,7 @@ class Machines:
         if seconds is None:
             if member.notices:
                 return  # another source stands by its own
-            self._observe("node_notice_withdrawn", node=node, source=source)
+            self._observe(ev.NodeNoticeWithdrawn(node, source))
             self._not_doomed(node)
             state = member.life.step(Fact.WITHDRAWN)
             self._joins(member)
@@ -349,9 +357,9 @@ class Machines:
                 self._ledger.node_ready(node, now)
             self.fleet.withdrawn(node, now)
             return
-        self._observe("node_noticed", node=node, source=source, seconds=seconds)
+        self._observe(ev.NodeNoticed(node, source, seconds))
         if member.life.step(Fact.NOTICED) is State.DISMISSED:
-            self._observe("node_dismissed", node=node)
+            self._observe(ev.NodeDismissed(node))
         else:
             self._doomed.add(node)
         self._no_new_work(member, now, noticed=True)
@@ -373,7 +381,7 @@ class Machines:
             return
         announced = member.noticed
         member.life.step(fact)
-        self._observe("node_lost", node=node, cause=cause, noticed=announced)
+        self._observe(ev.NodeLost(node, cause, announced))
         self._draining.discard(node)
         self._not_doomed(node)
         self._nodes.left(member)
@@ -412,13 +420,13 @@ class Machines:
             self.fleet.idle(node)
         launches, orders.launches = orders.launches, []
         for machines in launches:
-            self._observe("nodes_requested", count=machines)
+            self._observe(ev.NodesRequested(machines))
             self._calls.launch(machines)
         drains, orders.drains = orders.drains, []
         for node in drains:
             member = self._nodes.members[node]
             member.life.step(Fact.UNWANTED)
-            self._observe("node_draining", node=node)
+            self._observe(ev.NodeDraining(node))
             self._draining.add(node)
             self._no_new_work(member, now, noticed=False)
             self._emptied(node)
@@ -482,7 +490,7 @@ class Machines:
         self.laggards.ended(member.id)
         if member.life.state not in ENDS:
             member.life.step(Fact.UNWANTED if member.booting else Fact.FINISHED)
-            self._observe("node_dismissed", node=member.id)
+            self._observe(ev.NodeDismissed(member.id))
             self._not_doomed(member.id)
             self.silence.ended(member.id)
             self._ledger.node_lost(member.id, "dismissed", now)
@@ -500,3 +508,20 @@ class Machines:
         if not self.silence.cut_off or self._closing:
             return None
         return [member.machine for member in self._nodes.members.values() if not member.closed]
+
+
+def _launching(member: Member) -> ev.NodeLaunching:
+    machine = member.machine
+    return ev.NodeLaunching(member.id, machine.id, machine.hourly_cost, machine.facts or {})
+
+
+def _identity(member: Member) -> _Identity:
+    """What a reached node and its provider say of the machine."""
+    facts = member.facts
+    assert facts is not None, "the node has been reached"
+    return _Identity(
+        machine=member.machine.id,
+        hostname=facts.hostname,
+        address=facts.address,
+        accelerators=len(facts.accelerators),
+    )

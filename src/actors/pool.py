@@ -17,7 +17,9 @@ import anyio
 
 from ..providers.base import Fleet as Provider
 from ..providers.base import LaunchRequest
+from . import events as ev
 from .broadcasts import Broadcasts
+from .events import Observe
 from .gang import Patience
 from .kernel import ActorStopped, Context, Ref, Reply, Supervisor, supervisor
 from .ledger import Ledger
@@ -57,7 +59,6 @@ from .ports import (
     GaveUp,
     NodeId,
     Noticed,
-    Observe,
     PoolSpec,
     PortsFree,
     Reason,
@@ -227,7 +228,7 @@ class PoolActor:
             return False
         self._ledger.announce = tasks = self._observe.tasks
         if tasks:
-            self._observe("task_submitted", job=task.job, task=task.id)
+            self._observe(ev.TaskSubmitted(task.job, task.id))
         self._ledger.submit(task, settle, now)
         return (task.on or 0) >= len(self._nodes.roster) or self._machines.fleet.given_up is not None
 
@@ -269,7 +270,7 @@ class PoolActor:
                 entry = self._ledger.entry(node, report.attempt)
                 if entry is not None:
                     task = entry.task
-                    self._observe("task_started", job=task.job, task=task.id, node=node, number=entry.number)
+                    self._observe(ev.TaskStarted(task.job, task.id, node, entry.number))
 
     # --- decisions ------------------------------------------------------------------------------------------------
 
@@ -325,18 +326,17 @@ class PoolActor:
             settle(ending)
 
     def _observe_ending(self, task: Task, ending: Ending, busy_s: float) -> None:
-        which = {"job": task.job, "task": task.id}
         if isinstance(ending, Settled):
-            node, number, verdict = ending.node, ending.number, ending.verdict
-            self._observe("task_finished", **which, node=node, number=number, verdict=verdict, busy_s=busy_s)
+            node, number, verdict = ending.node, ending.number, ending.verdict.value
+            self._observe(ev.TaskFinished(task.job, task.id, node, number, verdict, busy_s))
         else:
-            self._observe("task_gave_up", **which, reason=ending.reason, losses=ending.losses)
+            self._observe(ev.TaskGaveUp(task.job, task.id, ending.reason.value))
 
     def _observe_retries(self) -> None:
         retries, self._ledger.decisions.retries = self._ledger.decisions.retries, []
         if self._observe.tasks:
             for task, node, number, cause in retries:
-                self._observe("task_retried", job=task.job, task=task.id, node=node, number=number, cause=cause)
+                self._observe(ev.TaskRetried(task.job, task.id, node, number, cause))
 
     def _tell_who_waits(self, now: float) -> None:
         """Of nodes that will not come, or have not come in time."""
@@ -364,7 +364,7 @@ class PoolActor:
             return
         if not self._was_ready:
             self._was_ready = True
-            self._observe("pool_ready", ready=ready, wanted=self._machines.fleet.wanted)
+            self._observe(ev.PoolReady(ready, self._machines.fleet.wanted))
         if self._waiters:
             self._nodes.tell_views()
             waiters, self._waiters = self._waiters, []
@@ -402,7 +402,7 @@ class PoolActor:
     def _close(self, now: float) -> None:
         if not self._closing:
             self._closing = True
-            self._observe("pool_closing")
+            self._observe(ev.PoolClosing())
             self._close_books(now)
             self._machines.close()
             for waiter in self._waiters:
@@ -424,7 +424,7 @@ class PoolActor:
             try:
                 self._settle()
             except Exception as error:  # noqa: BLE001 (one bad caller must not leave the others waiting)
-                self._observe("settle_failed", error=repr(error))
+                self._observe(ev.SettleFailed(repr(error)))
 
     # --- what can be seen -----------------------------------------------------------------------------------------
 

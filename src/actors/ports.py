@@ -4,47 +4,13 @@ Everything here is synchronous and never waits: a link queues what it is given a
 tick. Only `Connect` and `Connection.wait_lost` wait, and only node actors call them, in their own task group.
 
 What crosses once per task is a named tuple: three times as cheap to make as a frozen dataclass (0.2 and 0.5 us).
-
-`Observe` is called with these names and facts (``node``, ``job``, ``task``: ids; ``cause``, ``error``: for people):
-
-    nodes_requested    count
-    launch_failed      error, failures, retry_in_s (None: given up)
-    node_launching     node, machine (`Machine`)
-    node_preparing     node, phase, text (a line of its log, or empty), took_s (None: it goes on)
-    node_late          node, waited_s, others_s          no answer yet, where others took so long: one more is asked for
-    node_standby       node, machine, facts (`NodeFacts`)          it is ready, and works when another one is lost
-    node_ready         node, machine, facts, rank, ready, wanted   first, promoted, or not to be taken after all
-    node_suspect       node, cause, silent
-    node_resumed       node
-    node_noticed       node, source, seconds
-    node_notice_withdrawn  node, source
-    node_draining      node
-    node_dismissed     node                              not wanted any more: drained, closed, about to be terminated
-    node_failed        node, cause                       it never became ready
-    node_lost          node, cause, noticed (whether a notice came first)
-    network_silent     nodes (their number)              every connection is silent: maybe it is this computer's network
-    terminate_failed   machines (ids), error             more than once; it is tried again until the pool ends
-    provider_warned    text                              what people should hear of: nothing follows from it
-    pool_ready         ready, wanted
-    pool_resized       wanted
-    pool_closing
-    settle_failed      error                             a settle callback raised while the pool was closing
-    task_submitted     job, task                         these four only while `Observe.tasks`
-    task_started       job, task, node, number
-    task_finished      job, task, node, number, verdict (`Verdict`), busy_s
-    task_gave_up       job, task, reason (`Reason`), losses
-    task_retried       job, task, node, number, cause    its node was lost or it failed; it is first in the queue again
-    broadcast_submitted    job
-    generation_started     job, generation, nodes (ids by rank), head (node), head_port, ranks
-    generation_lost        job, generation, nodes (ids), cause
-    broadcast_finished     job, generation, verdicts (by rank: a `Verdict` or a `Reason`)
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
+from enum import Enum, StrEnum, auto
 from typing import NamedTuple, NewType, Protocol
 
 from ..providers.base import Machine
@@ -113,7 +79,7 @@ class Order(NamedTuple):
     announce: bool = False  # report `Started`
 
 
-class Verdict(Enum):
+class Verdict(StrEnum):
     RETURNED = auto()
     RAISED = auto()  # the user's code, or (un)pickling its data
     DIED = auto()  # the task's process, of itself: exit, crash, memory
@@ -289,14 +255,6 @@ Witness = Callable[[Sequence[Machine]], Awaitable[bool]]
 Clock = Callable[[], float]  # the running loop's: what `anyio.current_time` says, which takes 2 us to find it out
 
 
-class Observe(Protocol):
-    """Told of what happens (names and facts: this module's docstring); must be quick and must not raise."""
-
-    tasks: bool  # whether per-task facts are wanted: they cost time on the busiest path
-
-    def __call__(self, event: str, /, **facts: object) -> None: ...
-
-
 # How a submitted job ends: called exactly once, on the loop, by the pool actor: it must be quick and must not raise.
 
 
@@ -311,7 +269,7 @@ class Settled(NamedTuple):
     generation: int
 
 
-class Reason(Enum):
+class Reason(StrEnum):
     """Why a task ends without an attempt's own word."""
 
     LOST = auto()  # its node was lost and it may not, or not any more, be run again

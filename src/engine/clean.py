@@ -81,9 +81,11 @@ def _make_plain(error: BaseException) -> None:
 
 
 def all_plain(value: Any) -> Any:
-    """The same of a fact of an error or event: of a text, of those in a list or tuple; anything else as it is."""
+    """The same of a fact of an error or event: of a text, of those in a list, tuple or dict; anything else as it is."""
     if isinstance(value, str):
         return plain(value) if type(value) is str else value  # an enum's is ours
     if type(value) in (list, tuple):
         return type(value)(map(all_plain, value))
+    if type(value) is dict:
+        return {all_plain(key): all_plain(each) for key, each in value.items()}
     return value

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Never
 
 import anyio
 
+from ..actors import events as ev
 from ..actors.kernel import ActorStopped, RestartsExhausted
 from ..actors.messages import Broadcast, Cancel, PoolState, Resize, Snapshot, Submit, WhenReady
 from ..actors.pool import supervise
@@ -194,7 +195,7 @@ class Core:
                 fleet = self._meter.around(await self._kept(opened, estate))
                 self.observer.open()
                 name, nodes = settings.provider.name, settings.nodes
-                self.observer("pool_starting", pool=self.name, provider=name, wanted=nodes.desired, least=nodes.min)
+                self.observer(ev.PoolStarting(self.name, name, nodes.desired, nodes.min))
                 from .remote.connection import Connector, Terms
                 from .remote.ssh import new_key
                 from .remote.views import Views
@@ -249,7 +250,7 @@ class Core:
             self._ref = None
             self._defined.clear()
             self._end(failure, trouble)
-            self.observer("pool_closed")
+            self.observer(ev.PoolClosed())
 
     def _end(self, failure: BaseException | None, trouble: Sequence[NotGone]) -> None:
         """How it ended and what is left of it, told to whoever asks."""
@@ -275,7 +276,7 @@ class Core:
         return "finished" if failure is None and not self._failed else "failed"
 
     def _warn(self, text: str) -> None:
-        self.observer("provider_warned", text=text)
+        self.observer(ev.ProviderWarned(text))
 
     async def _when_ready(self, ref: Ref[Any]) -> None:
         within_s = self.settings.boot_timeout_s + self.settings.replace_timeout_s
@@ -366,14 +367,14 @@ class Core:
 
     def _progress(self, node: NodeId, phase: Phase) -> None:
         took_s = phase.seconds if phase.state == "finished" else None
-        self.observer("node_preparing", node=node, phase=phase.name, text=phase.text, took_s=took_s)
+        self.observer(ev.NodePreparing(node, phase.name, phase.text, took_s))
 
     def _differing(self, node: NodeId, mismatches: Sequence[Mismatch]) -> None:
         """Nodes of one image differ alike: that is worth one word."""
         rows = tuple(each.row for each in mismatches)
         if rows not in self._told_versions:
             self._told_versions.add(rows)
-            self.observer("versions_differ", node=node, versions=rows, table=versions.table(mismatches))
+            self.observer(ev.VersionsDiffer(node, rows, versions.table(mismatches)))
 
     @property
     def reach(self) -> Reach | None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
-from ..actors.ports import Observe
+from ..actors.events import BudgetMostlySpent, Observe
 from ..providers.base import Fleet
 from .budget import Budget, Cost, Exceeded, Metered, clock
 from .errors import BudgetExceeded
@@ -62,8 +62,7 @@ class Meter:
         while (exceeded := self._budget.exceeded(clock())) is None:
             if not told and self._budget.mostly_spent(clock()):
                 told, cost = True, self.cost
-                facts = {"spent": cost.spent, "limit": self._budget.max_cost, "hourly": cost.hourly}
-                self._observe("budget_mostly_spent", **facts)
+                self._observe(BudgetMostlySpent(cost.spent, self._budget.max_cost or 0.0, cost.hourly))
             next_s = self._budget.next_s(clock())
             self._changed.clear()
             with suppress(TimeoutError):

@@ -33,9 +33,9 @@ from .volume import Volume, check_volumes
 from .wanted import Spec
 
 if TYPE_CHECKING:
+    from ..actors.events import Event
     from ..providers.base import Provider
     from .budget import Cost
-    from .events import Event
     from .observe.console import Console
     from .plugins.base import Plugin
     from .plugins.sides import Attaching

@@ -19,8 +19,8 @@ from .items import beside
 from .sigterm import ThreadHold
 
 if TYPE_CHECKING:
+    from ..actors.events import Event
     from .budget import Cost
-    from .events import Event
     from .observe.observer import Snapshot
     from .plugins.sides import Attaching
     from .pool import Pool

@@ -6,8 +6,8 @@ import random
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, get_args
 
 import anyio
 import pytest
@@ -15,6 +15,7 @@ import trio
 import trio.testing
 
 from outrider.actors import messages as m
+from outrider.actors.events import Event
 from outrider.actors.kernel import Ref
 from outrider.actors.pool import supervise
 from outrider.actors.ports import (
@@ -248,20 +249,32 @@ class Site:
 
 
 class Seen:
-    """The `Observe` port: everything that was told."""
+    """The `Observe` port: everything that was told, found by the names that events have in logs."""
 
     def __init__(self) -> None:
         self.tasks = True
-        self.events: list[tuple[float, str, dict[str, object]]] = []
+        self.events: list[tuple[float, Event]] = []
 
-    def __call__(self, event: str, /, **facts: object) -> None:
-        self.events.append((anyio.current_time(), event, facts))
+    def __call__(self, event: Event, /) -> None:
+        self.events.append((anyio.current_time(), event))
 
-    def all(self, event: str) -> list[dict[str, object]]:
-        return [facts for _, name, facts in self.events if name == event]
+    def all(self, name: str) -> list[dict[str, object]]:
+        """The facts of each."""
+        return [_facts(event) for _, event in self._named(name)]
 
-    def at(self, event: str) -> list[float]:
-        return [at for at, name, _ in self.events if name == event]
+    def at(self, name: str) -> list[float]:
+        return [at for at, _ in self._named(name)]
+
+    def _named(self, name: str) -> list[tuple[float, Event]]:
+        assert name in NAMES
+        return [(at, event) for at, event in self.events if event.name == name]
+
+
+NAMES = {kind.name for kind in get_args(Event)}
+
+
+def _facts(event: Event) -> dict[str, object]:
+    return {each.name: getattr(event, each.name) for each in fields(event) if each.name != "at"}
 
 
 @dataclass(eq=False)

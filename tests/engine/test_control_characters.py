@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from outrider.actors import events as ev
 from outrider.actors.ports import (
     AttemptId,
     ConnectFailed,
@@ -29,11 +30,11 @@ from outrider.actors.ports import (
     TaskId,
 )
 from outrider.engine import core, errors, outcome, translate
-from outrider.engine import events as ev
 from outrider.engine.clean import plainly
 from outrider.engine.image.advice import explained
 from outrider.engine.image.shell import Exit
 from outrider.engine.observe.board import Board
+from outrider.engine.observe.observer import told
 from outrider.engine.observe.table import View, summary
 from outrider.engine.observe.words import printed, words
 from outrider.engine.payload import Payload, Received
@@ -78,8 +79,8 @@ def texts(value: object) -> Iterator[str]:
     """All that are in it."""
     if isinstance(value, str):
         yield value
-    elif isinstance(value, list | tuple):
-        for each in value:
+    elif isinstance(value, list | tuple | dict):
+        for each in (*value, *value.values()) if isinstance(value, dict) else value:
             yield from texts(each)
 
 
@@ -98,6 +99,8 @@ def of_type(said: str) -> st.SearchStrategy[Any]:  # noqa: PLR0911 - a table
             return st.lists(hostile, max_size=3).map(tuple)
         case "tuple[int, ...]":
             return st.lists(st.integers(0, 9), max_size=3).map(tuple)
+        case "Mapping[str, str]":
+            return st.dictionaries(hostile, hostile, max_size=3)
         case "tuple[tuple[str, str, str], ...]":
             return st.lists(st.tuples(hostile, hostile, hostile), max_size=3).map(tuple)
         case _:
@@ -121,16 +124,8 @@ def test_what_is_told_of_an_event_has_none(kind: type[Any], data: st.DataObject)
     if isinstance(event, ev.TaskOutput):
         assert controls(printed(event)) == []
     else:
-        told = ev.event(kind.name, facts.pop("at"), **facts)  # as pools tell it, and as `pool.events()` gives it
-        assert [each for fact in fields(told) for each in texts(getattr(told, fact.name)) if controls(each)] == []
-
-
-@given(text=hostile)
-def test_what_a_node_says_of_itself_has_none(text: str) -> None:
-    facts = NodeFacts(text, text, (1,))
-    event = ev.event("node_ready", 0.0, node=0, rank=0, ready=1, wanted=1, machine=Machine(text, None, ""), facts=facts)
-    assert isinstance(event, ev.NodeReady)
-    assert [each for each in (event.hostname, event.address, event.machine) if controls(each)] == []
+        seen = told(event, 1.0, {})  # as `pool.events()` gives it
+        assert [each for fact in fields(seen) for each in texts(getattr(seen, fact.name)) if controls(each)] == []
 
 
 @settings(max_examples=20, deadline=None)

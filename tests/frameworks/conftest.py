@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from outrider import SSH, Image, Local, Plugin, Pool
-from outrider.engine.events import TaskOutput
+from outrider.actors.events import TaskOutput
 
 REPOSITORY = Path(__file__).parents[2]
 sys.path.insert(0, str(REPOSITORY / "tests" / "lab"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from .. import events as ev
+from ...actors import events as ev
 
 LOST_SHOWN = 3
 RANKS = -1

@@ -7,7 +7,7 @@ import time
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from .. import events as ev
+from ...actors import events as ev
 from .board import Board
 from .plain import STDERR, stream_of, write_plain
 from .sink import Sink

@@ -11,7 +11,7 @@ from dataclasses import fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from .. import events as ev
+from ...actors import events as ev
 from ..clean import lines
 from .sink import Sink
 

@@ -6,34 +6,32 @@ import logging
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import anyio
 
-from ...actors.ports import NodeFacts, NodeId, Order
-from .. import events as ev
-from ..clean import plain
+from ...actors import events as ev
+from ...actors.ports import NodeId, Order
+from ..clean import all_plain
 from ..wire.messages import Output
 
 if TYPE_CHECKING:
-    from ...providers.base import Machine
     from ..payload import Payload
     from .console import Console
     from .sink import Sink
 
 KEPT = 10_000  # events a slow reader may be behind before it misses the oldest
-STATES = {
-    "node_late": "late",
-    "node_preparing": "preparing",
-    "node_suspect": "suspect",
-    "node_resumed": "ready",
-    "node_noticed": "noticed",
-    "node_notice_withdrawn": "ready",
-    "node_draining": "draining",
+STATES: dict[type[ev.Event], str] = {
+    ev.NodeLate: "late",
+    ev.NodePreparing: "preparing",
+    ev.NodeSuspect: "suspect",
+    ev.NodeResumed: "ready",
+    ev.NodeNoticed: "noticed",
+    ev.NodeNoticeWithdrawn: "ready",
+    ev.NodeDraining: "draining",
 }
-GONE = ("node_dismissed", "node_failed", "node_lost")
-POOL_STATES = {"pool_ready": "ready", "pool_closing": "closing", "pool_closed": "closed"}
+POOL_STATES: dict[type[ev.Event], str] = {ev.PoolReady: "ready", ev.PoolClosing: "closing", ev.PoolClosed: "closed"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,42 +95,53 @@ class Observer:
 
     # --- what is told to us ---------------------------------------------------------------------------------------
 
-    def __call__(self, event: str, /, **facts: Any) -> None:
+    def __call__(self, event: ev.Event, /) -> None:
         """Keep the present state, and tell whoever watches. Called in the pool actor, which it must not harm."""
-        if "job" in facts and not self.tasks:
+        if isinstance(event, ev.OfJobs) and not self.tasks:
             return
         now = time.time()
         try:
-            self._keep(event, facts, now)
-            if event in ev.BY_NAME:
-                self._publish(ev.event(event, now, **facts))
+            event = told(event, now, self._known(event, now))
+            self._keep(event)
+            self._publish(event)
         except Exception as error:  # noqa: BLE001 - the edge
-            logging.getLogger("outrider").debug("could not observe %s: %r", event, error)
+            logging.getLogger("outrider").debug("could not observe %r: %r", event, error)
 
-    def _keep(self, event: str, facts: dict[str, Any], now: float) -> None:
-        """Apply the event to the present state, and add to its facts what only we know."""
-        if "job" in facts:
-            facts["function"] = self._names.get(facts["job"], "")
-        elif event in GONE:
-            self._nodes.pop(facts["node"], None)
-            self._launched.pop(facts["node"], None)
-        elif event in STATES:
-            self._change(facts["node"], state=STATES[event])
-        elif event == "node_launching":
-            facts["hourly_cost"] = facts["machine"].hourly_cost
-            self._node_launching(facts["node"], facts["machine"], now)
-        elif event == "node_ready":
-            facts["took_s"] = now - self._launched.pop(facts["node"], now)
-            self._node_ready(facts["node"], facts["facts"], "ready", facts["rank"])
-        elif event == "node_standby":
-            self._node_ready(facts["node"], facts["facts"], "standby", None)
-        elif event == "pool_starting":
-            self._pool, self._desired, self._began = facts["pool"], facts["wanted"], now
-        elif event == "pool_ready":
-            facts["took_s"] = now - self._began
-        elif event == "pool_resized":
-            self._desired = facts["wanted"]
-        self._state = POOL_STATES.get(event, self._state)
+    def _known(self, event: ev.Event, now: float) -> dict[str, Any]:
+        """The fields that only the observer can fill in."""
+        match event:
+            case ev.TaskSubmitted() | ev.BroadcastSubmitted():
+                return {"function": self._names.get(event.job, "")}
+            case ev.NodeReady():
+                return {"took_s": now - self._launched.pop(event.node, now)}
+            case ev.PoolReady():
+                return {"took_s": now - self._began}
+            case _:
+                return {}
+
+    def _keep(self, event: ev.Event) -> None:
+        """Apply the event to the present state."""
+        match event:
+            case ev.NodeDismissed() | ev.NodeFailed() | ev.NodeLost():
+                self._nodes.pop(event.node, None)
+                self._launched.pop(event.node, None)
+            case ev.NodeLaunching():
+                self._launched[event.node] = event.at
+                self._nodes[event.node] = NodeState(
+                    event.node, "launching", machine=event.machine, facts=event.facts or None
+                )
+            case ev.NodeReady():
+                self._reached(event, "ready", event.rank)
+            case ev.NodeStandby():
+                self._reached(event, "standby", None)
+            case ev.PoolStarting():
+                self._pool, self._desired, self._began = event.pool, event.wanted, event.at
+            case ev.PoolResized():
+                self._desired = event.wanted
+            case _ if type(event) in STATES:
+                self._change(event.node, state=STATES[type(event)])  # type: ignore[union-attr]
+            case _:
+                self._state = POOL_STATES.get(type(event), self._state)
 
     def printed(self, node: NodeId, order: Order | None, output: Output) -> None:
         """A task's output has come."""
@@ -143,7 +152,7 @@ class Observer:
             rank, job, name = order.rank, order.task.job, cast("Payload", order.task.content).name
         stream = "stderr" if output.stream == 2 else "stdout"
         text = output.text.decode(errors="replace")
-        self._publish(ev.TaskOutput(time.time(), job, node, rank, stream, text, name, output.dropped))
+        self._publish(ev.TaskOutput(job, node, rank, stream, text, name, output.dropped, at=time.time()))
 
     def job(self, job: int, name: str) -> None:
         """A job of this name was submitted."""
@@ -156,19 +165,15 @@ class Observer:
         if self._names:
             self._names.pop(job, None)
 
-    def _node_launching(self, node: int, machine: Machine, now: float) -> None:
-        self._launched[node] = now
-        self._nodes[node] = NodeState(node, "launching", machine=machine.id, facts=machine.facts)
-
-    def _node_ready(self, node: int, facts: NodeFacts, state: str, rank: int | None) -> None:
-        self._nodes.setdefault(node, NodeState(node, state))
+    def _reached(self, event: ev.NodeReady | ev.NodeStandby, state: str, rank: int | None) -> None:
+        self._nodes.setdefault(event.node, NodeState(event.node, state))
         self._change(
-            node,
+            event.node,
             state=state,
             rank=rank,
-            hostname=plain(facts.hostname),
-            address=plain(facts.address),
-            accelerators=len(facts.accelerators),
+            hostname=event.hostname,
+            address=event.address,
+            accelerators=event.accelerators,
         )
 
     def _change(self, node: int, **changes: Any) -> None:
@@ -231,3 +236,12 @@ class _Reader:
     def end(self) -> None:
         self.ended = True
         self.news.set()
+
+
+E = TypeVar("E", bound=ev.Event)
+
+
+def told(event: E, at: float, known: dict[str, Any]) -> E:
+    """The event as users see it: with its time and what the observer knows, and without control characters."""
+    facts = {each.name: getattr(event, each.name) for each in fields(event)} | known | {"at": at}
+    return type(event)(**{name: all_plain(value) for name, value in facts.items()})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from .. import events as ev
+from ...actors import events as ev
 from .sink import Sink
 from .words import count, printed, seconds, words
 from .writer import Writer

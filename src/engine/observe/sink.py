@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..events import Event
+    from ...actors.events import Event
 
 
 class Sink(ABC):

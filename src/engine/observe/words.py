@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .. import events as ev
+from ...actors import events as ev
 from ..clean import lines, one_line
 
 LONG_S = 5.0  # steps of bringing an image onto a node are worth a line from then on

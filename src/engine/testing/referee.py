@@ -14,7 +14,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ...actors.ports import AttemptId, NodeId, Order
+from ...actors import events as ev
+from ...actors.ports import AttemptId, JobId, NodeId, Order
+from ...providers.base import MachineId
 from .rules.executors import ExecutorRules
 from .rules.jobs import JobRules
 from .rules.nodes import NodeRules
@@ -23,7 +25,7 @@ from .rules.worlds import WorldRules
 
 if TYPE_CHECKING:
     from ...actors.ports import Ending
-    from ...providers.base import Machine, MachineId
+    from ...providers.base import Machine
     from ..wire.messages import Run
     from .daemon import Daemon
     from .faults import Fault
@@ -52,31 +54,32 @@ class Referee:
 
     # --- of the pool ------------------------------------------------------------------------------------------------
 
-    def observed(self, event: str, facts: Mapping[str, object]) -> None:
+    def observed(self, event: ev.Event) -> None:
         """What it tells of itself."""
-        node = facts.get("node")
         match event:
-            case "node_launching":
-                self.nodes.launched(NodeId(int(str(node))), facts["machine"].id)  # type: ignore[attr-defined]
-            case "node_standby" | "node_ready" | "node_draining":
-                self.nodes.becomes(node, event.removeprefix("node_"))  # type: ignore[arg-type]
-            case "node_late":
-                self.waves.called_late(node)  # type: ignore[arg-type]
-                self.nodes.becomes(node, "late")  # type: ignore[arg-type]
-            case "node_lost" | "node_failed" | "node_dismissed":
-                self._over(node, event, str(facts.get("cause", "")))  # type: ignore[arg-type]
-            case "node_noticed":
-                self.jobs.excuse(node)  # type: ignore[arg-type]
-            case "launch_failed":
-                self.nodes.launch_failed(facts["retry_in_s"])  # type: ignore[arg-type]
-            case "network_silent":
+            case ev.NodeLaunching():
+                self.nodes.launched(NodeId(event.node), MachineId(event.machine))
+            case ev.NodeStandby() | ev.NodeReady() | ev.NodeDraining():
+                self.nodes.becomes(NodeId(event.node), event.name.removeprefix("node_"))
+            case ev.NodeLate():
+                self.waves.called_late(NodeId(event.node))
+                self.nodes.becomes(NodeId(event.node), "late")
+            case ev.NodeLost() | ev.NodeFailed():
+                self._over(NodeId(event.node), event.name, event.cause)
+            case ev.NodeDismissed():
+                self._over(NodeId(event.node), event.name, "")
+            case ev.NodeNoticed():
+                self.jobs.excuse(NodeId(event.node))
+            case ev.LaunchFailed():
+                self.nodes.launch_failed(event.retry_in_s)
+            case ev.NetworkSilent():
                 self.nodes.network_silent()
-            case "generation_started":
-                self.worlds.started(facts["job"], facts["generation"], facts["ranks"])  # type: ignore[arg-type]
-            case "pool_closing":
+            case ev.GenerationStarted():
+                self.worlds.started(JobId(event.job), event.generation, event.ranks)
+            case ev.PoolClosing():
                 self.nodes.closing = True
-            case "settle_failed":
-                self._site.broken("SIM-20", str(facts["error"]))
+            case ev.SettleFailed():
+                self._site.broken("SIM-20", event.error)
             case _:
                 pass
 

@@ -14,7 +14,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,6 +41,7 @@ from .trace import KEPT, Trace
 from .trouble import Trouble
 
 if TYPE_CHECKING:
+    from ...actors.events import Event
     from ...actors.kernel import Ref
     from ...actors.messages import PoolMessage
 
@@ -140,12 +141,12 @@ class _Run:
         self._blobs: dict[int, Blob] = {}
         self._news = asyncio.Event()
 
-    def __call__(self, event: str, /, **facts: object) -> None:
+    def __call__(self, event: Event, /) -> None:
         """The port `Observe`."""
-        self.events[event] += 1
-        self._site.trace(event, **{name: getattr(fact, "id", fact) for name, fact in facts.items() if name != "facts"})
-        self._site.referee.observed(event, facts)
-        self.trouble.observed(event)
+        self.events[event.name] += 1
+        self._site.trace(event.name, **{each.name: getattr(event, each.name) for each in fields(event)})
+        self._site.referee.observed(event)
+        self.trouble.observed(event.name)
 
     def failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:  # noqa: ARG002
         """A callback raised."""

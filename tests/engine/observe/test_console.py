@@ -15,7 +15,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import structlog
 
-from outrider.engine import events as ev
+from outrider.actors import events as ev
 from outrider.engine.observe.console import automatic, make_sink
 from outrider.engine.observe.live import RichSink
 from outrider.engine.observe.plain import PlainSink
@@ -86,7 +86,7 @@ def test_plain_lines(story: list[ev.Event], capsys: pytest.CaptureFixture[str]) 
 
 def test_output_on_stderr_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     sink = make_sink("plain")
-    sink(ev.TaskOutput(0.0, 1, 0, 2, "stderr", "careful\n", "train"))
+    sink(ev.TaskOutput(1, 0, 2, "stderr", "careful\n", "train"))
     sink.close()
     assert capsys.readouterr() == ("", "[rank 2 · train] careful\n")
 
@@ -163,21 +163,21 @@ def screen(seen: str) -> list[str]:
 def test_the_table_lives_below_what_is_printed_and_leaves_a_summary() -> None:
     seen = on_a_terminal("""
         import sys, time
-        from outrider.engine import events as ev
+        from outrider.actors import events as ev
         from outrider.engine.observe.console import make_sink
         sink = make_sink("auto")
         now = time.time()
-        sink(ev.PoolStarting(now, "p1", "local", 1, 1))
-        sink(ev.NodeReady(now, 0, 0, 1, 1, "m", "here"))
-        sink(ev.PoolReady(now, 1, 1))
-        sink(ev.TaskSubmitted(now, 1, 1, "train"))
-        sink(ev.TaskStarted(now, 1, 1, 0))
+        sink(ev.PoolStarting("p1", "local", 1, 1, at=now))
+        sink(ev.NodeReady(0, 0, 1, 1, "m", "here"))
+        sink(ev.PoolReady(1, 1))
+        sink(ev.TaskSubmitted(1, 1, "train"))
+        sink(ev.TaskStarted(1, 1, 0))
         while "rich.live" not in sys.modules or not hasattr(sys.stdout, "rich_proxied_file"):
             time.sleep(0.001)
-        sink(ev.TaskOutput(now, 1, 0, 0, "stdout", "loss \\x1b[2J0.5\\n", "train"))
+        sink(ev.TaskOutput(1, 0, 0, "stdout", "loss \\x1b[2J0.5\\n", "train"))
         print("the application's own line")
-        sink(ev.TaskFinished(now, 1, 1, 0, 1, "returned", 0.1))
-        sink(ev.PoolClosed(now))
+        sink(ev.TaskFinished(1, 1, 0, 1, "returned", 0.1))
+        sink(ev.PoolClosed(at=now))
         sink.close()
         print("after")
     """)

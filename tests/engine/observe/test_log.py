@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from outrider.engine import events as ev
+from outrider.actors import events as ev
 from outrider.engine.observe.log import LogSink
 
 
@@ -23,8 +23,8 @@ def _structlog_untouched() -> Iterator[None]:
 def test_an_event_is_a_record(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "outrider")
     sink = LogSink()
-    sink(ev.PoolStarting(0.0, "p1", "local", 4, 4))
-    sink(ev.NodeLost(1.0, 3, "killed by signal 9"))
+    sink(ev.PoolStarting("p1", "local", 4, 4))
+    sink(ev.NodeLost(3, "killed by signal 9", at=1.0))
     assert [(record.name, record.levelname, record.message) for record in caplog.records] == [
         ("outrider", "INFO", "pool_starting pool=p1 provider=local wanted=4 least=4"),
         ("outrider", "WARNING", "node_lost pool=p1 node=3 cause='killed by signal 9' noticed=False"),
@@ -40,19 +40,19 @@ def test_the_applications_structlog_configuration_changes_nothing(caplog: pytest
         processors=[refuse], wrapper_class=structlog.BoundLogger, logger_factory=structlog.ReturnLoggerFactory()
     )
     caplog.set_level(logging.INFO, "outrider")
-    LogSink()(ev.NodeSuspect(0.0, 1, "closed"))
+    LogSink()(ev.NodeSuspect(1, "closed"))
     assert "node_suspect" in caplog.text
     assert "could not show" not in caplog.text
 
 
 def test_percent_signs_are_text(caplog: pytest.LogCaptureFixture) -> None:
-    LogSink()(ev.NodeLost(0.0, 1, "100%s of the disk is full"))
+    LogSink()(ev.NodeLost(1, "100%s of the disk is full"))
     assert "100%s of the disk" in caplog.text
 
 
 def test_what_tasks_print_has_a_logger_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "outrider")
-    LogSink()(ev.TaskOutput(0.0, 7, 2, 1, "stderr", "one\ntwo 100%\n", "train"))
+    LogSink()(ev.TaskOutput(7, 2, 1, "stderr", "one\ntwo 100%\n", "train"))
     assert [(record.name, record.message) for record in caplog.records] == [
         ("outrider.task", "one"),
         ("outrider.task", "two 100%"),
@@ -69,11 +69,11 @@ def test_single_tasks_are_wanted_only_for_debugging(caplog: pytest.LogCaptureFix
 def test_where_nobody_listens_nothing_is_written_and_structlog_is_not_imported() -> None:
     program = """
 import sys
-from outrider.engine import events as ev
+from outrider.actors import events as ev
 from outrider.engine.observe.log import LogSink
 sink = LogSink()
-sink(ev.NodeLost(0.0, 1, "gone"))
-sink(ev.TaskOutput(0.0, 1, 0, 0, "stdout", "text"))
+sink(ev.NodeLost(1, "gone"))
+sink(ev.TaskOutput(1, 0, 0, "stdout", "text"))
 print(sink.tasks, "structlog" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
@@ -88,6 +88,6 @@ def test_a_broken_handler_harms_nobody(caplog: pytest.LogCaptureFixture) -> None
     handler = Broken(logging.WARNING)
     logging.getLogger("outrider").addHandler(handler)
     try:
-        LogSink()(ev.NodeLost(0.0, 1, "gone"))
+        LogSink()(ev.NodeLost(1, "gone"))
     finally:
         logging.getLogger("outrider").removeHandler(handler)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outrider.engine import events as ev
+from outrider.actors import events as ev
 from outrider.engine.observe.words import count, printed, seconds, words
 
 
@@ -20,19 +20,19 @@ def test_the_story_reads_well(story: list[ev.Event]) -> None:
 @pytest.mark.parametrize(
     ("event", "line"),
     [
-        (ev.LaunchFailed(0.0, "no capacity", 2, 1.5), "launch failed: no capacity; next try in 1.5 s"),
-        (ev.LaunchFailed(0.0, "no capacity", 5), "launch failed: no capacity; not tried again"),
-        (ev.BudgetMostlySpent(0.0, 8.004, 10.0, 2.5), "8.00 of 10.00 USD are spent, at 2.50 USD per hour"),
+        (ev.LaunchFailed("no capacity", 2, 1.5), "launch failed: no capacity; next try in 1.5 s"),
+        (ev.LaunchFailed("no capacity", 5), "launch failed: no capacity; not tried again"),
+        (ev.BudgetMostlySpent(8.004, 10.0, 2.5), "8.00 of 10.00 USD are spent, at 2.50 USD per hour"),
         (
-            ev.NodeLate(0.0, 3, 21.04, 6.2),
+            ev.NodeLate(3, 21.04, 6.2),
             "node 3 has not answered in 21.0 s, others took 6.2 s: another machine is asked for",
         ),
-        (ev.NodeNoticed(0.0, 3, "spot", 120.0), "node 3 will be taken in 2:00 (spot)"),
-        (ev.GenerationLost(0.0, 7, 1, (2, 3), "gone"), "broadcast 7 lost nodes 2, 3: gone"),
-        (ev.GenerationStarted(0.0, 7, 2, (0, 1), (0, 1)), "broadcast 7 runs again on 2 ranks, generation 2"),
-        (ev.GenerationStarted(0.0, 7, 1, (0, 1), (0, 1)), None),
-        (ev.NodeLost(0.0, 1), "node 1 lost: unknown cause"),
-        (ev.NodeLost(0.0, 1, "two\nlines\x1b[2J"), "node 1 lost: two; lines"),
+        (ev.NodeNoticed(3, "spot", 120.0), "node 3 will be taken in 2:00 (spot)"),
+        (ev.GenerationLost(7, 1, (2, 3), "gone"), "broadcast 7 lost nodes 2, 3: gone"),
+        (ev.GenerationStarted(7, 2, (0, 1), (0, 1)), "broadcast 7 runs again on 2 ranks, generation 2"),
+        (ev.GenerationStarted(7, 1, (0, 1), (0, 1)), None),
+        (ev.NodeLost(1), "node 1 lost: unknown cause"),
+        (ev.NodeLost(1, "two\nlines\x1b[2J"), "node 1 lost: two; lines"),
     ],
 )
 def test_one_line_each(event: ev.Event, line: str | None) -> None:
@@ -40,12 +40,12 @@ def test_one_line_each(event: ev.Event, line: str | None) -> None:
 
 
 def test_printed_lines_are_marked() -> None:
-    event = ev.TaskOutput(0.0, 1, 0, 3, "stdout", "a\n\x1b[1mb\x1b[0m\n\nlast", "train")
+    event = ev.TaskOutput(1, 0, 3, "stdout", "a\n\x1b[1mb\x1b[0m\n\nlast", "train")
     assert printed(event) == "[rank 3 · train] a\n[rank 3 · train] b\n[rank 3 · train] \n[rank 3 · train] last\n"
 
 
 def test_lost_output_is_said() -> None:
-    event = ev.TaskOutput(0.0, 1, 0, 0, "stderr", "after\n", "train", dropped=123_456)
+    event = ev.TaskOutput(1, 0, 0, "stderr", "after\n", "train", dropped=123_456)
     assert printed(event) == "[rank 0 · train] ... 123,456 bytes were lost here\n[rank 0 · train] after\n"
 
 

@@ -14,8 +14,8 @@ from typing import ClassVar
 import pytest
 
 from outrider import CapacityError, Local, Plugin, Pool, TaskKilled, compute
+from outrider.actors.events import NodeLost, TaskStarted
 from outrider.actors.fleet import UNFIT_NODES
-from outrider.engine.events import NodeLost, TaskStarted
 from outrider.engine.plugins.sides import NodeSide, Setup
 
 pytestmark = pytest.mark.anyio

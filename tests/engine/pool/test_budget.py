@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from outrider import BudgetExceeded, Local, Pool, PoolClosed, compute
-from outrider.engine.events import BudgetMostlySpent
+from outrider.actors.events import BudgetMostlySpent
 from outrider.providers.base import Embedding, LaunchRequest, Machine
 
 pytestmark = pytest.mark.anyio

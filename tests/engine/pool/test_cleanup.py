@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from outrider import AuthError, BudgetExceeded, CapacityError, CleanupError, Local, Pool, PoolClosed, Spec, compute
-from outrider.engine.events import ProviderWarned
+from outrider.actors.events import ProviderWarned
 from outrider.providers.base import Embedding, MachineEvent, Warned
 from outrider.providers.errors import NotAuthorized, NotGone, ProviderError
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from ... import events as ev
+from ....actors import events as ev
 from ...errors import SpecError
 from .faults import KINDS
 from .plan import Chaos

@@ -17,8 +17,8 @@ from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ....actors import events as ev
 from ....actors.ports import NodeId
-from ... import events as ev
 from ...errors import SpecError
 from ...waiting import finished
 from . import disk, processes

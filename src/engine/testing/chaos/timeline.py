@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ... import events as ev
+from ....actors import events as ev
 from .report import Report
 
 COLOURS = {  # distinguishable without colour vision too: they differ in lightness

@@ -26,21 +26,21 @@ def report() -> Report:
             Strike(2, "preempt", "Preempt(notice=2)", node=0, rank=0, at=110.0, noticed_at=110.5, over_at=112.5),
         ],
         events=[
-            events.NodeLaunching(100.0, 0),
-            events.NodeLaunching(100.0, 1),
-            events.NodeReady(101.0, 0, 0, 1, 2),
-            events.NodeReady(101.0, 1, 1, 2, 2),
-            events.NodeStandby(102.0, 2),
-            events.GenerationStarted(103.0, 1, 1, (0, 1), (0, 1)),
-            events.NodeSuspect(104.0, 0),
-            events.NodeResumed(104.5, 0),
-            events.NodeLost(105.5, 1, "killed"),
-            events.NodeReady(105.6, 2, 1, 2, 2),
-            events.GenerationLost(105.8, 1, 1, (1,)),
-            events.GenerationStarted(106.0, 1, 2, (0, 2), (0, 1)),
-            events.BroadcastFinished(109.0, 1, 2, ("returned", "returned")),
-            events.NodeNoticed(110.5, 0, "file", 2.0),
-            events.NodeLost(112.6, 0, "killed", noticed=True),
+            events.NodeLaunching(0, at=100.0),
+            events.NodeLaunching(1, at=100.0),
+            events.NodeReady(0, 0, 1, 2, at=101.0),
+            events.NodeReady(1, 1, 2, 2, at=101.0),
+            events.NodeStandby(2, at=102.0),
+            events.GenerationStarted(1, 1, (0, 1), (0, 1), at=103.0),
+            events.NodeSuspect(0, at=104.0),
+            events.NodeResumed(0, at=104.5),
+            events.NodeLost(1, "killed", at=105.5),
+            events.NodeReady(2, 1, 2, 2, at=105.6),
+            events.GenerationLost(1, 1, (1,), at=105.8),
+            events.GenerationStarted(1, 2, (0, 2), (0, 1), at=106.0),
+            events.BroadcastFinished(1, 2, ("returned", "returned"), at=109.0),
+            events.NodeNoticed(0, "file", 2.0, at=110.5),
+            events.NodeLost(0, "killed", noticed=True, at=112.6),
         ],
         made=[Made(1, 2, 0, 40)],
         began={(1, 1): 103.5, (1, 2): 107.0},
@@ -63,7 +63,7 @@ def test_a_loss_is_of_the_last_fault_before_it_that_can_take_a_node() -> None:
         Strike(number, kind, "", node=0, rank=0, at=at)
         for number, (kind, at) in enumerate([("freeze", 100.0), ("kill", 200.0), ("slow", 200.05), ("kill", 200.3)], 1)
     ]
-    report = Report(strikes=faults, events=[events.NodeLost(200.1, 0, "killed")])
+    report = Report(strikes=faults, events=[events.NodeLost(0, "killed", at=200.1)])
     assert report.seen_s == pytest.approx([0.1])
 
 
@@ -74,7 +74,7 @@ def test_in_a_pool_that_was_open_already_time_begins_with_the_chaos() -> None:
         ended_at=1020.0,
         found=[Found(0, "ready", 0), Found(1, "suspect", 1), Found(2, "standby", None), Found(3, "preparing", None)],
         strikes=[Strike(1, "gil", "HoldGil()", node=0, rank=0, at=1005.0, over_at=1015.0)],
-        events=[events.NodeResumed(1006.0, 1)],
+        events=[events.NodeResumed(1, at=1006.0)],
     )
     line = timeline(report)
     assert (line.began_at, line.seconds) == (1000.0, 20.0)
@@ -93,7 +93,7 @@ def test_no_mark_is_off_the_picture() -> None:
     """Of a report that nobody began or ended either."""
     early, late = (Strike(1, "gil", "", node=0, rank=0, at=at) for at in (100.0, 300.0))
     last = Strike(2, "preempt", "", node=0, rank=0, at=300.0, over_at=310.0)
-    line = timeline(Report(strikes=[early, late, last], events=[events.NodeSuspect(200.0, 0)]))
+    line = timeline(Report(strikes=[early, late, last], events=[events.NodeSuspect(0, at=200.0)]))
     assert line.seconds == 210.0
     assert [mark.at_s for row in line.rows for mark in row.marks] == [0.0, 200.0, 200.0, 210.0]
 
@@ -119,15 +119,15 @@ def test_a_node_has_a_row_of_what_it_was(report: Report) -> None:
 
 
 def test_two_broadcasts_have_a_row_each(report: Report) -> None:
-    report.add(events.GenerationStarted(109.5, 2, 1, (0, 2), (0, 1)))
+    report.add(events.GenerationStarted(2, 1, (0, 2), (0, 1), at=109.5))
     assert [row.name for row in timeline(report).rows][:2] == ["job 1", "job 2"]
 
 
 def test_what_tasks_print_and_each_task_is_left_out() -> None:
     report = Report()
-    report.add(events.TaskOutput(1.0, 1, 0, 0, "stdout", "text"))
-    report.add(events.TaskFinished(1.0, 1, 1, 0, 1, "returned", 0.1))
-    report.add(events.TaskRetried(1.0, 1, 1, 0, 1))
+    report.add(events.TaskOutput(1, 0, 0, "stdout", "text", at=1.0))
+    report.add(events.TaskFinished(1, 1, 0, 1, "returned", 0.1, at=1.0))
+    report.add(events.TaskRetried(1, 1, 0, 1, at=1.0))
     assert [event.name for event in report.events] == ["task_retried"]
 
 

@@ -17,7 +17,8 @@ import anyio
 import pytest
 
 from outrider import Local, SpecError
-from outrider.actors.ports import NodeFacts, NodeId
+from outrider.actors import events as ev
+from outrider.actors.ports import NodeId
 from outrider.engine.core import Core
 from outrider.engine.observe.observer import Observer
 from outrider.engine.spec import Nodes
@@ -52,11 +53,11 @@ class ActedCore:
             group, pid = sleepers[2 * node : 2 * node + 2]
             facts = {"group": str(group), "pid": str(pid), "directory": str(directory)}
             self.machines.append(Machine(MachineId(f"m{node}"), None, "", facts=facts))
-            self.observer("node_launching", node=node, machine=self.machines[node])
+            self.observer(ev.NodeLaunching(node, self.machines[node].id, facts=facts))
             self.ready(node)
 
     def ready(self, node: int) -> None:
-        self.observer("node_ready", node=node, rank=node, ready=NODES, wanted=NODES, facts=NodeFacts("h", "a", ()))
+        self.observer(ev.NodeReady(node, node, NODES, NODES))
 
     def surround(self, plugins: tuple[Any, ...]) -> None:
         self.plugins = tuple(plugins)
@@ -64,7 +65,7 @@ class ActedCore:
     def cut(self, node: NodeId, cause: str) -> None:
         """It comes back over the wire."""
         self.cuts.append(node)
-        self.observer("node_suspect", node=node)
+        self.observer(ev.NodeSuspect(node))
         self.closing.append(asyncio.ensure_future(self._rejoin(node)))
 
     async def _rejoin(self, node: int) -> None:
@@ -72,7 +73,7 @@ class ActedCore:
         near, far = socket.socketpair()
         near.setblocking(False)
         self.closing += [await self.wiring(self.machines[node], near), far]
-        self.observer("node_resumed", node=node)
+        self.observer(ev.NodeResumed(node))
 
     @property
     def is_as_it_was(self) -> bool:
@@ -183,7 +184,7 @@ async def test_a_fault_without_a_victim_holds_up_no_other(core: ActedCore, sleep
 async def test_what_was_passed_over_does_not_come_at_once_when_there_is_a_victim(
     core: ActedCore, sleeps: list[float]
 ) -> None:
-    core.observer("node_suspect", node=0)
+    core.observer(ev.NodeSuspect(0))
     async with unleashed(core, Chaos(1, faults=[Freeze(7, rank=0)])) as given:
         await turns(lambda: len(sleeps) > 50)
         assert given.report.strikes == []
@@ -197,8 +198,8 @@ async def test_what_was_passed_over_does_not_come_at_once_when_there_is_a_victim
 
 @pytest.mark.usefixtures("sleeps")
 async def test_no_more_happen_than_so_many_and_those_that_were_passed_over_do_not_count(core: ActedCore) -> None:
-    core.observer("node_suspect", node=0)
-    core.observer("node_suspect", node=1)
+    core.observer(ev.NodeSuspect(0))
+    core.observer(ev.NodeSuspect(1))
     async with unleashed(core, Chaos(1, faults=[Freeze(7)], most=3)) as given:
         for _ in range(100):
             await asyncio.sleep(0)
@@ -236,7 +237,7 @@ async def test_a_node_that_is_lost_on_its_way_to_the_wire_is_not_struck(
 ) -> None:
     def lost(node: NodeId, cause: str) -> None:
         core.cuts.append(node)
-        core.observer("node_lost", node=node, cause=cause, noticed=False)
+        core.observer(ev.NodeLost(node, cause))
 
     monkeypatch.setattr(core, "cut", lost)
     async with unleashed(core, Chaos(1, faults=[Partition(7, rank=0), Freeze(7, rank=1)])) as given:

@@ -1,21 +1,24 @@
-"""Everything a user can observe of a pool: one frozen type each, in the order in which it happens."""
+"""Everything that can be observed of a pool: one frozen type each, in the order in which it happens.
+
+Whoever sees something happen makes its event; what all events of a pool have in common is added by its observer, on
+the way to the user. Ids (``job``, ``task``, ``node``) count from 0 or 1 in each pool and are never used twice there.
+"""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from enum import Enum
-from typing import Any, ClassVar, get_args
-
-from ..actors.ports import NodeFacts
-from ..providers.base import Machine
-from .clean import all_plain
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Protocol
 
 
 @dataclass(frozen=True, slots=True)
 class _Event:
     name: ClassVar[str]  # as in logs: "node_lost"
-    at: float  # seconds since the epoch, by the client's clock
+    at: float = field(default=0.0, kw_only=True)  # seconds since the epoch, by the client's clock; 0.0: not yet told
+
+    def __init_subclass__(cls) -> None:
+        cls.name = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
 
 
 # --- the pool -------------------------------------------------------------------------------------------------------
@@ -84,6 +87,7 @@ class NodeLaunching(_Event):
     node: int
     machine: str = ""
     hourly_cost: float = 0.0  # USD
+    facts: Mapping[str, str] = field(default_factory=dict)  # what the provider says of it: pid, zone, type, ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +242,13 @@ class ProviderWarned(_Event):
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class SettleFailed(_Event):
+    """A defect: the end of a job could not be told to its caller while the pool was closing."""
+
+    error: str
+
+
 # --- tasks ----------------------------------------------------------------------------------------------------------
 
 
@@ -377,6 +388,7 @@ Event = (
     | NetworkSilent
     | TerminateFailed
     | ProviderWarned
+    | SettleFailed
     | TaskSubmitted
     | TaskStarted
     | TaskFinished
@@ -389,35 +401,22 @@ Event = (
     | BroadcastFinished
 )
 
-
-def _named(kind: type[Any]) -> str:
-    kind.name = re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
-    return str(kind.name)
-
-
-BY_NAME: dict[str, type[Event]] = {_named(kind): kind for kind in get_args(Event)}
-
-
-def event(name: str, at: float, /, **facts: object) -> Event:
-    """The event called ``name``, from facts as `actors.ports.Observe` gets them; those without a field are left out."""
-    kind = BY_NAME[name]
-    shown: dict[str, Any] = {}
-    for fact, value in facts.items():
-        if isinstance(value, NodeFacts):
-            names = {"hostname": all_plain(value.hostname), "address": all_plain(value.address)}
-            shown |= names | {"accelerators": len(value.accelerators)}
-        else:
-            shown[fact] = _shown(value)
-    known = kind.__dataclass_fields__
-    return kind(at=at, **{fact: value for fact, value in shown.items() if fact in known})
+OfJobs = (
+    TaskSubmitted
+    | TaskStarted
+    | TaskFinished
+    | TaskRetried
+    | TaskGaveUp
+    | BroadcastSubmitted
+    | GenerationStarted
+    | GenerationLost
+    | BroadcastFinished
+)
 
 
-def _shown(value: object) -> object:
-    """Facts of the layers below in words and numbers."""
-    if isinstance(value, Machine):
-        return all_plain(str(value.id))
-    if isinstance(value, Enum):
-        return value.name.lower()
-    if isinstance(value, list | tuple):
-        return tuple(_shown(each) for each in value)
-    return all_plain(value)
+class Observe(Protocol):
+    """Told of what happens; must be quick and must not raise."""
+
+    tasks: bool  # whether `OfJobs` are wanted: they cost time on the busiest path
+
+    def __call__(self, event: Event, /) -> None: ...
