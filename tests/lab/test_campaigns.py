@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from campaigns.kinds import KINDS
 from campaigns.life import live
 from campaigns.referee import Ended, Facts, Machine, judge
+from campaigns.site import Client
+from campaigns.turns import played, turns
+from campaigns.wish import Wish
 
 ERROR = {"kinds": ["CapacityError", "OutriderError"], "type": "CapacityError", "typed": True, "text": "none to be had"}
 RAISED = {"what": "raised", "at": 19.0, "notes": [], "cause": "", "inside": [], **ERROR}
@@ -71,6 +75,23 @@ def test_an_error_names_the_machines_that_run_on():
     error: dict[str, Any] = {"status": 1, "fits": frozenset({"CapacityError"}), "machines": [left]}
     assert broken(words=[SAID[0], RAISED], **error) == ["CHAOS-8"]
     assert broken(words=[SAID[0], {**RAISED, "notes": ["i-1 runs"]}], **error) == []
+
+
+def test_all_kinds_have_a_life_before_any_has_another():
+    assert turns(["lost", "names"], range(7, 9)) == [("lost", 7), ("names", 7), ("lost", 8), ("names", 8)]
+
+
+def test_a_life_that_fails_is_told_as_broken():
+    [verdict] = played([("no such kind", 7)], jobs=1)
+    assert (verdict.kind, verdict.seed) == ("no such kind", 7)
+    assert "KeyError" in verdict.broken[0]
+
+
+def test_a_client_may_end_before_it_has_read_its_line(tmp_path: Path):
+    client = Client(Wish(), key="AKIA0", env={}, before=["true"], log=tmp_path / "log")
+    client.process.wait()
+    client.go()
+    assert client.end(10.0) == 0
 
 
 @pytest.mark.parametrize("kind", ["half", "cut-xml", "spot-broadcast", "no-space", "names"])
