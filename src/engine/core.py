@@ -12,7 +12,7 @@ import os
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Never
 
 import anyio
@@ -34,7 +34,7 @@ from ..actors.ports import (
     Task,
     TaskId,
 )
-from ..providers.base import Embedding, Fleet, LaunchRequest, Machine, Provider
+from ..providers.base import Embedding, Fleet, LaunchRequest, Machine
 from ..providers.errors import NotGone, ProviderError
 from . import meter, program, source, versions
 from .checkpoint.store import VARIABLE as CHECKPOINTS
@@ -73,17 +73,15 @@ if TYPE_CHECKING:
     from .calls import Call, StreamCall
     from .estate import Estate
     from .image.bootstrap import Phase, Prepared
-    from .image.spec import Image
     from .plugins.base import Plugin
     from .pool import Pool
+    from .pool_options import Settings
     from .remote.connection import Connector
     from .remote.fitness import Wanted
     from .remote.ssh import Wiring
-    from .spec import Nodes, Options, Worker
+    from .spec import Options
     from .task import Decorated
     from .versions import Mismatch
-    from .volume import Volume
-    from .wanted import Spec
 
 RECONNECT_S = 3.0  # a lost connection is tried again before its node counts as lost; heartbeats took 6 s to find out
 SNAPSHOT_S = 10.0  # for the pool's own actor to answer
@@ -93,28 +91,6 @@ EMBEDDING = Embedding(
     home="outrider.engine.executor.home:Home",
     template="outrider.engine.executor.template:Template",
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """What `Pool` was given, checked."""
-
-    name: str | None
-    attach: bool  # to what a dead client has left under that name
-    specs: tuple[Spec, ...]
-    provider: Provider  # the specs', or the choice among several
-    nodes: Nodes
-    worker: Worker
-    image: Image
-    plugins: tuple[Plugin, ...]
-    on_loss: str
-    checkpoints: str | None  # a URL
-    boot_timeout_s: float
-    replace_timeout_s: float
-    lease_s: float
-    max_lifetime_s: float | None
-    max_cost: float | None  # USD
-    volumes: tuple[Volume, ...] = ()
 
 
 class Core:

@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import replace
-from datetime import timedelta
-from os import PathLike
+from inspect import Parameter, Signature
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, TypeVarTuple, cast, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, TypeVarTuple, Unpack, cast, overload
 
-from ..providers.base import Allocation, Architecture
 from . import spec, wanted
-from .accelerators import Accelerator
 from .calls import Call, Group, GroupStream, Job, StreamCall, for_every_rank, pending
-from .checkpoint.store import checked_root
-from .choice import Choice
-from .core import Core, Settings
-from .errors import CleanupError, NotACall, PoolClosed, SpecError, unknown_option
-from .image.includes import on_this_computer
-from .image.spec import Image
+from .core import Core
+from .errors import CleanupError, NotACall, PoolClosed, SpecError
 from .jobs import BroadcastJob, SubmittedJob
 from .leaving import add
 from .mapping import MapRun
 from .observe.observer import Observer, Snapshot
 from .outcome import load_value
+from .pool_options import DEFAULTS, AttachOptions, PoolOptions, checked
 from .sigterm import TaskHold
-from .spec import Nodes, Worker
 from .task import Compute
-from .volume import Volume, check_volumes
 from .wanted import Spec
 
 if TYPE_CHECKING:
@@ -37,7 +28,6 @@ if TYPE_CHECKING:
     from ..providers.base import Provider
     from .budget import Cost
     from .observe.console import Console
-    from .plugins.base import Plugin
     from .plugins.sides import Attaching
     from .sync import SyncPool
     from .testing.chaos.plan import Chaos
@@ -80,83 +70,23 @@ class Pool:
         SpecError: an argument that cannot mean anything; nothing was started.
     """
 
-    def __init__(
-        self,
-        *specs: Spec,
-        selection: spec.Selection = "cheapest",
-        name: str | None = None,
-        provider: Provider | None = None,
-        nodes: int | tuple[int, int] | Nodes = 1,
-        accelerator: str | Accelerator | None = None,
-        vcpus: int | None = None,
-        memory_gb: float | None = None,
-        disk_gb: int | None = None,
-        architecture: Architecture | None = None,
-        allocation: Allocation | None = None,
-        max_hourly_cost: float | None = None,
-        interconnect: wanted.Interconnect | None = None,
-        worker: Worker | int = Worker(),  # noqa: B008  immutable
-        image: Image = Image(),  # noqa: B008
-        plugins: Sequence[Plugin] = (),
-        on_loss: spec.OnLossOption = "auto",
-        checkpoints: str | PathLike[str] | None = None,
-        volumes: Sequence[Volume] = (),
-        boot_timeout: float = 600.0,
-        replace_timeout: float = 600.0,
-        lease: float = 120.0,
-        max_lifetime: float | timedelta | None = None,
-        max_cost: float | None = None,
-        console: Console = "auto",
-        chaos: Chaos | None = None,
-        **unknown: object,
-    ) -> None:
-        for option in unknown:
-            raise unknown_option("Pool", option, [p for p in inspect.signature(Pool).parameters if p != "unknown"])
-        machines: wanted.MachineOptions = {
-            "provider": provider,
-            "accelerator": accelerator,
-            "vcpus": vcpus,
-            "memory_gb": memory_gb,
-            "disk_gb": disk_gb,
-            "architecture": architecture,
-            "allocation": allocation,
-            "max_hourly_cost": max_hourly_cost,
-            "interconnect": interconnect,
-        }
-        asked = wanted.chosen(specs, machines)
-        spec.check_pool(plugins, on_loss, console, selection)
-        source = asked[0].provider if len(asked) == 1 else Choice(asked, selection)
-        self._console: Console = console
-        self._settings = Settings(
-            name=None if name is None else spec.pool_name(name),
-            attach=False,
-            specs=asked,
-            provider=source,
-            nodes=Nodes.of(nodes),
-            worker=Worker(worker) if isinstance(worker, int) else worker,
-            image=on_this_computer(image) if source.local else image,
-            plugins=tuple(plugins),
-            on_loss=on_loss,
-            checkpoints=None if checkpoints is None else checked_root("Pool: checkpoints", checkpoints),
-            boot_timeout_s=spec.seconds("boot_timeout", boot_timeout),
-            replace_timeout_s=spec.seconds("replace_timeout", replace_timeout),
-            lease_s=spec.seconds("lease", lease),
-            max_lifetime_s=None if max_lifetime is None else spec.seconds("max_lifetime", max_lifetime),
-            max_cost=None if max_cost is None else wanted.max_cost(max_cost, source),
-            volumes=check_volumes(volumes, local=source.local),
-        )
-        if chaos is not None:
-            from .testing.chaos.plan import checked_chaos
+    __signature__: ClassVar[Signature] = wanted.shown_signature(
+        PoolOptions, DEFAULTS, Parameter("specs", Parameter.VAR_POSITIONAL, annotation="Spec")
+    )
 
-            checked_chaos(chaos)
-        self._chaos = chaos
+    def __init__(self, *specs: Spec, **options: Unpack[PoolOptions]) -> None:
+        wanted.check_known("Pool", options, PoolOptions)
+        given: dict[str, Any] = {**DEFAULTS, **options}
+        self._settings = checked(specs, given)
+        self._console: Console = given["console"]
+        self._chaos: Chaos | None = given["chaos"]
         self._turmoil: Turmoil | None = None
         self._core: Core | None = None
         self._ended = False
         self._sync: Any = None
 
     @classmethod
-    def attach(cls, name: str, /, *, provider: Provider, **options: Any) -> Pool:
+    def attach(cls, name: str, /, *, provider: Provider, **options: Unpack[AttachOptions]) -> Pool:
         """The pool ``name``, taken over from a client on this computer that died: ``async with Pool.attach(...)``.
 
         Machines that it left, and that have not ended with their lease, are this pool's nodes in place of new ones;
@@ -170,7 +100,8 @@ class Pool:
                 there, or its owner lives.
         """
         wanted.check_outlives(provider)
-        pool = cls(name=None, provider=provider, **options)
+        wanted.check_known("Pool.attach", options, AttachOptions)
+        pool = cls(provider=provider, **options)
         pool._settings = replace(pool._settings, name=spec.left_name(name), attach=True)
         return pool
 

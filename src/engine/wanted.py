@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Literal, TypedDict, get_args
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from inspect import Parameter, Signature
+from typing import ClassVar, Literal, TypedDict, Unpack, get_args
 
 from ..providers.base import AcceleratorRequest, Allocation, Architecture, LaunchRequest, Provider
 from .accelerators import Accelerator
@@ -14,18 +15,59 @@ from .spec import amount, count, one_of, refuse, shown
 Interconnect = Literal["efa"]
 
 
+class MachineNeeds(TypedDict, total=False):
+    """What a machine is like at least; see `Spec`."""
+
+    accelerator: str | Accelerator | None
+    vcpus: int | None
+    memory_gb: float | None
+    disk_gb: int | None
+    architecture: Architecture | None
+    allocation: Allocation | None
+    max_hourly_cost: float | None
+    interconnect: Interconnect | None
+
+
+class MachineOptions(MachineNeeds, total=False):
+    """The options of `Spec`, which `Pool` has too."""
+
+    provider: Provider | None
+
+
+def check_known(owner: str, given: Iterable[str], declared: type) -> None:
+    """
+    Raises:
+        SpecError: an option that ``declared``, a typed dict, does not have.
+    """
+    known = tuple(declared.__annotations__)
+    for name in given:
+        if name not in known:
+            raise unknown_option(owner, name, known)
+
+
+def shown_signature(declared: type, defaults: Mapping[str, object], *first: Parameter) -> Signature:
+    """What `help` and notebooks show of a class whose options are a typed dict. What has no default there is None."""
+    options = (
+        Parameter(name, Parameter.KEYWORD_ONLY, default=defaults.get(name), annotation=kind.__forward_arg__)
+        for name, kind in declared.__annotations__.items()
+    )
+    return Signature([*first, *options])
+
+
 @dataclass(frozen=True, slots=True, init=False)
 class Spec:
     """What a pool's machines are like, and whose: ``Pool(Spec(provider=AWS(...), vcpus=8), Spec(...))``.
 
-    Sizes are minimums, per machine. ``accelerator``: ``"A100"``, ``"A100:8"`` or ``accelerators.A100(count=8)``.
-    ``architecture``: default the one that costs less. ``allocation``: default ``"spot-if-available"``.
-    ``max_hourly_cost``: USD for one machine, above which it is not taken. ``interconnect="efa"``: placed together, on
-    a network for ranks that talk much.
+    ``provider``: default `Local()`. Sizes (``vcpus``, ``memory_gb``, ``disk_gb``) are minimums, per machine.
+    ``accelerator``: ``"A100"``, ``"A100:8"`` or ``accelerators.A100(count=8)``. ``architecture``: default the one that
+    costs less. ``allocation``: default ``"spot-if-available"``. ``max_hourly_cost``: USD for one machine, above which
+    it is not taken. ``interconnect="efa"``: placed together, on a network for ranks that talk much.
 
     Raises:
-        SpecError: what cannot mean anything, such as a price for machines that cost nothing.
+        SpecError: an option that cannot mean anything, such as a price for machines that cost nothing.
     """
+
+    __signature__: ClassVar[Signature] = shown_signature(MachineOptions, {})
 
     provider: Provider
     accelerator: AcceleratorRequest | None
@@ -37,82 +79,50 @@ class Spec:
     max_hourly_cost: float | None
     interconnect: Interconnect | None
 
-    def __init__(
-        self,
-        *,
-        provider: Provider | None = None,
-        accelerator: str | Accelerator | None = None,
-        vcpus: int | None = None,
-        memory_gb: float | None = None,
-        disk_gb: int | None = None,
-        architecture: Architecture | None = None,
-        allocation: Allocation | None = None,
-        max_hourly_cost: float | None = None,
-        interconnect: Interconnect | None = None,
-        **unknown: object,
-    ) -> None:
-        for name in unknown:
-            raise unknown_option("Spec", name, MACHINE_OPTIONS)
-        if provider is None:
-            from ..providers.local.provider import Local
-
-            provider = Local()
-        _check_provider(provider)
-        for name, value, choices in (
-            ("architecture", architecture, get_args(Architecture)),
-            ("allocation", allocation, get_args(Allocation)),
-            ("interconnect", interconnect, get_args(Interconnect)),
-        ):
-            if value is not None:
-                one_of(name, value, choices)
-        if is_free(provider) and (allocation is not None or max_hourly_cost is not None):
-            what = "max_hourly_cost" if allocation is None else "allocation"
-            refuse(f"{what} is for machines that cost something, and those of {provider.name} do not: leave it out.")
-        cost = None if max_hourly_cost is None else amount("max_hourly_cost", max_hourly_cost, "USD per hour")
-        if vcpus is not None:
-            count("vcpus", vcpus)
-        if disk_gb is not None:
-            count("disk_gb", disk_gb)
-        object.__setattr__(self, "provider", provider)
-        object.__setattr__(self, "accelerator", _accelerator(accelerator))
-        object.__setattr__(self, "vcpus", vcpus or 0)
-        object.__setattr__(self, "memory_gb", 0.0 if memory_gb is None else amount("memory_gb", memory_gb, "GB"))
-        object.__setattr__(self, "disk_gb", disk_gb or 0)
-        object.__setattr__(self, "architecture", architecture)
-        object.__setattr__(self, "allocation", allocation)
-        object.__setattr__(self, "max_hourly_cost", cost)
-        object.__setattr__(self, "interconnect", interconnect)
+    def __init__(self, **options: Unpack[MachineOptions]) -> None:
+        check_known("Spec", options, MachineOptions)
+        for name, value in _checked(options).items():
+            object.__setattr__(self, name, value)
 
     def asked(self, request: LaunchRequest) -> LaunchRequest:
         """``request`` for such machines."""
-        return replace(
-            request,
-            accelerator=self.accelerator,
-            vcpus=self.vcpus,
-            memory_gb=self.memory_gb,
-            disk_gb=self.disk_gb,
-            architecture=self.architecture,
-            allocation=self.allocation or "spot-if-available",
-            max_hourly_cost=self.max_hourly_cost,
-            interconnect=self.interconnect,
-        )
+        needs = {name: getattr(self, name) for name in MachineNeeds.__annotations__}
+        return replace(request, **needs | {"allocation": self.allocation or "spot-if-available"})
 
 
-MACHINE_OPTIONS = tuple(each.name for each in fields(Spec))
+def _checked(options: MachineOptions) -> Mapping[str, object]:
+    """All fields of a `Spec`.
 
+    Raises:
+        SpecError
+    """
+    provider = options.get("provider")
+    if provider is None:
+        from ..providers.local.provider import Local
 
-class MachineOptions(TypedDict, total=False):
-    """The options of `Spec`, which `Pool` has too."""
-
-    provider: Provider | None
-    accelerator: str | Accelerator | None
-    vcpus: int | None
-    memory_gb: float | None
-    disk_gb: int | None
-    architecture: Architecture | None
-    allocation: Allocation | None
-    max_hourly_cost: float | None
-    interconnect: Interconnect | None
+        provider = Local()
+    _check_provider(provider)
+    choices = {"architecture": Architecture, "allocation": Allocation, "interconnect": Interconnect}
+    chosen = {name: options.get(name) for name in choices}
+    for name, value in chosen.items():
+        if value is not None:
+            one_of(name, value, get_args(choices[name]))
+    cost, memory_gb = options.get("max_hourly_cost"), options.get("memory_gb")
+    if is_free(provider) and (chosen["allocation"] is not None or cost is not None):
+        what = "max_hourly_cost" if chosen["allocation"] is None else "allocation"
+        refuse(f"{what} is for machines that cost something, and those of {provider.name} do not: leave it out.")
+    sizes = {name: options.get(name) for name in ("vcpus", "disk_gb")}
+    for name, size in sizes.items():
+        if size is not None:
+            count(name, size)
+    return {
+        **chosen,
+        **{name: size or 0 for name, size in sizes.items()},
+        "provider": provider,
+        "accelerator": _accelerator(options.get("accelerator")),
+        "memory_gb": 0.0 if memory_gb is None else amount("memory_gb", memory_gb, "GB"),
+        "max_hourly_cost": None if cost is None else amount("max_hourly_cost", cost, "USD per hour"),
+    }
 
 
 def chosen(given: Sequence[object], options: MachineOptions) -> tuple[Spec, ...]:

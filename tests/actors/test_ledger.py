@@ -660,7 +660,7 @@ def with_places(kind):
         (with_places(SeatsAnywhere), "LEDGER-3"),
         (RunsOnceAgain, "LEDGER-4"),
         (NeverGivesUp, "LEDGER-5"),
-        (PassesPoisonOn, "LEDGER-5"),
+        (PassesPoisonOn, "LEDGER-5|LEDGER-1"),
         (ForgetsTheFence, "LEDGER-6"),
         (UsesIdsTwice, "LEDGER-6"),
         (ForgetsToAssign, "LEDGER-7"),

@@ -4,7 +4,7 @@
 
 from collections.abc import Iterator
 
-from outrider import Image, Local, Nodes, Pool, SyncPool, Volume, Worker, compute, gather, plugins, stdout
+from outrider import AWS, Image, Local, Nodes, Pool, Spec, SyncPool, Volume, Worker, compute, gather, plugins, stdout
 
 
 @compute
@@ -38,6 +38,10 @@ Nodes("4")  # type: ignore[arg-type]
 Worker(kind="fiber")  # type: ignore[arg-type]
 Image(env={"A": 1})  # type: ignore[dict-item]
 Volume("s3://my-bucket", "/data")  # type: ignore[call-arg]
+Pool(ndoes=4)  # type: ignore[call-arg]
+Pool(nodes="4")  # type: ignore[arg-type]
+Spec(vcpu=4)  # type: ignore[call-arg]
+Pool.attach("left", provider=AWS(), ndoes=3)  # type: ignore[call-arg]
 
 
 async def with_an_async_pool(pool: Pool) -> None:
