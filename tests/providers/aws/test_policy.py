@@ -46,7 +46,8 @@ CHANGED = {  # of which kind, and which parameter names it
     "DeletePlacementGroup": ("placement-group", "GroupName"),
     "TerminateInstances": ("instance", "InstanceIds"),
 }
-READS = re.compile(r"ec2:Describe|ssm:Get|pricing:Get|sts:Decode")
+READS = re.compile(r"ec2:Describe|pricing:Get|sts:Decode")
+PARAMETERS = "arn:aws:ssm:us-east-1::parameter"  # AWS's own, which are of no account
 
 # --- a small IAM: "Policy evaluation logic" and "IAM JSON policy elements: Condition operators", IAM User Guide -------
 
@@ -55,12 +56,13 @@ class Question(NamedTuple):
     """May this be done to one resource? A call asks one for each resource that it touches; all must be allowed."""
 
     action: str
-    resource: str  # "instance/i-1", or "*"
+    resource: str  # "instance/i-1", an ARN, or "*"
     context: Mapping[str, str] = {}  # condition keys
 
     @property
     def arn(self) -> str:
-        return self.resource if self.resource == "*" else f"arn:aws:ec2:us-east-1:123456789012:{self.resource}"
+        whole = self.resource == "*" or self.resource.startswith("arn:")
+        return self.resource if whole else f"arn:aws:ec2:us-east-1:123456789012:{self.resource}"
 
 
 def policy() -> list[dict[str, Any]]:
@@ -140,10 +142,11 @@ def given(ask: Mapping[str, Any], *, of: str | None = None) -> dict[str, dict[st
 
 def questions(cloud: EC2, request: front.Request) -> list[Question]:
     """Everything that AWS would ask the policy for this request."""
-    if request.service != "ec2":
-        return reads(f"{request.service}:{request.action}")
-    action = f"ec2:{request.action}"
-    if READS.match(action):
+    action = f"{request.service}:{request.action}"
+    if request.service == "ssm":
+        named = json.loads(request.body)
+        return [Question(action, PARAMETERS + name) for name in named.get("Names") or [named["Name"]]]
+    if request.service != "ec2" or READS.match(action):
         return reads(action)
     ask = parse(request.action, request.parameters)
     have = {name: each.tags for each in cloud.left() for name in (each.id, each.tags.get("Name", ""))}
@@ -282,6 +285,14 @@ async def test_doors_are_moved_and_leftovers_found_under_the_policy(cloud: EC2, 
 
 def test_what_only_reads_is_allowed() -> None:
     assert [each for each in sorted(called()) if READS.match(each) and not allows(Question(each, "*"))] == []
+
+
+def test_parameters_are_read_where_aws_tells_its_images_and_nowhere_else() -> None:
+    image = "/aws/service/canonical/ubuntu/server/24.04/stable/current/amd64/hvm/ebs-gp3/ami-id"
+    for action in ("ssm:GetParameter", "ssm:GetParameters"):
+        assert allows(Question(action, PARAMETERS + image))
+        assert not allows(Question(action, "arn:aws:ssm:us-east-1:123456789012:parameter/shop/database/password"))
+        assert not allows(Question(action, f"arn:aws:ssm:us-east-1:123456789012:parameter{image}"))
 
 
 # --- a stranger -------------------------------------------------------------------------------------------------------
