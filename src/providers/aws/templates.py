@@ -8,7 +8,7 @@ from uuid import uuid4
 import anyio
 
 from ..errors import ProviderError
-from . import launch, tags
+from . import inventory, launch, tags
 from .keys import host_key
 from .launch import Shape, Template
 from .recorded import RecordedApi
@@ -48,8 +48,7 @@ class Templates:
         """The name of the placement group in which machines are side by side."""
         async with self._making:
             if not self._cluster:
-                await self._make_cluster()
-                self._cluster = self._name
+                self._cluster = await self._make_cluster()
             return self._cluster
 
     async def _make(self, shape: Shape) -> Template:
@@ -66,15 +65,32 @@ class Templates:
         made = await self._api.call("create_launch_template", **said)
         return Template(made["LaunchTemplate"]["LaunchTemplateId"], shape, key.public)
 
-    async def _make_cluster(self) -> None:
+    async def _make_cluster(self) -> str:
+        """Where somebody else's group has the pool's name, the pool's own has another."""
+        if await self._makes_cluster(self._name) or await self._has_cluster(self._name):
+            return self._name
+        other = f"{self._name}-{uuid4().hex[:8]}"
+        await self._makes_cluster(other)  # where it is there already, an earlier try of this call was carried out
+        return other
+
+    async def _makes_cluster(self, name: str) -> bool:
+        """False: there is one of that name."""
         try:
             await self._api.call(
                 "create_placement_group",
                 idempotent=True,  # names are unique in a region: a second one is refused
-                GroupName=self._name,
+                GroupName=name,
                 Strategy="cluster",
                 TagSpecifications=[tags.specification("placement-group", self._labels)],
             )
         except ProviderError as error:
             if error.code != "InvalidPlacementGroup.Duplicate":
                 raise
+            return False
+        return True
+
+    async def _has_cluster(self, name: str) -> bool:
+        """Whether it is the pool's: made by a try whose answer was lost, or by who had the pool before."""
+        claim = await self._api.claim()
+        shown = await inventory.placement_groups(self._api, claim.pool)
+        return any(each.id == name and claim.has(each) for each in shown)

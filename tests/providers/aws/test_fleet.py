@@ -177,6 +177,27 @@ async def test_machines_of_several_devices_are_side_by_side_with_efa_on_every_ca
     assert cloud.left() == []
 
 
+async def test_somebody_elses_placement_group_of_the_pools_name_is_left_alone(cloud: EC2, aws: Provider) -> None:
+    request = replace(REQUEST, accelerator=AcceleratorRequest("A100", 8))
+    async with Api.open(region=cloud.region, endpoint_url=cloud.endpoint_url) as api:
+        await api.call("create_placement_group", GroupName="outrider-pool", Strategy="cluster")
+        async with opened(aws()) as fleet:
+            machines = await fleet.launch(request, 2)
+            (used,) = {cloud.instance(machine.id).placement_group for machine in machines}
+            assert used.startswith("outrider-pool-")
+        await api.call("delete_placement_group", GroupName="outrider-pool")
+    assert cloud.left() == []
+
+
+async def test_a_placement_group_whose_answer_was_lost_is_the_pools_own(cloud: EC2, aws: Provider) -> None:
+    request = replace(REQUEST, accelerator=AcceleratorRequest("A100", 8))
+    cloud.faults.add(faults.LostAnswer("CreatePlacementGroup"))
+    async with opened(aws()) as fleet:
+        (machine,) = await fleet.launch(request, 1)
+        assert cloud.instance(machine.id).placement_group == "outrider-pool"
+    assert cloud.left() == []
+
+
 # --- no capacity ------------------------------------------------------------------------------------------------------
 
 
