@@ -160,6 +160,15 @@ class Estate:
         return json.dumps({"pool": self.pool, "lease_s": self.lease_s, "machines": machines})
 
 
+def lease_kept(ownership: Ownership) -> float | None:
+    """The longest that any machine of a dead client's pool may have been launched with; None: not known."""
+    try:
+        lease_s = json.loads(ownership.kept(REST) or "{}").get("lease_s")
+    except (ValueError, AttributeError):  # nobody can attach to it either
+        return None
+    return float(lease_s) if isinstance(lease_s, (int, float)) else None
+
+
 def _left(journal: Journal, name: str, provider: str) -> PoolRecord:
     """
     Raises:

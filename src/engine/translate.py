@@ -229,10 +229,7 @@ def provider_error(error: ProviderError) -> OutriderError:
 def cleanup_error(trouble: NotGone, course: Course) -> CleanupError:
     """What leaving the provider failed with, where machines may still be running."""
     which = ", ".join(trouble.machines) or "machines of which nobody was told"
-    ends = ""
-    if trouble.by is not None:
-        at = time.strftime("%H:%M", time.localtime(trouble.by + 59))
-        ends = f" They end themselves by {at} at the latest, by their lease."
+    ends = "" if trouble.by is None else f" They end themselves {by_lease(trouble.by)}."
     others = f" Left at no cost: {', '.join(trouble.left)}." if trouble.left else ""
     error = CleanupError(
         f"{UNCONFIRMED[course]} ({_sentence(trouble.why)}): {which} may still be running.{ends}{others} "
@@ -244,6 +241,11 @@ def cleanup_error(trouble: NotGone, course: Course) -> CleanupError:
     cause = trouble.__cause__
     error.__cause__ = provider_error(cause) if isinstance(cause, NotAuthorized) else cause
     return error
+
+
+def by_lease(by: float) -> str:
+    """For people, when machines have ended themselves; ``by``: the unix time."""
+    return f"by {time.strftime('%H:%M', time.localtime(by + 59))} at the latest, by their lease"
 
 
 def pickling_error(error: Exception, task: str, what: str) -> SerializationError:

@@ -33,11 +33,11 @@ class Cloud(Protocol):
         """
         ...
 
-    async def sweep(self, place: Place, pool: str, journal: Journal) -> None:
-        """End all of the pool there, confirmed, and settle it.
+    async def sweep(self, place: Place, pool: str, journal: Journal, *, lease_s: float | None = None) -> None:
+        """End all of the pool there, confirmed, and settle it. ``lease_s``: of its machines; None: not known.
 
         Raises:
-            ProviderError: something may be left.
+            ProviderError: something may be left; `NotGone` says what.
         """
         ...
 
@@ -71,11 +71,11 @@ class AWSCloud:
             prices = await _prices(api, found.machines)
         return Asked("aws", place, tuple(_machine(each, prices) for each in found.machines), found.others)
 
-    async def sweep(self, place: Place, pool: str, journal: Journal) -> None:
+    async def sweep(self, place: Place, pool: str, journal: Journal, *, lease_s: float | None = None) -> None:
         from ...providers.aws.teardown import sweep
 
         async with _api(place) as api:
-            await sweep(api, pool, journal=journal)
+            await sweep(api, pool, journal=journal, lease_s=lease_s)
 
     async def sweep_others(self, place: Place, pool: str, journal: Journal) -> None:
         from ...providers.aws.teardown import sweep_others

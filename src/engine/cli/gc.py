@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from ...providers.errors import ProviderError
+from ...providers.errors import NotGone, ProviderError
 from ...providers.journal import Journal, PoolOwned
 from ..clean import plain
 from . import clouds
@@ -84,19 +84,23 @@ async def _remove(journal: Journal, pools: Sequence[Left], verdicts: Sequence[Ve
 
 
 async def _removed(journal: Journal, pool: Left) -> str:
+    from ..estate import lease_kept
+    from ..translate import by_lease
+
     cloud = clouds.CLOUDS[pool.provider] if pool.place else None
     try:
         if cloud is not None and pool.standing == "unknown":
             await cloud.sweep_others(pool.place, pool.pool, journal)
             return ""
-        with journal.own(pool.pool, pool.provider, adopt=True):  # nobody attaches to it meanwhile
+        with journal.own(pool.pool, pool.provider, adopt=True) as owned:  # nobody attaches to it meanwhile
             if cloud is not None:
-                await cloud.sweep(pool.place, pool.pool, journal)
+                await cloud.sweep(pool.place, pool.pool, journal, lease_s=lease_kept(owned))
             journal.settled(pool.pool, pool.place or None)
     except PoolOwned as error:
         return f"it has found an owner meanwhile: {error.owner or error}"
     except ProviderError as error:
-        return str(error)
+        ends = isinstance(error, NotGone) and error.costs and error.by
+        return f"{error}; they end themselves {by_lease(ends)}" if ends else str(error)
     return ""
 
 

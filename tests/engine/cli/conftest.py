@@ -13,7 +13,7 @@ import pytest
 from outrider.engine.cli import clouds
 from outrider.engine.cli.leftovers import Asked, MachineLeft
 from outrider.engine.cli.main import app
-from outrider.providers.errors import NotAuthorized
+from outrider.providers.errors import NotAuthorized, NotGone
 from outrider.providers.journal import Intent, Journal
 from outrider.providers.owners import Place
 from outrider.providers.whose import Thing
@@ -36,9 +36,10 @@ class Sky:
         machines = [each for each in there if isinstance(each, MachineLeft)]
         return Asked("aws", place, tuple(machines), tuple(each for each in there if each not in machines))
 
-    async def sweep(self, place: Place, pool: str, journal: Journal) -> None:
+    async def sweep(self, place: Place, pool: str, journal: Journal, *, lease_s: float | None = None) -> None:
         if pool in self.stubborn:
-            raise NotAuthorized(f"ec2:TerminateInstances is missing for {pool}")
+            missing = f"ec2:TerminateInstances is missing for {pool}"
+            raise NotGone(missing, machines=["i-1"], by=lease_s)  # it is 1970 here
         self.swept.append((place["region"], pool))
         record = journal.record(pool)
         assert record is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -146,6 +147,27 @@ def test_what_cannot_be_removed_is_said(dead: str, book: Journal, sky: Sky, outr
     assert outrider("gc", "--apply") == 1
     assert "not removed: ec2:TerminateInstances is missing" in outrider.said()
     assert [each.pool for each in book.orphans()] == [dead]
+
+
+@pytest.mark.parametrize(
+    ("kept", "said"),
+    [
+        ('{"lease_s": 120.0, "pool": "lost"}', "; they end themselves by 00:02 at the latest, by their lease"),
+        ('{"pool": "lost"}', ""),
+        ('{"lease_s": 12', ""),
+        ("[]", ""),
+    ],
+    ids=["as it is written", "by an earlier version", "cut off", "not ours"],
+)
+def test_when_what_cannot_be_removed_ends_itself_is_said_if_it_is_known(
+    dead: str, book: Journal, sky: Sky, outrider: Outrider, monkeypatch: pytest.MonkeyPatch, *, kept: str, said: str
+) -> None:
+    monkeypatch.setattr(time, "localtime", time.gmtime)
+    with book.own(dead, "aws", adopt=True) as owned:
+        owned.keep("estate", kept)
+    sky.stubborn.add(dead)
+    failure = f"ec2:TerminateInstances is missing for lost; may still be running: i-1{said}"
+    assert [each["failure"] for each in outrider.json("gc", "--apply")] == [failure]
 
 
 def test_a_place_that_does_not_answer_is_unknown(dead: str, book: Journal, sky: Sky, outrider: Outrider) -> None:

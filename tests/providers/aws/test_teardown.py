@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -13,15 +14,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider import AWS
+from outrider.engine.cli.clouds import AWSCloud
 from outrider.providers.aws import fleet as fleets
 from outrider.providers.aws import inventory, teardown
 from outrider.providers.aws.api import Api
-from outrider.providers.aws.ending import Ending
+from outrider.providers.aws.ending import LEASE_MORE_S, Ending
 from outrider.providers.aws.seen import GRACE_S, Sight, State
 from outrider.providers.base import Embedding, LaunchRequest, MachineId
+from outrider.providers.errors import NotGone
 from outrider.providers.journal import Intent, Journal
 from outrider.providers.whose import Claim
 from outrider.testing import EC2
+from outrider.testing import aws_faults as faults
 
 pytestmark = pytest.mark.anyio
 REQUEST = LaunchRequest("ssh-ed25519 CLIENT", 2)
@@ -68,6 +72,20 @@ async def test_a_dead_pool_is_seen_and_swept_and_no_other(
         await teardown.sweep(api, "two", journal=None)
         assert cloud.left() == []
         assert await inventory.survey(api) == inventory.Survey()
+
+
+async def test_who_sweeps_a_dead_pool_in_vain_knows_when_its_lease_ends_it(
+    cloud: EC2, aws: Callable[..., AWS], monkeypatch: pytest.MonkeyPatch, journal_path: Path
+) -> None:
+    left = await dead(aws(), "one", monkeypatch)
+    refusal = faults.Unauthorized("TerminateInstances")
+    cloud.faults.add(refusal)
+    place = {"region": cloud.region, "endpoint_url": cloud.endpoint_url}
+    with pytest.raises(NotGone) as raised:
+        await AWSCloud().sweep(place, "one", Journal.open(journal_path), lease_s=120.0)
+    assert sorted(raised.value.machines) == sorted(left)
+    assert raised.value.by is not None
+    assert raised.value.by - time.time() <= 120.0 + LEASE_MORE_S
 
 
 async def test_copies_of_what_a_dead_pool_left_are_not_ended_and_keep_nothing_from_ending(
