@@ -12,30 +12,25 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from math import inf
-from typing import Protocol, runtime_checkable
 
 import anyio
 
-from ..providers.base import Embedding, Fleet, LaunchRequest, Machine, MachineEvent, MachineGone, MachineId
+from ..providers.base import (
+    Embedding,
+    Fleet,
+    LaunchRequest,
+    Machine,
+    MachineEvent,
+    MachineGone,
+    MachineId,
+    Quoting,
+)
 from ..providers.errors import NoCapacity, NotGone, ProviderError, QuotaExceeded
 from .leaving import merged, parted
 from .spec import Selection
 from .wanted import Spec, is_free
 
 AGAIN_S = 1.0  # until a stream of events that failed is read anew
-
-
-@runtime_checkable
-class Quoting(Protocol):
-    """A fleet that knows prices before it launches."""
-
-    async def quote(self, request: LaunchRequest) -> float | None:
-        """USD per hour of one such machine now; None: there is none to be had.
-
-        Raises:
-            ProviderError
-        """
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,11 @@ import secrets
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Self
 
 from ..providers.base import (
     Address,
+    Adopting,
     Fleet,
     LaunchRequest,
     Machine,
@@ -32,21 +33,6 @@ from .spec import is_named
 
 KEY, REST = "client_key", "estate"  # under which names they are kept
 NOT_KEPT = ("login", "witnesses")  # no cloud's machine has any
-
-
-@runtime_checkable
-class Adopting(Protocol):
-    """A fleet whose machines outlive their client, and that takes over those of a dead one's."""
-
-    async def adopt(self, known: Sequence[Machine], most: int, *, lease_s: float | None = None) -> Sequence[Machine]:
-        """Before the first launch: those of ``known`` that still exist are this fleet's from now on, the first
-        ``most`` of them; all else that the pool has is ended, which is not waited for. ``lease_s``: the longest that
-        any of the pool's machines was launched with; None: not known.
-
-        Raises:
-            ProviderError: also when the pool is not where this fleet is.
-        """
-        ...
 
 
 class Estate:

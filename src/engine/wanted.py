@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from inspect import Parameter, Signature
 from typing import ClassVar, Literal, TypedDict, Unpack, get_args
 
-from ..providers.base import AcceleratorRequest, Allocation, Architecture, LaunchRequest, Provider
+from ..providers.base import AcceleratorRequest, Allocation, Architecture, Lasting, LaunchRequest, Priced, Provider
 from .accelerators import Accelerator
 from .errors import unknown_option
 from .spec import amount, count, one_of, refuse, shown
@@ -157,7 +157,7 @@ def max_cost(value: object, provider: Provider) -> float:
 
 def outlives(provider: Provider) -> bool:
     """Its machines outlive their client, so that another one may take them over."""
-    return bool(getattr(provider, "outlives", False))
+    return isinstance(provider, Lasting) and provider.outlives
 
 
 def check_outlives(provider: object) -> None:
@@ -172,7 +172,7 @@ def check_outlives(provider: object) -> None:
 
 def is_free(provider: Provider) -> bool:
     """Its machines cost nothing that one could count; a provider that says nothing has prices."""
-    return bool(getattr(provider, "free", False))
+    return isinstance(provider, Priced) and provider.free
 
 
 def _check_provider(provider: object) -> None:

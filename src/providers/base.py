@@ -1,4 +1,9 @@
-"""What a provider is: it launches machines, says what becomes of them, and takes them back for certain."""
+"""What a provider is: it launches machines, says what becomes of them, and takes them back for certain.
+
+A `Provider` is what users configure; its `Fleet` has the machines of one pool. That is all that a provider must have.
+The protocols at the end are what it may have besides: `Priced` and `Lasting` of the provider, `Quoting` and `Adopting`
+of its fleets. A machine that is warned before the cloud takes it says so in `Machine.notices`.
+"""
 
 from __future__ import annotations
 
@@ -208,5 +213,56 @@ class Provider(Protocol):
 
         Raises:
             NotGone: by leaving; something may be left.
+        """
+        ...
+
+
+# --- what a provider may have besides ---------------------------------------------------------------------------------
+
+
+@runtime_checkable
+class Priced(Protocol):
+    """A provider that says whether its machines cost money. One that does not say so is taken to cost some."""
+
+    @property
+    def free(self) -> bool:
+        """Nothing of it costs money: ``max_cost`` and prices are refused."""
+        ...
+
+
+@runtime_checkable
+class Lasting(Protocol):
+    """A provider that says whether its machines outlive their client. One that does not say so ends them with it."""
+
+    @property
+    def outlives(self) -> bool:
+        """Another client may take the machines over (`Pool.attach`): its fleets are `Adopting`."""
+        ...
+
+
+@runtime_checkable
+class Quoting(Protocol):
+    """A fleet that knows prices before it launches: of several, the cheapest is asked first."""
+
+    async def quote(self, request: LaunchRequest) -> float | None:
+        """USD per hour of one such machine now; None: there is none to be had.
+
+        Raises:
+            ProviderError
+        """
+        ...
+
+
+@runtime_checkable
+class Adopting(Protocol):
+    """A fleet whose machines outlive their client, and that takes over those of a dead one's."""
+
+    async def adopt(self, known: Sequence[Machine], most: int, *, lease_s: float | None = None) -> Sequence[Machine]:
+        """Before the first launch: those of ``known`` that still exist are this fleet's from now on, the first
+        ``most`` of them; all else that the pool has is ended, which is not waited for. ``lease_s``: the longest that
+        any of the pool's machines was launched with; None: not known.
+
+        Raises:
+            ProviderError: also when the pool is not where this fleet is.
         """
         ...
