@@ -63,3 +63,18 @@ def test_an_answer_whose_lists_are_empty_is_one() -> None:
     assert said["Parameters"] == []
     inner = b"<DescribeInstancesResponse><requestId>r</requestId><reservationSet/></DescribeInstancesResponse>"
     assert read(model("ec2", "DescribeInstances"), inner)["Reservations"] == []
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        b"<html><body>The connection was refused</body></html>",
+        b'<?xml version="1.0"?><DescribeVolumesResponse><requestId>r</requestId><volumeSet/></DescribeVolumesResponse>',
+        b"no document at all",
+    ],
+)
+def test_another_document_is_a_lost_answer(page: bytes) -> None:
+    """A proxy's page, or the answer to another call, has nothing in it that botocore looks for."""
+    with pytest.raises(answers.Unreadable) as caught:
+        read(model("ec2", "DescribeInstances"), page)
+    assert answers.lost_code(caught.value) in retries.LOST
