@@ -27,7 +27,8 @@ FLEET-10: while a late node may still come, failures to have another in its plac
     while that one is on its way.
 FLEET-11: once the pool has been ready, giving up is for `ANEW_S`: then what is missing is asked for again.
 FLEET-12: `UNFIT_NODES` in a row that are lost soon after they were ready, as they can start no worker, are a failure
-    that cannot go better. Another that is lost, or has stayed for `NEWBORN_S`, ends the row.
+    that cannot go better. Another that is lost, or has stayed for `NEWBORN_S`, ends the row; so does one that has run
+    something, whatever its executor died of.
 """
 
 from __future__ import annotations
@@ -166,7 +167,7 @@ class Fleet:
         return True
 
     def node_lost(self, node: NodeId, now: float, chance: float, *, unfit: Exception | None = None) -> None:
-        """``unfit``: it could start no worker."""
+        """``unfit``: it could start no worker, and has run nothing."""
         standing = self.nodes.get(node)
         ready_at = self._ready_at.get(node)
         if standing is None or not self._forget(node):

@@ -46,6 +46,7 @@ from .ports import (
     Noticed,
     NoWorkers,
     PoolSpec,
+    Unfit,
     Witness,
 )
 from .silence import Silence
@@ -366,16 +367,16 @@ class Machines:
         self._emptied(node)
         self.fleet.noticed(node, now)
 
-    def unfit(self, node: NodeId, cause: str, now: float) -> None:
+    def unfit(self, node: NodeId, word: Unfit, now: float) -> None:
         """Its executor ends by itself, and is lost when it has: whatever else is seen of that, this is why."""
         if (member := self._nodes.members.get(node)) is not None:
-            member.unfit = cause
+            member.unfit = word
         self._ledger.node_closed(node, now, recall=False)
 
     def lost(self, node: NodeId, cause: str, now: float) -> None:
         """It was ready, and is no more."""
         member = self._nodes.members[node]
-        cause = member.unfit or cause
+        cause = member.unfit.cause if member.unfit else cause
         fact = Fact.GONE if member.life.can(Fact.GONE) else Fact.UNREACHED
         if member.booting or not member.life.can(fact):
             return
@@ -386,7 +387,7 @@ class Machines:
         self._not_doomed(node)
         self._nodes.left(member)
         self.silence.ended(node)
-        unfit = NoWorkers(member.unfit) if member.unfit else None
+        unfit = None if member.unfit is None or member.unfit.has_run else NoWorkers(member.unfit.cause)
         self.fleet.node_lost(node, now, self._chance(), unfit=unfit)
         if unfit is not None and self.fleet.given_up is unfit:
             self._not_launched(unfit, None)

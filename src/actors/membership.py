@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ..providers.base import Machine, MachineId
 from .kernel import ActorStopped, Ref
 from .lifecycle import Lifecycle, State
-from .ports import Link, NodeFacts, NodeId
+from .ports import Link, NodeFacts, NodeId, Unfit
 from .roster import Roster
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Member:
         self.ports: deque[int] = deque()  # free there
         self.notices: set[str] = set()  # by source, that stand
         self.dropped_by = ""  # why its connection was last lost
-        self.unfit = ""  # why its executor ends by itself
+        self.unfit: Unfit | None = None  # why its executor ends by itself
         self.closed = False  # its connection, for good
         self.gone = False  # the provider's word
         self.terminated = False  # asked for

@@ -255,8 +255,8 @@ class PoolActor:
                 case Noticed(source, seconds):
                     self._machines.noticed(node, source, seconds, now)
                     rare = True
-                case Unfit(cause):
-                    self._machines.unfit(node, cause, now)
+                case Unfit():
+                    self._machines.unfit(node, report, now)
                     rare = True
                 case Asked():
                     self._broadcasts.asked(node, report)

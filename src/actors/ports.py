@@ -134,6 +134,7 @@ class Unfit:
     """The node's executor is about to end by itself: its loss, which follows, has this cause."""
 
     cause: str
+    has_run: bool  # some worker there has taken an attempt
 
 
 Report = Started | Finished | Returned | Noticed | PortsFree | Asked | Unfit

@@ -115,15 +115,16 @@ class FleetMachine(RuleBasedStateMachine):
         assert not self.fleet.late(node, self.now)
         self.act()
 
-    @rule(data=st.data(), chance=st.sampled_from([0.0, 0.5, 0.99]))
+    @rule(data=st.data(), unfit=st.booleans(), chance=st.sampled_from([0.0, 0.5, 0.99]))
     @precondition(lambda self: self.ready | self.spares | self.doomed | self.draining)
-    def a_node_is_lost(self, data, chance):
+    def a_node_is_lost(self, data, unfit, chance):
         node = data.draw(st.sampled_from(sorted(self.ready | self.spares | self.doomed | self.draining)))
         for group in (self.ready, self.spares, self.away, self.doomed, self.draining):
             group.discard(node)
         self.ended.add(node)
-        self.fleet.node_lost(node, self.now, chance)
-        self.fleet.node_lost(node, self.now, chance)  # heard twice: by its connection and by the provider
+        error = RuntimeError("no worker") if unfit else None
+        self.fleet.node_lost(node, self.now, chance, unfit=error)
+        self.fleet.node_lost(node, self.now, chance, unfit=error)  # heard twice: by its connection and by the provider
         self.act()
 
     @rule(data=st.data())
@@ -384,6 +385,13 @@ class NeverAsksAnew(Fleet):
         return None if self.given_up is not None else super().wake_at()
 
 
+class ForgetsTheUnfit(Fleet):
+    def node_lost(self, node, now, chance, *, unfit=None):
+        if unfit is not None and self._forget(node):
+            self.orders.terminations.append(node)
+        super().node_lost(node, now, chance, unfit=unfit)
+
+
 class ReplacesTheUnfit(Fleet):
     def _unfit_in_a_row(self, ready_at, now, chance, *, unfit):
         super()._unfit_in_a_row(ready_at, now, chance, unfit=unfit)
@@ -466,6 +474,7 @@ class CountsTheLate(Fleet):
         (NeverGivesUp, "FLEET-4"),
         (GivesUpForEver, "FLEET-4|FLEET-11"),
         (NeverAsksAnew, "FLEET-11"),
+        (ForgetsTheUnfit, "FLEET-2"),
         (DoesNotWait, "FLEET-5|FLEET-2"),
         (CutsOff, "FLEET-6|FLEET-7"),
         (NeverPromotes, "FLEET-7"),

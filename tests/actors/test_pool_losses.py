@@ -8,6 +8,7 @@ import anyio
 import pytest
 
 from outrider.actors import messages as m
+from outrider.actors.fleet import ANEW_S, UNFIT_NODES
 from outrider.actors.membership import PORTS_KEPT, SOURCES_KEPT, Membership
 from outrider.actors.ports import (
     Finished,
@@ -18,6 +19,7 @@ from outrider.actors.ports import (
     PortsFree,
     Reason,
     Settled,
+    Unfit,
     Verdict,
 )
 from outrider.providers.base import Address, Machine, MachineId
@@ -707,3 +709,40 @@ def test_a_nodes_ports_are_kept_once_and_not_without_end():
     nodes.ports_free(member.id, (4000, 4000, *range(4000, 9000)))
     nodes.ports_free(member.id, range(1, 3000))
     assert list(member.ports) == list(range(4000, 4000 + PORTS_KEPT))
+
+
+async def lose_as_unfit(pool, *, has_run):
+    """Its executor ends by itself; what nodes there are then."""
+    node = max(pool.site.nodes)
+    pool.site.nodes[node].say(Unfit("its fork server has ended", has_run))
+    pool.fleet.lose(pool.site.nodes[node].machine.id)
+    await pool.until(lambda: len(pool.seen.all("node_lost")) == node + 1)
+
+
+async def test_nodes_that_have_run_something_are_replaced_however_many_executors_end_in_a_row(rig, work):
+    async with rig(desired=1) as pool:
+        await pool.ready()
+        for lost in range(1, UNFIT_NODES + 2):
+            await lose_as_unfit(pool, has_run=True)
+            await pool.until(lambda lost=lost: len(pool.seen.all("node_ready")) == 1 + lost, within_s=5)
+        assert not pool.seen.all("launch_failed")
+        job = pool.submit(work())
+        await pool.settled(job)
+        assert pool.endings[job].verdict is Verdict.RETURNED
+
+
+async def test_those_that_have_run_nothing_are_not_and_calls_fail_until_one_more_is_asked_for(rig, work):
+    async with rig(desired=1) as pool:
+        await pool.ready()
+        for lost in range(1, UNFIT_NODES + 1):
+            await pool.until(lambda lost=lost: len(pool.seen.all("node_ready")) == lost)
+            await lose_as_unfit(pool, has_run=False)
+        jobs = [pool.submit(work()), pool.broadcast(work())]
+        await pool.settled(*jobs, within_s=1)
+        endings = [pool.endings[jobs[0]], *pool.all_endings[jobs[1]][0]]
+        assert [ending.reason for ending in endings] == [Reason.NO_REPLACEMENT] * 2
+        assert {str(ending.failure) for ending in endings} == {"its fork server has ended"}
+        await pool.until(lambda: len(pool.seen.all("node_ready")) == UNFIT_NODES + 1, within_s=ANEW_S + 5)
+        job = pool.submit(work())
+        await pool.settled(job)
+        assert pool.endings[job].verdict is Verdict.RETURNED

@@ -13,6 +13,7 @@ Facts come in as calls with the time, effects go out of `decide`. Numbered, and 
     EXEC-8  what `Recall` returns has not started
     EXEC-9  behind an attempt that takes long, nothing stays stuck
     EXEC-10 an attempt begins when its worker is there; where none can be born few are tried, and the executor ends
+    EXEC-11 it says whether a worker has taken an attempt, of those that do not run beside the slots
 """
 
 from __future__ import annotations
@@ -123,7 +124,7 @@ class Core:
             self._learn(attempt.run.function, took_us)
             del self._attempts[attempt_id]
             self._effects.append(Relay(body))
-        self._uses(slot.worker)
+        self._uses(slot.worker, slot)
         slot.since, slot.stuck = now, False
         if slot.worker.fresh:
             slot.leaves_by = now + FAREWELL_S
@@ -169,8 +170,9 @@ class Core:
         for recall in self._recalls:
             recall.waiting.discard(worker_id)
         slots = [slot for slot in self._slots if worker in (slot.worker, slot.warm)]
-        if any(slot.worker is worker and slot.pipe for slot in slots):
-            self._uses(worker)
+        for slot in slots:
+            if slot.worker is worker and slot.pipe:
+                self._uses(worker, slot)
         if not worker.used and not worker.ending and self._births.failed(worker_id, self._last_worker, now):
             story = detail or f"{cause} {code}"
             self._give_up(f"no worker could be started there, {TRIES} times in a row ({story})")
@@ -217,6 +219,14 @@ class Core:
         return effects
 
     # --- questions ---------------------------------------------------------------------------------------------------
+
+    @property
+    def has_run(self) -> bool:
+        """Some worker has taken an attempt, other than BESIDE the slots: those are of plugins."""
+        return any(
+            not slot.beside and (slot.used or bool(slot.pipe and slot.worker is not None and slot.worker.born))
+            for slot in self._slots
+        )
 
     def due(self) -> float | None:
         """When `ticked` must be called at the latest."""
@@ -450,8 +460,9 @@ class Core:
         self._effects.append(Fork(worker.id, index, fresh))
         return worker
 
-    def _uses(self, worker: Worker) -> None:
+    def _uses(self, worker: Worker, slot: Slot) -> None:
         """It has taken an attempt, as its answer shows, or that it died with one which it had read."""
+        slot.used = True
         if not worker.used:
             worker.used = True
             self._births.used(worker.id)

@@ -151,6 +151,11 @@ class Crew:
         elif self._core.knows(message.attempt):
             self._early.setdefault(message.attempt, []).append((message, body))
 
+    @property
+    def has_run(self) -> bool:
+        """Some worker has taken an attempt."""
+        return self._core.has_run
+
     def listen(self, listening: bool) -> None:
         """Whether to read what tasks print; who prints too much meanwhile waits."""
         if listening != self._listening:

@@ -299,7 +299,7 @@ class Home:
         """``reason``: why it ends by itself, which is all that its client learns."""
         if self._closing is None:
             if reason:
-                self._say(Unfit(reason))
+                self._say(Unfit(reason, self._crew.has_run))
                 self._flush()
             self._closing = self._loop.create_task(self._close())
             self._closing.add_done_callback(lambda _: self._ended())

@@ -29,6 +29,7 @@ class Slot:
     stuck: bool = False  # stolen from, and no result since
     leaves_by: float | None = None  # its fresh worker has answered
     extra: bool = False  # made for ranks of a broadcast that found no free one; nothing else runs in it
+    used: bool = False  # some worker in it has taken an attempt
     beside: bool = False  # made for an attempt BESIDE the slots; has no warm worker, and is never free
 
 

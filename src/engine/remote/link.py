@@ -285,9 +285,9 @@ class NodeLink:
                 return Asked(JobId(job), generation, number, asked)
             case wire.Ports(ports):
                 return PortsFree(ports)
-            case wire.Unfit(reason):
+            case wire.Unfit(reason, has_run):
                 self.unfit = reason
-                return Unfit(reason)
+                return Unfit(reason, has_run)
             case wire.Yield(attempt, item):
                 self._yielded(attempt, item)
             case wire.Credit(attempt, stream, count):

@@ -214,8 +214,8 @@ class Daemon:
                         self._end_worker(self.workers[worker])
                     case GiveUp(reason):
                         self.site.trace("unfit", host=self.host.number, reason=reason)
-                        self.site.referee.executors.gave_up(self)
-                        self._say(Unfit(reason))
+                        self.site.referee.executors.gave_up(self, reason)
+                        self._say(Unfit(reason, core.has_run))
                         kill_s = self.site.dice.within(self.site.scenario.cloud.kill_s, "kill", self.host.number)
                         self.host.later(kill_s, self._leave)
                     case Interrupt():

@@ -72,6 +72,7 @@ class Referee:
                 self.jobs.excuse(NodeId(event.node))
             case ev.LaunchFailed():
                 self.nodes.launch_failed(event.retry_in_s)
+                self.executors.launch_failed(event.error)
             case ev.NetworkSilent():
                 self.nodes.network_silent()
             case ev.GenerationStarted():
@@ -119,6 +120,7 @@ class Referee:
         order = self._site.orders[AttemptId(attempt)]
         self._site.trace("began", attempt=attempt, job=order.task.job, rank=order.rank, host=host.number)
         self.jobs.began(host, order)
+        self.executors.began(host)
         if order.world is not None:
             self.worlds.began(order)
 

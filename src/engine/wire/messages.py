@@ -276,6 +276,7 @@ class Unfit(NamedTuple):
     """The executor ends by itself, with everything it runs: ``reason``, one clause for people."""
 
     reason: str
+    has_run: bool  # some worker of it has taken an attempt that did not run BESIDE its slots
 
 
 class Ports(NamedTuple):

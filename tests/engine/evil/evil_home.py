@@ -44,7 +44,7 @@ WORDS: dict[type[Any], Callable[[int], m.Message]] = {
 }
 COSTS_THE_NODE: dict[type[Any], Callable[[int], m.Message]] = {
     m.Ack: m.Ack,  # of frames that nobody sent
-    m.Unfit: lambda attempt: m.Unfit(f"forged {attempt}"),
+    m.Unfit: lambda attempt: m.Unfit(f"forged {attempt}", False),
 }
 
 

@@ -38,7 +38,7 @@ class ModelWorker:
         self.unheard: list[tuple[Run, int]] = []  # results on their way
         self.delivered = 0
         self.delivered_at = 0.0
-        self.born = self.took = False
+        self.born = self.took = self.beside = False
         self.dead = False  # its death is on its way too
         self.told_to_end = False
 
@@ -64,6 +64,7 @@ class ExecutorMachine(RuleBasedStateMachine):
         self.broken = False
         self.barren = False  # whoever is forked dies at its birth
         self.gave_up = False
+        self.has_run = False  # as can be known
         self.row = 0  # times that births failed, since one succeeded; what was born together fails together
         self.counted = 0  # the last worker that was forked then
         self.failed_at = 0.0
@@ -209,6 +210,7 @@ class ExecutorMachine(RuleBasedStateMachine):
                 self.check("EXEC-5", not worker.fork.fresh or not worker.delivered)
                 self.check("EXEC-3", not run.flags & RunFlag.BESIDE or worker.fork.slot >= self.slots)
                 worker.delivered += 1
+                worker.beside = bool(run.flags & RunFlag.BESIDE)
                 worker.delivered_at = self.now
                 worker.unread.append(run)
             case Steal(worker_id):
@@ -243,6 +245,7 @@ class ExecutorMachine(RuleBasedStateMachine):
         for run in worker.running:
             if run.attempt == attempt and attempt % 2:
                 worker.running.remove(run)
+                self.ends_the_row(worker)
                 self.core.finished(worker.fork.worker, attempt, 0, b"", self.now, interrupted=True)
                 return
 
@@ -281,6 +284,7 @@ class ExecutorMachine(RuleBasedStateMachine):
     def ends_the_row(self, worker: ModelWorker) -> None:
         """It has taken an attempt."""
         worker.took = True
+        self.has_run = self.has_run or not worker.beside
         if worker.fork.worker > self.counted:
             self.row = 0
             self.stillborn.clear()
@@ -302,6 +306,14 @@ class ExecutorMachine(RuleBasedStateMachine):
 
     def pick(self, pick: int) -> ModelWorker:
         return list(self.workers.values())[pick % len(self.workers)]
+
+    @invariant()
+    def it_knows_whether_it_has_run_anything(self) -> None:
+        workers = [worker for worker in self.workers.values() if not worker.beside]
+        runs = any(worker.born and worker.outstanding() for worker in workers)
+        self.check("EXEC-11", self.core.has_run or not self.has_run)
+        self.check("EXEC-11", not self.core.has_run or self.has_run or runs)
+        self.check("EXEC-11", self.core.has_run or not any(worker.running for worker in workers))
 
     @invariant()
     def nothing_waits_for_an_idle_worker(self) -> None:
@@ -471,6 +483,12 @@ MUTATIONS: dict[str, tuple[str, Patch]] = {
     "one birth that fails is enough": ("EXEC-10", lambda patch: patch.setattr(births_module, "TRIES", 1)),
     "what was handed over counts as begun": ("EXEC-10", _replace("_make", lambda make: lambda self, *which, **how: (
         _born_early(make(self, *which, **how))))),
+    "what runs does not count as run": ("EXEC-11", lambda patch: patch.setattr(
+        Core, "has_run", property(lambda self: any(slot.used and not slot.beside for slot in self._slots)))),
+    "who was born counts as having run": ("EXEC-11", lambda patch: patch.setattr(
+        Core, "has_run", property(lambda self: any(worker.born for worker in self._workers.values())))),
+    "what runs beside counts as having run": ("EXEC-11", lambda patch: patch.setattr(
+        Core, "has_run", property(lambda self: any(slot.used or slot.pipe for slot in self._slots)))),
     "time passes unnoticed": ("EXEC-9", _replace("ticked", _nothing)),
 }  # fmt: skip
 

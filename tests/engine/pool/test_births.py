@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,8 +14,8 @@ from typing import ClassVar
 
 import pytest
 
-from outrider import CapacityError, Local, Plugin, Pool, TaskKilled, compute
-from outrider.actors.events import NodeLost, TaskStarted
+from outrider import CapacityError, Local, NodeLost, Plugin, Pool, TaskKilled, compute
+from outrider.actors import events
 from outrider.actors.fleet import UNFIT_NODES
 from outrider.engine.plugins.sides import NodeSide, Setup
 
@@ -36,6 +37,17 @@ def block() -> None:
 @compute
 def leave() -> None:
     os._exit(7)
+
+
+@compute
+def fork_server() -> int:
+    return os.getppid()
+
+
+@compute(retries=1)
+def ends_its_node() -> None:
+    os.kill(os.getppid(), signal.SIGKILL)
+    signal.pause()
 
 
 @dataclass(frozen=True)
@@ -80,8 +92,8 @@ async def test_a_node_that_can_start_no_worker_is_replaced_and_says_why():
         assert await pool.run(square(3)) == 9
         starts = 0
         async for event in seen:
-            starts += isinstance(event, TaskStarted)
-            if isinstance(event, NodeLost):
+            starts += isinstance(event, events.TaskStarted)
+            if isinstance(event, events.NodeLost):
                 break
         assert "no worker could be started there, 5 times in a row (FileExistsError" in event.cause
         assert starts == 2  # not one for each try
@@ -96,4 +108,19 @@ async def test_where_no_node_can_start_a_worker_a_call_fails_with_the_cause_and_
         with pytest.raises(CapacityError, match="FileExistsError"):
             await pool.run(cube(3))
         assert pool.snapshot().nodes == ()
-    assert [isinstance(event, NodeLost) async for event in seen].count(True) == UNFIT_NODES
+    assert [isinstance(event, events.NodeLost) async for event in seen].count(True) == UNFIT_NODES
+
+
+async def test_nodes_that_have_run_something_are_replaced_however_many_are_lost_in_a_row():
+    async with Pool(provider=Local(), nodes=1, console="silent") as pool:
+        for _ in range(UNFIT_NODES + 1):
+            os.kill(await pool.run(fork_server()), signal.SIGKILL)
+            assert await pool.run(square(3)) == 9
+
+
+async def test_so_are_those_that_were_lost_in_the_middle_of_their_first_task():
+    async with Pool(provider=Local(), nodes=1, console="silent") as pool:
+        for _ in range(UNFIT_NODES):
+            with pytest.raises(NodeLost):
+                await pool.run(ends_its_node())
+        assert await pool.run(square(3)) == 9

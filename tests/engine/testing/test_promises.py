@@ -216,8 +216,23 @@ def believes_every_node(patch: Patch) -> None:
     patch.setattr(Gang, "finished", believes)
 
 
+def blames_every_executor_that_ends(patch: Patch) -> None:
+    patch.setattr(Core, "has_run", False)
+
+
+def used_and_barren(seed: int) -> Scenario:
+    """What is seldom drawn: one node after the other runs something, and can start no worker any more."""
+    tasks = tuple(Job(id=number + 1, at_s=2.0 * number, takes_s=0.5) for number in range(90))
+    ends = tuple(f.Barren(at_s=12.0, after=("node_ready", nth), who="newest", for_s=700.0) for nth in range(1, 6))
+    cloud = CloudSpec(boot_s=(5.0, 10.0))
+    return Scenario(seed=seed, nodes=1, min=1, max=1, cloud=cloud, jobs=tasks, faults=ends)
+
+
 def keeps_what_is_too_many(patch: Patch) -> None:
     patch.setattr(Fleet, "_shrink", lambda self, surplus: None)
+
+
+DRAWN_BY_HAND = {"SIM-19": busy_with_a_spare, "SIM-25": used_and_barren}
 
 
 @pytest.mark.parametrize(
@@ -249,12 +264,13 @@ def keeps_what_is_too_many(patch: Patch) -> None:
         ("SIM-23", tries_births_for_ever),
         ("SIM-23", gives_up_at_the_first_failed_birth),
         ("SIM-24", keeps_what_is_too_many),
+        ("SIM-25", blames_every_executor_that_ends),
     ],
 )
 def test_a_promise_falls_without_its_guard(promise: str, without: Callable[[Patch], None], monkeypatch: Patch) -> None:
     without(monkeypatch)
     fell: dict[str, int] = {}
-    scenario = busy_with_a_spare if promise == "SIM-19" else draw
+    scenario = DRAWN_BY_HAND.get(promise, draw)
     for seed in count():
         violation = play(scenario(seed), keep=0).violation
         if violation is not None:
@@ -264,8 +280,9 @@ def test_a_promise_falls_without_its_guard(promise: str, without: Callable[[Patc
         assert seed < SEEDS, f"only {fell} fell"
 
 
-def test_the_busy_pool_keeps_its_promises() -> None:
-    assert [play(busy_with_a_spare(seed)).violation for seed in range(20)] == [None] * 20
+@pytest.mark.parametrize("scenario", DRAWN_BY_HAND.values())
+def test_a_scenario_of_our_own_keeps_its_promises(scenario: Callable[[int], Scenario]) -> None:
+    assert [play(scenario(seed)).violation for seed in range(20)] == [None] * 20
 
 
 def test_every_promise_is_tested_so() -> None:

@@ -1,7 +1,8 @@
-"""What is promised of executors that can start no worker: SIM-23.
+"""What is promised of executors that can start no worker: SIM-23 and 25.
 
 SIM-23: such an executor ends within 3 s of the first birth that failed, and for nothing less than four that fail in a
     row (the first of the five that it counts may have been a worker that was killed while it had nothing to do).
+SIM-25: a pool stops to ask for nodes, as they can start no worker, only when enough have ended that had run nothing.
 """
 
 from __future__ import annotations
@@ -10,8 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+from ....actors.fleet import UNFIT_NODES
+
 if TYPE_CHECKING:
     from ..daemon import Daemon
+    from ..host import Host
     from ..site import Site
 
 ENDS_S = 3.0
@@ -30,6 +34,9 @@ class ExecutorRules:
     def __init__(self, site: Site) -> None:
         self._site = site
         self._rows: WeakKeyDictionary[Daemon, Row] = WeakKeyDictionary()
+        self._used: set[int] = set()  # hosts where an attempt has begun
+        self._unused = 0  # executors that ended where none had
+        self._reasons: set[str] = set()  # why executors ended
 
     def born(self, daemon: Daemon) -> None:
         self._rows.pop(daemon, None)
@@ -41,7 +48,17 @@ class ExecutorRules:
             daemon.host.later(ENDS_S, lambda: self._should_have_ended(daemon, row))
         row.length += 1
 
-    def gave_up(self, daemon: Daemon) -> None:
+    def began(self, host: Host) -> None:
+        self._used.add(host.number)
+
+    def launch_failed(self, error: str) -> None:
+        if error in self._reasons and self._unused < UNFIT_NODES:
+            story = f"no further node is asked for ({error}), and {self._unused} have ended that had run nothing"
+            self._site.broken("SIM-25", story)
+
+    def gave_up(self, daemon: Daemon, reason: str) -> None:
+        self._reasons.add(reason)
+        self._unused += daemon.host.number not in self._used
         row = self._rows.get(daemon)
         if row is None or row.length < TRIES:
             tries = 0 if row is None else row.length

@@ -27,4 +27,5 @@ PROMISES = {
     "SIM-22": "a node is not heard of other nodes' attempts",
     "SIM-23": "an executor that can start no worker soon ends",
     "SIM-24": "never more machines than are wanted",
+    "SIM-25": "nodes that have run something are replaced",
 }
