@@ -21,8 +21,10 @@ from .agent import frames
 from .phase import Phase
 from .prepare import ClientFacts, Prepared, prepare
 from .probe import Host
+from .requirements import Requirements
 from .shell import Exit, Shell
 from .snapshot import Copy
+from .uv import Uv
 
 __all__ = ["Bootstrapped", "ClientFacts", "Phase", "Prepared", "bootstrap", "prepare"]
 
@@ -31,6 +33,7 @@ _NOT_IN_PATHS = re.compile(
 )  # the folder's name is in lists of paths: the colon of a port parts them
 _PIECE_BYTES = 256 << 10
 NEEDS = 1000  # of an agent that wait to be answered; it has one at a time
+FAILURE = ("phase", "reason", "command", "exit_status", "log", "hint", "timed_out")  # what an agent that failed says
 _PACKED_BYTES = 8 << 20  # a larger file is sent as it is: wheels are compressed already
 _CEDE_S = 2.0  # the agent gives up by itself so much before we do, and says what it was doing
 
@@ -313,25 +316,30 @@ class _Talk:
             for frame in self._lines.feed(data):
                 self._take(frame)
         except (KeyError, TypeError, ValueError) as error:
-            self.garbled = f"the agent said what is not its protocol: {error}"
-            self.close()
+            self._garble(str(error))
 
     def _take(self, frame: dict[str, Any]) -> None:
         match frame["is"]:
             case "phase":
                 self._phase(Phase(frame["name"], frame["state"], frame["text"], frame["seconds"]))
-            case "need" if self._wanted.qsize() < NEEDS:
-                self._wanted.put_nowait(frame)
             case "need":
-                raise ValueError("it asks for more than it waits for")
+                if self._wanted.qsize() >= NEEDS:
+                    raise ValueError("it asks for more than it waits for")
+                if not all(isinstance(digest, str) for digest in frame.get("files", ())):
+                    raise ValueError("it asks for files by what is no text")
+                self._wanted.put_nowait(frame)
             case "result":
-                self.result = frame
+                self.result = {name: str(frame[name]) for name in ("door", "python", "runtime")}
                 self.close()
             case "failed":
-                self.failure = frame
+                self.failure = {name: frame[name] for name in FAILURE}
                 self.close()
             case _:
                 pass
+
+    def _garble(self, what: str) -> None:
+        self.garbled = f"the agent said what is not its protocol: {what}"
+        self.close()
 
     async def said(self) -> AsyncIterator[bytes]:
         """The agent's stdin: open as long as it works, because its end is the agent's."""
@@ -339,21 +347,29 @@ class _Talk:
         try:
             while (wanted := await self._wanted.get()) is not None:
                 if wanted.get("wheels"):
-                    yield await self._wheels()
+                    if (
+                        self._prepared.uv is None
+                        or self._prepared.requirements is None
+                        or not self._order["environment"]
+                    ):
+                        self._garble("it asks for packages, and the image has none")
+                        return
+                    yield await self._wheels(self._prepared.uv, self._prepared.requirements)
                 for digest in wanted.get("files", ()):
-                    async for part in _file(self._sources[digest]):
+                    if (source := self._sources.get(digest)) is None:
+                        self._garble(f"it asks for a file that the image does not have: {digest!r:.80}")
+                        return
+                    async for part in _file(source):
                         yield part
         except (BootstrapError, OSError) as error:
             self.defect = error
 
-    async def _wheels(self) -> bytes:
+    async def _wheels(self, uv: Uv, requirements: Requirements) -> bytes:
         prepared, made = self._prepared, self._order["environment"]
-        assert prepared.uv is not None
-        assert prepared.requirements is not None
         python = next((p.version for p in self._host.pythons if p.path == made["python"]), prepared.client.minor)
         target = wheels.target_of(self._host.machine, self._host.libc)
         self._phase(Phase("packages", "line", f"resolving for {target}, Python {python}, on this computer"))
-        chosen = await prepared.depot.select(prepared.uv, prepared.requirements, target, python)
+        chosen = await prepared.depot.select(uv, requirements, target, python)
         self._sources |= {wheel.sha256: wheel for wheel in chosen.wheels}
         listed = [(wheel.name, wheel.sha256, wheel.size_bytes) for wheel in chosen.wheels]
         return frames.encode("wheels", requirements=chosen.requirements, wheels=listed)

@@ -1,0 +1,59 @@
+"""An agent that prepares a host may say anything: it costs that host, and the error says what it said."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterable, Callable, Sequence
+from typing import Any
+
+import pytest
+
+from outrider import Image
+from outrider.engine.errors import BootstrapError
+from outrider.engine.image.shell import Exit
+
+pytestmark = pytest.mark.anyio
+
+
+class EvilHost:
+    """Implements `Shell`. The probe finds this computer; its agent says ``frames``, whatever it is sent."""
+
+    def __init__(self, host: Any, frames: Sequence[object]) -> None:
+        self._host, self._frames = host, frames
+
+    async def run(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: bytes | AsyncIterable[bytes] = b"",
+        output: Callable[[bytes], None] | None = None,
+    ) -> Exit:
+        if argv[-1] != "agent":
+            return await self._host.run(argv, stdin=stdin, output=output)  # type: ignore[no-any-return]
+        assert output is not None
+        assert not isinstance(stdin, bytes)
+        for frame in ({"is": "hello"}, *self._frames):
+            output(json.dumps(frame, separators=(",", ":")).encode() + b"\n")
+        async for _ in stdin:
+            pass
+        return Exit(0, None, b"", b"")
+
+
+@pytest.mark.parametrize(
+    ("frame", "said"),
+    [
+        ({"is": "need", "wheels": True}, "it asks for packages, and the image has none"),
+        ({"is": "need", "files": ["no digest"]}, "a file that the image does not have: 'no digest'"),
+        ({"is": "need", "files": [17]}, "files by what is no text"),
+        ({"is": "need", "files": 17}, "not iterable"),
+        ({"is": "result"}, "'door'"),
+        ({"is": "failed", "phase": "run"}, "'reason'"),
+        ({"is": "phase"}, "'name'"),
+    ],
+)
+async def test_what_an_agent_may_not_say_is_the_error_of_its_host(
+    shell: Any, bring: Any, frame: object, said: str
+) -> None:
+    with pytest.raises(BootstrapError, match="the agent said what is not its protocol") as caught:
+        await bring(Image(), EvilHost(shell, [frame]))
+    assert said in str(caught.value)
