@@ -15,6 +15,7 @@ import pytest
 from outrider.engine.core import EMBEDDING
 from outrider.engine.remote.ssh import new_key
 from outrider.providers.base import Embedding, LaunchRequest, Machine
+from outrider.providers.local import processes
 from outrider.providers.local.fleet import LocalFleet
 from outrider.providers.local.provider import Local
 
@@ -119,6 +120,7 @@ def _process(pid: int) -> Process | None:
 @pytest.fixture
 def table(tmp_path: Path) -> Iterator[Table]:
     """At the end nothing that was started is left, neither process nor file."""
+    processes.adopt_orphans()  # what outlives its pool is below us then, and seen
     table = Table()
     yield table
     deadline = time.monotonic() + 2

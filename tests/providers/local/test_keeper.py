@@ -31,7 +31,7 @@ def serve(control):
         os.setsid()
         if os.fork() == 0:
             os.setsid()
-            with open({said!r}, "w") as said:
+            with open({said!r}, "a") as said:
                 said.write(f"{{os.getpid()}}\\n")
             time.sleep(600)
         os._exit(0)
@@ -63,11 +63,13 @@ async def gone(fleet, count=1, within_s=1.0):
 
 
 @pytest.fixture
-def orphan(tmp_path, monkeypatch):
-    """Where the fork server of this module's executor says the pid of an orphan it made."""
-    (tmp_path / "orphaning.py").write_text(ORPHANING.format(said=str(tmp_path / "orphan")))
+def orphans(tmp_path, monkeypatch):
+    """The orphans that this module's executors have made so far: one each, which its fork server says the pid of."""
+    said = tmp_path / "orphans"
+    said.touch()
+    (tmp_path / "orphaning.py").write_text(ORPHANING.format(said=str(said)))
     monkeypatch.syspath_prepend(tmp_path)
-    return tmp_path / "orphan"
+    return lambda: {int(line) for line in said.read_text().splitlines(keepends=True) if line.endswith("\n")}
 
 
 async def test_a_killed_group_is_gone_within_a_second_and_nothing_is_left(request_, table, opened, tmp_path):
@@ -97,11 +99,11 @@ async def test_a_machine_that_loses_one_part_is_gone_and_says_which(part, name, 
 
 
 @pytest.mark.parametrize("end", ["kill", "terminate", "leave"])
-async def test_orphans_in_sessions_of_their_own_end_with_their_machine(end, orphan, request_, table, opened):
+async def test_orphans_in_sessions_of_their_own_end_with_their_machine(end, orphans, request_, table, opened):
     async with opened(Embedding("orphaning:serve", "orphaning:Home")) as fleet:
         (machine,) = await fleet.launch(request_, 1)
-        await table.until(lambda: orphan.exists() and orphan.read_text().endswith("\n"))
-        pid = int(orphan.read_text())
+        await table.until(orphans)
+        (pid,) = orphans()
         assert os.getsid(pid) == pid
         if end == "kill":
             os.killpg(int(machine.facts["group"]), signal.SIGKILL)
@@ -114,7 +116,7 @@ async def test_orphans_in_sessions_of_their_own_end_with_their_machine(end, orph
 
 
 async def test_a_machine_that_is_terminated_while_its_ssh_server_joins_it_is_gone_at_once(
-    orphan, request_, table, opened
+    orphans, request_, table, opened
 ):
     """Its server may join after its group was killed; nothing else would end this one."""
     async with opened(Embedding("orphaning:serve", "orphaning:Home")) as fleet:
@@ -126,7 +128,7 @@ async def test_a_machine_that_is_terminated_while_its_ssh_server_joins_it_is_gon
 
 
 async def test_an_executor_that_does_not_start_is_a_machine_gone_and_the_log_says_why(
-    orphan, request_, table, opened, tmp_path
+    orphans, request_, table, opened, tmp_path
 ):
     async with opened(Embedding("orphaning:serve", "orphaning:broken")) as fleet:
         (machine,) = await fleet.launch(request_, 1)
@@ -154,15 +156,16 @@ async def test_a_foundry_that_cannot_start_fails_the_launch_with_its_words(reque
 
 @pytest.mark.parametrize("part", ["keeper", "warden", "both"])
 async def test_the_keepers_death_takes_every_machine_and_the_next_launch_starts_another(
-    part, orphan, request_, table, opened
+    part, orphans, request_, table, opened
 ):
     """What a task has started in a session of its own ends as well, whichever of the two is killed."""
     async with opened(Embedding("orphaning:serve", "orphaning:Home")) as fleet:
         machines = await fleet.launch(request_, 2)
-        await table.until(lambda: orphan.exists() and orphan.read_text().endswith("\n"))
+        await table.until(lambda: len(orphans()) == 2)
+        before = orphans()
         (keeper,), (warden,) = table.keepers(), table.wardens()
         processes = set(table.below(warden))
-        assert int(orphan.read_text()) in processes
+        assert before <= processes
         for pid in {"keeper": [keeper], "warden": [warden], "both": [warden, keeper]}[part]:
             os.kill(pid, signal.SIGKILL)
         causes = await gone(fleet, 2, within_s=5.0)
@@ -173,8 +176,9 @@ async def test_the_keepers_death_takes_every_machine_and_the_next_launch_starts_
         await fleet.terminate([machines[0].id])
         (another,) = await fleet.launch(request_, 1)
         assert table.of(another)
-        if part == "both":  # whom nobody has adopted that knows of it
-            os.kill(int(orphan.read_text()), signal.SIGKILL)
+        for pid in table.alive(before) if part == "both" else ():  # whom nobody has adopted that knows of them
+            os.kill(pid, signal.SIGKILL)
+    await table.until(lambda: not table.alive(before))
 
 
 @pytest.fixture
