@@ -9,7 +9,7 @@ PINNED := constraints.txt pyproject.toml
 TORCH  := torch==2.13.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-preempt test test-frameworks test-lab lint typecheck format bench bench-lab chaos chaos-aws stress nightly clean
+.PHONY: help demo demo-preempt test quick test-frameworks test-lab lint typecheck format bench bench-lab chaos chaos-aws stress nightly clean
 
 help:  ## show this
 	@awk -F ':|  ## ' '/^[a-z-]+:.*  ## / { printf "  make %-15s %s\n", $$1, $$3 }' Makefile
@@ -22,6 +22,9 @@ demo-preempt: $(VENV)/.demo  ## the same on nodes of which one is lost every few
 
 test: lint typecheck  ## everything CI checks (lint, format, layers, types, tests)
 	$(BIN)/pytest
+
+quick: lint typecheck  ## in three minutes: lint, types, and the tests of what is decided without a pool
+	$(BIN)/pytest -q -k "not without_its_guard" tests/actors tests/engine/wire tests/engine/test_*.py tests/project tests/typing
 
 test-frameworks: $(OTHERS)/.frameworks  ## the frameworks themselves on pools, and the examples that need them
 	$(OTHERS)/bin/pytest tests/frameworks

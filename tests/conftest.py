@@ -7,6 +7,7 @@ import functools
 import gc
 import inspect
 import os
+import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
@@ -15,6 +16,9 @@ import anyio
 import pytest
 
 os.environ["AWS_EC2_METADATA_DISABLED"] = "true"  # else AWS's client asks the network who this computer may be
+# After `nohup make test &` these are ignored, and programs inherit that: those that tests start are to hear them.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 DECIDERS = {"Gang", "Turmoil", "Observer"}  # where all of a pool's tasks wait for a word, these know whose
 TOLD = 3000

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -31,6 +32,9 @@ def main() -> int:
     parser.add_argument("--only", choices=DRAWN, metavar="FAULT", help=f"no other fault than this: {', '.join(DRAWN)}")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at a life that is not right")
     options = parser.parse_args()
+    # After `nohup make chaos &` these are ignored, and programs inherit that: clients are to hear them.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     if os.geteuid() == 0:
         mount_unseen()  # small disks, which go with this process
     seeds = options.seeds or (1 if options.minutes is None else sys.maxsize)
