@@ -123,18 +123,22 @@ async def test_a_slow_client_stops_the_task_and_loses_nothing(make: Any, kind: s
 
 @KINDS
 async def test_while_the_client_is_away_the_oldest_is_dropped_and_counted(make: Any, kind: str) -> None:
-    def much(mark: str) -> None:
-        for number in range(3000):
+    def much(away: str, mark: str) -> None:
+        print(f"{0:01000}", flush=True)
+        while not Path(away).exists():
+            time.sleep(0.001)
+        for number in range(1, 3000):
             print(f"{number:01000}")
         Path(mark).touch()
 
     client = await make(slots=2, kind=kind)
     await client.call(say)
-    mark = client.home._directory / "printed"
+    away, mark = (client.home._directory / name for name in ("away", "printed"))
     client.define(much)
-    attempt = client.run(much, str(mark))
+    attempt = client.run(much, str(away), str(mark))
     await client.until(lambda: client.printed(attempt))
     client.cut()
+    away.touch()
     while not mark.exists():
         await client.turn()
     await client.connect()
