@@ -17,6 +17,7 @@ GANG-7: a generation's ports were free where they are named, and serve no other 
 GANG-8: an at-most-once broadcast never runs a rank twice.
 GANG-9: while there are fewer nodes than it needs, it waits no longer than ``replace_timeout_s`` for one more.
 GANG-10: an attempt ends by the word of the node that it was given to, and of no other.
+GANG-11: no node is asked for more ports than it has at once: that would be waited for without an end.
 """
 
 from __future__ import annotations
@@ -358,6 +359,13 @@ class Gang:
         self._ask(tuple((node, self._each) for node in self._chosen) if every else ((self._chosen[0], 1),))
 
     def _ask(self, of: tuple[tuple[NodeId, int], ...], gap: Gap | None = None) -> None:
+        """For ports, or give up (GANG-11)."""
+        for node, count in of:
+            facts = self._facts[node]
+            if count > facts.ports_at_once:
+                has = f"node {node} ({facts.hostname}) keeps {facts.ports_at_once} free at a time"
+                self._end_with(Reason.NO_PORTS, f"{count} ranks of a node need a port each, and {has}")
+                return
         asked = NeedPorts(of, gap)
         self._asked.append(asked)
         self.effects.append(asked)
@@ -414,13 +422,13 @@ class Gang:
             self.effects.append(EndAll(endings, self.generation))
             self._over()
 
-    def _end_with(self, reason: Reason) -> None:
+    def _end_with(self, reason: Reason, why: str = "") -> None:
         """Give up. Ranks that have ended keep their endings, unless their generation was lost."""
         if self.phase in {Phase.ENDING, Phase.OVER}:
             return
         keep = self._endings if self.phase is Phase.RUNNING else {}
         ranks = range(max(1, self._world.size))
-        endings = tuple(keep.get(rank) or GaveUp(reason, self._losses, rank) for rank in ranks)
+        endings = tuple(keep.get(rank) or GaveUp(reason, self._losses, rank, why=why) for rank in ranks)
         self._unclaim()
         self.effects.append(EndAll(endings, self.generation))
         self._gaps, self._asked = [], []

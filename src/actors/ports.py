@@ -31,6 +31,11 @@ class NodeFacts:
     accelerators: tuple[tuple[str, float], ...] = ()  # (type, memory in GB), one entry each
     variables: tuple[tuple[str, str], ...] = ()  # of every task there: what plugins have set up on the node
 
+    @property
+    def ports_at_once(self) -> int:
+        """Free ports that one generation can have of it for certain: it opens others when half of them are used."""
+        return max(1, len(self.ports) // 2)
+
 
 class World(NamedTuple):
     """One immutable membership view: what every rank of a generation sees.
@@ -281,6 +286,7 @@ class Reason(StrEnum):
     NO_REPLACEMENT = auto()  # within replace_timeout
     NO_SUCH_RANK = auto()  # the pool is to have fewer nodes than the task's ``on``
     LOSING = auto()  # a broadcast lost generations faster than it could run
+    NO_PORTS = auto()  # more ranks of a broadcast need a port each than one of its nodes keeps free
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +295,7 @@ class GaveUp:
     losses: tuple[tuple[NodeId, str], ...] = ()  # the nodes lost under it, with the cause of each
     rank: int = 0
     failure: Exception | None = None  # why the last node that was to come did not, since one has come
+    why: str = ""  # with NO_PORTS, for people: which node, and how many
 
 
 Ending = Settled | GaveUp

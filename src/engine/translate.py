@@ -164,6 +164,11 @@ def gave_up_error(  # noqa: PLR0911  one for each reason
             return CapacityError(
                 f"{task} waits for the node of a rank, by on=, that the pool does not have: resize it."
             )
+        case Reason.NO_PORTS:
+            return CapacityError(
+                f"{task} was not run: {ending.why}. Raise the limit of open files there (ulimit -n; an eighth of it is "
+                "kept as ports), or run fewer ranks per node."
+            )
         case Reason.QUEUE_TIMEOUT:
             limit = "its queue_timeout" if queue_timeout_s is None else f"its queue_timeout of {queue_timeout_s:g} s"
             return QueueTimeout(f"{task} waited longer than {limit} for a free slot and never ran.", task=task)

@@ -75,6 +75,7 @@ class GangMachine(RuleBasedStateMachine):
         restarts=st.integers(0, 2),
         max_restarts=st.sampled_from([0, 0, 0, 1, 2]),
         started=st.sampled_from([False, True, True, True]),
+        poor=st.sampled_from([0, 0, 0, 2]),
     )
     def begin(self, **options):
         self.set_up(**(options | self.focus))
@@ -82,8 +83,10 @@ class GangMachine(RuleBasedStateMachine):
     focus: dict[str, object] = {}  # noqa: RUF012
 
     def set_up(
-        self, *, on_loss, collective, once, elastic, nodes, minimum, each, every, restarts, max_restarts, started
-    ):
+        self, *, on_loss, collective, once, elastic, nodes, minimum, each, every, restarts, max_restarts, started,
+        poor=0,
+    ):  # fmt: skip
+        self.poor = poor  # every so many-th node keeps two ports, and can give one at a time
         self.ids = count(1)
         self.ports = count(20_000)
         self.now = 100.0
@@ -250,7 +253,8 @@ class GangMachine(RuleBasedStateMachine):
         self.gang.ready(len(self.roster), self.now)
 
     def facts(self, node):
-        return NodeFacts(f"host{node}", f"10.0.0.{node}", ())
+        kept = 2 if self.poor and node % self.poor == 0 else 32
+        return NodeFacts(f"host{node}", f"10.0.0.{node}", tuple(range(kept)))
 
     def grantable(self):
         if self.claim is None:
@@ -340,7 +344,8 @@ class GangMachine(RuleBasedStateMachine):
                 self.claim = claim
             case Unwant():
                 self.claim = None
-            case NeedPorts():
+            case NeedPorts(of):
+                assert all(count <= self.facts(node).ports_at_once for node, count in of), "GANG-11"
                 self.asked.append(effect)
             case Unseat(node):
                 self.seated.discard(node)
@@ -407,6 +412,8 @@ class GangMachine(RuleBasedStateMachine):
         assert generation == (self.world.generation if self.world else 0)
         for rank, ending in enumerate(endings):
             assert ending.rank == rank, "GANG-1: an ending of another rank"
+            refused = isinstance(ending, GaveUp) and ending.reason is Reason.NO_PORTS
+            assert not refused or (self.poor and self.spec.every_rank_listens), "GANG-11: nothing was lacking"
             if isinstance(ending, Settled):
                 assert ending.outcome != "stale", "GANG-4"
                 assert ending.outcome != "forged", "GANG-10"
@@ -482,12 +489,21 @@ class SeesAnotherWorld(Gang):
         self.effects[-1] = RunRank(last.node, last.order._replace(world=None))
 
 
+class WaitsForPorts(Gang):
+    def _ask(self, of, gap=None):
+        asked = NeedPorts(of, gap)
+        self._asked.append(asked)
+        self.effects.append(asked)
+
+
 class TakesLeavingNodes(Gang):
     def leaving(self, node, *, noticed):
         self._leaving[node] = noticed
 
     def _choose(self):
-        self._facts = {node: NodeFacts("", f"10.0.0.{node}", ()) for node in sorted({*self._facts, *self.seats})}
+        self._facts = {
+            node: NodeFacts("", f"10.0.0.{node}", tuple(range(32))) for node in sorted({*self._facts, *self.seats})
+        }
         super()._choose()
 
 
@@ -566,6 +582,7 @@ FOCUS = {
         (RunsOnceAgain, "GANG-8"),
         (WaitsForEver, "GANG-9"),
         (BelievesEveryNode, "GANG-10"),
+        (WaitsForPorts, "GANG-11"),
     ],
 )
 def test_the_invariant_falls_without_its_guard(broken, invariant):

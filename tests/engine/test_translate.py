@@ -214,6 +214,7 @@ def test_facts_of_an_end_are_attributes() -> None:
         (Reason.CLOSED, errors.PoolClosed),
         (Reason.NO_REPLACEMENT, errors.CapacityError),
         (Reason.NO_SUCH_RANK, errors.CapacityError),
+        (Reason.NO_PORTS, errors.CapacityError),
     ],
 )
 def test_each_reason_to_give_up_has_its_error(reason: Reason, kind: type[Exception]) -> None:
