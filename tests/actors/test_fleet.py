@@ -125,6 +125,8 @@ class FleetMachine(RuleBasedStateMachine):
         error = RuntimeError("no worker") if unfit else None
         self.fleet.node_lost(node, self.now, chance, unfit=error)
         self.fleet.node_lost(node, self.now, chance, unfit=error)  # heard twice: by its connection and by the provider
+        if self.fleet._not_before > self.not_before:  # a loss may begin a back-off, and returns nothing
+            self.wait(self.fleet._not_before - self.now)
         self.act()
 
     @rule(data=st.data())
