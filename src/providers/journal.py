@@ -22,7 +22,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from .errors import BadRequest, JournalError
 from .owners import Lock, Owner, Place, flocked, flush, hosts_of, make_directory, owner_of, read, write, write_whole
@@ -46,6 +46,10 @@ INSERT = "INSERT OR IGNORE INTO intents VALUES (?, ?, ?, ?, ?, ?, NULL)"
 SELECT = "SELECT pool, kind, token, place, facts, at, ids FROM intents WHERE ? IS NULL OR pool = ? ORDER BY at"
 
 Standing = Literal["alive", "dead", "elsewhere"]
+
+
+class _UnreadableRow(sqlite3.DatabaseError):
+    """A row of intents does not hold what was written there; SQLite reports only damage to its own structures."""
 
 
 class PoolOwned(BadRequest):
@@ -244,11 +248,7 @@ class Journal:
         return PoolRecord(pool, provider, tuple(places), owner, standing, tuple(intents), hosts_of(written))
 
     def _intents(self, pool: str | None = None) -> list[Intent]:
-        rows = self._run(lambda database: database.execute(SELECT, (pool, pool)).fetchall())
-        return [
-            Intent(name, kind, token, json.loads(place), json.loads(facts), at, ids and tuple(json.loads(ids)))
-            for name, kind, token, place, facts, at, ids in rows
-        ]
+        return self._run(lambda database: _intents_in(database, pool))
 
     # --- the database ---------------------------------------------------------------------------------------------
 
@@ -269,6 +269,7 @@ class Journal:
             try:
                 with closing(sqlite3.connect(self.database, timeout=BUSY_S)) as database:
                     if database.execute("PRAGMA quick_check(1)").fetchone() == ("ok",):
+                        _intents_in(database)
                         return  # another process has set it aside
             except sqlite3.DatabaseError as error:
                 if not _is_spoiled(error):
@@ -366,12 +367,55 @@ def _named(name: str) -> str:
     return f"{name}.key"
 
 
+def _intents_in(database: sqlite3.Connection, pool: str | None = None) -> list[Intent]:
+    """Those of ``pool``; None: of every pool."""
+    database.text_factory = bytes.decode  # sqlite3's own reports text that is not UTF-8 without an error code
+    try:
+        rows = database.execute(SELECT, (pool, pool)).fetchall()
+    except UnicodeDecodeError as error:
+        raise _UnreadableRow(f"a text is not UTF-8: {error}") from error
+    return [_intent(row) for row in rows]
+
+
+def _intent(row: Sequence[object]) -> Intent:
+    pool, kind, token, place, facts, at, ids = row
+    if not (isinstance(pool, str) and isinstance(kind, str) and isinstance(token, str) and isinstance(at, float)):
+        raise _UnreadableRow("a column of intents holds a value of another type")
+    return Intent(pool, kind, token, _mapping(place), _mapping(facts), at, None if ids is None else _strings(ids))
+
+
+def _mapping(text: object) -> dict[str, str]:
+    found = _parsed(text)
+    if not (isinstance(found, dict) and all(isinstance(each, str) for each in found.values())):
+        raise _UnreadableRow(f"a column of intents holds {found!r:.80} in place of names and texts")
+    return found
+
+
+def _strings(text: object) -> tuple[str, ...]:
+    found = _parsed(text)
+    if not (isinstance(found, list) and all(isinstance(each, str) for each in found)):
+        raise _UnreadableRow(f"a column of intents holds {found!r:.80} in place of a list of texts")
+    return tuple(found)
+
+
+def _parsed(text: object) -> Any:
+    if not isinstance(text, str):
+        raise _UnreadableRow(f"a column of intents holds {text!r:.80} in place of JSON")
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _UnreadableRow(f"a column of intents is not the JSON that was written: {error}") from error
+
+
 def _add_ids(database: sqlite3.Connection, intent: Intent, ids: Sequence[str]) -> tuple[str, ...]:
     which = (intent.pool, intent.token)
     database.execute("BEGIN IMMEDIATE")
     database.execute(INSERT, _row(intent))  # the database may have been set aside since
-    (said,) = database.execute("SELECT ids FROM intents WHERE pool = ? AND token = ?", which).fetchone()
-    known = tuple(dict.fromkeys([*json.loads(said or "[]"), *ids]))
+    row = database.execute("SELECT ids FROM intents WHERE pool = ? AND token = ?", which).fetchone()
+    if row is None:
+        raise _UnreadableRow("an intent that was inserted is not found by its key")
+    (said,) = row
+    known = tuple(dict.fromkeys([*(() if said is None else _strings(said)), *ids]))
     database.execute("UPDATE intents SET ids = ? WHERE pool = ? AND token = ?", (json.dumps(known), *which))
     database.execute("COMMIT")
     return known
@@ -393,4 +437,4 @@ def _canonical(facts: Mapping[str, str]) -> str:
 
 
 def _is_spoiled(error: sqlite3.DatabaseError) -> bool:
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in SPOILED
+    return isinstance(error, _UnreadableRow) or getattr(error, "sqlite_errorcode", 0) & 0xFF in SPOILED

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -299,6 +299,49 @@ def test_a_damaged_database_is_set_aside(book: Journal, junk: bytes) -> None:
     owned.close()
     assert list(book.root.glob("journal.db.spoiled-*"))
     assert [each.token for each in book.orphans()[0].intents] == ["t2"]
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("place", "NULL"),
+        ("facts", "NULL"),
+        ("place", "'[1'"),
+        ("facts", "'[]'"),
+        ("facts", "'{\"a\": 1}'"),
+        ("place", "x'7b7d'"),
+        ("kind", "CAST(x'ff' AS TEXT)"),
+        ("at", "'now'"),
+        ("ids", "'{}'"),
+        ("ids", "'[1]'"),
+        ("ids", "5"),
+    ],
+)
+@pytest.mark.parametrize("read", [True, False], ids=["records", "happened"])
+def test_a_row_that_cannot_be_read_is_damage_as_well(book: Journal, column: str, value: str, read: bool) -> None:
+    with book.own("p", "aws", EAST):
+        intent = book.intend("p", "instances", "t1", EAST)
+        book.happened(intent, ["i-1"])
+        with closing(sqlite3.connect(book.database)) as database:
+            columns = "pool TEXT, token TEXT, kind, place, facts, at, ids, PRIMARY KEY (pool, token)"
+            for statement in (
+                f"CREATE TABLE spoiled ({columns}) WITHOUT ROWID",
+                "INSERT INTO spoiled SELECT * FROM intents",
+                f"UPDATE spoiled SET {column} = {value}",
+                "DROP TABLE intents",
+                "ALTER TABLE spoiled RENAME TO intents",
+            ):
+                database.execute(statement)
+            database.commit()
+        if read or column != "ids":
+            with pytest.warns(RuntimeWarning, match="set aside"):
+                (record,) = book.records()
+            assert (record.places, record.intents) == ((EAST,), ())
+        else:
+            with pytest.warns(RuntimeWarning, match="set aside"):
+                assert book.happened(intent, ["i-2"]).ids == ("i-2",)
+        assert len(list(book.root.glob("journal.db.spoiled-*"))) == 1
+        assert book.intend("p", "instances", "t3", EAST) in book.records()[0].intents
 
 
 def test_a_damaged_pool_file_loses_no_pool(book: Journal) -> None:
