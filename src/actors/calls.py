@@ -65,6 +65,10 @@ class Calls:
                 launched = await self._provider.launch(self._request, machines)
             except ProviderError as error:
                 self._tell(LaunchFailed(machines, error))
+            except Exception as error:  # noqa: BLE001  providers are others' code as well
+                defect = ProviderError(f"the provider's launch raised {type(error).__name__}: {error}")
+                defect.__cause__ = error
+                self._tell(LaunchFailed(machines, defect))
             else:
                 self._tell(Launched(machines, launched))
             finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import itertools
+import warnings
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -196,6 +197,7 @@ class Steward:
         )
         task = Task(TaskIds(0), JobId(0), digest, self._payload, retries=0, at_most_once=True)
         self._reading = asyncio.get_running_loop().create_task(self._read())
+        self._attempt = attempt
         self._link.run(Order(attempt, task, 1))
 
     def ended(self, report: Finished) -> None:
@@ -240,6 +242,27 @@ class Steward:
         await asyncio.wait([self._done], timeout=STOP_S)
 
     async def _read(self) -> None:
+        try:
+            await self._hear()
+        except Exception as error:  # noqa: BLE001  whatever unpickling raises: the classes may not be here
+            self._unreadable(error)
+
+    def _unreadable(self, error: Exception) -> None:
+        """What its halves say cannot be understood: they end, and count as if their process had ended by itself."""
+        what = f"{type(error).__name__}: {plainly(error)}"
+        if self.ready.done():
+            said = f"A message of a plugin's half on node {int(self._node)} cannot be read by the client ({what})"
+            warnings.warn(f"{said}: the plugins' halves on that node are ended.", RuntimeWarning, stacklevel=2)
+        else:
+            said = f"the plugin {self._at} could not be set up: what it says cannot be read by the client ({what})"
+            failed = ConnectFailed(said, fatal=True, alike=self._alike)
+            failed.__cause__ = BootstrapError(said, phase="plugins")
+            failed.__cause__.__cause__ = error
+            self.ready.set_exception(failed)
+            self.ready.exception()  # whoever waited may have gone
+        self._link.kill(self._attempt)  # it waits for room in what nobody reads any more
+
+    async def _hear(self) -> None:
         async for received in self._output:
             kind, name, message = cast("tuple[int, str, Any]", values.load(received.data, received.sizes))
             if kind == STARTING:

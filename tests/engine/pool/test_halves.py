@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import warnings
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -279,3 +280,50 @@ async def test_a_half_whose_process_ends_has_left() -> None:
 @compute
 def gone() -> None:
     os._exit(1)
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """Is pickled on the node, and cannot be unpickled anywhere."""
+
+    def __reduce__(self) -> Any:
+        return int, ("no number",)
+
+
+async def test_a_half_whose_message_cannot_be_unpickled_has_left() -> None:
+    class Garbled(Plugin):
+        name: ClassVar[str] = "garbled"
+
+        @contextmanager
+        def node(self, side: NodeSide) -> Iterator[None]:
+            side.heard = lambda _: side.tell(Unreadable())
+            yield
+
+        attach = Echo.attach
+
+    async with Pool(provider=Local(), plugins=[Garbled()], console="silent") as pool:
+        handle = pool.handle("garbled")
+        (joined,) = await handle.until(1, Joined)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            handle.site.tell(joined.node, "say something")
+            assert await asyncio.wait_for(handle.until(1, Left), 30) == [Left(joined.node)]
+        (said,) = [str(each.message) for each in caught if "half on node 0 cannot be read" in str(each.message)]
+        assert "(ValueError: invalid literal for int() with base 10: 'no number')" in said
+        assert (await pool.run(surroundings()))[0] is None  # functions run all the same
+
+
+async def test_a_half_that_is_set_up_with_what_cannot_be_unpickled_ends_the_pool() -> None:
+    class Garbled(Plugin):
+        name: ClassVar[str] = "garbled"
+
+        @contextmanager
+        def node(self, side: NodeSide) -> Iterator[Setup]:
+            yield Setup(accelerators=(Unreadable(),))  # type: ignore[arg-type]
+
+    async with asyncio.timeout(60):
+        with pytest.raises(BootstrapError, match=r"plugin garbled could not be set up: .*no number") as raised:
+            async with Pool(provider=Local(), plugins=[Garbled()], console="silent"):
+                pass
+    assert raised.value.phase == "plugins"
+    assert isinstance(raised.value.__cause__, ValueError)
