@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 
 from ..actors.events import BudgetMostlySpent, Observe
 from ..providers.base import Fleet
-from .budget import Budget, Cost, Exceeded, Metered, clock
+from .budget import Budget, Cost, Exceeded, Metered, cents, clock
 from .errors import BudgetExceeded
 
 LOOK_AGAIN_S = 60.0  # a timer stands still while this computer sleeps
@@ -73,7 +73,9 @@ class Meter:
     def _error(self, exceeded: Exceeded) -> BudgetExceeded:
         began = time.strftime("%Y-%m-%d %H:%M", time.localtime(self._since))
         if exceeded.what == "max_cost":
-            reached = f"has cost {exceeded.spent:.2f} USD since {began}, and may cost {exceeded.limit:.2f} (max_cost)"
+            reached = (
+                f"has cost {cents(exceeded.spent)} USD since {began}, and may cost {cents(exceeded.limit)} (max_cost)"
+            )
         else:
             reached = f"has been open since {began}, {exceeded.limit:g} s, which is its max_lifetime"
         return BudgetExceeded(

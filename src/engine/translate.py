@@ -23,7 +23,7 @@ from ..providers.errors import (
     QuotaExceeded,
 )
 from . import reach
-from .clean import plain
+from .clean import plain, plainly
 from .errors import (
     AuthError,
     BroadcastFailed,
@@ -228,7 +228,9 @@ def provider_error(error: ProviderError) -> OutriderError:
         case NoCapacity():
             return CapacityError(f"The provider has no machines to give ({said}): try again, or elsewhere.")
         case _:
-            return CapacityError(f"The provider failed ({said}): try again, or elsewhere.")
+            failed = CapacityError(f"The provider failed ({said}): try again, or elsewhere.")
+            failed.__cause__ = None if error.__cause__ is None else plainly(error.__cause__)
+            return failed
 
 
 def cleanup_error(trouble: NotGone, course: Course) -> CleanupError:

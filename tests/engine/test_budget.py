@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from outrider.engine.budget import Budget, Cost, Exceeded, Metered
+from outrider.engine.budget import Budget, Cost, Exceeded, Metered, cents
 from outrider.providers.base import (
     Embedding,
     LaunchRequest,
@@ -235,3 +235,18 @@ async def test_a_metered_fleet_is_the_fleet() -> None:
         assert {machine.id for machine in machines} == set(inner.machines)
         await fleet.terminate([machine.id for machine in machines])
         assert inner.machines == {}
+
+
+@pytest.mark.parametrize(
+    ("usd", "said"),
+    [
+        (0.0, "0.00"),
+        (12.345, "12.35"),
+        (0.01, "0.01"),
+        (0.0042, "0.0042"),
+        (0.00012, "0.00012"),
+        (1e-9, "less than 0.0001"),
+    ],
+)
+def test_amounts_under_a_cent_are_not_told_as_nothing(usd: float, said: str) -> None:
+    assert cents(usd) == said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...actors import events as ev
+from ..budget import cents
 from ..clean import lines, one_line
 
 LONG_S = 5.0  # steps of bringing an image onto a node are worth a line from then on
@@ -18,7 +19,7 @@ def words(event: ev.Event) -> str | None:  # noqa: PLR0911, PLR0912 - a table
         case ev.PoolResized():
             return f"resizing to {count(event.wanted, 'node')}"
         case ev.BudgetMostlySpent():
-            return f"{event.spent:.2f} of {event.limit:.2f} USD are spent, at {event.hourly:.2f} USD per hour"
+            return f"{cents(event.spent)} of {cents(event.limit)} USD are spent, at {cents(event.hourly)} USD per hour"
         case ev.LaunchFailed():
             again = "not tried again" if event.retry_in_s is None else f"next try in {seconds(event.retry_in_s)}"
             return f"launch failed: {_line(event.error)}; {again}"

@@ -225,3 +225,30 @@ async def test_several_providers_are_left_though_one_of_them_fails() -> None:
     assert len(first.ended) == len(second.ended) == 1
     assert set(caught.value.machines) == {"i-1", "i-2"}
     assert caught.value.by == 2e9
+
+
+@dataclass(frozen=True)
+class Defective(Sticky):
+    """A provider whose launch raises what no provider should raise."""
+
+    trouble: Exception | None = None
+
+    @asynccontextmanager
+    async def open(self, pool: str, embedding: Embedding) -> AsyncIterator[Any]:
+        async with Local().open(pool, embedding) as fleet:
+            defective = StickyFleet(fleet)
+            defective.launch = self.launch  # type: ignore[attr-defined]
+            yield defective
+
+    async def launch(self, *_: Any) -> Any:
+        raise KeyError("InstanceId")
+
+
+async def test_a_launch_that_raises_an_untyped_error_is_the_providers_failure() -> None:
+    with pytest.raises(CapacityError, match=r"launch raised KeyError: 'InstanceId'") as caught:
+        async with asyncio.timeout(60), Pool(provider=Defective(), console="silent"):
+            pass
+    causes = [caught.value.__cause__]
+    while causes[-1] is not None:
+        causes.append(causes[-1].__cause__)
+    assert any(isinstance(each, KeyError) for each in causes)
