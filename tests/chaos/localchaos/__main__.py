@@ -40,23 +40,23 @@ def main() -> int:
     seeds = options.seeds or (1 if options.minutes is None else sys.maxsize)
     until = time.monotonic() + 60 * options.minutes if options.minutes is not None else float("inf")
     totals: Counter[str] = Counter()
-    wrong_seeds = []
+    wrong_seeds: dict[int, list[str]] = {}
     for seed in range(options.seed, options.seed + seeds):
         if time.monotonic() >= until:
             break
         totals["lives"] += 1
-        if not live(seed, options.only, totals):
-            wrong_seeds.append(seed)
+        if wrong := live(seed, options.only, totals):
+            wrong_seeds[seed] = wrong
             if not options.keep_going:
                 break
     print(f"{', '.join(f'{count} {what}' for what, count in totals.items())}", flush=True)
-    if wrong_seeds:
-        print(f"not right: seeds {', '.join(map(str, wrong_seeds))}")
+    for seed, wrong in wrong_seeds.items():  # again, because logs are often cut to their last lines
+        print(f"not right: seed {seed}: {'; '.join(wrong)}")
     return 1 if wrong_seeds else 0
 
 
-def live(seed: int, only: str | None, totals: Counter[str]) -> bool:
-    """Whether it was right. If not, its folder is kept."""
+def live(seed: int, only: str | None, totals: Counter[str]) -> list[str]:
+    """What was wrong in this life. If anything was, its folder is kept."""
     life = draw(seed, only)
     folder = Path(tempfile.mkdtemp(prefix=f"outrider-chaos-{seed}-"))
     alive = Alive(life, folder)
@@ -69,12 +69,12 @@ def live(seed: int, only: str | None, totals: Counter[str]) -> bool:
     totals["faults"] += sum(not text.startswith(("left", "there")) for _, text in alive.log)
     if not wrong:
         shutil.rmtree(folder)
-        return True
+        return []
     again = f"make chaos SEED={seed} SEEDS=1{f' ONLY={only}' if only else ''}"
     text = report.failure(life, journal, alive.log, wrong, again=again, logs=str(folder))
     (folder / "report").write_text(text + "\n")
     print(text, flush=True)
-    return False
+    return wrong
 
 
 if __name__ == "__main__":

@@ -126,10 +126,13 @@ def impatient(x: int) -> int:
 def with_child(seconds: float) -> int:
     """Starts a process, in a session of its own, and waits for it."""
     code = f"import time; time.sleep({seconds})"
-    with subprocess.Popen([sys.executable, "-S", "-c", code], start_new_session=True) as child:
+    command = [sys.executable, "-S", "-c", code]
+    with subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE) as child:
+        assert child.stderr is not None
+        said = child.stderr.read()
         ended = child.wait()
     if ended:
-        raise ChildEnded(f"with {ended}")
+        raise ChildEnded(f"with {ended}: {said[-1000:].decode(errors='replace')}")
     return 0
 
 
