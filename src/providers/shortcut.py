@@ -75,6 +75,8 @@ class _Shortcut:
 
     def send_packet(self, kind: int, *fields: bytes, handler: Any = None) -> None:
         connection = self._connection
+        if connection._transport is not None and connection._transport.is_closing():
+            return  # asyncio warns of each write to a transport whose other side has gone; its end is on the way to us
         cipher = _gcm(connection._send_encryption)
         if (
             kind != CHANNEL_DATA

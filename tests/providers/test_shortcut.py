@@ -321,6 +321,16 @@ async def test_a_closed_channel_takes_and_gives_nothing(client):
     assert client.came == b""
 
 
+async def test_a_burst_into_a_connection_whose_other_end_is_gone_is_no_warning_of_asyncios(client, caplog):
+    connection = client.chan.get_connection()
+    connection._transport.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
+    for _ in range(20):
+        client.chan.write(b"data")
+    with pytest.raises((EOFError, OSError, asyncssh.Error)):
+        await client.full
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
+
+
 async def test_another_cipher_is_left_to_asyncssh(tmp_path, handled):
     async with echo(tmp_path, CHACHA) as client:
         handled.clear()
