@@ -124,10 +124,10 @@ def impatient(x: int) -> int:
 
 @compute(retries=LOSSES)
 def with_child(seconds: float) -> int:
-    """Starts a process, in a session of its own, and waits for it."""
+    """Starts a process, in a session of its own, and waits for it. In "/": no Python starts in a removed folder."""
     code = f"import time; time.sleep({seconds})"
     command = [sys.executable, "-S", "-c", code]
-    with subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE) as child:
+    with subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE, cwd="/") as child:
         assert child.stderr is not None
         said = child.stderr.read()
         ended = child.wait()
@@ -140,7 +140,7 @@ def with_child(seconds: float) -> int:
 def leaves_child(seconds: float) -> int:
     """Starts a process and does not wait for it."""
     code = f"import time; time.sleep({seconds})"
-    subprocess.Popen([sys.executable, "-S", "-c", code], start_new_session=True)
+    subprocess.Popen([sys.executable, "-S", "-c", code], start_new_session=True, cwd="/")
     return 0
 
 
