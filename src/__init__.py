@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .actors import events
-    from .engine import accelerators, errors, integrations
-    from .engine.accelerators import Accelerator
-    from .engine.calls import Call, Group, GroupStream, Job, StreamCall, gather
-    from .engine.checkpoint.checkpoint import Checkpoint, checkpoint
-    from .engine.errors import (
+    from .engine import integrations
+    from .engine.api import accelerators, errors
+    from .engine.api.accelerators import Accelerator
+    from .engine.api.calls import Call, Group, GroupStream, Job, StreamCall, gather
+    from .engine.api.compute import Compute, StreamCompute, compute
+    from .engine.api.errors import (
         AuthError,
         BootstrapError,
         BroadcastFailed,
@@ -48,34 +49,32 @@ if TYPE_CHECKING:
         TaskTimeout,
         VersionMismatch,
     )
-    from .engine.image.spec import Image
-    from .engine.mutes import silent, stderr, stdout
-    from .engine.on_preemption import on_preemption, wait_preemption
-    from .engine.plugins.base import Plugin
+    from .engine.api.image import Image
+    from .engine.api.machine_spec import Spec
+    from .engine.api.plugin import Plugin
+    from .engine.api.secrets import Secret
+    from .engine.api.settings import Nodes, Worker
+    from .engine.api.volume import Volume
+    from .engine.checkpoint.checkpoint import Checkpoint, checkpoint
     from .engine.plugins.registry import plugins
     from .engine.pool import Pool
     from .engine.pool import Pool as ComputePool
-    from .engine.preemption import Preemption, preemption, should_stop
-    from .engine.runtime import InstanceInfo, Peer, instance_info
-    from .engine.secrets import Secret
-    from .engine.shards import shard
-    from .engine.spec import Nodes, Worker
+    from .engine.runtime.instance_info import InstanceInfo, Peer, instance_info
+    from .engine.runtime.on_preemption import on_preemption, wait_preemption
+    from .engine.runtime.output_filter import silent, stderr, stdout
+    from .engine.runtime.preemption import Preemption, preemption, should_stop
+    from .engine.runtime.shards import shard
     from .engine.sync import SyncPool
-    from .engine.task import Compute, StreamCompute, compute
-    from .engine.volume import Volume
-    from .engine.wanted import Spec
     from .providers.aws.provider import AWS
     from .providers.local.provider import Local
     from .providers.ssh import SSH, Host
 
 # Where each name lives: modules are imported when a name of theirs is first used, so `import outrider` costs nothing.
 _HOMES = {
-    "actors": ("events",),
-    "engine": ("accelerators", "errors", "integrations"),
-    "engine.accelerators": ("Accelerator",),
-    "engine.calls": ("Call", "Group", "GroupStream", "Job", "StreamCall", "gather"),
+    "engine.api.accelerators": ("Accelerator",),
+    "engine.api.calls": ("Call", "Group", "GroupStream", "Job", "StreamCall", "gather"),
     "engine.checkpoint.checkpoint": ("Checkpoint", "checkpoint"),
-    "engine.errors": (
+    "engine.api.errors": (
         "AuthError",
         "BootstrapError",
         "BroadcastFailed",
@@ -104,26 +103,32 @@ _HOMES = {
         "TaskTimeout",
         "VersionMismatch",
     ),
-    "engine.image.spec": ("Image",),
-    "engine.mutes": ("silent", "stderr", "stdout"),
-    "engine.on_preemption": ("on_preemption", "wait_preemption"),
-    "engine.plugins.base": ("Plugin",),
+    "engine.api.image": ("Image",),
+    "engine.runtime.output_filter": ("silent", "stderr", "stdout"),
+    "engine.runtime.on_preemption": ("on_preemption", "wait_preemption"),
+    "engine.api.plugin": ("Plugin",),
     "engine.plugins.registry": ("plugins",),
     "engine.pool": ("Pool", "ComputePool"),
-    "engine.preemption": ("Preemption", "preemption", "should_stop"),
-    "engine.runtime": ("InstanceInfo", "Peer", "instance_info"),
-    "engine.shards": ("shard",),
-    "engine.secrets": ("Secret",),
-    "engine.spec": ("Nodes", "Worker"),
+    "engine.runtime.preemption": ("Preemption", "preemption", "should_stop"),
+    "engine.runtime.instance_info": ("InstanceInfo", "Peer", "instance_info"),
+    "engine.runtime.shards": ("shard",),
+    "engine.api.secrets": ("Secret",),
+    "engine.api.settings": ("Nodes", "Worker"),
     "engine.sync": ("SyncPool",),
-    "engine.task": ("Compute", "StreamCompute", "compute"),
-    "engine.volume": ("Volume",),
-    "engine.wanted": ("Spec",),
+    "engine.api.compute": ("Compute", "StreamCompute", "compute"),
+    "engine.api.volume": ("Volume",),
+    "engine.api.machine_spec": ("Spec",),
     "providers.aws.provider": ("AWS",),
     "providers.local.provider": ("Local",),
     "providers.ssh": ("SSH", "Host"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_MODULES = {
+    "accelerators": "engine.api.accelerators",
+    "errors": "engine.api.errors",
+    "events": "actors.events",
+    "integrations": "engine.integrations",
+}
 _RENAMED = {"ComputePool": "Pool"}
 _ELSEWHERE = {"function": "compute"}  # as similar libraries call it
 
@@ -206,15 +211,14 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("outrider")
-    home = _HOME_OF.get(name)
-    if home is None:
-        raise AttributeError(f"module 'outrider' has no attribute {name!r}{_hint(name)}")
     from importlib import import_module
 
-    if "." not in home:  # the name is a module of this package
-        found: Any = import_module(f"{__name__}.{home}.{name}")
+    if name in _MODULES:
+        found: Any = import_module(f"{__name__}.{_MODULES[name]}")
+    elif name in _HOME_OF:
+        found = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), _RENAMED.get(name, name))
     else:
-        found = getattr(import_module(f"{__name__}.{home}"), _RENAMED.get(name, name))
+        raise AttributeError(f"module 'outrider' has no attribute {name!r}{_hint(name)}")
     globals()[name] = found
     return found
 

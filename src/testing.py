@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .engine.testing import faults as simulated
     from .engine.testing.chaos.chaos import chaos
     from .engine.testing.chaos.check import Disturbance
     from .engine.testing.chaos.faults import (
@@ -28,20 +27,21 @@ if TYPE_CHECKING:
     from .engine.testing.chaos.plan import Chaos
     from .engine.testing.chaos.report import Report, Strike
     from .engine.testing.chaos.step import step
-    from .engine.testing.draw import draw
-    from .engine.testing.ec2 import faults as aws_faults
-    from .engine.testing.ec2.behaviour import Behaviour
-    from .engine.testing.ec2.cloud import EC2
-    from .engine.testing.ec2.hypervisor import Boot, Hypervisor, Paper
-    from .engine.testing.referee import Violation
-    from .engine.testing.scenario import CloudSpec, Job, Scenario
-    from .engine.testing.shrink import shrink
-    from .engine.testing.simulator import Played, play
+    from .engine.testing.simulator import faults as simulated
+    from .engine.testing.simulator.draw import draw
+    from .engine.testing.simulator.referee import Violation
+    from .engine.testing.simulator.scenario import CloudSpec, Job, Scenario
+    from .engine.testing.simulator.shrink import shrink
+    from .engine.testing.simulator.simulation import Played, play
+    from .providers.aws.testing import faults as aws_faults
+    from .providers.aws.testing.behaviour import Behaviour
+    from .providers.aws.testing.cloud import EC2
+    from .providers.aws.testing.hypervisor import Boot, Hypervisor, Paper
 
 _HOMES = {
-    "chaos.chaos": ("chaos",),
-    "chaos.check": ("Disturbance",),
-    "chaos.faults": (
+    "engine.testing.chaos.chaos": ("chaos",),
+    "engine.testing.chaos.check": ("Disturbance",),
+    "engine.testing.chaos.faults": (
         "Fault",
         "Freeze",
         "FullDisk",
@@ -53,19 +53,19 @@ _HOMES = {
         "Preempt",
         "SlowLink",
     ),
-    "chaos.plan": ("Chaos",),
-    "chaos.report": ("Report", "Strike"),
-    "chaos.step": ("step",),
-    "draw": ("draw",),
-    "ec2.behaviour": ("Behaviour",),
-    "ec2.cloud": ("EC2",),
-    "ec2.hypervisor": ("Boot", "Hypervisor", "Paper"),
-    "referee": ("Violation",),
-    "scenario": ("CloudSpec", "Job", "Scenario"),
-    "shrink": ("shrink",),
-    "simulator": ("Played", "play"),
+    "engine.testing.chaos.plan": ("Chaos",),
+    "engine.testing.chaos.report": ("Report", "Strike"),
+    "engine.testing.chaos.step": ("step",),
+    "engine.testing.simulator.draw": ("draw",),
+    "providers.aws.testing.behaviour": ("Behaviour",),
+    "providers.aws.testing.cloud": ("EC2",),
+    "providers.aws.testing.hypervisor": ("Boot", "Hypervisor", "Paper"),
+    "engine.testing.simulator.referee": ("Violation",),
+    "engine.testing.simulator.scenario": ("CloudSpec", "Job", "Scenario"),
+    "engine.testing.simulator.shrink": ("shrink",),
+    "engine.testing.simulator.simulation": ("Played", "play"),
 }
-_MODULES = {"aws_faults": "ec2.faults", "simulated": "faults"}
+_MODULES = {"aws_faults": "providers.aws.testing.faults", "simulated": "engine.testing.simulator.faults"}
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
@@ -108,10 +108,10 @@ def __getattr__(name: str) -> Any:
 
     home = _HOME_OF.get(name)
     if name in _MODULES:
-        return import_module(f"outrider.engine.testing.{_MODULES[name]}")
+        return import_module(f"outrider.{_MODULES[name]}")
     if home is None:
         raise AttributeError(f"module 'outrider.testing' has no attribute {name!r}")
-    globals()[name] = found = getattr(import_module(f"outrider.engine.testing.{home}"), name)
+    globals()[name] = found = getattr(import_module(f"outrider.{home}"), name)
     return found
 
 

@@ -72,7 +72,7 @@ def test_errors_are_a_module_too() -> None:
     """One module under two names, so that `except` means the same by both."""
     code = (
         "from outrider.errors import NodeLost\n"
-        "import outrider, outrider.errors, outrider.engine.errors as own\n"
+        "import outrider, outrider.errors, outrider.engine.api.errors as own\n"
         "print(outrider.NodeLost is NodeLost is own.NodeLost, outrider.errors is own)"
     )
     assert fresh(code) == "True True"

@@ -8,7 +8,6 @@ from itertools import islice
 from typing import assert_never
 
 from . import events as ev
-from .dooms import Dooms
 from .events import Observe
 from .gang import (
     EndAll,
@@ -40,6 +39,7 @@ from .ports import (
     Settled,
     Verdict,
 )
+from .stop_agreement import Dooms
 
 
 class Broadcasts:

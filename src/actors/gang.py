@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
-from .places import Claim
+from .placement import Claim
 from .ports import (
     AttemptId,
     BroadcastSpec,

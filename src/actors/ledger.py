@@ -29,7 +29,7 @@ from heapq import heappop, heappush
 from itertools import count
 from sys import maxsize
 
-from .places import Claim, Function, Host, Places
+from .placement import Claim, Function, Host, Places
 from .ports import (
     AttemptId,
     Ending,

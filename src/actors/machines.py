@@ -27,10 +27,10 @@ from ..providers.errors import NoCapacity, ProviderError
 from . import events as ev
 from .broadcasts import Broadcasts
 from .calls import Calls
+from .connectivity import Silence
 from .events import Observe
 from .fleet import Fleet, Standing
 from .kernel import Context, Supervisor
-from .laggards import Laggards
 from .ledger import Ledger
 from .lifecycle import ENDS, Fact, State
 from .membership import SOURCES_KEPT, Member, Membership
@@ -49,7 +49,7 @@ from .ports import (
     Unfit,
     Witness,
 )
-from .silence import Silence
+from .stragglers import Laggards
 
 EARLY_KEPT = 1024  # words about machines whose launch call has not returned yet
 

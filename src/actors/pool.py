@@ -69,7 +69,7 @@ from .ports import (
     Unfit,
     Witness,
 )
-from .vacancies import Vacancies
+from .rank_waits import Vacancies
 from .watch import WatchActor
 
 MAILBOX = 1 << 20  # so many submits may be told before the actor runs; how much waits is the public call's concern

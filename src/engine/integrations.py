@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
-from .errors import SpecError
-from .plugins.base import Plugin, replaced
+from .api.errors import SpecError
+from .api.plugin import Plugin, replaced
 from .plugins.registry import plugins as _plugins
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -21,7 +21,7 @@ def using(*plugins: Plugin) -> Callable[[F], F]:
     """Give a function plugins of its own; they replace those of the same name that the pool has."""
 
     def decorate(function: F) -> F:
-        from .task import PLUGINS, Decorated
+        from .api.compute import PLUGINS, Decorated
 
         target: Any = function
         if isinstance(target, Decorated):

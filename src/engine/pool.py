@@ -9,26 +9,26 @@ from inspect import Parameter, Signature
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, TypeVarTuple, Unpack, cast, overload
 
-from . import spec, wanted
-from .calls import Call, Group, GroupStream, Job, StreamCall, for_every_rank, pending
-from .core import Core
-from .errors import CleanupError, NotACall, PoolClosed, SpecError
-from .jobs import BroadcastJob, SubmittedJob
-from .leaving import add
-from .mapping import MapRun
+from .api import machine_spec, settings
+from .api.calls import Call, Group, GroupStream, Job, StreamCall, for_every_rank, pending
+from .api.compute import Compute
+from .api.errors import CleanupError, NotACall, PoolClosed, SpecError
+from .api.machine_spec import Spec
+from .api.pool_options import DEFAULTS, AttachOptions, PoolOptions, checked
+from .client.jobs import BroadcastJob, SubmittedJob
+from .client.mapping import MapRun
+from .client.open_pool import Core
+from .client.provider_exit import add
+from .client.sigterm import TaskHold
 from .observe.observer import Observer, Snapshot
-from .outcome import load_value
-from .pool_options import DEFAULTS, AttachOptions, PoolOptions, checked
-from .sigterm import TaskHold
-from .task import Compute
-from .wanted import Spec
+from .serialization.outcome import load_value
 
 if TYPE_CHECKING:
     from ..actors.events import Event
     from ..providers.base import Provider
-    from .budget import Cost
+    from .api.plugin_sides import Attaching
+    from .client.budget import Cost
     from .observe.console import Console
-    from .plugins.sides import Attaching
     from .sync import SyncPool
     from .testing.chaos.plan import Chaos
     from .testing.chaos.report import Report
@@ -70,12 +70,12 @@ class Pool:
         SpecError: an argument that cannot mean anything; nothing was started.
     """
 
-    __signature__: ClassVar[Signature] = wanted.shown_signature(
+    __signature__: ClassVar[Signature] = machine_spec.shown_signature(
         PoolOptions, DEFAULTS, Parameter("specs", Parameter.VAR_POSITIONAL, annotation="Spec")
     )
 
     def __init__(self, *specs: Spec, **options: Unpack[PoolOptions]) -> None:
-        wanted.check_known("Pool", options, PoolOptions)
+        machine_spec.check_known("Pool", options, PoolOptions)
         given: dict[str, Any] = {**DEFAULTS, **options}
         self._settings = checked(specs, given)
         self._console: Console = given["console"]
@@ -99,10 +99,10 @@ class Pool:
             SpecError: ``provider``'s machines end with their client. Entering raises it when no such pool was left
                 there, or its owner lives.
         """
-        wanted.check_outlives(provider)
-        wanted.check_known("Pool.attach", options, AttachOptions)
+        machine_spec.check_outlives(provider)
+        machine_spec.check_known("Pool.attach", options, AttachOptions)
         pool = cls(provider=provider, **options)
-        pool._settings = replace(pool._settings, name=spec.left_name(name), attach=True)
+        pool._settings = replace(pool._settings, name=settings.left_name(name), attach=True)
         return pool
 
     # --- opening and closing --------------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ class Pool:
         core = self._opened()
         if type(call) is not Call:
             call = pending(call)
-        rank = spec.placement(on, most=self._settings.nodes.max)
+        rank = settings.placement(on, most=self._settings.nodes.max)
         payload = core.pack(call)
         job: SubmittedJob[R] = SubmittedJob(core, payload, call.options)
         core.submit(job.id, payload, call.options, rank, job)
@@ -433,7 +433,7 @@ async def _as_settled(jobs: Sequence[SubmittedJob[Any]]) -> AsyncIterator[Submit
 
 
 def _plain(function: Callable[[Any], T]) -> Compute[[Any], T]:
-    from .task import compute
+    from .api.compute import compute
 
     return cast("Compute[[Any], T]", compute(function))
 

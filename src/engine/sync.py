@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, TypeVarTuple, cast, ove
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from .calls import Call, Group, GroupStream, Job, StreamCall
-from .errors import PoolClosed
-from .items import beside
-from .sigterm import ThreadHold
+from .api.calls import Call, Group, GroupStream, Job, StreamCall
+from .api.errors import PoolClosed
+from .client.sigterm import ThreadHold
+from .serialization.items import beside
 
 if TYPE_CHECKING:
     from ..actors.events import Event
-    from .budget import Cost
+    from .api.compute import Compute
+    from .api.plugin_sides import Attaching
+    from .client.budget import Cost
     from .observe.observer import Snapshot
-    from .plugins.sides import Attaching
     from .pool import Pool
-    from .task import Compute
     from .testing.chaos.report import Report
 
 _DEAF_S = 1.0  # another thread may have got the signal: Python then has its handler wait until the main thread wakes up

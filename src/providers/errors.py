@@ -1,4 +1,4 @@
-"""What a provider can fail with, by what the caller should do about it. `engine.errors` has it in users' words."""
+"""What a provider can fail with, by what the caller should do about it. `engine.api.errors` has it in users' words."""
 
 from __future__ import annotations
 

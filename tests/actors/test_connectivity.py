@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
+from outrider.actors.connectivity import RETURN_S, Silence
 from outrider.actors.ports import NodeId
-from outrider.actors.silence import RETURN_S, Silence
 
 RECONNECT_S, LEASE_S = 10.0, 120.0
 QUICK = settings(max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck))

@@ -19,9 +19,9 @@ from hypothesis.stateful import (
 )
 
 from outrider.actors import ledger as ledger_module
-from outrider.actors import places as places_module
+from outrider.actors import placement as places_module
 from outrider.actors.ledger import Entry, Ledger
-from outrider.actors.places import Claim, Places
+from outrider.actors.placement import Claim, Places
 from outrider.actors.ports import (
     AttemptId,
     Finished,

@@ -6,9 +6,9 @@ import anyio
 import pytest
 
 from outrider.actors import messages as m
-from outrider.actors.laggards import GRACE_S
 from outrider.actors.node import TRIES_AT_ONCE
 from outrider.actors.ports import ConnectFailed, NodeId, PoolSpec
+from outrider.actors.stragglers import GRACE_S
 from outrider.providers.errors import NotAuthorized
 from outrider.providers.fake import Script
 from outrider.providers.ssh import SSH

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from outrider.actors.vacancies import Vacancies
+from outrider.actors.rank_waits import Vacancies
 
 
 def test_a_rank_is_overdue_when_it_has_been_missed_on_end():

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
-from outrider.actors import dooms as module
-from outrider.actors.dooms import Dooms
+from outrider.actors import stop_agreement as module
 from outrider.actors.ports import Asked, JobId, NodeId, PeerDoomed, StopAt, World
+from outrider.actors.stop_agreement import Dooms
 
 SIZE = 3
 JOB = JobId(7)

@@ -16,9 +16,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from outrider.actors import laggards as module
-from outrider.actors.laggards import GRACE_S, Laggards, Late
+from outrider.actors import stragglers as module
 from outrider.actors.ports import NodeId
+from outrider.actors.stragglers import GRACE_S, Laggards, Late
 
 QUICK = settings(max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck))
 WITHOUT_GUARD = settings(QUICK, max_examples=20_000, database=None, derandomize=True, phases=[Phase.generate])
@@ -307,6 +307,6 @@ def test_who_waits_for_its_turn_has_its_time_from_then():
 
 
 def test_as_long_as_one_try_to_connect_may_hang():
-    from outrider.engine.remote import ssh
+    from outrider.engine.transport import ssh
 
     assert module.GRACE_S >= ssh.CONNECT_S

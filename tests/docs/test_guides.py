@@ -10,7 +10,7 @@ import pytest
 
 from outrider import Peer, Plugin, Secret, instance_info, plugins
 from outrider.actors.ports import GaveUp, Reason
-from outrider.engine.translate import gave_up_error
+from outrider.engine.serialization.error_translation import gave_up_error
 
 GUIDES = Path(__file__).parents[2] / "docs" / "guides"
 VARIABLE = re.compile(r"^\| `([A-Z_]+\*?)` \|", re.MULTILINE)

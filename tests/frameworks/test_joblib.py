@@ -14,7 +14,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.svm import SVC
 
 from outrider import plugins
-from outrider.engine.core import Core
+from outrider.engine.client.open_pool import Core
 
 GRID = {"C": [0.1, 1.0, 10.0], "gamma": [0.0001, 0.001]}
 

@@ -55,7 +55,7 @@ def test_what_runs_on_a_node_needs_only_the_stdlib_msgpack_and_cloudpickle(folde
     allowed = sys.stdlib_module_names | {"msgpack", "cloudpickle"}
     ours = (
         "outrider.engine.wire",
-        "outrider.engine.executor",
+        "outrider.engine.node",
         "outrider.engine.image.agent",
         "outrider.engine.volumes",
     )

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from outrider import CapacityError, Local, OutriderError, Pool, SerializationError, compute
-from outrider.engine.executor import process
+from outrider.engine.node import process
 
 pytestmark = pytest.mark.anyio
 

@@ -26,9 +26,9 @@ from .errors import NotACall, SpecError
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+    from .compute import Decorated
+    from .settings import Options, TaskOptions
     from .signature import Streamed
-    from .spec import Options, TaskOptions
-    from .task import Decorated
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -312,7 +312,7 @@ def pending(value: object) -> Call[Any]:
     """
     if isinstance(value, Call):
         return value
-    from .task import Decorated
+    from .compute import Decorated
 
     if isinstance(value, StreamCall):
         raise NotACall(f"{value!r} yields values one by one: use pool.stream({value!r})")
@@ -352,7 +352,7 @@ def for_every_rank(call: Call[R]) -> Call[R]:
 
 def _detach(call: Pending, streamed: dict[str, Streamed]) -> Detached:
     """Replaces the streamed arguments by what the task iterates over instead."""
-    from .executor.context import AsyncInput, Input
+    from ..node.context import AsyncInput, Input
 
     inputs: list[Iterable[Any] | AsyncIterable[Any]] = []
 

@@ -7,7 +7,7 @@ import functools
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
 
-from . import source
+from ..serialization import pickling
 from .calls import (
     AsyncRunner,
     Call,
@@ -22,11 +22,11 @@ from .calls import (
     short,
 )
 from .errors import NotACall, SpecError
+from .settings import Options, TaskOptions
 from .signature import Kind, Streamed, argument_check, kind_of, streamed_parameters
-from .spec import Options, TaskOptions
 
 if TYPE_CHECKING:
-    from .plugins.base import Plugin
+    from .plugin import Plugin
 
 __all__ = [
     "AsyncCompute",
@@ -110,7 +110,7 @@ class Decorated(Generic[P]):
         return other
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if source.has_name(self):
+        if pickling.has_name(self):
             return _by_name, (self.__module__, self.__qualname__, self.options.given())
         return _by_value, (self.function, self.options.given())
 
@@ -230,7 +230,7 @@ def _decorate(function: Callable[..., Any], options: Options) -> Decorated[...]:
 
 def _by_name(module: str, qualname: str, options: TaskOptions) -> Decorated[...]:
     """Unpickles a `@compute` function that can be imported."""
-    found: Decorated[...] = source.imported(module, qualname)
+    found: Decorated[...] = pickling.imported(module, qualname)
     chosen = Options.of(**options)
     return found if found.options == chosen else found._like(found.function, chosen)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .clean import all_plain, plain
+from .printable import all_plain, plain
 
 
 class OutriderError(Exception):

@@ -12,8 +12,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
 
-from ..errors import SpecError
-from ..secrets import Secret
+from .errors import SpecError
+from .secrets import Secret
 
 Text = str | os.PathLike[str]
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from inspect import Parameter, Signature
 from typing import ClassVar, Literal, TypedDict, Unpack, get_args
 
-from ..providers.base import AcceleratorRequest, Allocation, Architecture, Lasting, LaunchRequest, Priced, Provider
+from ...providers.base import AcceleratorRequest, Allocation, Architecture, Lasting, LaunchRequest, Priced, Provider
 from .accelerators import Accelerator
 from .errors import unknown_option
-from .spec import amount, count, one_of, refuse, shown
+from .settings import amount, count, one_of, refuse, shown
 
 Interconnect = Literal["efa"]
 
@@ -98,7 +98,7 @@ def _checked(options: MachineOptions) -> Mapping[str, object]:
     """
     provider = options.get("provider")
     if provider is None:
-        from ..providers.local.provider import Local
+        from ...providers.local.provider import Local
 
         provider = Local()
     _check_provider(provider)

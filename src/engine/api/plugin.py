@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 if TYPE_CHECKING:
     from ...actors.ports import NodeFacts
-    from ..runtime import InstanceInfo
-    from .sides import NodeSide, Setup, Site
+    from ..runtime.instance_info import InstanceInfo
+    from .plugin_sides import NodeSide, Setup, Site
 
 Ports = Literal["none", "head", "ranks"]
 
@@ -102,7 +102,7 @@ def one_listens(plugins: Sequence[Plugin]) -> Ports:
     Raises:
         SpecError: two of them want to listen on the same ones.
     """
-    from ..errors import SpecError
+    from .errors import SpecError
 
     listening = [plugin for plugin in plugins if plugin.ports != "none"]
     if len(listening) > 1:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 from ...actors.ports import NodeFacts, NodeId
 
 if TYPE_CHECKING:
-    from ..core import Core
+    from ..client.open_pool import Core
     from ..pool import Pool
 
 H_co = TypeVar("H_co", covariant=True)

@@ -8,18 +8,18 @@ from datetime import timedelta
 from os import PathLike
 from typing import TYPE_CHECKING, Any, cast
 
-from ..providers.base import Provider
-from .checkpoint.store import checked_root
-from .choice import Choice
-from .image.includes import on_this_computer
-from .image.spec import Image
-from .spec import ConsoleOption, Nodes, OnLossOption, Selection, Worker, check_pool, pool_name, seconds
+from ...providers.base import Provider
+from ..checkpoint.store import checked_root
+from ..client.provider_fallback import Choice
+from ..image.includes import on_this_computer
+from .image import Image
+from .machine_spec import MachineNeeds, MachineOptions, Spec, chosen, max_cost
+from .settings import ConsoleOption, Nodes, OnLossOption, Selection, Worker, check_pool, pool_name, seconds
 from .volume import Volume, check_volumes
-from .wanted import MachineNeeds, MachineOptions, Spec, chosen, max_cost
 
 if TYPE_CHECKING:
-    from .plugins.base import Plugin
-    from .testing.chaos.plan import Chaos
+    from ..testing.chaos.plan import Chaos
+    from .plugin import Plugin
 
 
 class AttachOptions(MachineNeeds, total=False):
@@ -102,7 +102,7 @@ def checked(specs: Sequence[object], options: Mapping[str, Any]) -> Settings:
     source = asked[0].provider if len(asked) == 1 else Choice(asked, options["selection"])
     name, root, worker, image = options["name"], options["checkpoints"], options["worker"], options["image"]
     if options["chaos"] is not None:
-        from .testing.chaos.plan import checked_chaos
+        from ..testing.chaos.plan import checked_chaos
 
         checked_chaos(options["chaos"])
     lifetime, cost = options["max_lifetime"], options["max_cost"]

@@ -10,9 +10,9 @@ from datetime import timedelta
 from math import isfinite
 from typing import Any, Literal, NoReturn, Self, TypedDict, Unpack, cast, get_args
 
+from ..wire.messages import LONGEST_S
 from .errors import SpecError, unknown_option
-from .plugins.base import Plugin
-from .wire.messages import LONGEST_S
+from .plugin import Plugin
 
 OnLossOption = Literal["auto", "restart", "resend", "fail"]
 ConsoleOption = Literal["auto", "rich", "plain", "silent"]

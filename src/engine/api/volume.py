@@ -8,9 +8,9 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
+from ..volumes import places
 from .errors import SpecError
 from .secrets import Secret, revealed
-from .volumes import places
 
 _GIB = 1 << 30
 _KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from ..errors import CheckpointError
+from ..api.errors import CheckpointError
 from .decisions import Agreed, verdict
 from .records import At, Damaged, complete
 from .store import polls

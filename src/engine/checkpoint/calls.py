@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from ..errors import CheckpointError
+from ..api.errors import CheckpointError
 from .pace import Pace
 from .turn import Turn
 

@@ -10,9 +10,9 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from ..errors import SpecError
-from ..executor import context
-from ..spec import seconds
+from ..api.errors import SpecError
+from ..api.settings import seconds
+from ..node import context
 from .agreement import Reader
 from .calls import Calls, lead_s
 from .notice import urgent

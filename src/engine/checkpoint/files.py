@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
 
-from ..errors import CheckpointError
+from ..api.errors import CheckpointError
 from .store import Piece
 
 _UNFINISHED = ".unfinished-"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..executor.context import current
-from ..preemption import stopping
+from ..node.context import current
+from ..runtime.preemption import stopping
 
 
 def urgent(*, alone: bool) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from ..errors import CheckpointError, SpecError
+from ..api.errors import CheckpointError, SpecError
 from .store import Piece
 
 _PIECE_BYTES = 8 * 1024 * 1024  # a part of a multipart upload; S3 takes 10,000 of them

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..errors import CheckpointError
+from ..api.errors import CheckpointError
 from .records import FORMAT, At, Damaged, Entry, Manifest, Part, checked, digest, part_of
 from .snapshot import restored
 from .store import Piece, Store

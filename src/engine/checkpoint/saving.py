@@ -6,7 +6,7 @@ import threading
 import time
 from collections import Counter
 
-from ..errors import CheckpointError
+from ..api.errors import CheckpointError
 from .records import At, complete
 from .snapshot import Snapshot
 from .store import polls

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
-from ..errors import SerializationError
+from ..api.errors import SerializationError
 from .records import Damaged, Entry, digest
 from .store import Piece
 
@@ -170,7 +170,7 @@ def paths(state: object, kind: type[Any]) -> dict[int, list[str | int]]:
 
 def _explained(state: object, error: Exception) -> Exception:
     """With the path of what cannot be pickled."""
-    from ..translate import pickling_error
+    from ..serialization.error_translation import pickling_error
     from ..wire import values
 
     if isinstance(error, SerializationError):

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from threading import Event
 from typing import Protocol
 
-from ..errors import SpecError
+from ..api.errors import SpecError
 
 VARIABLE = "OUTRIDER_CHECKPOINTS"  # in the environment of tasks: the root that ``Pool(checkpoints=...)`` has
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..errors import SerializationError
+from ..api.errors import SerializationError
 from .records import Damaged, Entry
 
 if TYPE_CHECKING:

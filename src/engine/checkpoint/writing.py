@@ -9,7 +9,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from threading import Event
 
-from ..errors import CheckpointError
+from ..api.errors import CheckpointError
 from .decisions import doomed, first_parts, lacking, old_terms, places, shares
 from .records import (
     MANIFEST,

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from ...providers.errors import NotGone, ProviderError
 from ...providers.journal import Journal, PoolOwned
-from ..clean import plain
+from ..api.printable import plain
 from . import clouds
 from .leftovers import Left, Verdict, verdict
 from .where import Where
@@ -84,8 +84,8 @@ async def _remove(journal: Journal, pools: Sequence[Left], verdicts: Sequence[Ve
 
 
 async def _removed(journal: Journal, pool: Left) -> str:
-    from ..estate import lease_kept
-    from ..translate import by_lease
+    from ..client.takeover import lease_kept
+    from ..serialization.error_translation import by_lease
 
     cloud = clouds.CLOUDS[pool.provider] if pool.place else None
     try:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from ..clean import plain
+from ..api.printable import plain
 from .where import Where
 
 WORDS = {

@@ -17,9 +17,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from ..testing.campaign import Tally
-    from ..testing.scenario import Scenario
-    from ..testing.simulator import Played
+    from ..testing.simulator.campaign import Tally
+    from ..testing.simulator.scenario import Scenario
+    from ..testing.simulator.simulation import Played
 
 SHOWN = 3  # broken promises that are shown with a smallest scenario
 TAIL = 30  # lines of a trace
@@ -67,7 +67,7 @@ def sim(
     """
     console = Console(highlight=False)
     first, count = seed or 0, seeds or (1 if seed is not None else 100)
-    from ..testing.campaign import Tally, outcomes
+    from ..testing.simulator.campaign import Tally, outcomes
 
     if trace is not None and count != 1:
         console.print("[red]--trace takes one seed: say which with --seed.[/]")
@@ -106,9 +106,9 @@ def _unwritable(path: Path) -> str | None:
 
 
 def _one(console: Console, seed: int, nodes: int | None, span: float | None, trace: Path) -> int:
-    from ..testing.campaign import ENOUGH_S
-    from ..testing.draw import draw
-    from ..testing.simulator import play
+    from ..testing.simulator.campaign import ENOUGH_S
+    from ..testing.simulator.draw import draw
+    from ..testing.simulator.simulation import play
 
     scenario = draw(seed, nodes=nodes, span_s=span)
     played = play(scenario, keep=None, enough_s=ENOUGH_S)
@@ -188,10 +188,10 @@ def _show(console: Console, tally: Tally, took_s: float) -> None:
 
 
 def _explain(console: Console, tally: Tally, nodes: int | None, span: float | None, *, shrink: bool) -> None:
-    from ..testing.campaign import ENOUGH_S, breaks
-    from ..testing.draw import draw
-    from ..testing.shrink import shrink as smaller
-    from ..testing.simulator import play
+    from ..testing.simulator.campaign import ENOUGH_S, breaks
+    from ..testing.simulator.draw import draw
+    from ..testing.simulator.shrink import shrink as smaller
+    from ..testing.simulator.simulation import play
 
     shown: set[str] = set()
     for seed, broken in sorted(tally.broken.items()):

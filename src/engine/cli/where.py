@@ -15,7 +15,7 @@ from cyclopts import Parameter
 from ...providers.errors import ProviderError
 from ...providers.journal import Journal
 from ...providers.owners import Place
-from ..clean import one_line, plain
+from ..api.printable import one_line, plain
 from . import clouds
 from .leftovers import Asked, Left, left
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 
-from ..providers.base import (
+from ...providers.base import (
     Fleet,
     LaunchRequest,
     LaunchSettled,

@@ -7,10 +7,10 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
-from ..actors.events import BudgetMostlySpent, Observe
-from ..providers.base import Fleet
+from ...actors.events import BudgetMostlySpent, Observe
+from ...providers.base import Fleet
+from ..api.errors import BudgetExceeded
 from .budget import Budget, Cost, Exceeded, Metered, cents, clock
-from .errors import BudgetExceeded
 
 LOOK_AGAIN_S = 60.0  # a timer stands still while this computer sleeps
 

@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from ..actors.ports import Ending
-from .outcome import unpack, unpack_all
-from .payload import Payload
+from ...actors.ports import Ending
+from ..serialization.outcome import unpack, unpack_all
+from ..serialization.payload import Payload
 
 if TYPE_CHECKING:
-    from .core import Core
-    from .spec import Options
+    from ..api.settings import Options
+    from .open_pool import Core
 
 R = TypeVar("R")
 _UNASKED = object()

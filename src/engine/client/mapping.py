@@ -9,20 +9,20 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callab
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
-from ..actors.ports import Ending, Settled, Verdict
-from .calls import Call
-from .executor.failure import failed
-from .items import items_of
+from ...actors.ports import Ending, Settled, Verdict
+from ..api.calls import Call
+from ..api.compute import PLUGINS, AsyncCompute, Compute, SyncCompute
+from ..node.failure import failed
+from ..serialization.error_translation import Place, failed_error
+from ..serialization.items import items_of
+from ..serialization.payload import Received
+from ..wire import values
+from ..wire.messages import Failed
 from .jobs import SubmittedJob
-from .payload import Received
 from .sizing import MOST, ChunkSize
-from .task import PLUGINS, AsyncCompute, Compute, SyncCompute
-from .translate import Place, failed_error
-from .wire import values
-from .wire.messages import Failed
 
 if TYPE_CHECKING:
-    from .core import Core
+    from .open_pool import Core
 
 T = TypeVar("T")
 CHUNKS_PER_SLOT = 3  # one runs, one waits behind it, one is on its way back

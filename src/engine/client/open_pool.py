@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Never
 
 import anyio
 
-from ..actors import events as ev
-from ..actors.kernel import ActorStopped, RestartsExhausted
-from ..actors.messages import Broadcast, Cancel, PoolState, Resize, Snapshot, Submit, WhenReady
-from ..actors.pool import supervise
-from ..actors.ports import (
+from ...actors import events as ev
+from ...actors.kernel import ActorStopped, RestartsExhausted
+from ...actors.messages import Broadcast, Cancel, PoolState, Resize, Snapshot, Submit, WhenReady
+from ...actors.pool import supervise
+from ...actors.ports import (
     BroadcastSpec,
     ConnectFailed,
     Ending,
@@ -34,62 +34,56 @@ from ..actors.ports import (
     Task,
     TaskId,
 )
-from ..providers.base import Embedding, Fleet, LaunchRequest, Machine
-from ..providers.errors import NotGone, ProviderError
-from . import meter, program, source, versions
-from .checkpoint.store import VARIABLE as CHECKPOINTS
-from .choice import ChoiceFleet
-from .clean import plainly
-from .definitions import Defined, Definitions
-from .errors import (
-    BudgetExceeded,
-    CapacityError,
-    CleanupError,
-    OutriderError,
-    PoolClosed,
-    SpecError,
-)
-from .executor.freeports import FEW as MOST_PORTS
-from .leaving import add, outcome, parted
-from .observe.observer import Observer
-from .payload import Blob, Payload
-from .plugins.base import merged, one_listens
-from .reach import Reach
-from .secrets import SECRET, crossing, is_crossing, revealed_env
-from .shared import Shared, pending_references, referred
-from .site import attached
-from .spec import unique
-from .stewards import Stewards
-from .streams import Source, Values
-from .translate import Course, cleanup_error, no_node_error, pickling_error, provider_error
+from ...providers.base import Embedding, Fleet, LaunchRequest, Machine
+from ...providers.errors import NotGone, ProviderError
+from ..api.errors import BudgetExceeded, CapacityError, CleanupError, OutriderError, PoolClosed, SpecError
+from ..api.machine_spec import is_free, outlives
+from ..api.plugin import merged, one_listens
+from ..api.printable import plainly
+from ..api.secrets import SECRET, crossing, is_crossing, revealed_env
+from ..api.settings import unique
+from ..checkpoint.store import VARIABLE as CHECKPOINTS
+from ..node.freeports import FEW as MOST_PORTS
+from ..observe.observer import Observer
+from ..serialization import pickling, program, versions
+from ..serialization.error_translation import Course, cleanup_error, no_node_error, pickling_error, provider_error
+from ..serialization.functions import Defined, Definitions
+from ..serialization.importable import Reach
+from ..serialization.payload import Blob, Payload
+from ..serialization.shared import Shared, pending_references, referred
+from ..serialization.streams import Source, Values
+from ..wire import values
+from ..wire.messages import RunFlag, Value
+from . import budget_watch
+from .plugin_context import attached
+from .plugin_hosts import Stewards
+from .provider_exit import add, outcome, parted
+from .provider_fallback import ChoiceFleet
 from .waiting import finished
-from .wanted import is_free, outlives
-from .wire import values
-from .wire.messages import RunFlag, Value
 
 if TYPE_CHECKING:
-    from ..actors.kernel import Ref
+    from ...actors.kernel import Ref
+    from ..api.calls import Call, StreamCall
+    from ..api.compute import Decorated
+    from ..api.plugin import Plugin
+    from ..api.pool_options import Settings
+    from ..api.settings import Options
+    from ..image.bootstrap import Phase, Prepared
+    from ..pool import Pool
+    from ..serialization.versions import Mismatch
+    from ..transport.connection import Connector
+    from ..transport.requirement_check import Wanted
+    from ..transport.ssh import Wiring
     from .budget import Cost
-    from .calls import Call, StreamCall
-    from .estate import Estate
-    from .image.bootstrap import Phase, Prepared
-    from .plugins.base import Plugin
-    from .pool import Pool
-    from .pool_options import Settings
-    from .remote.connection import Connector
-    from .remote.fitness import Wanted
-    from .remote.ssh import Wiring
-    from .spec import Options
-    from .task import Decorated
-    from .versions import Mismatch
+    from .takeover import Estate
 
 RECONNECT_S = 3.0  # a lost connection is tried again before its node counts as lost; heartbeats took 6 s to find out
 SNAPSHOT_S = 10.0  # for the pool's own actor to answer
 
 EMBEDDING = Embedding(
-    fork_server="outrider.engine.executor.forkserver:serve",
-    home="outrider.engine.executor.home:Home",
-    template="outrider.engine.executor.template:Template",
+    fork_server="outrider.engine.node.forkserver:serve",
+    home="outrider.engine.node.server:Home",
+    template="outrider.engine.node.template:Template",
 )
 
 
@@ -104,7 +98,7 @@ class Core:
         self.id = secrets.token_hex(4)
         self.name = settings.name or self.id  # for people: another pool, of anybody, may have the same
         self.tag = self.id if settings.name is None else unique(settings.name)
-        self._meter = meter.Meter(settings.max_cost, settings.max_lifetime_s, observer)
+        self._meter = budget_watch.Meter(settings.max_cost, settings.max_lifetime_s, observer)
         self._loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._life = anyio.CancelScope()
@@ -172,10 +166,10 @@ class Core:
                 self.observer.open()
                 name, nodes = settings.provider.name, settings.nodes
                 self.observer(ev.PoolStarting(self.name, name, nodes.desired, nodes.min))
-                from .remote.connection import Connector, Terms
-                from .remote.ssh import new_key
-                from .remote.views import Views
-                from .remote.witness import anybody
+                from ..transport.connection import Connector, Terms
+                from ..transport.reachability import anybody
+                from ..transport.ssh import new_key
+                from ..transport.views import Views
 
                 key = new_key() if estate is None else estate.key
                 plugins = merged(settings.plugins, ())
@@ -272,8 +266,8 @@ class Core:
         settings = self.settings
         if not outlives(settings.provider):
             return None
-        from ..providers.journal import Journal
-        from .estate import Estate
+        from ...providers.journal import Journal
+        from .takeover import Estate
 
         journal, provider = Journal.open(), settings.provider.name
         if settings.attach:
@@ -287,7 +281,7 @@ class Core:
     async def _kept(self, fleet: Fleet, estate: Estate | None) -> Fleet:
         if estate is None:
             return fleet
-        from .estate import Kept
+        from .takeover import Kept
 
         if not self.settings.attach:
             return Kept(fleet, estate)
@@ -318,7 +312,7 @@ class Core:
 
     def _wanted(self, fleet: Fleet, machine: Machine) -> Wanted:
         """What the machine must turn out to have. Of processors and memory a cloud's catalogue is its word."""
-        from .remote.fitness import Wanted
+        from ..transport.requirement_check import Wanted
 
         chosen = fleet.spec_of(machine.id) if isinstance(fleet, ChoiceFleet) else None
         spec = chosen or self.settings.specs[0]
@@ -330,7 +324,7 @@ class Core:
         """What goes onto machines that are not this computer is put together while they boot."""
         if self.settings.provider.local:
             return _nothing_to_prepare
-        from .image.prepare import prepare
+        from ..image.prepare import prepare
 
         preparing = self._loop.create_task(prepare(self.settings.image, self.settings.volumes))
         preparing.add_done_callback(self._prepared)
@@ -498,7 +492,7 @@ class Core:
         if copied is None and self._reach is None:
             value, blob = self._dump((args, kwargs), name)
         else:
-            with source.towards(self._reach), source.copied(*([copied] if copied else ())):
+            with pickling.towards(self._reach), pickling.copied(*([copied] if copied else ())):
                 value, blob = self._dump((args, kwargs), name, by_reference=False)
         shared = referred() if pending_references else ()
         if not inputs:
@@ -562,12 +556,12 @@ class Core:
                         f"The {plugin.name} plugin sets up a whole process, which {function.__name__} would share with "
                         'other tasks: use Worker(kind="process").'
                     )
-        with source.towards(self._reach):
+        with pickling.towards(self._reach):
             code = program.build(function, (*self.plugins, *self.settings.plugins))
         flags = RunFlag.FRESH if any(plugin.fresh_process for plugin in plugins) else 0
         module = function.__module__
-        with source.towards(self._reach):
-            copied = None if module == "__main__" or source.reached(module) else module
+        with pickling.towards(self._reach):
+            copied = None if module == "__main__" or pickling.reached(module) else module
         return self._defined.add(function, code, int(flags), copied)
 
     def _forget(self, digest: bytes) -> None:

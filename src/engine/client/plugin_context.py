@@ -6,16 +6,16 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from ..actors.ports import NodeId
-from .plugins.base import Plugin
-from .plugins.sides import News
+from ...actors.ports import NodeId
+from ..api.plugin import Plugin
+from ..api.plugin_sides import News
 
 if TYPE_CHECKING:
-    from .core import Core
-    from .pool import Pool
-    from .remote.connection import Connector
-    from .remote.forward import Forwards
-    from .stewards import Stewards
+    from ..pool import Pool
+    from ..transport.connection import Connector
+    from ..transport.forward import Forwards
+    from .open_pool import Core
+    from .plugin_hosts import Stewards
 
 
 @asynccontextmanager
@@ -27,7 +27,7 @@ async def attached(
     if not attaching:
         yield {}
         return
-    from .remote.forward import Forwards
+    from ..transport.forward import Forwards
 
     handles: dict[str, Any] = {}
     async with AsyncExitStack() as stack:

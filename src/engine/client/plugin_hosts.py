@@ -11,25 +11,25 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
-from ..actors.ports import AttemptId, ConnectFailed, Finished, JobId, NodeFacts, NodeId, Order, Report, Settled, Task
-from ..actors.ports import TaskId as TaskIds
-from . import program, source
-from .box import Box
-from .clean import plainly
-from .errors import BootstrapError, OutriderError, SpecError
-from .outcome import error_of
-from .payload import Payload
-from .plugins.base import Plugin
-from .plugins.sides import Joined, Left, News
-from .steward import READY, STARTING, steward
-from .streams import Source, Values
-from .translate import pickling_error
-from .wire import values
-from .wire.messages import RunFlag
+from ...actors.ports import AttemptId, ConnectFailed, Finished, JobId, NodeFacts, NodeId, Order, Report, Settled, Task
+from ...actors.ports import TaskId as TaskIds
+from ..api.errors import BootstrapError, OutriderError, SpecError
+from ..api.plugin import Plugin
+from ..api.plugin_sides import Joined, Left, News
+from ..api.printable import plainly
+from ..runtime.plugin_host import READY, STARTING, steward
+from ..serialization import pickling, program
+from ..serialization.error_translation import pickling_error
+from ..serialization.outcome import error_of
+from ..serialization.payload import Payload
+from ..serialization.streams import Source, Values
+from ..wire import values
+from ..wire.messages import RunFlag
+from .plugin_inbox import Box
 
 if TYPE_CHECKING:
-    from .reach import Reach
-    from .remote.link import NodeLink
+    from ..serialization.importable import Reach
+    from ..transport.link import NodeLink
 
 FIRST_ATTEMPT = 1 << 62  # the pool actor, which never hears of these, counts its own from 1
 KILL_S = 5.0  # for the tasks of a node to be gone
@@ -144,9 +144,9 @@ class Stewards:
             SpecError
         """
         modules = {type(plugin).__module__ for plugin in self._plugins}
-        with source.towards(self._reach()):
+        with pickling.towards(self._reach()):
             try:
-                packed = source.dumps(tuple(self._plugins), "plugins", *modules)
+                packed = pickling.dumps(tuple(self._plugins), "plugins", *modules)
             except Exception as error:
                 raise pickling_error(error, "the pool", "A plugin") from error
             code = program.build(steward)

@@ -6,8 +6,8 @@ import asyncio
 from collections import deque
 from dataclasses import dataclass
 
-from ..actors.ports import NodeId
-from .plugins.sides import Heard, Joined, Left, News
+from ...actors.ports import NodeId
+from ..api.plugin_sides import Heard, Joined, Left, News
 
 AHEAD = 256  # messages of one node that are not read yet; the largest that plugins here send has a few hundred bytes
 AHEAD_BYTES = 1 << 20  # of them all, as they came; one that is larger comes alone

@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import TypeVar
 
-from ..providers.base import Fleet, Warned
-from ..providers.errors import NotGone, ProviderError
-from .errors import CleanupError
-from .translate import Course, cleanup_error
+from ...providers.base import Fleet, Warned
+from ...providers.errors import NotGone, ProviderError
+from ..api.errors import CleanupError
+from ..serialization.error_translation import Course, cleanup_error
 
 F = TypeVar("F", bound=Fleet)
 Warn = Callable[[str], object]

@@ -15,20 +15,11 @@ from math import inf
 
 import anyio
 
-from ..providers.base import (
-    Embedding,
-    Fleet,
-    LaunchRequest,
-    Machine,
-    MachineEvent,
-    MachineGone,
-    MachineId,
-    Quoting,
-)
-from ..providers.errors import NoCapacity, NotGone, ProviderError, QuotaExceeded
-from .leaving import merged, parted
-from .spec import Selection
-from .wanted import Spec, is_free
+from ...providers.base import Embedding, Fleet, LaunchRequest, Machine, MachineEvent, MachineGone, MachineId, Quoting
+from ...providers.errors import NoCapacity, NotGone, ProviderError, QuotaExceeded
+from ..api.machine_spec import Spec, is_free
+from ..api.settings import Selection
+from .provider_exit import merged, parted
 
 AGAIN_S = 1.0  # until a stream of events that failed is read anew
 

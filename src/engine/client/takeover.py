@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Self
 
-from ..providers.base import (
+from ...providers.base import (
     Address,
     Adopting,
     Fleet,
@@ -24,12 +24,12 @@ from ..providers.base import (
     MachineId,
     MachineReachable,
 )
-from ..providers.errors import ProviderError
-from ..providers.journal import Journal, Ownership, PoolOwned, PoolRecord
-from ..providers.threads import in_thread
-from .errors import SpecError
-from .remote.ssh import PoolKey, kept_key, new_key, private_text
-from .spec import is_named
+from ...providers.errors import ProviderError
+from ...providers.journal import Journal, Ownership, PoolOwned, PoolRecord
+from ...providers.threads import in_thread
+from ..api.errors import SpecError
+from ..api.settings import is_named
+from ..transport.ssh import PoolKey, kept_key, new_key, private_text
 
 KEY, REST = "client_key", "estate"  # under which names they are kept
 NOT_KEPT = ("login", "witnesses")  # no cloud's machine has any

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ..errors import BootstrapError
+from ..api.errors import BootstrapError
 
 LOG_LINES = 20  # of a command's end, in a message
 

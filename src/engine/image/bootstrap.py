@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from ...providers.threads import in_thread
-from ..errors import BootstrapError
-from ..secrets import Scrubber
+from ..api.errors import BootstrapError
+from ..api.secrets import Scrubber
 from . import plan, probe, wheels
 from .advice import LOG_LINES, explained
 from .agent import frames

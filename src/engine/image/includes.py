@@ -12,12 +12,12 @@ from pathlib import Path, PurePosixPath
 from types import ModuleType
 from typing import NamedTuple, NoReturn
 
-from ..errors import SpecError
-from ..secrets import revealed
+from ..api.errors import SpecError
+from ..api.image import Image, check_local
+from ..api.secrets import revealed
 from . import patterns
 from .cache import client_cache
 from .snapshot import Copy, Snapshot
-from .spec import Image, check_local
 
 
 class File(NamedTuple):

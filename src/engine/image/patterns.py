@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import SpecError
+from ..api.errors import SpecError
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec

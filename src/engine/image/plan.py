@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
-from ..errors import BootstrapError
-from ..secrets import revealed, revealed_env, shown_forms
+from ..api.errors import BootstrapError
+from ..api.secrets import revealed, revealed_env, shown_forms
 from .advice import explained
 from .prepare import Prepared
 from .probe import Host, Python

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 import cloudpickle
 
 from ...providers.threads import in_thread
-from ..executor import bundle
-from ..secrets import secrets_in
-from ..volume import Volume
+from ..api.image import Image
+from ..api.secrets import secrets_in
+from ..api.volume import Volume
+from ..node import bundle
 from . import includes, requirements
 from .includes import Includes
 from .requirements import Requirements
-from .spec import Image
 from .uv import Uv
 from .wheels import Depot
 

@@ -15,12 +15,12 @@ from urllib.parse import unquote, urlsplit
 
 from ...providers.private import cache_root
 from ...providers.threads import in_thread
-from ..errors import SpecError
-from ..secrets import Secret, revealed
+from ..api.errors import SpecError
+from ..api.secrets import Secret, revealed
 from .cache import client_cache, sha256, written
 
 if TYPE_CHECKING:
-    from .spec import Image
+    from ..api.image import Image
     from .uv import Uv
 
 _OPTION = re.compile(r"(-[a-z]|--[a-z-]+)(?:\s*=\s*|\s+|(?<=^-[a-z]))(.*)", re.DOTALL)

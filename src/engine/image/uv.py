@@ -10,8 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from ..errors import SpecError
-from ..secrets import Scrubber, Secret, revealed
+from ..api.errors import SpecError
+from ..api.secrets import Scrubber, Secret, revealed
 from .advice import explained
 
 INSTALL = "pip install 'outrider[image]'"

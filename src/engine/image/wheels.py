@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from ...providers.threads import in_thread
-from ..errors import BootstrapError
-from ..executor.bundle import packed
-from ..secrets import Secret, revealed
+from ..api.errors import BootstrapError
+from ..api.secrets import Secret, revealed
+from ..node.bundle import packed
 from .advice import explained
 from .cache import client_cache, sha256, written
 from .requirements import Requirements, without_password

@@ -18,17 +18,17 @@ def run() -> int:
 
         agent.main()
     if verb == "volumes":  # started by the agent, with its Python
-        from outrider.engine.volumes import keeper
+        from outrider.engine.volumes import supervisor
 
-        return keeper.main()
+        return supervisor.main()
     if sys.version_info < (3, 11):
         return _too_old("3.11")
     if verb == "bridge":
-        from outrider.engine.executor import bridge
+        from outrider.engine.node import bridge
 
         return bridge.main()
     if verb == "daemon":
-        from outrider.engine.executor import daemon
+        from outrider.engine.node import daemon
 
         return daemon.main()
     sys.stderr.write("outrider: agent, volumes, daemon or bridge?\n")

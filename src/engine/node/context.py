@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .board import Board
+    from .notice_page import Board
     from .streams import Streams
 
 BOARD = "OUTRIDER_BOARD"  # the environment variable that says where it can be opened
@@ -125,7 +125,7 @@ class _Process:
 
 
 def _opened(path: str) -> Board | None:
-    from .board import Board
+    from .notice_page import Board
 
     try:
         return Board(os.open(path, os.O_RDWR | os.O_CLOEXEC))

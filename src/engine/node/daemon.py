@@ -29,8 +29,8 @@ from . import devices, forkserver, limits
 if TYPE_CHECKING:
     import asyncio
 
-    from .door import Door
-    from .home import Home
+    from .channels import Door
+    from .server import Home
 
 LEASE_S = 600.0  # until a client has said its own
 _UNMOUNTED_S = 6.0  # else they are later: their keeper goes on with it
@@ -140,7 +140,7 @@ async def _until_ended(
 ) -> None:
     import asyncio
 
-    from .home import Home
+    from .server import Home
 
     ended = asyncio.Event()
     home = Home(

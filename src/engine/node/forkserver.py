@@ -25,8 +25,8 @@ from typing import Any, NoReturn, cast
 import msgpack
 
 from . import context, limits, process
-from .board import Board
-from .notices.shield import shield
+from .notice_page import Board
+from .notices.signal_mask import shield
 from .template import IMPORT_S, Template
 from .threads import ThreadWorker
 from .worker import Worker

@@ -40,19 +40,19 @@ from ..wire.messages import (
     Welcome,
 )
 from ..wire.session import FOR_NODES, Session
-from .board import Board
-from .crew import Crew
-from .door import Channel, Door
+from .channels import Channel, Door
 from .facts import facts, objection
 from .freeports import FreePorts
 from .lease import MachineLease
 from .lines import Backlog
+from .notice_page import Board
 from .notices import settings
 from .notices.local import PreemptFile
-from .notices.lookout import Lookout
 from .notices.source import NoticeSource
-from .ports import Port
+from .notices.watcher import Lookout
 from .store import Store
+from .worker_connection import Port
+from .worker_pool import Crew
 
 CLOSE_S = 6.0  # the fork server gives its workers' process trees 5
 _KEPT_BYTES = 8 << 20  # not acknowledged, and tasks that print have to wait

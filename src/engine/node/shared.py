@@ -32,7 +32,7 @@ def drop(names: Iterable[str]) -> None:
 
 
 def resolve(name: str, sizes: Sequence[int] | None) -> Any:
-    """The value: what an `engine.shared.Shared` unpickles as.
+    """The value: what an `engine.serialization.shared.Shared` unpickles as.
 
     Raises:
         LookupError: this process was not given it.

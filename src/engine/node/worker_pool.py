@@ -40,15 +40,15 @@ from ..wire.messages import (
 )
 from . import forkserver, limits
 from . import pipe as pipes
-from .board import Board
-from .core import Core
 from .effects import Answer, Deliver, Effect, EndWorker, Fork, GiveUp, Interrupt, Relay, Steal
 from .failure import lacking
 from .freeports import FreePorts
 from .memory import OomKills
+from .notice_page import Board
 from .notices import settings
-from .ports import Port
+from .scheduler import Core
 from .store import Store
+from .worker_connection import Port
 
 _LISTENS = int(RunFlag.LISTENS)
 

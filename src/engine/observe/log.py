@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ...actors import events as ev
-from ..clean import lines
+from ..api.printable import lines
 from .sink import Sink
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ import anyio
 
 from ...actors import events as ev
 from ...actors.ports import NodeId, Order
-from ..clean import all_plain
+from ..api.printable import all_plain
 from ..wire.messages import Output
 
 if TYPE_CHECKING:
-    from ..payload import Payload
+    from ..serialization.payload import Payload
     from .console import Console
     from .sink import Sink
 

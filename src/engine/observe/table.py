@@ -9,7 +9,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ..clean import one_line
+from ..api.printable import one_line
 from .board import Board, Row, State
 from .words import count, seconds
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..errors import SpecError
+from ..api.errors import SpecError
+from ..api.plugin import Plugin
 from .accelerate_variables import refuse, variables_of
-from .base import Plugin
 from .torch import Torch, tell_accelerate
 
 if TYPE_CHECKING:
-    from ..runtime import InstanceInfo
+    from ..runtime.instance_info import InstanceInfo
 
 
 def accelerate(config: Mapping[str, Any] | str | Path | None = None, **settings: Any) -> Accelerate:

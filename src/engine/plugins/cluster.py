@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 from ...actors.ports import NodeFacts, NodeId
-from ..errors import BootstrapError
-from ..executor.process import descendants, kill_tree
-from .sides import Heard, Joined, Left, NodeSide, Setup
+from ..api.errors import BootstrapError
+from ..api.plugin_sides import Heard, Joined, Left, NodeSide, Setup
+from ..node.process import descendants, kill_tree
 
 if TYPE_CHECKING:
-    from .sides import Site
+    from ..api.plugin_sides import Site
 
 Role = Literal["head", "worker"]
 

@@ -11,15 +11,15 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..errors import SpecError
-from .base import Plugin
+from ..api.errors import SpecError
+from ..api.plugin import Plugin
 from .cluster import Cluster, Kit, Order, Program, address_variable, member, opened, processors
 from .dask_tls import Certificate
 
 if TYPE_CHECKING:
     from ...actors.ports import NodeId
-    from ..runtime import InstanceInfo
-    from .sides import NodeSide, Setup, Site
+    from ..api.plugin_sides import NodeSide, Setup, Site
+    from ..runtime.instance_info import InstanceInfo
 
 CONFIG = "DASK_DISTRIBUTED__COMM__"
 

@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ..errors import SpecError
-from ..secrets import Secret
-from .base import Plugin
+from ..api.errors import SpecError
+from ..api.plugin import Plugin
+from ..api.secrets import Secret
 from .places import sharing, unless_set
 from .torch import Torch, tell_accelerate
 
 if TYPE_CHECKING:
-    from ..runtime import InstanceInfo
+    from ..runtime.instance_info import InstanceInfo
 
 
 def huggingface(token: Secret | str | None = None, *, home: str | None = None, offline: bool = False) -> HuggingFace:

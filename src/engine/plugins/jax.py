@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..errors import SpecError
-from ..spec import seconds
-from .base import Plugin, Ports
+from ..api.errors import SpecError
+from ..api.plugin import Plugin, Ports
+from ..api.settings import seconds
 from .places import Ranks, checked_ranks, devices, endpoint, ranks_on
 
 if TYPE_CHECKING:
     from ...actors.ports import NodeFacts
-    from ..runtime import InstanceInfo
+    from ..runtime.instance_info import InstanceInfo
 
 SHUTDOWN_S = 30 * 24 * 3600  # a rank that is ready waits for the slowest: how long is for the task's own timeout to say
 

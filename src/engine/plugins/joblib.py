@@ -10,12 +10,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ..errors import SpecError
-from .base import Plugin
+from ..api.errors import SpecError
+from ..api.plugin import Plugin
 
 if TYPE_CHECKING:
+    from ..api.plugin_sides import Site
     from .joblib_backend import JoblibPool
-    from .sides import Site
 
 
 def joblib() -> Joblib:

@@ -20,16 +20,16 @@ import cloudpickle
 from joblib import parallel
 from joblib._parallel_backends import AutoBatchingMixin, ParallelBackendBase
 
-from .. import source
-from ..errors import PoolClosed, SpecError
-from ..jobs import SubmittedJob
-from ..task import compute
+from ..api.compute import compute
+from ..api.errors import PoolClosed, SpecError
+from ..client.jobs import SubmittedJob
+from ..serialization import pickling
 from ..wire.values import INLINE_BYTES
 
 if TYPE_CHECKING:
-    from ..core import Core
-    from ..shared import Shared
-    from .sides import Site
+    from ..api.plugin_sides import Site
+    from ..client.open_pool import Core
+    from ..serialization.shared import Shared
 
 NAME = "outrider"
 LARGE_BYTES = INLINE_BYTES  # what would not ride in a frame is worth a blob that other batches can name
@@ -201,9 +201,9 @@ class OutriderBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[m
         file = io.BytesIO()
         pickler = Pickler(file, self._large)
         modules = {getattr(_function(each), "__module__", None) or "" for each, *_ in batch.items}
-        with source.towards(self._chosen().core.reach):
-            mine = [name for name in modules if not self._modules.setdefault(name, source.reached(name))]
-            with source.copied(*mine):
+        with pickling.towards(self._chosen().core.reach):
+            mine = [name for name in modules if not self._modules.setdefault(name, pickling.reached(name))]
+            with pickling.copied(*mine):
                 pickler.dump(batch)
         return file.getvalue(), pickler.named
 
@@ -412,7 +412,7 @@ def _limited(threads: int | None) -> Any:
 def _share() -> int:
     import os
 
-    from ..runtime import instance_info
+    from ..runtime.instance_info import instance_info
 
     info = instance_info()
     here = max(1, sum(peer.hostname == info.hostname for peer in info.peers))  # nodes of one computer share it

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 from zlib import crc32
 
-from ..errors import SpecError
-from .base import Plugin
+from ..api.errors import SpecError
+from ..api.plugin import Plugin
 from .jax import Jax
 from .tensorflow import TensorFlow
 from .torch import Torch
 
 if TYPE_CHECKING:
-    from ..runtime import InstanceInfo
+    from ..runtime.instance_info import InstanceInfo
 
 Backend = Literal["jax", "torch", "tensorflow"]
 

@@ -11,15 +11,15 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ..errors import SpecError
+from ..api.errors import SpecError
+from ..api.plugin import Plugin
+from ..api.plugin_sides import Setup
 from . import nvidia
-from .base import Plugin
 from .nvidia import Gpu, ToolFailed
-from .sides import Setup
 
 if TYPE_CHECKING:
-    from ..runtime import InstanceInfo
-    from .sides import NodeSide
+    from ..api.plugin_sides import NodeSide
+    from ..runtime.instance_info import InstanceInfo
 
 DEVICES = "OUTRIDER_MIG_DEVICES"  # the instances' UUIDs, in the node's tasks
 BUSY_S = 10.0  # processes that were just killed hold their instances for a moment

@@ -20,19 +20,19 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..errors import SpecError
-from ..spec import seconds
+from ..api.errors import SpecError
+from ..api.plugin import Plugin, Ports
+from ..api.settings import seconds
 from . import pmi
-from .base import Plugin, Ports
 from .mpi_hosts import launcher_variables, network_variables, written_hosts
 
 if TYPE_CHECKING:
     from datetime import timedelta
 
     from ...actors.ports import NodeFacts
-    from ..runtime import InstanceInfo
+    from ..api.plugin_sides import NodeSide, Setup, Site
+    from ..runtime.instance_info import InstanceInfo
     from .mpi_agent import Switchboard
-    from .sides import NodeSide, Setup, Site
 
 TIMEOUT_S = 60.0
 

@@ -23,13 +23,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ...actors.ports import NodeFacts, NodeId
-from ..executor.process import descendants, kill_tree
+from ..api.plugin_sides import Heard, Joined, Left, NodeSide, Setup
+from ..node.process import descendants, kill_tree
 from . import mpi_rsh
 from .mpi_hosts import RSH
-from .sides import Heard, Joined, Left, NodeSide, Setup
 
 if TYPE_CHECKING:
-    from .sides import Site
+    from ..api.plugin_sides import Site
 
 Key = tuple[int, int]  # a command: the node that asked, and which of its channels
 

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from ..errors import SpecError
-from ..executor.process import kill_tree
+from ..api.errors import SpecError
+from ..api.plugin import Plugin
+from ..api.plugin_sides import Setup
+from ..node.process import kill_tree
 from . import nvidia
-from .base import Plugin
-from .sides import Setup
 
 if TYPE_CHECKING:
-    from .sides import NodeSide
+    from ..api.plugin_sides import NodeSide
 
 CONTROL = "nvidia-cuda-mps-control"
 UP_S = 20.0

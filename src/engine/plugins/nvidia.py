@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..errors import SpecError
+from ..api.errors import SpecError
 
 PATIENCE_S = 60.0  # to enable MIG resets the GPU, which takes seconds
 GPU_QUERY = ("--query-gpu=index,uuid,name,mig.mode.current,mig.mode.pending", "--format=csv,noheader")

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Literal
 
-from ..errors import SpecError
+from ..api.errors import SpecError
 
 if TYPE_CHECKING:
     from ...actors.ports import NodeFacts
-    from ..runtime import InstanceInfo
+    from ..runtime.instance_info import InstanceInfo
 
 Ranks = int | Literal["auto"]
 

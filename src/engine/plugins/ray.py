@@ -15,15 +15,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..errors import SpecError
-from ..executor.info import free_port
-from .base import Plugin
+from ..api.errors import SpecError
+from ..api.plugin import Plugin
+from ..node.info import free_port
 from .cluster import Cluster, Kit, Order, Program, address_variable, member, opened, processors
 
 if TYPE_CHECKING:
     from ...actors.ports import NodeId
-    from ..runtime import InstanceInfo
-    from .sides import NodeSide, Setup, Site
+    from ..api.plugin_sides import NodeSide, Setup, Site
+    from ..runtime.instance_info import InstanceInfo
 
 STORE_BYTES = 200 << 20  # of objects, for each of several nodes on one computer: they share its memory
 

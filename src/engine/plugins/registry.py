@@ -7,8 +7,8 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ..api.plugin import Plugin
     from .accelerate import accelerate as _accelerate
-    from .base import Plugin
     from .dask import dask as _dask
     from .huggingface import huggingface as _huggingface
     from .jax import jax as _jax

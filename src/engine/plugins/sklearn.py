@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from .base import Plugin
+from ..api.plugin import Plugin
 from .joblib import opened
 
 if TYPE_CHECKING:
+    from ..api.plugin_sides import Site
     from .joblib_backend import JoblibPool
-    from .sides import Site
 
 
 def sklearn(*, default: bool = True) -> Sklearn:

@@ -9,12 +9,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from .base import Plugin, Ports
+from ..api.plugin import Plugin, Ports
 from .places import Ranks, checked_ranks, devices, endpoint, ranks_on, sharing, unless_set
 
 if TYPE_CHECKING:
     from ...actors.ports import NodeFacts
-    from ..runtime import InstanceInfo
+    from ..runtime.instance_info import InstanceInfo
 
 
 def tensorflow(ranks_per_node: Ranks = 1) -> TensorFlow:

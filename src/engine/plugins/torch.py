@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..errors import SpecError
-from ..spec import seconds
-from .base import Plugin, Ports
+from ..api.errors import SpecError
+from ..api.plugin import Plugin, Ports
+from ..api.settings import seconds
 from .places import Ranks, checked_ranks, interface, own_address, ranks_on, sharing, unless_set
 
 if TYPE_CHECKING:
     from ...actors.ports import NodeFacts
-    from ..runtime import InstanceInfo
+    from ..runtime.instance_info import InstanceInfo
 
 LEAVE_S = 5.0  # a task waits so long for its process group to be taken down
 GONE_S = 30.0  # and the next one in the same process so much longer

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .accelerators import Accelerator
+from ..api.accelerators import Accelerator
 
 VARIABLE = "COMPUTE_POOL"  # the same as JSON, in the environment of every task
 
@@ -56,7 +56,7 @@ class InstanceInfo:
 
 def instance_info() -> InstanceInfo:
     """Where this task runs, and with whom. Also in processes that a task starts; outside a pool, a world of one."""
-    from .executor.context import current
+    from ..node.context import current
 
     context = current()
     if context is not None:

@@ -25,8 +25,8 @@ from .preemption import Preemption, pending
 if TYPE_CHECKING:
     import asyncio
 
-    from .executor.board import Board
-    from .executor.context import TaskContext
+    from ..node.context import TaskContext
+    from ..node.notice_page import Board
 
 LOOK_S = 0.2
 
@@ -37,7 +37,7 @@ class OnPreemption(Generic[Callback]):
     """A registered callback. Calling it calls the function; leaving it as a context waits for what runs."""
 
     def __init__(self, callback: Callback, *, everywhere: bool, margin_s: float | None) -> None:
-        from .executor import context
+        from ..node import context
 
         update_wrapper(cast("Any", self), callback)
         self._callback = callback

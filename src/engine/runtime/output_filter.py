@@ -11,10 +11,10 @@ from contextvars import Context, ContextVar
 from threading import Lock
 from typing import Any, Literal, TypeVar, cast
 
-from .errors import SpecError
-from .executor.context import current
-from .runtime import InstanceInfo, instance_info
-from .signature import WRAPPER, Kind, kind_of
+from ..api.errors import SpecError
+from ..api.signature import WRAPPER, Kind, kind_of
+from ..node.context import current
+from .instance_info import InstanceInfo, instance_info
 
 F = TypeVar("F", bound=Callable[..., Any])
 Only = Literal["head"] | Callable[[InstanceInfo], bool]
@@ -54,7 +54,7 @@ def _is_head(info: InstanceInfo) -> bool:
 
 def _decorator(streams: Sequence[str], speaks: Callable[[InstanceInfo], bool]) -> Callable[[F], F]:
     def decorate(function: F) -> F:
-        from .task import Decorated
+        from ..api.compute import Decorated
 
         plain: Any = function
         mute = _Mute(tuple(streams), speaks)

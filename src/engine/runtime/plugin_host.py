@@ -11,11 +11,11 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from .plugins.sides import NodeSide, Setup
-from .task import compute
+from ..api.compute import compute
+from ..api.plugin_sides import NodeSide, Setup
 
 if TYPE_CHECKING:
-    from .plugins.base import Plugin
+    from ..api.plugin import Plugin
 
 STARTING, READY = 0, 1  # what a plugin's name and message are preceded by, until the first message of a half
 MESSAGE = 2

@@ -9,11 +9,11 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from .executor import context
-from .executor.context import TaskContext
+from ..node import context
+from ..node.context import TaskContext
 
 if TYPE_CHECKING:
-    from .executor.board import Board, Doom, World
+    from ..node.notice_page import Board, Doom, World
 
 MARGIN_S = 5.0  # for what comes after a callback: the process's end, the last bytes on their way
 MARGIN_SHARE = 0.2  # of a short notice
@@ -83,7 +83,7 @@ def pending(board: Board, task: TaskContext | None, *, everywhere: bool) -> Pree
     own, others = board.read()
     if own is None and not (everywhere and others):
         return None
-    from .runtime import instance_info
+    from .instance_info import instance_info
 
     node = instance_info().node if task is None else task.info["node"]
     if own is not None:

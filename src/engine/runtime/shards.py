@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, TypeVar, TypeVarTuple, overload
 
-from .runtime import instance_info
+from .instance_info import instance_info
 
 A = TypeVar("A")
 B = TypeVar("B")

@@ -12,8 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, assert_never
 
-from ..actors.ports import ConnectFailed, GaveUp, NoWorkers, Reason
-from ..providers.errors import (
+from ...actors.ports import ConnectFailed, GaveUp, NoWorkers, Reason
+from ...providers.errors import (
     BadRequest,
     JournalError,
     NoCapacity,
@@ -22,9 +22,7 @@ from ..providers.errors import (
     ProviderError,
     QuotaExceeded,
 )
-from . import reach
-from .clean import plain, plainly
-from .errors import (
+from ..api.errors import (
     AuthError,
     BroadcastFailed,
     CapacityError,
@@ -45,11 +43,13 @@ from .errors import (
     TaskStopped,
     TaskTimeout,
 )
-from .executor.failure import shortened
-from .wire.messages import Cause
+from ..api.printable import plain, plainly
+from ..node.failure import shortened
+from ..wire.messages import Cause
+from . import importable
 
 if TYPE_CHECKING:
-    from .wire.messages import Ended, Failed
+    from ..wire.messages import Ended, Failed
 
 
 E = TypeVar("E", bound=Exception)
@@ -327,7 +327,7 @@ def _pickling_error(failed: Failed, place: Place, load: Callable[[], object] | N
 def _how_to_import(failed: Failed) -> str:
     """What lets the node import what it did not find; empty: it is something else, or not here either."""
     found = re.fullmatch(r"No module named '([\w.]+)'", failed.message.partition(";")[0].strip())
-    return reach.advice(found[1]) if found is not None else ""
+    return importable.advice(found[1]) if found is not None else ""
 
 
 def _unpicklable(error: object) -> tuple[str, str, str]:

@@ -10,10 +10,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .wire import values
+from ..wire import values
 
 if TYPE_CHECKING:
-    from .task import Decorated
+    from ..api.compute import Decorated
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, cast
 
-from ..actors.ports import Ending, GaveUp, Settled, Verdict
-from .clean import plainly
-from .errors import CapacityError, NodeLost, Outcome
-from .payload import Payload, Received
-from .translate import (
+from ...actors.ports import Ending, GaveUp, Settled, Verdict
+from ..api.errors import CapacityError, NodeLost, Outcome
+from ..api.printable import plainly
+from ..wire import values
+from ..wire.messages import Ended, Failed
+from .error_translation import (
     Place,
     broadcast_error,
     ended_error,
@@ -19,8 +20,7 @@ from .translate import (
     unloadable_error,
     unloadable_value_error,
 )
-from .wire import values
-from .wire.messages import Ended, Failed
+from .payload import Payload, Received
 
 
 def unpack(ending: Ending, payload: Payload, queue_timeout_s: float | None = None) -> Any:

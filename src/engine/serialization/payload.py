@@ -12,8 +12,8 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from weakref import WeakSet
 
-from .wire.messages import Value
-from .wire.values import Dumped
+from ..wire.messages import Value
+from ..wire.values import Dumped
 
 if TYPE_CHECKING:
     from .shared import Shared

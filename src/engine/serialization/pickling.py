@@ -11,12 +11,12 @@ from contextvars import ContextVar
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
-from .reach import importable
-from .secrets import crossing
+from ..api.secrets import crossing
+from .importable import importable
 
 if TYPE_CHECKING:
-    from .reach import Reach
-    from .task import Decorated
+    from ..api.compute import Decorated
+    from .importable import Reach
 
 _by_value = RLock()  # cloudpickle's register of modules is global
 _reach: ContextVar[Reach | None] = ContextVar("outrider_reach", default=None)
@@ -105,7 +105,7 @@ def dumps(value: object, name: str, *modules: str) -> bytes:
     """
     import cloudpickle
 
-    from .wire import values
+    from ..wire import values
 
     with copied(*(module for module in modules if not reached(module))), crossing():
         try:

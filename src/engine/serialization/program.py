@@ -12,13 +12,13 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
-from . import source
-from .executor.context import LoadError
-from .secrets import crossing
+from ..api.secrets import crossing
+from ..node.context import LoadError
+from . import pickling
 
 if TYPE_CHECKING:
-    from .plugins.base import Plugin
-    from .task import Decorated
+    from ..api.compute import Decorated
+    from ..api.plugin import Plugin
 
 Load = Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]
 
@@ -31,16 +31,16 @@ def build(function: Decorated[...], plugins: Sequence[Plugin] = ()) -> bytes:
     Raises:
         SerializationError: what the function or a plugin holds cannot be pickled; says what.
     """
-    from .plugins.base import merged
-    from .task import StreamCompute
-    from .translate import pickling_error
+    from ..api.compute import StreamCompute
+    from ..api.plugin import merged
+    from .error_translation import pickling_error
 
     chosen = merged(plugins, function.plugins)
     try:
         with crossing():
-            code = source.dumps_function(function)
+            code = pickling.dumps_function(function)
             modules = {type(plugin).__module__ for plugin in chosen}
-            extras = source.dumps(chosen, "plugins", *modules) if chosen else b""
+            extras = pickling.dumps(chosen, "plugins", *modules) if chosen else b""
     except Exception as error:
         raise pickling_error(error, function.__name__, "The function") from error
     return pickle.dumps(Program(function.__name__, code, extras, isinstance(function, StreamCompute)), 5)
@@ -87,7 +87,7 @@ class Program:
     @contextmanager
     def _prepared(self, load: Load) -> Iterator[Callable[[], Any]]:
         """The call, with everything around it that its plugins set up."""
-        from .runtime import instance_info
+        from ..runtime.instance_info import instance_info
 
         plugins: tuple[Plugin, ...] = pickle.loads(self._plugins) if self._plugins else ()
         info = instance_info()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from .errors import SpecError
-from .executor import shared
+from ..api.errors import SpecError
+from ..node import shared
 from .payload import Blob
 
 T = TypeVar("T")

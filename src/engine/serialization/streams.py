@@ -22,10 +22,10 @@ from typing import Any
 
 import cloudpickle
 
-from .executor.failure import text_of
+from ..node.failure import text_of
+from ..wire import values
 from .items import QUICK_ITERATORS
 from .payload import Give, Received
-from .wire import values
 
 AHEAD = 16  # items a generator may be ahead of its consumer
 _TEXT_CHARACTERS = 8 * 1024  # of an error that is told by its text

@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 import asyncssh
 
 from ...providers.shortcut import shorten_channel
-from ..clean import plain
-from ..executor.bridge import BEGINS
-from ..payload import Part, huge_buffer
+from ..api.printable import plain
+from ..node.bridge import BEGINS
+from ..serialization.payload import Part, huge_buffer
 from ..wire import messages as wire
 from ..wire.codec import ProtocolError, Splitter, decode
-from .course import Course
+from .transfer_progress import Course
 
 SLICE_BYTES = 256 << 10  # of a blob, between two looks at whether the channel still takes more
 STALL_S = 60.0  # of a blob from a node whose heartbeats come over the same connection

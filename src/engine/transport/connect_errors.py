@@ -9,8 +9,8 @@ import asyncssh
 
 from ...actors.ports import ConnectFailed
 from ...providers.base import Machine
-from ..clean import plainly
-from ..errors import AuthError, BootstrapError, HostKeyError, OutriderError
+from ..api.errors import AuthError, BootstrapError, HostKeyError, OutriderError
+from ..api.printable import plainly
 from ..wire.codec import ProtocolError
 from . import login, ssh
 

@@ -21,26 +21,26 @@ import cloudpickle
 
 from ...actors.ports import ConnectFailed, Lost, NodeFacts, NodeId, Order, Report
 from ...providers.base import Machine
-from ..clean import plainly
-from ..errors import BootstrapError, SpecError, version_mismatch
-from ..executor.notices import settings
-from ..payload import Blob, Part
+from ..api.errors import BootstrapError, SpecError, version_mismatch
+from ..api.printable import plainly
+from ..node.notices import settings
+from ..serialization.payload import Blob, Part
 from ..wire import messages as wire
 from ..wire.codec import ProtocolError, encode
 from ..wire.session import KEPT_BYTES, Session
-from . import fitness, hedge, hostkeys, lease, ssh
+from . import hedge, hostkeys, lease, requirement_check, ssh
 from .channels import Channel, Control, Receiving, Sending, Transfer
-from .course import Course
+from .connect_errors import refusal
 from .forward import Forwards
 from .link import NodeLink
-from .refusal import refusal
 from .shell import RemoteShell
+from .transfer_progress import Course
 from .views import Views
 
 if TYPE_CHECKING:
+    from ..client.plugin_hosts import Stewards
     from ..image.bootstrap import Bootstrapped, Phase, Prepared
-    from ..stewards import Stewards
-    from ..versions import Mismatch
+    from ..serialization.versions import Mismatch
 
 HEARTBEAT_S = 2.0
 QUIET_S = 3.5  # after so much silence another connection is begun beside the one there is: TCP's own pauses double
@@ -64,7 +64,7 @@ class Terms:
     views: Views
     key: asyncssh.SSHKey
     setup: dict[str, Any]  # as in `Hello`
-    wanted: Callable[[Machine], fitness.Wanted]
+    wanted: Callable[[Machine], requirement_check.Wanted]
     lease_s: float
     image: Callable[[], Awaitable[Prepared]]  # made once, when the first machine needs it
     progress: Callable[[NodeId, Phase], None]
@@ -213,7 +213,7 @@ class NodeConnection:
         welcome = await self._greet(answered)
         said = welcome.facts
         try:
-            self._facts = facts = fitness.facts(welcome)
+            self._facts = facts = requirement_check.facts(welcome)
         except ValueError as error:
             self._drop("its welcome is not the protocol")
             raise ConnectFailed(f"node {self._machine.id} sent a welcome without its facts", fatal=True) from error
@@ -273,11 +273,11 @@ class NodeConnection:
         """
         node, terms, packages = self._node, self._terms, said.get("packages", {})
         wanted = terms.wanted(self._machine)
-        objection = fitness.too_small(facts, said, wanted) or fitness.misfit(facts, packages, node)
+        objection = requirement_check.too_small(facts, said, wanted) or requirement_check.misfit(facts, packages, node)
         if objection is not None:
             await self.close()
             raise ConnectFailed(str(objection), fatal=True) from objection
-        if mismatches := fitness.differences(packages):
+        if mismatches := requirement_check.differences(packages):
             terms.differing(node, mismatches)
 
     async def resume(self) -> bool:

@@ -7,7 +7,7 @@ is lost between the two finds one of two keys that are both pinned.
 from __future__ import annotations
 
 from ...providers.base import Machine
-from ..errors import BootstrapError
+from ..api.errors import BootstrapError
 from ..image.shell import Exit, Shell
 
 # As root, or by sudo. Read on stdin by sh, so that no login shell has to quote it. Under systemd a socket may start a

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from ..executor.streams import WINDOW
-from ..payload import Blob
+from ..node.streams import WINDOW
+from ..serialization.payload import Blob
 from ..wire import messages as wire
 from ..wire import values
 from ..wire.codec import ProtocolError

@@ -28,18 +28,18 @@ from ...actors.ports import (
     Word,
 )
 from ...providers.threads import in_thread
-from ..clean import plain
-from ..errors import TaskFailed
-from ..executor import limits
-from ..executor.notices.pending import NAME_CHARS, bounded
-from ..payload import Blob, Part, Payload, Received, map_shared
-from ..streams import AHEAD
+from ..api.errors import TaskFailed
+from ..api.printable import plain
+from ..node import limits
+from ..node.notices.pending import NAME_CHARS, bounded
+from ..serialization.payload import Blob, Part, Payload, Received, map_shared
+from ..serialization.streams import AHEAD
 from ..wire import messages as wire
 from ..wire import values
 from ..wire.codec import ProtocolError
 from ..wire.session import ACK_EVERY
-from .course import Course
-from .inlet import Inlet
+from .input_stream import Inlet
+from .transfer_progress import Course
 
 if TYPE_CHECKING:
     from ..wire.session import Session

@@ -10,7 +10,7 @@ from typing import Any
 import asyncssh
 
 from ...providers.base import Address, Login
-from ..errors import SpecError
+from ..api.errors import SpecError
 
 KNOWN_HOSTS = ("~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts")  # ssh(1): UserKnownHostsFile, GlobalKnownHostsFile
 JUMPS_AT_MOST = 8  # a configuration may send a jump host through itself

@@ -8,9 +8,9 @@ from typing import Any
 
 from ...actors.ports import NodeFacts, NodeId
 from ...providers.base import AcceleratorRequest
-from .. import versions
-from ..errors import CapacityError, VersionMismatch
-from ..executor.packages import installed
+from ..api.errors import CapacityError, VersionMismatch
+from ..node.packages import installed
+from ..serialization import versions
 from ..wire.messages import Welcome
 
 NAME_CHARS = 255  # of a host's name (RFC 1035, 2.3.4)

@@ -10,7 +10,7 @@ from typing import Any
 
 import asyncssh
 
-from ..clean import plainly
+from ..api.printable import plainly
 from ..image.shell import Exit
 
 SLICE_BYTES = 256 << 10

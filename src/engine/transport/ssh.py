@@ -70,7 +70,7 @@ PoolKey = asyncssh.SSHKey
 
 
 def new_key() -> PoolKey:
-    """A pool's own key pair; stored only where its machines outlive their client: see `engine.estate`."""
+    """A pool's own key pair; stored only where its machines outlive their client: see `engine.client.takeover`."""
     return asyncssh.generate_private_key("ssh-ed25519")
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from . import mounts, places, rclone
-from .claim import Busy, Claim
+from .mount_lock import Busy, Claim
 
 _ASKED_S, _MOUNTED_S, _LISTED_S = 25.0, 30.0, 10.0
 _ENDED_S = 1.0  # all in all less than a pool waits for its nodes to end

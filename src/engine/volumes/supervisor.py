@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from .post import Post, Refused
+from .mount import Post, Refused
 
 _CHECK_S = 0.5
 

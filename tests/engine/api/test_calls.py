@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from outrider import compute, gather
-from outrider.engine.calls import Call, Group, GroupStream, for_every_rank, pending
-from outrider.engine.errors import NotACall, SpecError
+from outrider.engine.api.calls import Call, Group, GroupStream, for_every_rank, pending
+from outrider.engine.api.errors import NotACall, SpecError
 
 
 class Runner:

@@ -12,9 +12,9 @@ import cloudpickle
 import pytest
 
 from outrider import Compute, SpecError, compute
-from outrider.engine.calls import Call, StreamCall
-from outrider.engine.executor.context import AsyncInput, Input
-from outrider.engine.task import AsyncCompute, AsyncStreamCompute, SyncCompute, SyncStreamCompute
+from outrider.engine.api.calls import Call, StreamCall
+from outrider.engine.api.compute import AsyncCompute, AsyncStreamCompute, SyncCompute, SyncStreamCompute
+from outrider.engine.node.context import AsyncInput, Input
 
 
 @compute

@@ -8,7 +8,7 @@ import pytest
 
 import outrider
 from outrider import BroadcastFailed, NodeLost, Outcome, OutriderError, SpecError, TaskFailed, errors
-from outrider.engine.errors import version_mismatch
+from outrider.engine.api.errors import version_mismatch
 
 ALL = [each for each in vars(errors).values() if inspect.isclass(each) and issubclass(each, OutriderError)]
 

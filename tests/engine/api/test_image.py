@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from outrider import Image, Secret, SpecError
-from outrider.engine.image.spec import check_local
+from outrider.engine.api.image import check_local
 
 MINOR = ".".join(platform.python_version_tuple()[:2])
 NEXT = f"3.{int(platform.python_version_tuple()[1]) + 1}"

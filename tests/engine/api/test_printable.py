@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.engine.clean import clean, lines
+from outrider.engine.api.printable import clean, lines
 
 
 @pytest.mark.parametrize(

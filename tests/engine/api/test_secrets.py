@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 import pytest
 
 from outrider import Secret, SpecError
-from outrider.engine import secrets
-from outrider.engine.secrets import Scrubber, crossing, revealed_env, secrets_in
+from outrider.engine.api import secrets
+from outrider.engine.api.secrets import Scrubber, crossing, revealed_env, secrets_in
 
 CANARY = "canary/0123+456 789"
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from outrider import Image, Nodes, SpecError, Worker, plugins
-from outrider.engine.errors import unknown_option
-from outrider.engine.spec import Options, check_pool, placement
+from outrider.engine.api.errors import unknown_option
+from outrider.engine.api.settings import Options, check_pool, placement
 
 
 def test_nodes_can_be_written_in_three_ways() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider import SSH, Local, Pool, Secret, SpecError, Volume
-from outrider.engine.volume import check_volumes
+from outrider.engine.api.volume import check_volumes
 from outrider.engine.volumes import places
 
 KEYS = {"AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE", "AWS_SECRET_ACCESS_KEY": "canary-1c7d"}

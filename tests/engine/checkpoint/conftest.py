@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from outrider.engine.executor import context
+from outrider.engine.node import context
 
 S3 = """
 import sys

@@ -10,7 +10,7 @@ import pytest
 from outrider.actors.gang import Gang
 from outrider.actors.pool import PoolActor
 from outrider.engine.cli.main import app
-from outrider.engine.testing import campaign
+from outrider.engine.testing.simulator import campaign
 
 
 def run(*arguments: str) -> int:

@@ -12,9 +12,9 @@ import pytest
 
 from outrider import compute
 from outrider.actors.ports import Ending, JobId, NodeId, Settled, Verdict
-from outrider.engine.calls import Call
-from outrider.engine.mapping import MapRun
-from outrider.engine.payload import Payload, Received
+from outrider.engine.api.calls import Call
+from outrider.engine.client.mapping import MapRun
+from outrider.engine.serialization.payload import Payload, Received
 from outrider.engine.wire import values
 from outrider.engine.wire.messages import Value
 
@@ -27,7 +27,7 @@ def anyio_backend() -> str:
 
 
 class Played:
-    """What `MapRun` needs of `engine.core.Core`."""
+    """What `MapRun` needs of `engine.client.open_pool.Core`."""
 
     observer = SimpleNamespace(job=lambda job, name: None, job_over=lambda job: None)
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from outrider.actors.ports import NodeId
-from outrider.engine.box import AHEAD, AHEAD_BYTES, Box
-from outrider.engine.plugins.sides import Heard, Left
+from outrider.engine.api.plugin_sides import Heard, Left
+from outrider.engine.client.plugin_inbox import AHEAD, AHEAD_BYTES, Box
 
 pytestmark = pytest.mark.anyio
 ONE, OTHER = NodeId(1), NodeId(2)

@@ -10,8 +10,8 @@ import anyio
 import pytest
 
 from outrider import Spec
-from outrider.engine.choice import Choice, ChoiceFleet
-from outrider.engine.spec import Selection
+from outrider.engine.api.settings import Selection
+from outrider.engine.client.provider_fallback import Choice, ChoiceFleet
 from outrider.providers.base import Embedding, LaunchRequest, MachineGone, MachineId
 from outrider.providers.contract import CHECKS, Check, Subject
 from outrider.providers.errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded

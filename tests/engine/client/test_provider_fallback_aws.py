@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from outrider import AWS, Spec
-from outrider.engine.choice import Choice
+from outrider.engine.client.provider_fallback import Choice
 from outrider.providers.base import Embedding, LaunchRequest
 from outrider.testing import EC2, Behaviour, aws_faults
 

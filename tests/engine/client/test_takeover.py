@@ -12,9 +12,9 @@ from types import MappingProxyType
 import pytest
 
 from outrider import SSH, Local, Pool, SpecError
-from outrider.engine import estate as estates
-from outrider.engine.estate import Estate, Kept
-from outrider.engine.spec import unique
+from outrider.engine.api.settings import unique
+from outrider.engine.client import takeover as estates
+from outrider.engine.client.takeover import Estate, Kept
 from outrider.providers import owners
 from outrider.providers.base import Address, Embedding, LaunchRequest, Machine, MachineGone, MachineId, MachineReachable
 from outrider.providers.errors import NoCapacity

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from outrider.engine.executor import door
-from outrider.engine.executor.home import Home
+from outrider.engine.node import channels as door
+from outrider.engine.node.server import Home
 from outrider.engine.wire import codec
 from outrider.engine.wire import messages as m
 from outrider.engine.wire.session import FOR_NODES, UNCOUNTED, Session

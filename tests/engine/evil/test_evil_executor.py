@@ -20,7 +20,7 @@ import evil_home
 from evil_home import Order, packed
 
 from outrider import Local, OutriderError, Pool, compute
-from outrider.engine import core
+from outrider.engine.client import open_pool
 from outrider.engine.wire import codec
 from outrider.engine.wire import messages as m
 from outrider.engine.wire.session import FOR_CLIENTS
@@ -40,9 +40,9 @@ def anyio_backend() -> str:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("OUTRIDER_STATE", str(tmp_path / "state"))
     monkeypatch.setenv("OUTRIDER_EVIL", str(tmp_path))
-    monkeypatch.setattr(core, "EMBEDDING", core.EMBEDDING.__class__(
-        **{field: getattr(core.EMBEDDING, field) for field in core.EMBEDDING.__slots__} | {"home": "evil_home:make"}
-    ))  # fmt: skip
+    usual = {field: getattr(open_pool.EMBEDDING, field) for field in open_pool.EMBEDDING.__slots__}
+    evil = open_pool.EMBEDDING.__class__(**usual | {"home": "evil_home:make"})
+    monkeypatch.setattr(open_pool, "EMBEDDING", evil)
     return tmp_path
 
 
@@ -213,7 +213,7 @@ async def test_a_breach_of_the_protocol_costs_the_node_and_nothing_else(folder: 
 
 async def test_one_that_never_acknowledges_is_given_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SESSION-5: it answers every call and every heartbeat, and the client kept all that it had ever sent there."""
-    monkeypatch.setattr("outrider.engine.remote.connection.KEPT_BYTES", 1 << 20)
+    monkeypatch.setattr("outrider.engine.transport.connection.KEPT_BYTES", 1 << 20)
     data = bytes(INLINE_BYTES - 1000)
     async with evil(folder, Order(acknowledges=False)) as site:
         rank, honest = site.rank(evil_home.HOSTNAME), site.rank("honest")

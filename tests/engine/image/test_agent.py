@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 
 from outrider import BootstrapError, Image
-from outrider.engine.executor import bundle
 from outrider.engine.image import plan
 from outrider.engine.image.agent import apt, frames, inbox
 from outrider.engine.image.agent.work import Failed, Work
 from outrider.engine.image.probe import Python
+from outrider.engine.node import bundle
 
 pytestmark = pytest.mark.anyio
 
@@ -30,7 +30,7 @@ SRC = Path(bundle.__file__).parents[2]
 AGENT = [
     *(SRC / "engine" / "image" / "agent").glob("*.py"),
     *(SRC / "engine" / "volumes").glob("*.py"),
-    *(SRC / name for name in ("__init__.py", "engine/executor/boot.py", "engine/executor/process.py")),
+    *(SRC / name for name in ("__init__.py", "engine/node/boot.py", "engine/node/process.py")),
 ]
 
 

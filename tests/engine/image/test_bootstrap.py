@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 
 from outrider import BootstrapError, Image, Secret
-from outrider.engine.executor.bundle import packed
 from outrider.engine.image import bootstrap as bootstrap_
 from outrider.engine.image.agent.executor import door_of
 from outrider.engine.image.bootstrap import bootstrap, prepare
 from outrider.engine.image.probe import Host
 from outrider.engine.image.shell import Exit
+from outrider.engine.node.bundle import packed
 
 pytestmark = pytest.mark.anyio
 

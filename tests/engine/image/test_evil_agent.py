@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from outrider import Image
-from outrider.engine.errors import BootstrapError
+from outrider.engine.api.errors import BootstrapError
 from outrider.engine.image.shell import Exit
 
 pytestmark = pytest.mark.anyio

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from outrider import BootstrapError, Image
-from outrider.engine.executor import bundle
 from outrider.engine.image import probe
 from outrider.engine.image.cache import client_cache
+from outrider.engine.node import bundle
 
 pytestmark = pytest.mark.anyio
 NOBODY = 65534

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from outrider import BootstrapError, Image, Secret
-from outrider.engine.executor.devices import parse as parse_devices
 from outrider.engine.image import plan, probe
 from outrider.engine.image.advice import advice
 from outrider.engine.image.bootstrap import bootstrap, prepare
@@ -20,6 +19,7 @@ from outrider.engine.image.prepare import ClientFacts, Prepared
 from outrider.engine.image.probe import Host, NotAHost, Python
 from outrider.engine.image.shell import Exit
 from outrider.engine.image.wheels import target_of, tool_target
+from outrider.engine.node.devices import parse as parse_devices
 
 pytestmark = pytest.mark.anyio
 

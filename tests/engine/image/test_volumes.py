@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from outrider import Secret, Volume
+from outrider.engine.api.image import Image
 from outrider.engine.image import plan
 from outrider.engine.image.agent import apt, volumes
 from outrider.engine.image.agent.work import Failed, Work
 from outrider.engine.image.prepare import prepare
 from outrider.engine.image.probe import Host
-from outrider.engine.image.spec import Image
 
 HOST = Host("Linux", "x86_64", "glibc 2.36", 0, "/cache", "", "", None, frozenset(), ())
 

@@ -11,8 +11,8 @@ import anyio
 import pytest
 
 from outrider import Pool, SpecError
-from outrider.engine.budget import Exceeded
-from outrider.engine.meter import Meter
+from outrider.engine.client.budget import Exceeded
+from outrider.engine.client.budget_watch import Meter
 from outrider.providers.base import Embedding, LaunchRequest, MachineEvent, MachineGone, MachineId
 from outrider.providers.errors import BadRequest
 

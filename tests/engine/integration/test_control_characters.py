@@ -29,30 +29,32 @@ from outrider.actors.ports import (
     Task,
     TaskId,
 )
-from outrider.engine import core, errors, outcome, translate
-from outrider.engine.clean import plainly
+from outrider.engine.api import errors
+from outrider.engine.api.printable import plainly
+from outrider.engine.client import open_pool
 from outrider.engine.image.advice import explained
 from outrider.engine.image.shell import Exit
 from outrider.engine.observe.board import Board
 from outrider.engine.observe.observer import told
 from outrider.engine.observe.table import View, summary
 from outrider.engine.observe.words import printed, words
-from outrider.engine.payload import Payload, Received
-from outrider.engine.remote import fitness, hostkeys, ssh
-from outrider.engine.remote.channels import Control, Receiving
-from outrider.engine.remote.connection import NodeConnection
-from outrider.engine.remote.course import Course
-from outrider.engine.remote.link import NodeLink
-from outrider.engine.remote.login import Stop
-from outrider.engine.remote.refusal import refusal
-from outrider.engine.remote.shell import RemoteShell
-from outrider.engine.remote.views import Views
+from outrider.engine.serialization import error_translation, outcome
+from outrider.engine.serialization.payload import Payload, Received
+from outrider.engine.transport import hostkeys, requirement_check, ssh
+from outrider.engine.transport.channels import Control, Receiving
+from outrider.engine.transport.connect_errors import refusal
+from outrider.engine.transport.connection import NodeConnection
+from outrider.engine.transport.link import NodeLink
+from outrider.engine.transport.login import Stop
+from outrider.engine.transport.shell import RemoteShell
+from outrider.engine.transport.transfer_progress import Course
+from outrider.engine.transport.views import Views
 from outrider.engine.wire.messages import LOST, Cause, Ended, Failed, Get, Value
 from outrider.engine.wire.session import Session
 from outrider.providers import errors as providers
 from outrider.providers.base import AcceleratorRequest, Machine
 
-PLACE = translate.Place("train", 0)
+PLACE = error_translation.Place("train", 0)
 BIDI = {"\u061c", "\u200e", "\u200f", *map(chr, range(0x202A, 0x202F)), *map(chr, range(0x2066, 0x206A))}
 CONTROL = {*map(chr, range(0x20)), *map(chr, range(0x7F, 0xA0)), *BIDI}
 ATTACKS = (
@@ -188,25 +190,25 @@ def test_no_error_of_ours_has_any(kind: type[Exception], text: str) -> None:
 def failures(text: str) -> Iterator[BaseException]:
     """Each error that is made of what hosts said, by the code that makes it."""
     for phase in ("call", "load", "dump", "fetch", "send"):
-        yield translate.failed_error(Failed(1, phase, text, text, text, None, 1, text), PLACE, None)
-        yield translate.failed_error(Failed(1, phase, text, text, text, None, 1, text), PLACE, lambda: 1 / 0)
+        yield error_translation.failed_error(Failed(1, phase, text, text, text, None, 1, text), PLACE, None)
+        yield error_translation.failed_error(Failed(1, phase, text, text, text, None, 1, text), PLACE, lambda: 1 / 0)
     for cause in Cause:
-        yield translate.ended_error(Ended(1, cause, 9, text), PLACE)
+        yield error_translation.ended_error(Ended(1, cause, 9, text), PLACE)
     for reason in Reason:
-        yield translate.gave_up_error(GaveUp(reason, ((0, text),), 0), text)  # type: ignore[arg-type]
+        yield error_translation.gave_up_error(GaveUp(reason, ((0, text),), 0), text)  # type: ignore[arg-type]
     for kind in kinds_of(providers.ProviderError):
         if kind.__module__ == providers.__name__:
-            yield translate.provider_error(kind(text))
-    yield translate.pickling_error(ValueError(text), "train", "it")
-    yield translate.unloadable_error(ValueError(text), PLACE)
+            yield error_translation.provider_error(kind(text))
+    yield error_translation.pickling_error(ValueError(text), "train", "it")
+    yield error_translation.unloadable_error(ValueError(text), PLACE)
     yield explained("apt", text, command=text, log=[text], hint=text)
     yield explained("apt", text, command=text, log=[text]).at(text, 0)
     yield hostkeys._failed("it", Exit(1, None, b"", text.encode("utf-8", "replace")), Machine(text, None, ""))
     yield errors.version_mismatch(text, {"Python": "3.11"}, {"Python": text})
     facts = NodeFacts(text, text, (), ((text, 1.0),))
-    yield fitness.too_small(facts, {"cpus": 0}, fitness.Wanted(vcpus=1)) or ValueError(text)
-    yield fitness.too_little(facts, AcceleratorRequest("A100", 1)) or ValueError(text)
-    yield core._unreached(ConnectFailed(text))
+    yield requirement_check.too_small(facts, {"cpus": 0}, requirement_check.Wanted(vcpus=1)) or ValueError(text)
+    yield requirement_check.too_little(facts, AcceleratorRequest("A100", 1)) or ValueError(text)
+    yield open_pool._unreached(ConnectFailed(text))
 
 
 @settings(max_examples=25, deadline=None)
@@ -299,7 +301,7 @@ async def raised(text: str) -> list[BaseException]:
         await caught(connection._transfer(transfer, Get("name"))),
         await caught(channel.first),
         await caught(transfer.done),
-        *[await caught(thrown(core._unreached(failed))) for failed in told],
+        *[await caught(thrown(open_pool._unreached(failed))) for failed in told],
         *[error for failed in told if (error := failed.__cause__) is not None],
         await caught(of(lambda: outcome.load_value(unpickled(wrong), payload))),
     ]
@@ -325,7 +327,9 @@ def test_what_we_add_to_the_users_own_error_has_none(text: str) -> None:
     """Its own arguments are the user's objects, and come as they are."""
     raised = ValueError("mine")
     raised.add_note(text)
-    error = translate.failed_error(Failed(1, "call", "ValueError", text, text, None, 1, ""), PLACE, lambda: raised)
+    error = error_translation.failed_error(
+        Failed(1, "call", "ValueError", text, text, None, 1, ""), PLACE, lambda: raised
+    )
     assert error is raised
     assert not any(map(controls, [*error.__notes__, *shown(error)]))
 
@@ -337,7 +341,7 @@ def test_an_errors_line_breaks_and_tabs_stay() -> None:
 def test_notes_of_megabytes_are_cut() -> None:
     raised = ValueError("mine")
     raised.add_note("begin" + "x" * 1_000_000 + "end")
-    error = translate.failed_error(Failed(1, "call", "ValueError", "", "", None, 1, ""), PLACE, lambda: raised)
+    error = error_translation.failed_error(Failed(1, "call", "ValueError", "", "", None, 1, ""), PLACE, lambda: raised)
     assert error.__notes__[0].startswith("begin")
     assert error.__notes__[0].endswith("end")
     assert "934,472 characters are left out here" in error.__notes__[0]

@@ -14,10 +14,10 @@ from typing import Any, ClassVar
 import pytest
 
 from outrider import BootstrapError, Local, Nodes, Plugin, Pool, SpecError, TaskKilled, Worker, compute, instance_info
-from outrider.engine import stewards
-from outrider.engine.box import AHEAD, Box
+from outrider.engine.api.plugin_sides import Heard, Joined, Left, News, NodeSide, Setup, Site
+from outrider.engine.client import plugin_hosts
+from outrider.engine.client.plugin_inbox import AHEAD, Box
 from outrider.engine.integrations import using
-from outrider.engine.plugins.sides import Heard, Joined, Left, News, NodeSide, Setup, Site
 
 pytestmark = pytest.mark.anyio
 
@@ -153,7 +153,7 @@ async def test_messages_that_nobody_reads_wait_on_their_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: bool
 ) -> None:
     """In order when they are read; when they are not, the node's half is taken down all the same."""
-    monkeypatch.setattr(stewards, "Box", Watched)
+    monkeypatch.setattr(plugin_hosts, "Box", Watched)
     log = tmp_path / "log"
     async with Pool(provider=Local(), plugins=[Flood(str(log))], console="silent") as pool:
         site, box = pool.handle("flood"), Watched.made[-1]

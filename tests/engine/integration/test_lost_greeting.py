@@ -15,9 +15,9 @@ import asyncssh
 import pytest
 
 from outrider import Local, Plugin, Pool, compute
-from outrider.engine.plugins.sides import NodeSide, Setup
-from outrider.engine.remote import ssh
-from outrider.engine.remote.connection import NodeConnection
+from outrider.engine.api.plugin_sides import NodeSide, Setup
+from outrider.engine.transport import ssh
+from outrider.engine.transport.connection import NodeConnection
 
 pytestmark = pytest.mark.anyio
 

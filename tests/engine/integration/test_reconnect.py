@@ -19,8 +19,8 @@ import asyncssh
 import pytest
 
 from outrider import Local, OutriderError, Pool, compute, instance_info
-from outrider.engine.remote import ssh
-from outrider.engine.remote.ssh import new_key
+from outrider.engine.transport import ssh
+from outrider.engine.transport.ssh import new_key
 from outrider.providers.base import Embedding, Fleet, LaunchRequest, Machine
 
 pytestmark = pytest.mark.anyio

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from outrider import Local, Pool, SerializationError, SpecError, Worker, compute
-from outrider.engine.core import Core
+from outrider.engine.client.open_pool import Core
 
 pytestmark = pytest.mark.anyio
 

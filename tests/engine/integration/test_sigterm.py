@@ -18,7 +18,7 @@ BEGINNING = """
 import asyncio, os, signal, sys, threading, time
 from contextlib import asynccontextmanager, contextmanager
 from outrider import AWS, Local, Pool, compute
-from outrider.engine import sigterm
+from outrider.engine.client import sigterm
 
 def say(*words):
     os.write(1, " ".join(map(str, words)).encode() + b"\\n")

@@ -12,7 +12,7 @@ import pytest
 
 from outrider import Nodes, Plugin, Pool, SpecError, TaskTimeout, Worker, compute, instance_info, plugins
 from outrider.actors.ports import NodeFacts
-from outrider.engine.plugins.base import Ports
+from outrider.engine.api.plugin import Ports
 
 pytestmark = pytest.mark.anyio
 

@@ -14,9 +14,9 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from outrider.engine.executor import forkserver, process
-from outrider.engine.executor.door import Door
-from outrider.engine.executor.home import Home
+from outrider.engine.node import forkserver, process
+from outrider.engine.node.channels import Door
+from outrider.engine.node.server import Home
 from outrider.engine.wire import messages as m
 from outrider.engine.wire import values
 from outrider.engine.wire.codec import Splitter, decode, encode

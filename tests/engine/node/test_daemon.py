@@ -21,8 +21,8 @@ import cloudpickle
 import msgpack
 import pytest
 
-from outrider.engine.executor import bundle
-from outrider.engine.executor.bridge import BEGINS
+from outrider.engine.node import bundle
+from outrider.engine.node.bridge import BEGINS
 from outrider.engine.wire import messages as m
 from outrider.engine.wire import values
 from outrider.engine.wire.codec import encode

@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from outrider.engine.executor import devices
+from outrider.engine.node import devices
 
 if TYPE_CHECKING:
     import pytest

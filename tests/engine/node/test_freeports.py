@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import msgpack
 import pytest
 
-from outrider.engine.executor.freeports import KEPT, FreePorts
+from outrider.engine.node.freeports import KEPT, FreePorts
 
 
 @pytest.fixture

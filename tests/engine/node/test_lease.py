@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from outrider.engine.executor import lease
-from outrider.engine.executor.lease import RENEW_S, MachineLease
+from outrider.engine.node import lease
+from outrider.engine.node.lease import RENEW_S, MachineLease
 from outrider.engine.wire import messages as m
 
 pytestmark = pytest.mark.anyio

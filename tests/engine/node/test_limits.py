@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.engine.executor import limits
+from outrider.engine.node import limits
 from outrider.engine.wire import messages as m
 
 pytestmark = pytest.mark.anyio

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from outrider.engine.executor import board as boards
-from outrider.engine.executor.board import CELLS, KEPT, NOTHING, Board, Doom, Word, World
+from outrider.engine.node import notice_page as boards
+from outrider.engine.node.notice_page import CELLS, KEPT, NOTHING, Board, Doom, Word, World
 
 OWN = Doom(1, "file", 30.0, 1000.5)
 PEER = Doom(2, "gcp", 30.0, 1001.5, 3)

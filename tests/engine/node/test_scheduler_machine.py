@@ -18,11 +18,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from outrider.engine.executor import births as births_module
-from outrider.engine.executor import core as core_module
-from outrider.engine.executor.births import PAUSE_S, TRIES, Births
-from outrider.engine.executor.core import Core
-from outrider.engine.executor.effects import Answer, Deliver, EndWorker, Fork, GiveUp, Interrupt, Relay, Steal
+from outrider.engine.node import births as births_module
+from outrider.engine.node import scheduler as core_module
+from outrider.engine.node.births import PAUSE_S, TRIES, Births
+from outrider.engine.node.effects import Answer, Deliver, EndWorker, Fork, GiveUp, Interrupt, Relay, Steal
+from outrider.engine.node.scheduler import Core
 from outrider.engine.wire.messages import Cause, Ended, Returned, Run, RunFlag, Started, Value
 
 BESIDE = RunFlag.FRESH | RunFlag.BESIDE

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from outrider.engine.executor import process
-from outrider.engine.executor.freeports import KEPT
+from outrider.engine.node import process
+from outrider.engine.node.freeports import KEPT
 from outrider.engine.wire import messages as m
 from outrider.engine.wire.codec import encode
 

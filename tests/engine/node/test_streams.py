@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from outrider.engine.executor.context import AsyncInput, Input
-from outrider.engine.executor.streams import WINDOW
+from outrider.engine.node.context import AsyncInput, Input
+from outrider.engine.node.streams import WINDOW
 from outrider.engine.wire import messages as m
 from outrider.engine.wire import values
 from outrider.engine.wire.messages import RunFlag

@@ -15,9 +15,9 @@ from typing import Any
 import msgpack
 import pytest
 
-from outrider.engine.executor import forkserver, freeports, process
-from outrider.engine.executor.freeports import FEW, KEPT, FreePorts
-from outrider.engine.executor.memory import OomKills
+from outrider.engine.node import forkserver, freeports, process
+from outrider.engine.node.freeports import FEW, KEPT, FreePorts
+from outrider.engine.node.memory import OomKills
 from outrider.engine.wire import messages as m
 from outrider.engine.wire.messages import Cause, RunFlag
 

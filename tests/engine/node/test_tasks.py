@@ -17,7 +17,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from outrider.engine.executor import context
+from outrider.engine.node import context
 from outrider.engine.wire import messages as m
 from outrider.engine.wire import values
 from outrider.engine.wire.messages import Cause, RunFlag

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from outrider.engine.executor import forkserver, process, template
+from outrider.engine.node import forkserver, process, template
 from outrider.engine.wire import messages as m
 from outrider.engine.wire.messages import Cause, RunFlag
 

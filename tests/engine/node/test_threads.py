@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from outrider.engine.executor import context
-from outrider.engine.executor.context import AsyncInput, Input
+from outrider.engine.node import context
+from outrider.engine.node.context import AsyncInput, Input
 from outrider.engine.wire import messages as m
 from outrider.engine.wire import values
 from outrider.engine.wire.messages import Cause, RunFlag

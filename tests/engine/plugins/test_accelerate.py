@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from outrider import InstanceInfo, SpecError, plugins
-from outrider.engine.plugins.base import merged
+from outrider.engine.api.plugin import merged
 from outrider.engine.plugins.torch import Torch
 
 Place = Callable[..., InstanceInfo]

@@ -17,11 +17,11 @@ import pytest
 
 from outrider import BootstrapError, Local, Plugin, Pool, compute, plugins
 from outrider.actors.ports import NodeFacts, NodeId
+from outrider.engine.api.plugin_sides import Heard, Joined, Left, News, NodeSide, Setup, Site
 from outrider.engine.plugins import cluster as module
 from outrider.engine.plugins.cluster import Cluster, Kit, Order, Program, address_variable, member, opened
 from outrider.engine.plugins.dask import DaskKit
 from outrider.engine.plugins.dask_tls import Certificate
-from outrider.engine.plugins.sides import Heard, Joined, Left, News, NodeSide, Setup, Site
 
 pytestmark = pytest.mark.anyio
 

@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 import pytest
 
 from outrider import InstanceInfo, Plugin, Secret, SpecError, compute, plugins
-from outrider.engine.plugins.base import merged
+from outrider.engine.api.plugin import merged
 from outrider.engine.plugins.torch import Torch
-from outrider.engine.program import build
+from outrider.engine.serialization.program import build
 
 Place = Callable[..., InstanceInfo]
 

@@ -19,9 +19,9 @@ from joblib import Parallel, delayed, parallel_backend, parallel_config
 from joblib.parallel import BACKENDS
 
 from outrider import Local, Pool, PoolClosed, SpecError, SyncPool, TaskKilled, Worker, instance_info, plugins
-from outrider.engine.core import Core
+from outrider.engine.client.open_pool import Core
 from outrider.engine.plugins import joblib_backend
-from outrider.engine.shared import Shared
+from outrider.engine.serialization.shared import Shared
 
 NODES = 2
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from outrider import InstanceInfo, SpecError, plugins
-from outrider.engine.plugins.base import merged
+from outrider.engine.api.plugin import merged
 from outrider.engine.plugins.jax import Jax
 from outrider.engine.plugins.tensorflow import TensorFlow
 from outrider.engine.plugins.torch import Torch

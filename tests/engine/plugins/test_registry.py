@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 import pytest
 
 from outrider import Plugin, SpecError, compute, integrations, plugins, silent
+from outrider.engine.api.plugin import Ports, merged, one_listens
 from outrider.engine.plugins import registry
-from outrider.engine.plugins.base import Ports, merged, one_listens
 from outrider.engine.plugins.torch import Torch
 
 

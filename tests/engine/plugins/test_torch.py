@@ -22,8 +22,8 @@ RANK = """
 import json, os, sys, time
 from datetime import timedelta
 from outrider import compute, plugins
-from outrider.engine.executor import context
-from outrider.engine.program import build
+from outrider.engine.node import context
+from outrider.engine.serialization.program import build
 import pickle
 
 def run(body, info, **options):

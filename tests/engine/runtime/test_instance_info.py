@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from outrider import Accelerator, InstanceInfo, Peer, instance_info
-from outrider.engine.executor import context
+from outrider.engine.node import context
 
 FACTS: dict[str, Any] = {
     "pool": "trainers",

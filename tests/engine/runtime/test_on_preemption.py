@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from outrider import Preemption, instance_info, on_preemption, preemption, should_stop, wait_preemption
-from outrider.engine import on_preemption as module
-from outrider.engine.executor import context
-from outrider.engine.executor.board import Board, Doom, Word, World
+from outrider.engine.node import context
+from outrider.engine.node.notice_page import Board, Doom, Word, World
+from outrider.engine.runtime import on_preemption as module
 
 pytestmark = pytest.mark.anyio
 

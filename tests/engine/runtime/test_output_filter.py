@@ -16,8 +16,8 @@ import cloudpickle
 import pytest
 
 from outrider import InstanceInfo, SpecError, compute, silent, stderr, stdout
-from outrider.engine.executor import context
-from outrider.engine.program import build
+from outrider.engine.node import context
+from outrider.engine.serialization.program import build
 
 Printed = pytest.CaptureFixture[str]
 
@@ -233,7 +233,7 @@ def test_the_last_of_several_that_overlap_ends_the_silence(capfd: Printed) -> No
 IN_A_PROCESS_OF_ITS_OWN = """
 import ctypes, os, subprocess, sys
 from outrider import silent, stdout
-from outrider.engine.executor import context
+from outrider.engine.node import context
 
 libc = ctypes.CDLL(None)
 

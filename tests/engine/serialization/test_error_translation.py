@@ -9,8 +9,8 @@ import pytest
 
 from outrider import errors
 from outrider.actors.ports import ConnectFailed, GaveUp, NodeId, Reason
-from outrider.engine.errors import Outcome, RemoteTraceback, SerializationError, TaskFailed
-from outrider.engine.translate import (
+from outrider.engine.api.errors import Outcome, RemoteTraceback, SerializationError, TaskFailed
+from outrider.engine.serialization.error_translation import (
     Place,
     broadcast_error,
     ended_error,

@@ -13,10 +13,10 @@ from types import ModuleType
 
 import pytest
 
-from outrider.engine import reach as reach_
-from outrider.engine import source
-from outrider.engine.reach import Reach, advice, importable
-from outrider.engine.translate import Place, failed_error
+from outrider.engine.serialization import importable as reach_
+from outrider.engine.serialization import pickling
+from outrider.engine.serialization.error_translation import Place, failed_error
+from outrider.engine.serialization.importable import Reach, advice, importable
 from outrider.engine.wire.messages import Failed
 
 HELPER = "FACTOR = 3\ndef scaled(x): return FACTOR * x\nclass Point:\n    def __init__(self, x): self.x = x\n"
@@ -52,7 +52,7 @@ def test_the_users_own_is_neither_installed_nor_included(own: ModuleType) -> Non
     assert not reach.has("own_tasks")
     assert reach.has("json.decoder")
     assert reach.has("pytest")
-    assert reach.has("outrider.engine.task")
+    assert reach.has("outrider.engine.api.compute")
     assert not reach.has("never_imported")
     assert Reach(["own_tasks"]).has("own_tasks")
     assert "own_tasks" not in Reach(["own_tasks"]).own()
@@ -70,23 +70,23 @@ def test_own_modules_that_are_loaded_later_are_own_too(own: ModuleType, tmp_path
 
 
 def test_a_function_takes_the_users_own_modules_along(own: ModuleType) -> None:
-    with source.towards(Reach([])):
-        data = source.dumps_function(own.triple)
+    with pickling.towards(Reach([])):
+        data = pickling.dumps_function(own.triple)
     run = "import sys, pickle; print(pickle.load(sys.stdin.buffer)(7), 'own_helper' in sys.modules)"
     assert elsewhere(run, data) == "24 False"
 
 
 def test_what_is_included_is_named(own: ModuleType) -> None:
-    with source.towards(Reach(["own_tasks", "own_helper"])):
-        assert len(source.dumps_function(own.triple)) < 150
-    with source.towards(None):
-        assert len(source.dumps_function(own.triple)) < 150
+    with pickling.towards(Reach(["own_tasks", "own_helper"])):
+        assert len(pickling.dumps_function(own.triple)) < 150
+    with pickling.towards(None):
+        assert len(pickling.dumps_function(own.triple)) < 150
 
 
 def test_arguments_of_own_classes_travel_as_copies(own: ModuleType) -> None:
     import cloudpickle
 
-    with source.towards(Reach([])):
+    with pickling.towards(Reach([])):
         data = cloudpickle.dumps(own.Point(4))
     assert cloudpickle.list_registry_pickle_by_value() == set()
     assert elsewhere("import sys, pickle; print(pickle.load(sys.stdin.buffer).x)", data) == "4"
@@ -96,7 +96,7 @@ def test_arguments_of_own_classes_travel_as_copies(own: ModuleType) -> None:
 def test_a_pending_call_in_an_argument_is_a_copy_too(own: ModuleType) -> None:
     import cloudpickle
 
-    with source.towards(Reach([])):
+    with pickling.towards(Reach([])):
         data = cloudpickle.dumps(own.triple)
     assert elsewhere("import sys, pickle; print(pickle.load(sys.stdin.buffer).local(1))", data) == "6"
 
@@ -125,7 +125,7 @@ def test_advice_names_the_distribution_of_an_editable_install(
 
 
 def test_installed_and_importable_are_what_another_interpreter_finds() -> None:
-    assert importable("outrider.engine.reach")
+    assert importable("outrider.engine.serialization.importable")
     assert not reach_._is_installed(__name__)
 
 

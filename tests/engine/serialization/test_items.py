@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from outrider.engine.items import Beside, Here, InTask, InThread, Items, beside, items_of
+from outrider.engine.serialization.items import Beside, Here, InTask, InThread, Items, beside, items_of
 
 pytestmark = pytest.mark.anyio
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from outrider.actors.ports import GaveUp, NodeId, Reason, Settled, Verdict
-from outrider.engine.errors import BroadcastFailed, CapacityError, NodeLost
-from outrider.engine.outcome import unpack_all
-from outrider.engine.payload import Payload, Received
+from outrider.engine.api.errors import BroadcastFailed, CapacityError, NodeLost
+from outrider.engine.serialization.outcome import unpack_all
+from outrider.engine.serialization.payload import Payload, Received
 from outrider.engine.wire import values
 from outrider.engine.wire.messages import Cause, Ended, Value
 

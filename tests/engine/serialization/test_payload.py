@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from outrider.engine import payload
-from outrider.engine.payload import Blob, map_shared
+from outrider.engine.serialization import payload
+from outrider.engine.serialization.payload import Blob, map_shared
 
 
 @pytest.fixture

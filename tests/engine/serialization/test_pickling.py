@@ -11,17 +11,17 @@ import cloudpickle
 import pytest
 
 from outrider import compute
-from outrider.engine import source
+from outrider.engine.serialization import pickling
 from outrider.engine.wire.values import Unpicklable
 
 
 def test_only_what_another_interpreter_would_find_is_importable(importable: ModuleType) -> None:
-    assert source.importable(importable.__name__)
-    assert source.importable("json.decoder")
-    assert source.importable("sys")
-    assert not source.importable("__main__")
-    assert not source.importable("never_imported")
-    assert not source.importable(made_by_hand().__name__)
+    assert pickling.importable(importable.__name__)
+    assert pickling.importable("json.decoder")
+    assert pickling.importable("sys")
+    assert not pickling.importable("__main__")
+    assert not pickling.importable("never_imported")
+    assert not pickling.importable(made_by_hand().__name__)
 
 
 def test_a_module_that_shadows_another_is_not_importable(importable: ModuleType, tmp_path: Path) -> None:
@@ -30,7 +30,7 @@ def test_a_module_that_shadows_another_is_not_importable(importable: ModuleType,
     before = sys.modules.get("json.tool")
     sys.modules["json.tool"] = loaded_from_elsewhere
     try:
-        assert not source.importable("json.tool")
+        assert not pickling.importable("json.tool")
     finally:
         del sys.modules["json.tool"]
         if before is not None:
@@ -62,21 +62,21 @@ def loaded_elsewhere(data: bytes, path: str = "") -> str:
 
 
 def test_importable_functions_travel_as_their_name(importable: ModuleType) -> None:
-    data = source.dumps_function(importable.double)
+    data = pickling.dumps_function(importable.double)
 
     assert len(data) < 150
     assert loaded_elsewhere(data, str(Path(importable.__file__ or "").parent)) == "14 True"
-    assert pickle.loads(source.dumps_function(importable.Shop.price)) is importable.Shop.price.function
+    assert pickle.loads(pickling.dumps_function(importable.Shop.price)) is importable.Shop.price.function
 
 
 def test_a_copy_with_other_options_still_travels_as_its_name(importable: ModuleType) -> None:
-    assert len(source.dumps_function(importable.double.with_(timeout=3))) < 150
+    assert len(pickling.dumps_function(importable.double.with_(timeout=3))) < 150
 
 
 def test_a_function_of_a_module_that_nodes_cannot_import_takes_its_helpers_along() -> None:
     module = made_by_hand()
     try:
-        assert loaded_elsewhere(source.dumps_function(module.triple)) == "21 False"
+        assert loaded_elsewhere(pickling.dumps_function(module.triple)) == "21 False"
         assert cloudpickle.list_registry_pickle_by_value() == set()
     finally:
         del sys.modules["made_by_hand"]
@@ -90,4 +90,4 @@ def test_what_a_function_holds_and_cannot_be_pickled_is_named() -> None:
         return lock.locked()
 
     with pytest.raises(Unpicklable, match=r"guarded \(its variable 'lock'\)"):
-        source.dumps_function(guarded)
+        pickling.dumps_function(guarded)

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from outrider import InstanceInfo, Plugin, SerializationError, compute, integrations
-from outrider.engine.executor.context import LoadError
-from outrider.engine.program import build
+from outrider.engine.node.context import LoadError
+from outrider.engine.serialization.program import build
 
 journal: Any = ModuleType("outrider_test_journal")  # a module, so that copies of functions write to the same one
 journal.log = []  # what happened, in order

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from outrider.engine.streams import Source
+from outrider.engine.serialization.streams import Source
 from outrider.engine.wire import values
 from outrider.engine.wire.values import Dumped
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.engine.executor.packages import installed
-from outrider.engine.versions import Mismatch, compare, table
+from outrider.engine.node.packages import installed
+from outrider.engine.serialization.versions import Mismatch, compare, table
 
 HERE = {"Python": "3.11.7", "cloudpickle": "3.1.2", "numpy": "2.4.6", "torch": "2.13.0+cpu", "pandas": "3.1.1"}
 

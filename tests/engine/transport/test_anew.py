@@ -12,12 +12,12 @@ import asyncssh
 import pytest
 
 from outrider.actors.ports import Lost, NodeFacts, NodeId
-from outrider.engine.remote import ssh
-from outrider.engine.remote.channels import Control
-from outrider.engine.remote.connection import HEARTBEAT_S, QUIET_S, SILENCE_S, NodeConnection, Terms
-from outrider.engine.remote.fitness import Wanted
-from outrider.engine.remote.views import Views
-from outrider.engine.stewards import Stewards
+from outrider.engine.client.plugin_hosts import Stewards
+from outrider.engine.transport import ssh
+from outrider.engine.transport.channels import Control
+from outrider.engine.transport.connection import HEARTBEAT_S, QUIET_S, SILENCE_S, NodeConnection, Terms
+from outrider.engine.transport.requirement_check import Wanted
+from outrider.engine.transport.views import Views
 from outrider.providers.base import Address, Machine, MachineId
 
 pytestmark = pytest.mark.anyio

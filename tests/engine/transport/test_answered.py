@@ -13,12 +13,12 @@ import asyncssh
 import pytest
 
 from outrider.actors.ports import ConnectFailed, NodeFacts, NodeId
+from outrider.engine.client.plugin_hosts import Stewards
 from outrider.engine.image.bootstrap import Bootstrapped, Prepared
-from outrider.engine.remote.channels import Control
-from outrider.engine.remote.connection import Connector, NodeConnection, Terms
-from outrider.engine.remote.fitness import Wanted
-from outrider.engine.remote.views import Views
-from outrider.engine.stewards import Stewards
+from outrider.engine.transport.channels import Control
+from outrider.engine.transport.connection import Connector, NodeConnection, Terms
+from outrider.engine.transport.requirement_check import Wanted
+from outrider.engine.transport.views import Views
 from outrider.providers.base import Address, Machine, MachineId
 
 pytestmark = pytest.mark.anyio

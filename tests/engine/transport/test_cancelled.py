@@ -14,7 +14,7 @@ import anyio
 import asyncssh
 import pytest
 
-from outrider.engine.remote import ssh
+from outrider.engine.transport import ssh
 from outrider.providers.base import Address, Machine, MachineId
 from outrider.providers.contract import cancel_at_every_step
 

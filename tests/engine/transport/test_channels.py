@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from outrider.engine.executor.bridge import BEGINS
-from outrider.engine.remote.channels import Control, Receiving
-from outrider.engine.remote.connection import NodeConnection
-from outrider.engine.remote.course import Course
+from outrider.engine.node.bridge import BEGINS
+from outrider.engine.transport.channels import Control, Receiving
+from outrider.engine.transport.connection import NodeConnection
+from outrider.engine.transport.transfer_progress import Course
 from outrider.engine.wire import messages as wire
 from outrider.engine.wire.codec import ProtocolError, encode
 

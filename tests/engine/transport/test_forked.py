@@ -12,7 +12,7 @@ from typing import Any
 import asyncssh
 import pytest
 
-from outrider.engine.remote import ssh
+from outrider.engine.transport import ssh
 
 pytestmark = pytest.mark.anyio
 Serve = Callable[..., AbstractAsyncContextManager[Any]]

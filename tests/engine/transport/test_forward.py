@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from outrider.engine.remote.forward import Forwards
+from outrider.engine.transport.forward import Forwards
 
 pytestmark = pytest.mark.anyio
 

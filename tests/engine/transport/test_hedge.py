@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from outrider.engine.remote import hedge
+from outrider.engine.transport import hedge
 
 pytestmark = pytest.mark.anyio
 SOON_S = 0.001

@@ -14,7 +14,7 @@ import pytest
 
 from outrider.actors.ports import ConnectFailed
 from outrider.engine.image.shell import Exit, Shell
-from outrider.engine.remote.lease import RENEWALS, Renewal
+from outrider.engine.transport.lease import RENEWALS, Renewal
 
 pytestmark = pytest.mark.anyio
 PATIENCE_S = 10.0

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from outrider.actors.ports import AttemptId, Finished, JobId, NodeId, Order, Report, Returned, Task, TaskId, Verdict
-from outrider.engine.executor.streams import WINDOW
-from outrider.engine.payload import Blob, Part, Payload
-from outrider.engine.remote import link
-from outrider.engine.remote.course import Course
-from outrider.engine.remote.link import NodeLink
-from outrider.engine.remote.views import Views
-from outrider.engine.streams import AHEAD, Values
+from outrider.engine.node.streams import WINDOW
+from outrider.engine.serialization.payload import Blob, Part, Payload
+from outrider.engine.serialization.streams import AHEAD, Values
+from outrider.engine.transport import link
+from outrider.engine.transport.link import NodeLink
+from outrider.engine.transport.transfer_progress import Course
+from outrider.engine.transport.views import Views
 from outrider.engine.wire import messages as wire
 from outrider.engine.wire.codec import ProtocolError, encode
 from outrider.engine.wire.session import Session

@@ -11,10 +11,10 @@ import asyncssh
 import pytest
 
 from outrider.actors.ports import ConnectFailed
-from outrider.engine.errors import AuthError, HostKeyError, SpecError
-from outrider.engine.remote import login, ssh
-from outrider.engine.remote.refusal import refusal
-from outrider.engine.remote.shell import RemoteShell
+from outrider.engine.api.errors import AuthError, HostKeyError, SpecError
+from outrider.engine.transport import login, ssh
+from outrider.engine.transport.connect_errors import refusal
+from outrider.engine.transport.shell import RemoteShell
 from outrider.providers.base import Address, Login, Machine, MachineId
 
 pytestmark = pytest.mark.anyio
@@ -69,7 +69,7 @@ async def test_a_changed_host_key_is_refused_with_what_it_means(serve: Serve) ->
 
 
 async def test_without_any_known_hosts_nothing_is_trusted(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outrider.engine.remote.login.KNOWN_HOSTS", ())
+    monkeypatch.setattr("outrider.engine.transport.login.KNOWN_HOSTS", ())
     async with serve() as site:
         assert isinstance((await refused(site.machine())).__cause__, HostKeyError)
 
@@ -77,7 +77,7 @@ async def test_without_any_known_hosts_nothing_is_trusted(serve: Serve, monkeypa
 async def test_a_configuration_that_turns_the_check_off_is_not_followed(
     serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("outrider.engine.remote.login.KNOWN_HOSTS", ())
+    monkeypatch.setattr("outrider.engine.transport.login.KNOWN_HOSTS", ())
     config = tmp_path / "config"
     async with serve() as site:
         config.write_text(

@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from outrider.actors.ports import NodeFacts, NodeId
-from outrider.engine.remote import fitness
+from outrider.engine.transport import requirement_check
 from outrider.engine.wire import messages as wire
 from outrider.providers.base import AcceleratorRequest
 
@@ -33,7 +33,7 @@ def facts(*devices: tuple[str, float]) -> NodeFacts:
 def test_a_host_must_have_the_accelerators_that_were_asked_for(
     wanted: AcceleratorRequest | None, devices: tuple[tuple[str, float], ...], enough: bool
 ) -> None:
-    error = fitness.too_little(facts(*devices), wanted)
+    error = requirement_check.too_little(facts(*devices), wanted)
     assert (error is None) == enough
     if error is not None:
         assert "gpu1" in str(error)
@@ -43,28 +43,30 @@ def test_a_host_must_have_the_accelerators_that_were_asked_for(
 @pytest.mark.parametrize(
     ("wanted", "said"),
     [
-        (fitness.Wanted(), ""),
-        (fitness.Wanted(vcpus=8, memory_gb=16), ""),  # sold as 16, and shows 15.4
-        (fitness.Wanted(vcpus=9), "9 vCPUs per node; gpu1 has 8"),
-        (fitness.Wanted(memory_gb=32), "32 GB of memory per node; gpu1 has 15.4"),
-        (fitness.Wanted(AcceleratorRequest("A100")), "shows none"),
+        (requirement_check.Wanted(), ""),
+        (requirement_check.Wanted(vcpus=8, memory_gb=16), ""),  # sold as 16, and shows 15.4
+        (requirement_check.Wanted(vcpus=9), "9 vCPUs per node; gpu1 has 8"),
+        (requirement_check.Wanted(memory_gb=32), "32 GB of memory per node; gpu1 has 15.4"),
+        (requirement_check.Wanted(AcceleratorRequest("A100")), "shows none"),
     ],
 )
-def test_a_host_must_have_the_processors_and_memory_that_were_asked_for(wanted: fitness.Wanted, said: str) -> None:
-    error = fitness.too_small(facts(), {"cpus": 8, "memory_bytes": 15_400_000_000}, wanted)
+def test_a_host_must_have_the_processors_and_memory_that_were_asked_for(
+    wanted: requirement_check.Wanted, said: str
+) -> None:
+    error = requirement_check.too_small(facts(), {"cpus": 8, "memory_bytes": 15_400_000_000}, wanted)
     assert (error is None) == (said == "")
     assert said in str(error)
 
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fitness, "installed", lambda: {"numpy": "2.1.0", "torch": "2.13.0+cpu"})
+    monkeypatch.setattr(requirement_check, "installed", lambda: {"numpy": "2.1.0", "torch": "2.13.0+cpu"})
     monkeypatch.setitem(sys.modules, "numpy", ModuleType("numpy"))
 
 
 @pytest.mark.usefixtures("here")
 def test_what_this_program_uses_and_the_node_would_misread_is_an_error_with_the_table() -> None:
-    error = fitness.misfit(facts(), {"numpy": "1.26.4", "torch": "2.12.0"}, NodeId(3))
+    error = requirement_check.misfit(facts(), {"numpy": "1.26.4", "torch": "2.12.0"}, NodeId(3))
     assert error is not None
     assert error.node == 3
     assert ("numpy", "2.1.0", "1.26.4") in error.versions
@@ -75,14 +77,14 @@ def test_what_this_program_uses_and_the_node_would_misread_is_an_error_with_the_
 @pytest.mark.usefixtures("here")
 def test_lesser_differences_are_told_and_no_error() -> None:
     packages = {"numpy": "2.0.2", "torch": "2.13.0"}
-    assert fitness.misfit(facts(), packages, NodeId(0)) is None
-    assert [each.what for each in fitness.differences(packages)] == ["numpy"]
+    assert requirement_check.misfit(facts(), packages, NodeId(0)) is None
+    assert [each.what for each in requirement_check.differences(packages)] == ["numpy"]
 
 
 def test_a_package_that_this_program_has_not_imported_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fitness, "installed", lambda: {"numpy": "2.1.0"})
+    monkeypatch.setattr(requirement_check, "installed", lambda: {"numpy": "2.1.0"})
     monkeypatch.delitem(sys.modules, "numpy", raising=False)
-    assert fitness.misfit(facts(), {"numpy": "1.26.4"}, NodeId(0)) is None
+    assert requirement_check.misfit(facts(), {"numpy": "1.26.4"}, NodeId(0)) is None
 
 
 SAID: dict[str, object] = {
@@ -96,7 +98,7 @@ def welcome(**said: object) -> wire.Welcome:
 
 
 def test_a_node_is_taken_at_its_word() -> None:
-    assert fitness.facts(welcome()) == NodeFacts("gpu1", "10.0.0.1", (4000,), (("T4", 15.0),))
+    assert requirement_check.facts(welcome()) == NodeFacts("gpu1", "10.0.0.1", (4000,), (("T4", 15.0),))
 
 
 @pytest.mark.parametrize(
@@ -113,4 +115,4 @@ def test_a_node_is_taken_at_its_word() -> None:
 def test_facts_that_are_none_are_refused(said: dict[str, object]) -> None:
     """What one node says of itself goes to all others: a name without end would not fit into their frames."""
     with pytest.raises(ValueError, match="fact"):
-        fitness.facts(welcome(**said))
+        requirement_check.facts(welcome(**said))

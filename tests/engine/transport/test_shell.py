@@ -10,8 +10,8 @@ from typing import Any
 import asyncssh
 import pytest
 
-from outrider.engine.remote import ssh
-from outrider.engine.remote.shell import LAST_BYTES, RemoteShell
+from outrider.engine.transport import ssh
+from outrider.engine.transport.shell import LAST_BYTES, RemoteShell
 
 pytestmark = pytest.mark.anyio
 Serve = Callable[..., AbstractAsyncContextManager[Any]]

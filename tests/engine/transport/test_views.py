@@ -8,8 +8,8 @@ import msgpack
 import pytest
 
 from outrider.actors.ports import NodeFacts, NodeId, World
-from outrider.engine.executor.info import Info
-from outrider.engine.remote.views import Views
+from outrider.engine.node.info import Info
+from outrider.engine.transport.views import Views
 
 PORT = 29500
 MEMBERS = tuple((NodeId(node), NodeFacts(f"host{node}", f"10.0.0.{node}", ())) for node in (7, 3, 5))

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from outrider.engine.volumes import claim as claim_
-from outrider.engine.volumes.claim import Claim
+from outrider.engine.volumes import mount_lock as claim_
+from outrider.engine.volumes.mount_lock import Claim
 
 
 class Sharing(RuleBasedStateMachine):

@@ -8,8 +8,8 @@ from typing import Annotated, get_args, get_origin
 
 import pytest
 
-from outrider.engine.executor import core, facts, freeports, lines
-from outrider.engine.executor.streams import WINDOW
+from outrider.engine.node import facts, freeports, lines, scheduler
+from outrider.engine.node.streams import WINDOW
 from outrider.engine.wire import codec, messages, values
 from outrider.engine.wire.session import ACK_EVERY, FOR_CLIENTS, FOR_NODES, UNCOUNTED
 
@@ -93,9 +93,9 @@ def test_limits_are_the_codes() -> None:
 
 
 def test_numbers_in_the_text_are_the_codes() -> None:
-    assert f"less than {core.SHORT_US // 1000} ms on average, up to {core.DEPTH} lie" in PAGE
-    assert f"longer than {core.STALL_S * 1000:g} ms" in PAGE
-    assert f"not reacted after {core.PATIENCE_S:g} s" in PAGE
+    assert f"less than {scheduler.SHORT_US // 1000} ms on average, up to {scheduler.DEPTH} lie" in PAGE
+    assert f"longer than {scheduler.STALL_S * 1000:g} ms" in PAGE
+    assert f"not reacted after {scheduler.PATIENCE_S:g} s" in PAGE
     assert f"`version` is {messages.PROTOCOL_VERSION}." in PAGE
     assert f"keeps {freeports.KEPT} TCP ports" in PAGE
     assert f"when {freeports.FEW} or fewer are left" in PAGE

@@ -25,7 +25,7 @@ from .ward import Ward
 from .wish import Wish
 
 if TYPE_CHECKING:
-    from outrider.engine.testing.ec2.instances import Instance
+    from outrider.providers.aws.testing.instances import Instance
 
 LAB = Path(__file__).parents[1]
 REPOSITORY = LAB.parents[1]

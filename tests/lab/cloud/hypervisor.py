@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 from netlab import Host, Lab, LabError
 from netlab.commands import ip, run
 
-from outrider.engine.testing.ec2.hypervisor import Boot
+from outrider.providers.aws.testing.hypervisor import Boot
 
 from .imds import Metadata, MetadataService
 
@@ -28,7 +28,7 @@ POWER = ("/usr/sbin/poweroff", "/usr/sbin/halt", "/usr/sbin/shutdown", "/usr/bin
 
 
 class LabHypervisor:
-    """Implements `outrider.engine.testing.ec2.hypervisor.Hypervisor`. Several threads may call it at once."""
+    """Implements `outrider.providers.aws.testing.hypervisor.Hypervisor`. Several threads may call it at once."""
 
     def __init__(self, lab: Lab, *, user: str = USER) -> None:
         """``user``: the default one of every machine image."""

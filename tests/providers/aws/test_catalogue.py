@@ -17,11 +17,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.engine.testing.ec2 import prices as cloud_prices
 from outrider.providers.aws import catalogue
 from outrider.providers.aws.api import Api
 from outrider.providers.aws.catalogue import load, parse
 from outrider.providers.aws.offers import Avoid, InstanceType, choose
+from outrider.providers.aws.testing import prices as cloud_prices
 from outrider.providers.base import AcceleratorRequest, LaunchRequest
 from outrider.providers.errors import BadRequest, NotAuthorized, ProviderError
 from outrider.testing import EC2

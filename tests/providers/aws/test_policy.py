@@ -16,10 +16,10 @@ import anyio
 import pytest
 
 from outrider import AWS
-from outrider.engine.testing.ec2 import front, templates
-from outrider.engine.testing.ec2.protocol import parse
 from outrider.providers.aws import inventory, network
 from outrider.providers.aws.api import Api
+from outrider.providers.aws.testing import front, templates
+from outrider.providers.aws.testing.protocol import parse
 from outrider.providers.base import AcceleratorRequest, Embedding, LaunchRequest
 from outrider.providers.whose import Claim
 from outrider.testing import EC2

@@ -12,8 +12,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from outrider.engine.core import EMBEDDING
-from outrider.engine.remote.ssh import new_key
+from outrider.engine.client.open_pool import EMBEDDING
+from outrider.engine.transport.ssh import new_key
 from outrider.providers.base import Embedding, LaunchRequest, Machine
 from outrider.providers.local import processes
 from outrider.providers.local.fleet import LocalFleet

@@ -14,8 +14,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from outrider.engine.core import EMBEDDING
-from outrider.engine.remote import ssh
+from outrider.engine.client.open_pool import EMBEDDING
+from outrider.engine.transport import ssh
 from outrider.providers.base import Embedding, LaunchRequest, MachineGone, MachineId
 from outrider.providers.errors import NoCapacity, ProviderError
 from outrider.providers.local import processes
@@ -149,7 +149,7 @@ async def test_the_foundrys_death_takes_the_machines_and_the_next_launch_starts_
 
 
 async def test_a_foundry_that_cannot_start_fails_the_launch_with_its_words(request_, table, opened):
-    async with opened(Embedding("outrider.engine.executor.forkserver:serve", "no.such:Home")) as fleet:
+    async with opened(Embedding("outrider.engine.node.forkserver:serve", "no.such:Home")) as fleet:
         with pytest.raises(NoCapacity, match="No module named 'no'"):
             await fleet.launch(request_, 1)
 
@@ -218,7 +218,7 @@ async def test_the_end_of_a_machine_is_not_waited_for_without_a_limit(request_, 
 FROZEN = """
 import os, signal
 
-from outrider.engine.executor.home import Home
+from outrider.engine.node.server import Home
 from outrider.providers.local import foundry, processes
 
 start = foundry.Foundry.start
@@ -235,7 +235,7 @@ foundry.Foundry.start = frozen
 """
 
 SOON = """
-from outrider.engine.executor.forkserver import serve
+from outrider.engine.node.forkserver import serve
 from outrider.providers.local import processes
 
 processes.STILL_S, processes.LOOK_S = 0.3, 0.05
@@ -256,8 +256,8 @@ async def test_a_foundry_that_stands_still_is_killed_and_the_next_launch_starts_
 
 CLIENT = """
 import anyio, os, sys
-from outrider.engine.core import EMBEDDING
-from outrider.engine.remote.ssh import new_key
+from outrider.engine.client.open_pool import EMBEDDING
+from outrider.engine.transport.ssh import new_key
 from outrider.providers.base import LaunchRequest
 from outrider.providers.local.provider import Local
 
@@ -357,7 +357,7 @@ async def test_a_machine_that_cannot_be_made_leaves_the_others_alone(request_, t
 FORKS_NOW_AND_THEN = """
 from pathlib import Path
 
-from outrider.engine.executor.home import Home
+from outrider.engine.node.server import Home
 from outrider.providers.local import processes
 
 really = processes.fork
@@ -377,7 +377,7 @@ async def test_an_ssh_server_that_cannot_be_forked_is_its_machines_misfortune_al
     full = tmp_path / "too-many-processes"
     (tmp_path / "now_and_then.py").write_text(FORKS_NOW_AND_THEN.format(full=str(full)))
     monkeypatch.syspath_prepend(tmp_path)
-    async with opened(Embedding("outrider.engine.executor.forkserver:serve", "now_and_then:Home")) as fleet:
+    async with opened(Embedding("outrider.engine.node.forkserver:serve", "now_and_then:Home")) as fleet:
         (first,) = await fleet.launch(request_, 1)
         full.touch()
         with pytest.raises(NoCapacity, match=r"SSH server could not be started \(.*Resource temporarily unavailable"):

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from outrider.engine.executor import process
+from outrider.engine.node import process
 
 from . import frames
 

@@ -8,7 +8,7 @@ PENDING-4: it is news exactly when a source begins to have a notice, takes it ba
 
 from __future__ import annotations
 
-from ..board import Doom
+from ..notice_page import Doom
 
 SAME_S = 1.0  # an end computed twice from what a cloud says differs by its rounding
 LONGEST_S = 30 * 86400.0

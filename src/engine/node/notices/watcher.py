@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable, Iterable
 
 from ...wire.messages import Asked, Doomed, Notice, StopAt
-from ..board import Board, Doom, World
+from ..notice_page import Board, Doom, World
 from .pending import NAME_CHARS, Pending, bounded
 from .source import NoticeSource
 

@@ -28,11 +28,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ...executor import context
-from ...plugins.base import Plugin
+from ...api.plugin import Plugin
+from ...node import context
 
 if TYPE_CHECKING:
-    from ...runtime import InstanceInfo
+    from ...runtime.instance_info import InstanceInfo
 
 CONNECT_S = 10.0
 POLLRDHUP = 0x2000  # <poll.h>: the other end has closed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from ...errors import SpecError
+from ...api.errors import SpecError
 from .plan import Chaos
 
 if TYPE_CHECKING:

@@ -11,12 +11,12 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ...errors import SpecError
+from ...api.errors import SpecError
 from .plan import Chaos, Planned, stepped, timed
 from .report import Report, missed
 
 if TYPE_CHECKING:
-    from ...calls import Call
+    from ...api.calls import Call
     from ...pool import Pool
 
 R = TypeVar("R")

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from ...errors import SpecError
+from ...api.errors import SpecError
 from .processes import Process
 
 BALLAST = ".chaos-ballast"

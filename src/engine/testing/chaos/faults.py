@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-from ... import spec
-from ...errors import SpecError
+from ...api import settings
+from ...api.errors import SpecError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,12 +27,12 @@ class Fault:
     def __post_init__(self) -> None:
         name = type(self).__name__
         if self.rank is not None:
-            spec.count(f"{name}(rank=...)", self.rank, least=0)
+            settings.count(f"{name}(rank=...)", self.rank, least=0)
         if self.at_step is not None:
-            spec.count(f"{name}(at_step=...)", self.at_step)
+            settings.count(f"{name}(at_step=...)", self.at_step)
         for each in fields(self):
             if each.name not in {"rank", "at_step"}:
-                spec.seconds(f"{name}: {each.name}", getattr(self, each.name))
+                settings.seconds(f"{name}: {each.name}", getattr(self, each.name))
 
     def __str__(self) -> str:
         """As a user would write it, less what it is by default."""

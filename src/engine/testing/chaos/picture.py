@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ...errors import SpecError
+from ...api.errors import SpecError
 from .report import Report
 from .timeline import COLOURS, WORDS, timeline
 

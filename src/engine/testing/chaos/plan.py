@@ -8,8 +8,8 @@ from itertools import count
 from random import Random
 from typing import NamedTuple
 
-from ... import spec
-from ...errors import SpecError
+from ...api import settings
+from ...api.errors import SpecError
 from .faults import LOSSES, Fault, checked
 
 LEAST, MOST = 0.25, 4.0  # times the mean: no two faults at once, and no wait that a test would not sit out
@@ -45,16 +45,16 @@ class Chaos:
         rank: int | None = None,
         most: int = 1000,
     ) -> None:
-        spec.count("Chaos(most=...)", most)
+        settings.count("Chaos(most=...)", most)
         if isinstance(seed, bool) or not isinstance(seed, int):
             raise SpecError(f"Chaos: seed takes a whole number, not {seed!r}.")
         if rank is not None:
-            spec.count("Chaos(rank=...)", rank, least=0)
+            settings.count("Chaos(rank=...)", rank, least=0)
         given = checked(faults)
         untimed = [fault for fault in given if fault.at_step is None]
         if mtbf is None and untimed:
             raise SpecError(f"Chaos: without mtbf, when does {untimed[0]} happen? Give it at_step, or give mtbf.")
-        object.__setattr__(self, "mtbf", None if mtbf is None else spec.seconds("Chaos: mtbf", mtbf))
+        object.__setattr__(self, "mtbf", None if mtbf is None else settings.seconds("Chaos: mtbf", mtbf))
         object.__setattr__(self, "seed", seed)
         object.__setattr__(self, "faults", given)
         object.__setattr__(self, "rank", rank)

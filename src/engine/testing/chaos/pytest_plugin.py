@@ -60,7 +60,7 @@ def plan_of(node: Any) -> Chaos | None:
     Raises:
         pytest.UsageError
     """
-    from ...errors import SpecError
+    from ...api.errors import SpecError
     from .plan import Chaos
 
     marks = list(node.iter_markers("preempt"))
@@ -73,7 +73,7 @@ def plan_of(node: Any) -> Chaos | None:
 def _fault(rank: int | None = 0, *, at_step: int, notice: float | None = None, fault: Any = None) -> Any:
     from dataclasses import replace
 
-    from ...errors import SpecError
+    from ...api.errors import SpecError
     from .faults import Fault, Kill, Preempt
 
     if fault is None:
@@ -86,7 +86,7 @@ def _fault(rank: int | None = 0, *, at_step: int, notice: float | None = None, f
 
 
 def _written(report: Report, stem: Path) -> Path:
-    from ...errors import SpecError
+    from ...api.errors import SpecError
 
     page = report.write(stem.with_name(f"{stem.name}.html"))
     report.write(stem.with_name(f"{stem.name}.json"))

@@ -12,7 +12,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from ....actors import events as ev
-from ...errors import SpecError
+from ...api.errors import SpecError
 from .faults import KINDS
 from .plan import Chaos
 

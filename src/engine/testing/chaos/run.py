@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from ....actors import events as ev
 from ....actors.ports import NodeId
-from ...errors import SpecError
-from ...waiting import finished
+from ...api.errors import SpecError
+from ...client.waiting import finished
 from . import disk, processes
 from .agent import Agents
 from .faults import Fault, FullDisk, HoldGil, KillRank, Partition, SlowLink
@@ -31,7 +31,7 @@ from .report import Made, Report, Strike
 from .wires import Wires
 
 if TYPE_CHECKING:
-    from ...core import Core
+    from ...client.open_pool import Core
     from ...observe.observer import NodeState
 
 HANG_UP_S = 2.0

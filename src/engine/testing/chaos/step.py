@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...executor import context
+from ...node import context
 
 
 def step() -> None:

@@ -14,9 +14,9 @@ from weakref import WeakKeyDictionary
 from ....actors.fleet import UNFIT_NODES
 
 if TYPE_CHECKING:
-    from ..daemon import Daemon
-    from ..host import Host
-    from ..site import Site
+    from ..simulator.daemon import Daemon
+    from ..simulator.host import Host
+    from ..simulator.site import Site
 
 ENDS_S = 3.0
 TRIES = 4

@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING
 
 from ....actors.ports import NodeId
 from ....providers.base import Machine, MachineId
-from .. import faults as f
+from ..simulator import faults as f
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..host import Host
-    from ..site import Site
+    from ..simulator.host import Host
+    from ..simulator.site import Site
 
 REPLACED_S = 5.0
 SEEN_S = 10.0

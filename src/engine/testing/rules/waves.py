@@ -16,7 +16,7 @@ from ....actors.ports import NodeId
 from ....providers.base import Machine, MachineId
 
 if TYPE_CHECKING:
-    from ..site import Site
+    from ..simulator.site import Site
 
 GRACE_S = 10.0
 SLACK_S = 0.5

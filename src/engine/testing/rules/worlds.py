@@ -19,9 +19,9 @@ from ....actors.ports import NodeId, OnLoss, Order, World
 
 if TYPE_CHECKING:
     from ...wire.messages import Run
-    from ..daemon import Daemon
-    from ..host import Host
-    from ..site import Site
+    from ..simulator.daemon import Daemon
+    from ..simulator.host import Host
+    from ..simulator.site import Site
 
 ALL_UP_TO = 64  # ranks of a world that are all looked at; of larger ones a sample
 SLACK_S = 5.0

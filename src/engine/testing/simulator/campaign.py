@@ -15,7 +15,7 @@ from typing import NamedTuple
 from .draw import draw
 from .referee import Violation
 from .scenario import Scenario
-from .simulator import play
+from .simulation import play
 
 CHUNK = 20  # seeds that a process takes at a time
 ENOUGH_S = 300.0  # of one run's CPU: whatever it does then, it does not end

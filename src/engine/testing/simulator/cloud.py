@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from ...providers.base import (
+from ....providers.base import (
     Address,
     Embedding,
     LaunchRequest,
@@ -25,7 +25,7 @@ from ...providers.base import (
     MachineId,
     MachineReachable,
 )
-from ...providers.errors import NoCapacity, ProviderError
+from ....providers.errors import NoCapacity, ProviderError
 from .faults import Bad
 from .host import Host
 

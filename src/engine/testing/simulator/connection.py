@@ -1,7 +1,7 @@
 """The client's end of a node over a simulated line: the real link and session, on circuits instead of SSH.
 
-What `engine.remote.connection` does is done here with the same seconds, on virtual time. One thing is left out: where
-nothing is wrong no heartbeat is sent, because nothing would come of it; they begin to count when something is.
+What `engine.transport.connection` does is done here with the same seconds, on virtual time. One thing is left out:
+where nothing is wrong no heartbeat is sent, because nothing would come of it; they begin to count when something is.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from ...actors.ports import (
+from ....actors.ports import (
     AttemptId,
     ConnectFailed,
     Finished,
@@ -24,13 +24,13 @@ from ...actors.ports import (
     Started,
     Verdict,
 )
-from ...providers.base import Machine
-from ..payload import Blob, Part, Received
-from ..remote.course import Course
-from ..remote.link import NodeLink
-from ..wire import codec
-from ..wire import messages as wire
-from ..wire.session import Session
+from ....providers.base import Machine
+from ...serialization.payload import Blob, Part, Received
+from ...transport.link import NodeLink
+from ...transport.transfer_progress import Course
+from ...wire import codec
+from ...wire import messages as wire
+from ...wire.session import Session
 from .daemon import FORGED
 from .network import IN, OUT, Circuit
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from .host import Host
     from .site import Site
 
-HEARTBEAT_S = 2.0  # these four as in `engine.remote.connection`: a test compares them
+HEARTBEAT_S = 2.0  # these four as in `engine.transport.connection`: a test compares them
 SILENCE_S = 6.0
 GREETING_S = 10.0
 FAREWELL_S = 4.0

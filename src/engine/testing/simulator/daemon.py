@@ -1,6 +1,6 @@
 """The executor on a simulated machine: the real decisions and the real session, on processes that are only played.
 
-It does what `engine.executor.home` and `crew` do, on virtual time; whatever they decide is decided by the same
+It does what `engine.node.server` and `crew` do, on virtual time; whatever they decide is decided by the same
 `executor.core.Core`, and counted by the same `wire.session.Session`.
 """
 
@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, assert_never
 
-from ...actors.ports import AttemptId
-from ..executor.core import Core
-from ..executor.effects import Answer, Deliver, EndWorker, Fork, GiveUp, Interrupt, Relay, Steal
-from ..executor.lines import Backlog
-from ..wire import codec
-from ..wire.messages import (
+from ....actors.ports import AttemptId
+from ...node.effects import Answer, Deliver, EndWorker, Fork, GiveUp, Interrupt, Relay, Steal
+from ...node.lines import Backlog
+from ...node.scheduler import Core
+from ...wire import codec
+from ...wire.messages import (
     PROTOCOL_VERSION,
     Bye,
     Cause,
@@ -41,7 +41,7 @@ from ..wire.messages import (
     View,
     Welcome,
 )
-from ..wire.session import FOR_NODES, Session
+from ...wire.session import FOR_NODES, Session
 from .network import IN, OUT, Circuit
 from .processes import Process
 

@@ -12,7 +12,7 @@ from .network import OUT, Line
 if TYPE_CHECKING:
     import asyncio
 
-    from ...providers.base import MachineId
+    from ....providers.base import MachineId
     from .site import Site
 
 

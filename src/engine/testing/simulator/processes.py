@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from ..wire.messages import Cause, Done, Failed, Run, Value
+from ...wire.messages import Cause, Done, Failed, Run, Value
 
 if TYPE_CHECKING:
     import asyncio

@@ -14,19 +14,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ...actors import events as ev
-from ...actors.ports import AttemptId, JobId, NodeId, Order
-from ...providers.base import MachineId
-from .rules.executors import ExecutorRules
-from .rules.jobs import JobRules
-from .rules.nodes import NodeRules
-from .rules.waves import WaveRules
-from .rules.worlds import WorldRules
+from ....actors import events as ev
+from ....actors.ports import AttemptId, JobId, NodeId, Order
+from ....providers.base import MachineId
+from ..rules.executors import ExecutorRules
+from ..rules.jobs import JobRules
+from ..rules.nodes import NodeRules
+from ..rules.waves import WaveRules
+from ..rules.worlds import WorldRules
 
 if TYPE_CHECKING:
-    from ...actors.ports import Ending
-    from ...providers.base import Machine
-    from ..wire.messages import Run
+    from ....actors.ports import Ending
+    from ....providers.base import Machine
+    from ...wire.messages import Run
     from .daemon import Daemon
     from .faults import Fault
     from .host import Host

@@ -22,16 +22,16 @@ import anyio
 import msgpack
 from anyio.lowlevel import checkpoint
 
-from ...actors.kernel import ActorStopped, RestartsExhausted
-from ...actors.lifecycle import State
-from ...actors.messages import Broadcast, Cancel, PoolState, Resize, Snapshot, Submit, WhenReady
-from ...actors.pool import CLOSE_S, supervise
-from ...actors.ports import BroadcastSpec, ConnectFailed, Ending, JobId, PoolSpec, Task, TaskId
-from ...providers.base import Embedding, LaunchRequest
-from ...providers.errors import ProviderError
-from ..payload import Blob, Payload
-from ..wire.messages import RunFlag, Value
-from ..wire.values import INLINE_BYTES
+from ....actors.kernel import ActorStopped, RestartsExhausted
+from ....actors.lifecycle import State
+from ....actors.messages import Broadcast, Cancel, PoolState, Resize, Snapshot, Submit, WhenReady
+from ....actors.pool import CLOSE_S, supervise
+from ....actors.ports import BroadcastSpec, ConnectFailed, Ending, JobId, PoolSpec, Task, TaskId
+from ....providers.base import Embedding, LaunchRequest
+from ....providers.errors import ProviderError
+from ...serialization.payload import Blob, Payload
+from ...wire.messages import RunFlag, Value
+from ...wire.values import INLINE_BYTES
 from .clock import Spinning, Stuck, VirtualLoop
 from .limit import cpu_limit
 from .referee import Violation
@@ -41,11 +41,11 @@ from .trace import KEPT, Trace
 from .trouble import Trouble
 
 if TYPE_CHECKING:
-    from ...actors.events import Event
-    from ...actors.kernel import Ref
-    from ...actors.messages import PoolMessage
+    from ....actors.events import Event
+    from ....actors.kernel import Ref
+    from ....actors.messages import PoolMessage
 
-RECONNECT_S = 3.0  # as in `engine.core`: a test compares them
+RECONNECT_S = 3.0  # as in `engine.client.open_pool`: a test compares them
 PATIENCE_S = 4 * 3600.0  # after the last fault: whatever has not ended by then never will
 REST_S = 90.0  # and whatever is to be cleared away is gone by then
 LOOK_S = 15.0

@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from ...actors.ports import AttemptId, Finished, JobId, Order, Report, Returned, Started
-from ..remote.views import Views
+from ....actors.ports import AttemptId, Finished, JobId, Order, Report, Returned, Started
+from ...transport.views import Views
 from .cloud import ScriptedCloud
 from .connection import Connector
 from .network import IN, OUT
@@ -17,7 +17,7 @@ from .scenario import Dice, Job, Scenario
 from .trace import Trace
 
 if TYPE_CHECKING:
-    from ...providers.base import MachineId
+    from ....providers.base import MachineId
     from .clock import VirtualLoop
     from .host import Host
 

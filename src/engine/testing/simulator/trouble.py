@@ -7,14 +7,14 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, assert_never
 
-from ...actors.messages import Resize as ResizePool
-from ...actors.ports import AttemptId
-from ..wire.messages import Cause
+from ....actors.messages import Resize as ResizePool
+from ....actors.ports import AttemptId
+from ...wire.messages import Cause
 from . import faults as f
 from .network import IN, OUT
 
 if TYPE_CHECKING:
-    from ...actors.messages import PoolMessage
+    from ....actors.messages import PoolMessage
     from .host import Host
     from .site import Site
 

@@ -126,7 +126,7 @@ async def service() -> AsyncIterator[Any]:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Asks as often as a test wants to wait, and loses patience as soon."""
-    from outrider.engine.executor.notices import aws, azure, gcp, source
+    from outrider.engine.node.notices import aws, azure, gcp, source
 
     for module, values in (
         (aws, {"EVERY_S": 0.005, "WITHIN_S": 0.25}),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from outrider.engine.executor.notices import aws
+from outrider.engine.node.notices import aws
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quick")]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from outrider.engine.executor.notices import azure
+from outrider.engine.node.notices import azure
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quick")]
 

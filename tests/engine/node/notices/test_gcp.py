@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from outrider.engine.executor.notices import gcp
+from outrider.engine.node.notices import gcp
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quick")]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from outrider.engine.executor.notices import http
-from outrider.engine.executor.notices.source import Unanswered
+from outrider.engine.node.notices import http
+from outrider.engine.node.notices.source import Unanswered
 
 pytestmark = pytest.mark.anyio
 

@@ -17,7 +17,7 @@ import msgpack
 import pytest
 
 from outrider import Preemption, on_preemption, preemption, should_stop
-from outrider.engine.executor.notices import local, lookout
+from outrider.engine.node.notices import local, watcher
 from outrider.engine.wire import messages as m
 
 pytestmark = pytest.mark.anyio
@@ -188,7 +188,7 @@ async def test_a_source_of_ones_own_and_one_that_fails(make: Any, capfd: Any, mo
             tell(7.0)
             await asyncio.Event().wait()
 
-    monkeypatch.setattr(lookout, "AGAIN_S", 0.01)
+    monkeypatch.setattr(watcher, "AGAIN_S", 0.01)
     client = await make(sources=[Broken(), Cloud()])
     assert await client.expect(m.Notice) == m.Notice("cloud", pytest.approx(5, abs=0.1))
     await client.until(lambda: client.heard[-1] == m.Notice("broken", pytest.approx(7, abs=0.1)))
@@ -287,7 +287,7 @@ async def test_ranks_that_cannot_agree_go_on(make: Any) -> None:
     """The client is away, and a machine's time runs: no rank may stop alone."""
 
     def in_vain() -> tuple[float, float, bool]:
-        from outrider.engine import preemption as module
+        from outrider.engine.runtime import preemption as module
 
         module.AGREE_S = 0.05
         while preemption(everywhere=True) is None:

@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from outrider.engine.executor.board import Doom
-from outrider.engine.executor.notices import pending
-from outrider.engine.executor.notices.pending import LONGEST_S, SAME_S, Pending
+from outrider.engine.node.notice_page import Doom
+from outrider.engine.node.notices import pending
+from outrider.engine.node.notices.pending import LONGEST_S, SAME_S, Pending
 
 SOURCES = st.sampled_from(["file", "aws", "aws-rebalance"])
 

@@ -6,8 +6,8 @@ import signal
 
 import pytest
 
-from outrider.engine.executor.notices import aws, azure, gcp, settings
-from outrider.engine.executor.notices.local import Signals
+from outrider.engine.node.notices import aws, azure, gcp, settings
+from outrider.engine.node.notices.local import Signals
 
 
 def test_every_source_has_a_text() -> None:

@@ -25,7 +25,7 @@ from outrider import (
     preemption,
     should_stop,
 )
-from outrider.engine.executor import context
+from outrider.engine.node import context
 from outrider.engine.testing.chaos import processes
 from outrider.engine.testing.chaos.chaos import chaos
 from outrider.engine.testing.chaos.check import Disturbance

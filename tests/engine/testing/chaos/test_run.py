@@ -19,9 +19,9 @@ import pytest
 from outrider import Local, SpecError
 from outrider.actors import events as ev
 from outrider.actors.ports import NodeId
-from outrider.engine.core import Core
+from outrider.engine.api.settings import Nodes
+from outrider.engine.client.open_pool import Core
 from outrider.engine.observe.observer import Observer
-from outrider.engine.spec import Nodes
 from outrider.engine.testing.chaos import disk, processes
 from outrider.engine.testing.chaos.chaos import chaos
 from outrider.engine.testing.chaos.faults import Fault, Freeze, FullDisk, HoldGil, Kill, KillRank, Partition

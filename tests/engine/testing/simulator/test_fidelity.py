@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from outrider.engine import core
-from outrider.engine.executor import freeports
-from outrider.engine.remote import connection as real
-from outrider.engine.testing import connection as played
-from outrider.engine.testing import daemon, simulator
-from outrider.engine.testing.clock import VirtualLoop
-from outrider.engine.testing.scenario import CloudSpec, Scenario
-from outrider.engine.testing.site import Site
-from outrider.engine.testing.trace import Trace
+from outrider.engine.client import open_pool
+from outrider.engine.node import freeports
+from outrider.engine.testing.simulator import connection as played
+from outrider.engine.testing.simulator import daemon, simulation
+from outrider.engine.testing.simulator.clock import VirtualLoop
+from outrider.engine.testing.simulator.scenario import CloudSpec, Scenario
+from outrider.engine.testing.simulator.site import Site
+from outrider.engine.testing.simulator.trace import Trace
+from outrider.engine.transport import connection as real
 from outrider.providers import contract
 from outrider.providers.base import Embedding, LaunchRequest
 
@@ -23,7 +23,7 @@ def test_connections_have_the_same_patience(name):
 
 
 def test_so_have_pools():
-    assert simulator.RECONNECT_S == core.RECONNECT_S
+    assert simulation.RECONNECT_S == open_pool.RECONNECT_S
     assert (daemon.PORTS_KEPT, daemon.PORTS_FEW) == (freeports.KEPT, freeports.FEW)
 
 

@@ -7,13 +7,13 @@ import signal
 import pytest
 
 from outrider.actors.pool import PoolActor
-from outrider.engine.testing import campaign
-from outrider.engine.testing.campaign import Outcome, breaks, outcomes
-from outrider.engine.testing.draw import draw
-from outrider.engine.testing.limit import cpu_limit
-from outrider.engine.testing.referee import Referee
-from outrider.engine.testing.simulator import play
-from outrider.engine.testing.trouble import Trouble
+from outrider.engine.testing.simulator import campaign
+from outrider.engine.testing.simulator.campaign import Outcome, breaks, outcomes
+from outrider.engine.testing.simulator.draw import draw
+from outrider.engine.testing.simulator.limit import cpu_limit
+from outrider.engine.testing.simulator.referee import Referee
+from outrider.engine.testing.simulator.simulation import play
+from outrider.engine.testing.simulator.trouble import Trouble
 
 ENOUGH_S = 0.1
 Patch = pytest.MonkeyPatch

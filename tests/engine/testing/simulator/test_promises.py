@@ -9,23 +9,23 @@ from pathlib import Path
 import pytest
 
 from outrider.actors import node
+from outrider.actors.connectivity import Silence
 from outrider.actors.fleet import Fleet, Standing
 from outrider.actors.gang import Gang
 from outrider.actors.gang import Phase as GangPhase
-from outrider.actors.laggards import Laggards
 from outrider.actors.ledger import Ledger
 from outrider.actors.lifecycle import TABLE, Fact, State
 from outrider.actors.machines import Machines
 from outrider.actors.membership import Membership
 from outrider.actors.ports import Settled
-from outrider.actors.silence import Silence
-from outrider.engine.executor.births import Births
-from outrider.engine.executor.core import Core
-from outrider.engine.testing import faults as f
-from outrider.engine.testing.draw import draw
+from outrider.actors.stragglers import Laggards
+from outrider.engine.node.births import Births
+from outrider.engine.node.scheduler import Core
 from outrider.engine.testing.rules.promises import PROMISES
-from outrider.engine.testing.scenario import CloudSpec, Job, Scenario
-from outrider.engine.testing.simulator import play
+from outrider.engine.testing.simulator import faults as f
+from outrider.engine.testing.simulator.draw import draw
+from outrider.engine.testing.simulator.scenario import CloudSpec, Job, Scenario
+from outrider.engine.testing.simulator.simulation import play
 
 SEEDS = 2000  # at most; most promises fall within twenty
 
