@@ -8,12 +8,14 @@ Facts come in as calls with the time, effects go out of `decide`. Numbered, and 
             runs BESIDE the slots takes none
     EXEC-4  an attempt with streams, or in a process of its own, shares its worker's pipe with none
     EXEC-5  a fresh worker runs one attempt, and no warm worker runs a FRESH one
-    EXEC-6  `Ended` is said when the attempt's worker is gone (or its thread has said so), never before
+    EXEC-6  `Ended` is said when the attempt's worker is gone, or has said itself that the attempt is over; never before
     EXEC-7  nothing waits while a slot is free
     EXEC-8  what `Recall` returns has not started
     EXEC-9  behind an attempt that takes long, nothing stays stuck
     EXEC-10 an attempt begins when its worker is there; where none can be born few are tried, and the executor ends
     EXEC-11 it says whether a worker has taken an attempt, of those that do not run beside the slots
+    EXEC-12 an attempt whose timeout has passed ends with that cause, also where its worker could not be killed at once
+            and answered later
 """
 
 from __future__ import annotations
@@ -111,14 +113,15 @@ class Core:
 
     def finished(
         self, worker_id: int, attempt_id: int, took_us: int, body: bytes, now: float, *, interrupted: bool = False
-    ) -> None:
-        """A worker answered; ``interrupted``: that it gave up, as told."""
+    ) -> bool:
+        """A worker answered; ``interrupted``: that it gave up, as told. Returns whether the answer is relayed."""
         attempt = self._attempts.get(attempt_id)
         slot = attempt.slot if attempt is not None else None
         if attempt is None or slot is None or slot.worker is None or slot.worker.id != worker_id:
-            return  # answered already
+            return False  # answered already
         slot.pipe.remove(attempt)
-        if interrupted:
+        relayed = not interrupted and attempt.doom is not Cause.TIMEOUT
+        if not relayed:
             self._end(attempt, attempt.doom or Cause.KILLED, 0)
         else:
             self._learn(attempt.run.function, took_us)
@@ -132,6 +135,7 @@ class Core:
             self._start(slot, now)
         else:
             self._release(slot)
+        return relayed
 
     def stolen(self, worker_id: int, attempt_ids: list[int], now: float) -> None:
         """What a worker had not read, oldest first. Its results were told before."""

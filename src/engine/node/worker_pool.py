@@ -363,7 +363,8 @@ class Crew:
                         self._lent.pop(message.attempt, None)
                     if self._views:
                         self._views.pop(message.attempt, None)
-                    self._core.finished(port.worker, message.attempt, message.duration_us, body, now)
+                    if not self._core.finished(port.worker, message.attempt, message.duration_us, body, now):
+                        self._store.drop(_blobs(message))
                 case Ended(attempt):
                     port.owes -= 1
                     self._streaming.pop(attempt, None)
@@ -471,6 +472,12 @@ class Crew:
         self._timer = None
         self._core.ticked(self._loop.time())
         self.act()
+
+
+def _blobs(answer: Done | Failed) -> list[str]:
+    """The names of the blobs that it refers to."""
+    value = answer.value if isinstance(answer, Done) else answer.error
+    return [value.blob] if value is not None and value.blob is not None else []
 
 
 def _without_value(message: Message) -> Message:

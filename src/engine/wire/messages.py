@@ -237,7 +237,7 @@ class Failed(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """The attempt is over without a result; its process tree is gone."""
+    """The attempt is over without a result: its process tree is gone, or it answered after its timeout."""
 
     attempt: Number
     cause: Cause

@@ -64,6 +64,7 @@ class ExecutorMachine(RuleBasedStateMachine):
         self.broken = False
         self.barren = False  # whoever is forked dies at its birth
         self.gave_up = False
+        self.late: set[int] = set()  # attempts that were answered after their timeout
         self.has_run = False  # as can be known
         self.row = 0  # times that births failed, since one succeeded; what was born together fails together
         self.counted = 0  # the last worker that was forked then
@@ -221,6 +222,7 @@ class ExecutorMachine(RuleBasedStateMachine):
                 self.interrupt(self.workers[worker_id], attempt)
             case Relay(body):
                 self.answered(int(body))
+                self.check("EXEC-12", int(body) not in self.late)
             case Answer(Ended(attempt)):
                 self.answered(attempt)
                 for worker in self.workers.values():
@@ -273,6 +275,9 @@ class ExecutorMachine(RuleBasedStateMachine):
         unheard, worker.unheard = worker.unheard, []
         for run, took_us in unheard:
             self.ends_the_row(worker)
+            known = self.core._attempts.get(run.attempt)
+            if known is not None and known.doom is Cause.TIMEOUT:
+                self.late.add(run.attempt)
             self.core.finished(worker.fork.worker, run.attempt, took_us, str(run.attempt).encode(), self.now)
 
     def take_back(self, worker: ModelWorker) -> None:
@@ -395,6 +400,26 @@ def test_a_worker_that_is_gone_is_asked_for_nothing() -> None:
     assert isinstance(forked, Fork)
 
 
+def test_an_answer_after_the_timeout_is_none() -> None:
+    """As when the fork server stands still, which is to kill the worker: the task goes on, and returns at last."""
+    core = Core()
+    core.open(1, threads=False, now=0.0)
+    (fork,) = core.decide(0.0)
+    assert isinstance(fork, Fork)
+    core.born(fork.worker, 0.0)
+    core.submitted(Run(1, b"slow", Value(b""), 1, 1, 0.5, 0, None), b"run")
+    core.decide(0.0)
+    core.ticked(0.5)
+    assert core.decide(0.5) == [Steal(fork.worker)]
+    core.stolen(fork.worker, [], 0.5)
+    assert core.decide(0.5) == [EndWorker(fork.worker)]
+    assert not core.finished(fork.worker, 1, 10, b"1", 20.0)
+    assert core.decide(20.0) == [Answer(Ended(1, Cause.TIMEOUT, 0, ""))]
+    core.gone(fork.worker, Cause.SIGNAL, 9, "", 26.0)
+    (again,) = core.decide(26.0)
+    assert isinstance(again, Fork)
+
+
 # --- every invariant, proved by breaking the code once ---------------------------------------------------------------
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -416,6 +441,15 @@ def _ended_at_once(end_worker: Any) -> Any:
                 self._end(slot.pipe.popleft(), Cause.KILLED, 0, "")
 
     return say_it_already
+
+
+def _forget(_: Any) -> Any:
+    def vacated(self: Core, slot: Any, *_: Any) -> None:
+        while slot.pipe:
+            del self._attempts[slot.pipe.pop().run.attempt]
+        slot.leaves_by = None
+
+    return vacated
 
 
 def _requeue_all(vacate: Any) -> Any:
@@ -446,6 +480,16 @@ def _believe(finished: Any) -> Any:
     return finish
 
 
+def _take_what_is_late(finished: Any) -> Any:
+    def finish(self: Core, worker: int, attempt: int, *rest: Any, **more: Any) -> None:
+        known = self._attempts.get(attempt)
+        if known is not None and known.doom is Cause.TIMEOUT:
+            known.doom = None
+        finished(self, worker, attempt, *rest, **more)
+
+    return finish
+
+
 def _free_while_fresh(finished: Any) -> Any:
     def finish(self: Core, worker: int, attempt: int, *rest: Any, **more: Any) -> None:
         known = self._attempts.get(attempt)
@@ -464,8 +508,7 @@ def _born_early(worker: Any) -> Any:
 
 MUTATIONS: dict[str, tuple[str, Patch]] = {
     "a timer stays due": ("EXEC-0", lambda patch: patch.setattr(Core, "due", lambda self: 0.0)),
-    "a dead worker's attempts are forgotten": ("EXEC-1", _replace("_vacate", lambda _: lambda _, slot, *__: (
-        slot.pipe.clear()))),
+    "a dead worker's attempts are forgotten": ("EXEC-1", _replace("_vacate", _forget)),
     "repeated results are believed": ("EXEC-1", _replace("finished", _believe)),
     "what began is queued again": ("EXEC-2", _replace("_vacate", _requeue_all)),
     "there is a slot too many": ("EXEC-3", _replace("open", lambda open_: lambda self, slots, **how: open_(
@@ -489,6 +532,7 @@ MUTATIONS: dict[str, tuple[str, Patch]] = {
         Core, "has_run", property(lambda self: any(worker.born for worker in self._workers.values())))),
     "what runs beside counts as having run": ("EXEC-11", lambda patch: patch.setattr(
         Core, "has_run", property(lambda self: any(slot.used or slot.pipe for slot in self._slots)))),
+    "an answer after its timeout is taken": ("EXEC-12", _replace("finished", _take_what_is_late)),
     "time passes unnoticed": ("EXEC-9", _replace("ticked", _nothing)),
 }  # fmt: skip
 
