@@ -50,6 +50,7 @@ if TYPE_CHECKING:
         VersionMismatch,
     )
     from .engine.api.image import Image
+    from .engine.api.instance import InstanceInfo, Peer
     from .engine.api.machine_spec import Spec
     from .engine.api.plugin import Plugin
     from .engine.api.secrets import Secret
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
     from .engine.plugins.registry import plugins
     from .engine.pool import Pool
     from .engine.pool import Pool as ComputePool
-    from .engine.runtime.instance_info import InstanceInfo, Peer, instance_info
+    from .engine.runtime.instance_info import instance_info
     from .engine.runtime.on_preemption import on_preemption, wait_preemption
     from .engine.runtime.output_filter import silent, stderr, stdout
     from .engine.runtime.preemption import Preemption, preemption, should_stop
@@ -110,7 +111,8 @@ _HOMES = {
     "engine.plugins.registry": ("plugins",),
     "engine.pool": ("Pool", "ComputePool"),
     "engine.runtime.preemption": ("Preemption", "preemption", "should_stop"),
-    "engine.runtime.instance_info": ("InstanceInfo", "Peer", "instance_info"),
+    "engine.api.instance": ("InstanceInfo", "Peer"),
+    "engine.runtime.instance_info": ("instance_info",),
     "engine.runtime.shards": ("shard",),
     "engine.api.secrets": ("Secret",),
     "engine.api.settings": ("Nodes", "Worker"),

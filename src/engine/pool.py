@@ -14,13 +14,13 @@ from .api.calls import Call, Group, GroupStream, Job, StreamCall, for_every_rank
 from .api.compute import Compute
 from .api.errors import CleanupError, NotACall, PoolClosed, SpecError
 from .api.machine_spec import Spec
-from .api.pool_options import DEFAULTS, AttachOptions, PoolOptions, checked
 from .client.jobs import BroadcastJob, SubmittedJob
 from .client.mapping import MapRun
 from .client.open_pool import Core
 from .client.provider_exit import add
 from .client.sigterm import TaskHold
 from .observe.observer import Observer, Snapshot
+from .pool_options import DEFAULTS, AttachOptions, PoolOptions, checked
 from .serialization.outcome import load_value
 
 if TYPE_CHECKING:

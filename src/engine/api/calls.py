@@ -304,6 +304,12 @@ def gather(*calls: Call[Any], stream: bool = False) -> Any:
     return GroupStream(calls) if stream else Group(calls)
 
 
+class Callee:
+    """A `@compute` function: calling it gives pending calls. See `api.compute`."""
+
+    __name__: str
+
+
 def pending(value: object) -> Call[Any]:
     """``value``, if it is a pending call with one result.
 
@@ -312,13 +318,11 @@ def pending(value: object) -> Call[Any]:
     """
     if isinstance(value, Call):
         return value
-    from .compute import Decorated
-
     if isinstance(value, StreamCall):
         raise NotACall(f"{value!r} yields values one by one: use pool.stream({value!r})")
     if isinstance(value, Calls):
         raise NotACall(f"{value!r} is a group of calls: use {value!r} >> pool")
-    if isinstance(value, Decorated):
+    if isinstance(value, Callee):
         name = value.__name__
         raise NotACall(f"{name} is a @compute function that was not called: write {name}(...), with its arguments")
     if isinstance(value, Coroutine):

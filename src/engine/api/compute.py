@@ -11,6 +11,7 @@ from ..serialization import pickling
 from .calls import (
     AsyncRunner,
     Call,
+    Callee,
     Detached,
     Group,
     GroupStream,
@@ -55,12 +56,11 @@ T = TypeVar("T")
 PLUGINS = "__outrider_plugins__"  # set on a function by `integrations`
 
 
-class Decorated(Generic[P]):
+class Decorated(Callee, Generic[P]):
     """A `@compute` function: the user's ``function`` with its options."""
 
     function: Callable[..., Any]
     options: Options
-    __name__: str
     __qualname__: str
 
     def __new__(cls, *made_of: Any, **_options: Any) -> Self:

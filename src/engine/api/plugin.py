@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 if TYPE_CHECKING:
     from ...actors.ports import NodeFacts
-    from ..runtime.instance_info import InstanceInfo
+    from .instance import InstanceInfo
     from .plugin_sides import NodeSide, Setup, Site
 
 Ports = Literal["none", "head", "ranks"]

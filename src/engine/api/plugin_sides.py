@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 from ...actors.ports import NodeFacts, NodeId
 
 if TYPE_CHECKING:
-    from ..client.open_pool import Core
     from ..pool import Pool
 
 H_co = TypeVar("H_co", covariant=True)
@@ -86,7 +85,7 @@ class Site(Protocol):
     def pool(self) -> Pool: ...
 
     @property
-    def core(self) -> Core:
+    def core(self) -> Any:
         """For Outrider's own plugins."""
         ...
 

@@ -21,8 +21,8 @@ from .reading import read
 from .records import complete
 from .saving import Saving, now, spread_s
 from .snapshot import Memory, Snapshot
-from .store import VARIABLE, open_store
 from .turn import Turn, begin, this_world
+from .urls import VARIABLE, open_store
 
 
 class Loaded(NamedTuple):

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from ..api.errors import CheckpointError, CheckpointFenced, SpecError
-from ..runtime.instance_info import InstanceInfo, instance_info
+from ..api.instance import InstanceInfo
+from ..runtime.instance_info import instance_info
 from .decisions import Begin, Join, Stale, Wait, entry
 from .records import Term, World, term_key, term_number
 from .store import Store, polls

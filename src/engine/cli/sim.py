@@ -160,7 +160,7 @@ def _progress(count: int) -> Iterator[Any]:
 
 
 def _show(console: Console, tally: Tally, took_s: float) -> None:
-    from ..testing.rules.promises import PROMISES
+    from ..testing.simulator.rules.promises import PROMISES
 
     speed = tally.simulated_s / tally.played_s if tally.played_s else 0.0
     hours = f"{tally.simulated_s / 3600:,.1f} hours of {tally.machines:,} machines in {took_s:,.1f} s"

@@ -22,6 +22,7 @@ from ...providers.base import (
     MachineId,
     MachineReachable,
 )
+from ..api.money import cents
 
 MOSTLY = 0.8  # of what may be spent: worth a word
 HOUR_S = 3600.0
@@ -36,11 +37,6 @@ class Cost:
 
     def __str__(self) -> str:
         return f"{cents(self.spent)} USD, {cents(self.hourly)} USD/h"
-
-
-def cents(usd: float) -> str:
-    """An amount for people: two decimals, and what is under a cent by its first two digits that are not 0."""
-    return f"{usd:.2f}" if usd == 0 or abs(usd) >= 0.01 else f"{usd:.2g}" if abs(usd) >= 1e-4 else "less than 0.0001"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ from contextlib import asynccontextmanager, suppress
 from ...actors.events import BudgetMostlySpent, Observe
 from ...providers.base import Fleet
 from ..api.errors import BudgetExceeded
-from .budget import Budget, Cost, Exceeded, Metered, cents, clock
+from ..api.money import cents
+from .budget import Budget, Cost, Exceeded, Metered, clock
 
 LOOK_AGAIN_S = 60.0  # a timer stands still while this computer sleeps
 

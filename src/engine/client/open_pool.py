@@ -42,7 +42,7 @@ from ..api.plugin import merged, one_listens
 from ..api.printable import plainly
 from ..api.secrets import SECRET, crossing, is_crossing, revealed_env
 from ..api.settings import unique
-from ..checkpoint.store import VARIABLE as CHECKPOINTS
+from ..checkpoint.urls import VARIABLE as CHECKPOINTS
 from ..node.freeports import FEW as MOST_PORTS
 from ..observe.observer import Observer
 from ..serialization import pickling, program, versions
@@ -66,10 +66,10 @@ if TYPE_CHECKING:
     from ..api.calls import Call, StreamCall
     from ..api.compute import Decorated
     from ..api.plugin import Plugin
-    from ..api.pool_options import Settings
     from ..api.settings import Options
     from ..image.bootstrap import Phase, Prepared
     from ..pool import Pool
+    from ..pool_options import Settings
     from ..serialization.versions import Mismatch
     from ..transport.connection import Connector
     from ..transport.requirement_check import Wanted
@@ -185,7 +185,7 @@ class Core:
                     progress=self._progress,
                     differing=self._differing,
                     printed=self.observer.printed,
-                    stewards=stewards,
+                    plugins=stewards,
                     wiring=lambda: self.wiring,
                     turn="" if estate is None else estate.turn,
                     pinned=_launched_with if estate is None else estate.pinned,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ...actors import events as ev
+from ..api.money import cents
 from ..api.printable import lines, one_line
-from ..client.budget import cents
 
 LONG_S = 5.0  # steps of bringing an image onto a node are worth a line from then on
 

@@ -15,7 +15,7 @@ from .accelerate_variables import refuse, variables_of
 from .torch import Torch, tell_accelerate
 
 if TYPE_CHECKING:
-    from ..runtime.instance_info import InstanceInfo
+    from ..api.instance import InstanceInfo
 
 
 def accelerate(config: Mapping[str, Any] | str | Path | None = None, **settings: Any) -> Accelerate:

@@ -18,8 +18,8 @@ from .dask_tls import Certificate
 
 if TYPE_CHECKING:
     from ...actors.ports import NodeId
+    from ..api.instance import InstanceInfo
     from ..api.plugin_sides import NodeSide, Setup, Site
-    from ..runtime.instance_info import InstanceInfo
 
 CONFIG = "DASK_DISTRIBUTED__COMM__"
 

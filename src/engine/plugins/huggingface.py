@@ -14,7 +14,7 @@ from .places import sharing, unless_set
 from .torch import Torch, tell_accelerate
 
 if TYPE_CHECKING:
-    from ..runtime.instance_info import InstanceInfo
+    from ..api.instance import InstanceInfo
 
 
 def huggingface(token: Secret | str | None = None, *, home: str | None = None, offline: bool = False) -> HuggingFace:

@@ -15,7 +15,7 @@ from .places import Ranks, checked_ranks, devices, endpoint, ranks_on
 
 if TYPE_CHECKING:
     from ...actors.ports import NodeFacts
-    from ..runtime.instance_info import InstanceInfo
+    from ..api.instance import InstanceInfo
 
 SHUTDOWN_S = 30 * 24 * 3600  # a rank that is ready waits for the slowest: how long is for the task's own timeout to say
 

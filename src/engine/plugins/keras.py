@@ -15,7 +15,7 @@ from .tensorflow import TensorFlow
 from .torch import Torch
 
 if TYPE_CHECKING:
-    from ..runtime.instance_info import InstanceInfo
+    from ..api.instance import InstanceInfo
 
 Backend = Literal["jax", "torch", "tensorflow"]
 

@@ -18,8 +18,8 @@ from . import nvidia
 from .nvidia import Gpu, ToolFailed
 
 if TYPE_CHECKING:
+    from ..api.instance import InstanceInfo
     from ..api.plugin_sides import NodeSide
-    from ..runtime.instance_info import InstanceInfo
 
 DEVICES = "OUTRIDER_MIG_DEVICES"  # the instances' UUIDs, in the node's tasks
 BUSY_S = 10.0  # processes that were just killed hold their instances for a moment

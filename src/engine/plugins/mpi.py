@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from ...actors.ports import NodeFacts
+    from ..api.instance import InstanceInfo
     from ..api.plugin_sides import NodeSide, Setup, Site
-    from ..runtime.instance_info import InstanceInfo
     from .mpi_agent import Switchboard
 
 TIMEOUT_S = 60.0

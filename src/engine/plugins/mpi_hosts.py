@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..runtime.instance_info import InstanceInfo
+    from ..api.instance import InstanceInfo
 
 RSH = "OUTRIDER_MPI_RSH"  # the node's program that stands for ssh, set by the node's half of the plugin
 SIOCGIFADDR = 0x8915  # <linux/sockios.h>

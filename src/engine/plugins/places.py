@@ -13,7 +13,7 @@ from ..api.errors import SpecError
 
 if TYPE_CHECKING:
     from ...actors.ports import NodeFacts
-    from ..runtime.instance_info import InstanceInfo
+    from ..api.instance import InstanceInfo
 
 Ranks = int | Literal["auto"]
 

@@ -22,8 +22,8 @@ from .cluster import Cluster, Kit, Order, Program, address_variable, member, ope
 
 if TYPE_CHECKING:
     from ...actors.ports import NodeId
+    from ..api.instance import InstanceInfo
     from ..api.plugin_sides import NodeSide, Setup, Site
-    from ..runtime.instance_info import InstanceInfo
 
 STORE_BYTES = 200 << 20  # of objects, for each of several nodes on one computer: they share its memory
 

@@ -14,7 +14,7 @@ from .places import Ranks, checked_ranks, devices, endpoint, ranks_on, sharing, 
 
 if TYPE_CHECKING:
     from ...actors.ports import NodeFacts
-    from ..runtime.instance_info import InstanceInfo
+    from ..api.instance import InstanceInfo
 
 
 def tensorflow(ranks_per_node: Ranks = 1) -> TensorFlow:

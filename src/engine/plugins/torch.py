@@ -17,7 +17,7 @@ from .places import Ranks, checked_ranks, interface, own_address, ranks_on, shar
 
 if TYPE_CHECKING:
     from ...actors.ports import NodeFacts
-    from ..runtime.instance_info import InstanceInfo
+    from ..api.instance import InstanceInfo
 
 LEAVE_S = 5.0  # a task waits so long for its process group to be taken down
 GONE_S = 30.0  # and the next one in the same process so much longer

@@ -12,9 +12,10 @@ from threading import Lock
 from typing import Any, Literal, TypeVar, cast
 
 from ..api.errors import SpecError
+from ..api.instance import InstanceInfo
 from ..api.signature import WRAPPER, Kind, kind_of
 from ..node.context import current
-from .instance_info import InstanceInfo, instance_info
+from .instance_info import instance_info
 
 F = TypeVar("F", bound=Callable[..., Any])
 Only = Literal["head"] | Callable[[InstanceInfo], bool]

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import asyncssh
 import cloudpickle
@@ -38,7 +38,6 @@ from .transfer_progress import Course
 from .views import Views
 
 if TYPE_CHECKING:
-    from ..client.plugin_hosts import Stewards
     from ..image.bootstrap import Bootstrapped, Phase, Prepared
     from ..serialization.versions import Mismatch
 
@@ -56,6 +55,21 @@ UNFIT_S = 10.0  # for an executor that has said so to have ended: its workers ha
 FAREWELL_S = 4.0  # for a host to end its tasks' process trees, and then its executor
 
 
+class NodePlugins(Protocol):
+    """The plugins' halves on the nodes, as a connection needs them: see `client.plugin_hosts`."""
+
+    @property
+    def present(self) -> bool: ...
+
+    async def start(self, node: NodeId, link: NodeLink, facts: NodeFacts, *, alike: bool) -> NodeFacts: ...
+
+    def reported(self, node: NodeId, reports: Sequence[Report]) -> Sequence[Report]: ...
+
+    def left(self, node: NodeId) -> None: ...
+
+    async def retire(self, node: NodeId) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Terms:
     """What all connections of a pool have in common."""
@@ -70,7 +84,7 @@ class Terms:
     progress: Callable[[NodeId, Phase], None]
     differing: Callable[[NodeId, Sequence[Mismatch]], None]
     printed: Callable[[NodeId, Order | None, wire.Output], None]
-    stewards: Stewards
+    plugins: NodePlugins
     bootstraps: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(BOOTSTRAPS))
     wiring: Callable[[], ssh.Wiring | None] = lambda: None
     turn: str = ""  # which of the pool's clients this is, where one took it over from another
@@ -111,7 +125,7 @@ class Connector:
     def _closed(self, node: NodeId) -> None:
         self._connections.pop(node, None)
         if self._links.pop(node, None) is not None:
-            self._terms.stewards.left(node)
+            self._terms.plugins.left(node)
 
     def _evict(self, connection: NodeConnection) -> None:
         task = asyncio.ensure_future(connection.evict())
@@ -181,7 +195,7 @@ class NodeConnection:
             views=terms.views,
             same_host=machine.same_host,
             bulk=self,
-            reports=_without_stewards(terms.stewards, node, reports) if terms.stewards.present else reports,
+            reports=_without_plugins(terms.plugins, node, reports) if terms.plugins.present else reports,
             printed=lambda order, output: terms.printed(node, order, output),
         )
         self._ssh: ssh.Connected | None = None
@@ -227,8 +241,8 @@ class NodeConnection:
         Raises:
             ConnectFailed
         """
-        stewards = self._terms.stewards
-        starting = asyncio.ensure_future(stewards.start(self._node, self.link, self.facts, alike=self.on_this_computer))
+        plugins = self._terms.plugins
+        starting = asyncio.ensure_future(plugins.start(self._node, self.link, self.facts, alike=self.on_this_computer))
         try:
             while not starting.done():
                 losing = asyncio.ensure_future(self.wait_lost())
@@ -306,7 +320,7 @@ class NodeConnection:
         lost, control = self._ssh is None or self._lost.done(), self._control
         try:
             if not lost:
-                await self._terms.stewards.retire(self._node)
+                await self._terms.plugins.retire(self._node)
                 self.link.send(wire.Bye())
                 self.link.flush()
                 if not self._machine.embedded:
@@ -603,11 +617,11 @@ class NodeConnection:
                 opening.add_done_callback(partial(_close_late, transfer))
 
 
-def _without_stewards(
-    stewards: Stewards, node: NodeId, reports: Callable[[Sequence[Report]], None]
+def _without_plugins(
+    plugins: NodePlugins, node: NodeId, reports: Callable[[Sequence[Report]], None]
 ) -> Callable[[Sequence[Report]], None]:
     def reported(batch: Sequence[Report]) -> None:
-        if others := stewards.reported(node, batch):
+        if others := plugins.reported(node, batch):
             reports(others)
 
     return reported

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from . import processes
-from .servers import FRAME_BYTES
 
 
 def foundry(control: socket.socket, make_home: Callable[..., Any]) -> NoReturn:
@@ -44,7 +43,7 @@ class Foundry:
                 self.children.recv(4096)
                 self.reap()
             if self.control.fileno() in ready:
-                data, forks = processes.receive(self.control, FRAME_BYTES)
+                data, forks = processes.receive(self.control, processes.FRAME_BYTES)
                 if not data:
                     os._exit(0)
                 self.ordered(json.loads(data), forks)

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 from . import processes, warden
-from .servers import COLLECT_S, FRAME_BYTES, Servers, resolve
+from .servers import COLLECT_S, Servers, resolve
 
 KILL_DEADLINE_S = 5.0
 OTHER_PART_S = 0.02  # when one part of a machine has ended: for the other one to end too, so that the cause can say so
@@ -173,7 +173,7 @@ class Keeper:
     def from_client(self) -> bool:
         """One read; False when the client is gone."""
         try:
-            data = self.control.recv(FRAME_BYTES)
+            data = self.control.recv(processes.FRAME_BYTES)
         except ConnectionResetError:
             return False
         if not data:

@@ -17,6 +17,7 @@ from typing import NoReturn
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # <linux/prctl.h>
 CLONE_NEWNS = 0x20000  # <linux/sched.h>
+FRAME_BYTES = 64 * 1024  # of one message between a pool's local processes
 STILL_S = 8.0  # without any of a processor's time: a frozen process, not a slow one
 LOOK_S = 1.0  # how often that is looked at, while an answer is owed
 MS_NOSUID, MS_NODEV, MS_REC, MS_PRIVATE, MNT_DETACH = 2, 4, 0x4000, 1 << 18, 2  # <linux/mount.h>

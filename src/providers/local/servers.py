@@ -10,7 +10,6 @@ from typing import Any
 
 from . import processes
 
-FRAME_BYTES = 64 * 1024
 COLLECT_S = 5.0  # its sockets close a moment before it can be collected
 
 
@@ -62,7 +61,7 @@ class Servers:
         """What it says of a machine; None: it has ended, as has every SSH server. The next order starts another."""
         assert self._control is not None
         try:
-            data = self._control.recv(FRAME_BYTES)
+            data = self._control.recv(processes.FRAME_BYTES)
         except OSError:
             data = b""
         if data:

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from outrider.engine.client.budget import Budget, Cost, Exceeded, Metered, cents
+from outrider.engine.api.money import cents
+from outrider.engine.client.budget import Budget, Cost, Exceeded, Metered
 from outrider.providers.base import (
     Embedding,
     LaunchRequest,

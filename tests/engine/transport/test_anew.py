@@ -59,7 +59,7 @@ async def node(dialling: Dialling) -> AsyncIterator[NodeConnection]:
         progress=lambda *_: None,
         differing=lambda *_: None,
         printed=lambda *_: None,
-        stewards=Stewards("p", (), lambda: None),
+        plugins=Stewards("p", (), lambda: None),
     )
     machine = Machine(MachineId("pool/m"), Address(host="h"), "")
     node = NodeConnection(NodeId(0), machine, terms, Mock(), closed=Mock(), evict=Mock())

@@ -60,7 +60,7 @@ def terms(image: Callable[[], Awaitable[Prepared]] | None = None) -> Terms:
         progress=lambda *_: None,
         differing=lambda *_: None,
         printed=lambda *_: None,
-        stewards=Stewards("p", (), lambda: None),
+        plugins=Stewards("p", (), lambda: None),
     )
 
 

@@ -32,7 +32,7 @@ from ...api.plugin import Plugin
 from ...node import context
 
 if TYPE_CHECKING:
-    from ...runtime.instance_info import InstanceInfo
+    from ...api.instance import InstanceInfo
 
 CONNECT_S = 10.0
 POLLRDHUP = 0x2000  # <poll.h>: the other end has closed

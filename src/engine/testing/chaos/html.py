@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html import escape
 from statistics import median
+from typing import TYPE_CHECKING
 
-from .report import Report
 from .timeline import COLOURS, WORDS, Timeline, timeline
+
+if TYPE_CHECKING:
+    from .report import Report
 
 LEFT, WIDTH, ROW, BAR = 110, 1000, 26, 18
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...api.errors import SpecError
-from .report import Report
 from .timeline import COLOURS, WORDS, timeline
+
+if TYPE_CHECKING:
+    from .report import Report
 
 FAULTS = {
     "kill": "killed", "preempt": "notice", "daemon": "daemon killed", "freeze": "frozen", "partition": "cut off",

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ....actors import events as ev
-from .report import Report
+
+if TYPE_CHECKING:
+    from .report import Report
 
 COLOURS = {  # distinguishable without colour vision too: they differ in lightness
     "launching": "#d9d9d9",

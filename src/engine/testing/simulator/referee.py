@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 from ....actors import events as ev
 from ....actors.ports import AttemptId, JobId, NodeId, Order
 from ....providers.base import MachineId
-from ..rules.executors import ExecutorRules
-from ..rules.jobs import JobRules
-from ..rules.nodes import NodeRules
-from ..rules.waves import WaveRules
-from ..rules.worlds import WorldRules
+from .rules.executors import ExecutorRules
+from .rules.jobs import JobRules
+from .rules.nodes import NodeRules
+from .rules.waves import WaveRules
+from .rules.worlds import WorldRules
 
 if TYPE_CHECKING:
     from ....actors.ports import Ending

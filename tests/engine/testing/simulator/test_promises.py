@@ -21,9 +21,9 @@ from outrider.actors.ports import Settled
 from outrider.actors.stragglers import Laggards
 from outrider.engine.node.births import Births
 from outrider.engine.node.scheduler import Core
-from outrider.engine.testing.rules.promises import PROMISES
 from outrider.engine.testing.simulator import faults as f
 from outrider.engine.testing.simulator.draw import draw
+from outrider.engine.testing.simulator.rules.promises import PROMISES
 from outrider.engine.testing.simulator.scenario import CloudSpec, Job, Scenario
 from outrider.engine.testing.simulator.simulation import play
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from ....actors.fleet import UNFIT_NODES
+from .....actors.fleet import UNFIT_NODES
 
 if TYPE_CHECKING:
-    from ..simulator.daemon import Daemon
-    from ..simulator.host import Host
-    from ..simulator.site import Site
+    from ..daemon import Daemon
+    from ..host import Host
+    from ..site import Site
 
 ENDS_S = 3.0
 TRIES = 4

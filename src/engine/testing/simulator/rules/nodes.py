@@ -21,15 +21,15 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ....actors.ports import NodeId
-from ....providers.base import Machine, MachineId
-from ..simulator import faults as f
+from .....actors.ports import NodeId
+from .....providers.base import Machine, MachineId
+from .. import faults as f
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..simulator.host import Host
-    from ..simulator.site import Site
+    from ..host import Host
+    from ..site import Site
 
 REPLACED_S = 5.0
 SEEN_S = 10.0

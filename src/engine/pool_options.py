@@ -8,18 +8,18 @@ from datetime import timedelta
 from os import PathLike
 from typing import TYPE_CHECKING, Any, cast
 
-from ...providers.base import Provider
-from ..checkpoint.store import checked_root
-from ..client.provider_fallback import Choice
-from ..image.includes import on_this_computer
-from .image import Image
-from .machine_spec import MachineNeeds, MachineOptions, Spec, chosen, max_cost
-from .settings import ConsoleOption, Nodes, OnLossOption, Selection, Worker, check_pool, pool_name, seconds
-from .volume import Volume, check_volumes
+from ..providers.base import Provider
+from .api.image import Image
+from .api.machine_spec import MachineNeeds, MachineOptions, Spec, chosen, max_cost
+from .api.settings import ConsoleOption, Nodes, OnLossOption, Selection, Worker, check_pool, pool_name, seconds
+from .api.volume import Volume, check_volumes
+from .checkpoint.urls import checked_root
+from .client.provider_fallback import Choice
+from .image.includes import on_this_computer
 
 if TYPE_CHECKING:
-    from ..testing.chaos.plan import Chaos
-    from .plugin import Plugin
+    from .api.plugin import Plugin
+    from .testing.chaos.plan import Chaos
 
 
 class AttachOptions(MachineNeeds, total=False):
@@ -102,7 +102,7 @@ def checked(specs: Sequence[object], options: Mapping[str, Any]) -> Settings:
     source = asked[0].provider if len(asked) == 1 else Choice(asked, options["selection"])
     name, root, worker, image = options["name"], options["checkpoints"], options["worker"], options["image"]
     if options["chaos"] is not None:
-        from ..testing.chaos.plan import checked_chaos
+        from .testing.chaos.plan import checked_chaos
 
         checked_chaos(options["chaos"])
     lifetime, cost = options["max_lifetime"], options["max_cost"]

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ....actors.node import TRIES_AT_ONCE
-from ....actors.ports import NodeId
-from ....providers.base import Machine, MachineId
+from .....actors.node import TRIES_AT_ONCE
+from .....actors.ports import NodeId
+from .....providers.base import Machine, MachineId
 
 if TYPE_CHECKING:
-    from ..simulator.site import Site
+    from ..site import Site
 
 GRACE_S = 10.0
 SLACK_S = 0.5

@@ -15,16 +15,16 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ....actors.ports import AttemptId, Ending, GaveUp, NodeId, OnLoss, Order, Settled, Verdict
-from ...serialization.payload import Received
-from ...wire.messages import Run
-from ..simulator.daemon import FORGED
+from .....actors.ports import AttemptId, Ending, GaveUp, NodeId, OnLoss, Order, Settled, Verdict
+from ....serialization.payload import Received
+from ....wire.messages import Run
+from ..daemon import FORGED
 
 if TYPE_CHECKING:
-    from ..simulator.daemon import Daemon
-    from ..simulator.host import Host
-    from ..simulator.scenario import Job
-    from ..simulator.site import Site
+    from ..daemon import Daemon
+    from ..host import Host
+    from ..scenario import Job
+    from ..site import Site
 
 QUARANTINE = 4
 

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgpack
 
-from ....actors.ports import NodeId, OnLoss, Order, World
+from .....actors.ports import NodeId, OnLoss, Order, World
 
 if TYPE_CHECKING:
-    from ...wire.messages import Run
-    from ..simulator.daemon import Daemon
-    from ..simulator.host import Host
-    from ..simulator.site import Site
+    from ....wire.messages import Run
+    from ..daemon import Daemon
+    from ..host import Host
+    from ..site import Site
 
 ALL_UP_TO = 64  # ranks of a world that are all looked at; of larger ones a sample
 SLACK_S = 5.0
