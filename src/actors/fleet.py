@@ -4,8 +4,9 @@ A node counts as present from the moment its machine is asked for until it is no
 is missing is launched, whatever is too much is dismissed, the newest first. So a notice already brings the replacement,
 and one that is withdrawn makes the newest machine the one too many: nothing is replaced twice.
 
-A machine that is late (`laggards`) does not count as present either: another is asked for, and nothing is ended before
-one of them is ready. As it may still come, what is asked for in its place is a try more, and never one too many failed.
+A machine that is late (`stragglers`) does not count as present either: another is asked for, and nothing is ended
+before one of them is ready. As it may still come, what is asked for in its place is a try more, and never one too many
+failed.
 
 Beside those that work there are ``spare`` nodes, ready and standing by. One of them takes the place of a node that is
 noticed or lost in that very step, and the machine that is launched then becomes the next spare.

@@ -3,8 +3,8 @@
 A generation runs the function once per rank under one immutable `World`. When a rank's node is lost, `OnLoss` says what
 follows. RESTART fences first: every surviving attempt is killed and has said so (or its node is lost too) before the
 next generation begins, so no two generations ever run at the same time, and however many nodes go meanwhile it is one
-new generation. Seats are kept from one generation to the next; `places` grants the missing ones. They are wanted from
-the moment that a node is noticed or lost: a task that took them meanwhile would keep the next generation waiting.
+new generation. Seats are kept from one generation to the next; `placement` grants the missing ones. They are wanted
+from the moment that a node is noticed or lost: a task that took them meanwhile would keep the next generation waiting.
 
 GANG-1: a broadcast ends exactly once, with one ending per rank.
 GANG-2: (RESTART) no generation begins while an attempt of an older one may still run.

@@ -1,7 +1,7 @@
 """Every task that has not ended, and which node has it: pure decisions, time comes in with each event.
 
-Each event is a method; what must now happen gathers in ``decisions`` until the shell has done it. `places` knows where
-an attempt fits; here is what becomes of a task: queued, leased to a node, queued again, ended.
+Each event is a method; what must now happen gathers in ``decisions`` until the shell has done it. `placement` knows
+where an attempt fits; here is what becomes of a task: queued, leased to a node, queued again, ended.
 
 LEDGER-1: a task ends exactly once.
 LEDGER-2: a task that has not ended is queued or leased to one node: none is forgotten.

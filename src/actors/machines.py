@@ -1,4 +1,7 @@
-"""The pool's machines and nodes: hears what becomes of them, lets the pure `fleet`, `laggards` and `silence` decide."""
+"""The pool's machines and nodes: hears what becomes of them.
+
+The pure `fleet`, `stragglers` and `connectivity` decide.
+"""
 
 from __future__ import annotations
 

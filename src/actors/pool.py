@@ -1,8 +1,8 @@
 """The pool: hears everything, lets the pure machines decide, and does what they say. No policy of its own.
 
-`ledger` decides on tasks, `gang` (through `broadcasts`) on broadcasts, `fleet`, `laggards` and `silence` (through
-`machines`) on machines and lost connections. A crash here ends the pool loudly: everything is settled as CLOSED, and
-the error raises out of `supervise`.
+`ledger` decides on tasks, `gang` (through `broadcasts`) on broadcasts, `fleet`, `stragglers` and `connectivity`
+(through `machines`) on machines and lost connections. A crash here ends the pool loudly: everything is settled as
+CLOSED, and the error raises out of `supervise`.
 """
 
 from __future__ import annotations

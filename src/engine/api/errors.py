@@ -1,4 +1,4 @@
-"""Every error a user of the library can catch. `translate` makes them from what nodes report."""
+"""Every error a user of the library can catch. `serialization.error_translation` makes them from what nodes report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plugins' halves at the client, around an open pool: see `plugins.sides`."""
+"""The plugins' halves at the client, around an open pool: see `api.plugin_sides`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def attached(
 
 
 class PoolSite:
-    """Implements `plugins.sides.Site` for one plugin."""
+    """Implements `api.plugin_sides.Site` for one plugin."""
 
     def __init__(self, core: Core, plugin: str, stewards: Stewards, connector: Connector, forwards: Forwards) -> None:
         self.core = core

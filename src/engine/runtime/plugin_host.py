@@ -1,4 +1,4 @@
-"""The process on each node that holds the plugins' halves there, beside the tasks: see `plugins.sides`."""
+"""The process on each node that holds the plugins' halves there, beside the tasks: see `api.plugin_sides`."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from outrider.engine.volumes.mount_lock import Claim
 
 
 class Sharing(RuleBasedStateMachine):
-    """Keepers come, leave in order, and die; each does to the mount what `post.Post` does."""
+    """Keepers come, leave in order, and die; each does to the mount what `mount.Post` does."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -15,7 +15,7 @@ FULL_BYTES = 1 << 20  # on its way in one direction; then its sender has to wait
 
 
 class Wires:
-    """One wire per machine. Implements `remote.ssh.Wiring`."""
+    """One wire per machine. Implements `transport.ssh.Wiring`."""
 
     def __init__(self) -> None:
         self._wires: dict[str, Wire] = {}

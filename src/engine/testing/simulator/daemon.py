@@ -1,7 +1,7 @@
 """The executor on a simulated machine: the real decisions and the real session, on processes that are only played.
 
-It does what `engine.node.server` and `crew` do, on virtual time; whatever they decide is decided by the same
-`executor.core.Core`, and counted by the same `wire.session.Session`.
+It does what `node.server` and `node.worker_pool` do, on virtual time; whatever they decide is decided by the same
+`node.scheduler.Core`, and counted by the same `wire.session.Session`.
 """
 
 from __future__ import annotations
