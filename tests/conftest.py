@@ -20,7 +20,7 @@ os.environ["AWS_EC2_METADATA_DISABLED"] = "true"  # else AWS's client asks the n
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
-DECIDERS = {"Gang", "Turmoil", "Observer"}  # where all of a pool's tasks wait for a word, these know whose
+DECIDERS = {"Gang", "FaultInjector", "Observer"}  # where all of a pool's tasks wait for a word, these know whose
 TOLD = 3000
 
 

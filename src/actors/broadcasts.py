@@ -39,7 +39,7 @@ from .ports import (
     Settled,
     Verdict,
 )
-from .stop_agreement import Dooms
+from .stop_agreement import StopAgreement
 
 
 class Broadcasts:
@@ -56,7 +56,7 @@ class Broadcasts:
         self.failure: Exception | None = None  # why the last node that was to come did not, if none has come since
         self._attempts: dict[AttemptId, Gang] = {}
         self._want_ports: dict[NodeId, list[tuple[Gang, NeedPorts]]] = {}
-        self._dooms = Dooms()
+        self._dooms = StopAgreement()
 
     def __len__(self) -> int:
         return len(self._gangs)

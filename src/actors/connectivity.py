@@ -16,7 +16,7 @@ from .ports import NodeId
 RETURN_S = 15.0  # a try to connect that began without a network may hang for 10 s: TCP's pauses double
 
 
-class Silence:
+class Connectivity:
     def __init__(self, *, reconnect_s: float, lease_s: float) -> None:
         self._reconnect_s = reconnect_s
         self._lease_s = max(lease_s, reconnect_s)

@@ -29,7 +29,7 @@ from heapq import heappop, heappush
 from itertools import count
 from sys import maxsize
 
-from .placement import Claim, Function, Host, Places
+from .placement import Claim, Function, Host, Placement
 from .ports import (
     AttemptId,
     Ending,
@@ -107,7 +107,7 @@ class Ledger:
         quarantine_after: int = QUARANTINE_AFTER,
     ) -> None:
         self.decisions = Decisions()
-        self.places = Places(slots)
+        self.places = Placement(slots)
         self._roster = roster
         self._attempts = attempts
         self.announce = announce

@@ -30,7 +30,7 @@ from ..providers.errors import NoCapacity, ProviderError
 from . import events as ev
 from .broadcasts import Broadcasts
 from .calls import Calls
-from .connectivity import Silence
+from .connectivity import Connectivity
 from .events import Observe
 from .fleet import Fleet, Standing
 from .kernel import Context, Supervisor
@@ -52,7 +52,7 @@ from .ports import (
     Unfit,
     Witness,
 )
-from .stragglers import Laggards
+from .stragglers import Stragglers
 
 EARLY_KEPT = 1024  # words about machines whose launch call has not returned yet
 
@@ -91,8 +91,8 @@ class Machines:
     ) -> None:
         spec = given.spec
         self.fleet = Fleet(spec.desired, retries=spec.launch_retries, spare=spec.spare)
-        self.silence = Silence(reconnect_s=spec.reconnect_s, lease_s=spec.lease_s)
-        self.laggards = Laggards(spec.desired)
+        self.silence = Connectivity(reconnect_s=spec.reconnect_s, lease_s=spec.lease_s)
+        self.laggards = Stragglers(spec.desired)
         self._calls = Calls(context.tasks, context.ref.tell, given.fleet, given.request, given.observe)
         self._actors = actors
         self._provider = given.fleet

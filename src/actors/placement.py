@@ -94,7 +94,7 @@ class Claim:
         self.besides = frozenset(besides)
 
 
-class Places:
+class Placement:
     """The hosts, their levels, the stacks, and the line of claims."""
 
     def __init__(self, slots: int) -> None:

@@ -69,7 +69,7 @@ from .ports import (
     Unfit,
     Witness,
 )
-from .rank_waits import Vacancies
+from .rank_waits import RankWaits
 from .watch import WatchActor
 
 MAILBOX = 1 << 20  # so many submits may be told before the actor runs; how much waits is the public call's concern
@@ -136,7 +136,7 @@ class PoolActor:
         self._closers: list[Reply[None]] = []
         self._closing = False
         self._was_ready = False
-        self._vacancies = Vacancies(spec.replace_timeout_s)
+        self._vacancies = RankWaits(spec.replace_timeout_s)
         self._ranked: tuple[NodeId, ...] = ()  # the ready nodes, when broadcasts last heard of them
         self._views_due = False
         self._alarm_at: float | None = None

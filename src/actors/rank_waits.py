@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 
-class Vacancies:
+class RankWaits:
     def __init__(self, patience_s: float) -> None:
         self._patience_s = patience_s
         self._due_at: dict[int, float] = {}

@@ -34,7 +34,7 @@ class Generation:
     stop_at: int | None = None
 
 
-class Dooms:
+class StopAgreement:
     def __init__(self) -> None:
         self.words: list[tuple[NodeId, PeerDoomed | StopAt]] = []  # to be sent; the shell empties it
         self._generations: dict[JobId, Generation] = {}

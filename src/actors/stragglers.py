@@ -44,7 +44,7 @@ class _Wave:
         return self.answers[quorum - 1] if len(self.answers) >= quorum else None
 
 
-class Laggards:
+class Stragglers:
     def __init__(self, wanted: int) -> None:
         self.wanted = wanted  # nodes that work
         self._waves: dict[_Wave, None] = {}  # of which somebody is silent

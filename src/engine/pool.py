@@ -16,7 +16,7 @@ from .api.errors import CleanupError, NotACall, PoolClosed, SpecError
 from .api.machine_spec import Spec
 from .client.jobs import BroadcastJob, SubmittedJob
 from .client.mapping import MapRun
-from .client.open_pool import Core
+from .client.open_pool import OpenPool
 from .client.provider_exit import add
 from .client.sigterm import TaskHold
 from .observe.observer import Observer, Snapshot
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .sync import SyncPool
     from .testing.chaos.plan import Chaos
     from .testing.chaos.report import Report
-    from .testing.chaos.run import Turmoil
+    from .testing.chaos.run import FaultInjector
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -80,8 +80,8 @@ class Pool:
         self._settings = checked(specs, given)
         self._console: Console = given["console"]
         self._chaos: Chaos | None = given["chaos"]
-        self._turmoil: Turmoil | None = None
-        self._core: Core | None = None
+        self._turmoil: FaultInjector | None = None
+        self._core: OpenPool | None = None
         self._ended = False
         self._sync: Any = None
 
@@ -144,12 +144,12 @@ class Pool:
 
     async def _open(self) -> None:
         observer = Observer(self._console, slots=self._settings.worker.concurrency)
-        self._core = core = Core(self._settings, observer, self)
+        self._core = core = OpenPool(self._settings, observer, self)
         try:
             if self._chaos is not None:
                 from .testing.chaos import run
 
-                self._turmoil = run.Turmoil(self._chaos, core)
+                self._turmoil = run.FaultInjector(self._chaos, core)
                 await self._turmoil.begin()
             await core.start()
         except BaseException:
@@ -163,7 +163,7 @@ class Pool:
         if self._turmoil is not None:
             self._turmoil.unleash()
 
-    async def _close(self, core: Core, *, failed: bool) -> None:
+    async def _close(self, core: OpenPool, *, failed: bool) -> None:
         try:
             try:
                 if self._turmoil is not None:
@@ -187,7 +187,7 @@ class Pool:
         if self._core is None or not self._core.inherited:  # as in `__aexit__`
             self._sync.close(error)
 
-    def _opened(self) -> Core:
+    def _opened(self) -> OpenPool:
         if self._core is None:
             raise PoolClosed("The pool is not open yet: use it inside `async with Pool(...) as pool`.")
         if self._ended:

@@ -14,7 +14,7 @@ from .api.machine_spec import MachineNeeds, MachineOptions, Spec, chosen, max_co
 from .api.settings import ConsoleOption, Nodes, OnLossOption, Selection, Worker, check_pool, pool_name, seconds
 from .api.volume import Volume, check_volumes
 from .checkpoint.urls import checked_root
-from .client.provider_fallback import Choice
+from .client.provider_fallback import ProviderFallback
 from .image.includes import on_this_computer
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def checked(specs: Sequence[object], options: Mapping[str, Any]) -> Settings:
     machines = {name: options[name] for name in MachineOptions.__annotations__ if name in options}
     asked = chosen(specs, cast("MachineOptions", machines))
     check_pool(options["plugins"], options["on_loss"], options["console"], options["selection"])
-    source = asked[0].provider if len(asked) == 1 else Choice(asked, options["selection"])
+    source = asked[0].provider if len(asked) == 1 else ProviderFallback(asked, options["selection"])
     name, root, worker, image = options["name"], options["checkpoints"], options["worker"], options["image"]
     if options["chaos"] is not None:
         from .testing.chaos.plan import checked_chaos

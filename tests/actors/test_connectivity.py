@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from outrider.actors.connectivity import RETURN_S, Silence
+from outrider.actors.connectivity import RETURN_S, Connectivity
 from outrider.actors.ports import NodeId
 
 RECONNECT_S, LEASE_S = 10.0, 120.0
@@ -17,7 +17,7 @@ QUICK = settings(max_examples=100, stateful_step_count=40, deadline=None, suppre
 class SilenceMachine(RuleBasedStateMachine):
     """Plays the connections and the clock; what is overdue is given up at once, as the pool does."""
 
-    make = Silence
+    make = Connectivity
 
     def __init__(self):
         super().__init__()
@@ -140,35 +140,35 @@ TestSilence = SilenceMachine.TestCase
 TestSilence.settings = QUICK
 
 
-class WaitsForAll(Silence):
+class WaitsForAll(Connectivity):
     def _due(self):
         return {node: since + LEASE_S for node, (since, _) in self._away.items()}
 
 
-class NeverBlamesTheNetwork(Silence):
+class NeverBlamesTheNetwork(Connectivity):
     def _due(self):
         return {node: since + RECONNECT_S for node, (since, _) in self._away.items()}
 
 
-class GivesUpAtAWord(Silence):
+class GivesUpAtAWord(Connectivity):
     def answered(self, now):
         super().answered(now)
         self._answered_at = 0.0
 
 
-class TrustsALateAnswer(Silence):
+class TrustsALateAnswer(Connectivity):
     def answered(self, now):
         self._fell_at = now
         super().answered(now)
 
 
-class ForgetsThatItCameBack(Silence):
+class ForgetsThatItCameBack(Connectivity):
     def connected(self, node, now):
         super().connected(node, now)
         self._stranded.clear()
 
 
-class HearsOnlyThoseItKnows(Silence):
+class HearsOnlyThoseItKnows(Connectivity):
     def connected(self, node, now):
         cut_off = self._cut_off
         known = node in self._connected
@@ -198,7 +198,7 @@ def test_the_invariant_falls_without_its_guard(broken, invariant):
 
 
 def test_the_network_is_told_silent_once():
-    silence = Silence(reconnect_s=RECONNECT_S, lease_s=LEASE_S)
+    silence = Connectivity(reconnect_s=RECONNECT_S, lease_s=LEASE_S)
     for node in (1, 2, 3):
         silence.connected(NodeId(node), 0.0)
     assert [silence.dropped(NodeId(node), 1.0, silent=True) for node in (1, 2, 3)] == [False, False, True]
@@ -208,7 +208,7 @@ def test_the_network_is_told_silent_once():
 
 def test_a_new_node_that_is_heard_shows_that_the_network_is_back():
     """Found by the simulator: it counted as one that had never been silent, and the others were given up at once."""
-    silence = Silence(reconnect_s=3.0, lease_s=LEASE_S)
+    silence = Connectivity(reconnect_s=3.0, lease_s=LEASE_S)
     for node in (1, 2, 3):
         silence.connected(NodeId(node), 0.0)
     for node in (1, 2, 3):
@@ -221,7 +221,7 @@ def test_a_new_node_that_is_heard_shows_that_the_network_is_back():
 
 
 def test_a_network_that_goes_again_takes_those_with_it_that_had_not_come_back():
-    silence = Silence(reconnect_s=3.0, lease_s=LEASE_S)
+    silence = Connectivity(reconnect_s=3.0, lease_s=LEASE_S)
     for node in (1, 2):
         silence.connected(NodeId(node), 0.0)
     for node in (1, 2):
@@ -232,7 +232,7 @@ def test_a_network_that_goes_again_takes_those_with_it_that_had_not_come_back():
 
 
 def test_one_node_is_lost_as_one_of_many_is_where_somebody_else_answers_at_once():
-    silence = Silence(reconnect_s=3.0, lease_s=LEASE_S)
+    silence = Connectivity(reconnect_s=3.0, lease_s=LEASE_S)
     silence.connected(NodeId(1), 0.0)
     assert silence.dropped(NodeId(1), 10.0, silent=True)
     silence.answered(10.1)
@@ -242,7 +242,7 @@ def test_one_node_is_lost_as_one_of_many_is_where_somebody_else_answers_at_once(
 
 def test_an_answer_at_once_counts_also_when_a_new_node_was_heard_before_it():
     """Found by the simulator: two machines that had died were waited for as if the network had been away."""
-    silence = Silence(reconnect_s=3.0, lease_s=LEASE_S)
+    silence = Connectivity(reconnect_s=3.0, lease_s=LEASE_S)
     silence.connected(NodeId(1), 0.0)
     assert silence.dropped(NodeId(1), 10.0, silent=True)
     silence.connected(NodeId(2), 10.05)
@@ -251,7 +251,7 @@ def test_an_answer_at_once_counts_also_when_a_new_node_was_heard_before_it():
 
 
 def test_an_answer_after_a_while_means_that_the_network_is_back():
-    silence = Silence(reconnect_s=3.0, lease_s=LEASE_S)
+    silence = Connectivity(reconnect_s=3.0, lease_s=LEASE_S)
     silence.connected(NodeId(1), 0.0)
     silence.dropped(NodeId(1), 10.0, silent=True)
     silence.answered(40.0)

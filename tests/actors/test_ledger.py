@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 from outrider.actors import ledger as ledger_module
 from outrider.actors import placement as places_module
 from outrider.actors.ledger import Entry, Ledger
-from outrider.actors.placement import Claim, Places
+from outrider.actors.placement import Claim, Placement
 from outrider.actors.ports import (
     AttemptId,
     Finished,
@@ -612,7 +612,7 @@ class WaitsForNobody(Ledger):
         pass
 
 
-class JumpsTheLine(Places):
+class JumpsTheLine(Placement):
     def claim(self, claim):
         self.claims.insert(0, claim)
         self._new_first()
@@ -628,7 +628,7 @@ class NeverExpires(Ledger):
         pass
 
 
-class StacksAnything(Places):
+class StacksAnything(Placement):
     def pick(self, stack):
         return super().pick(2)
 
@@ -637,7 +637,7 @@ class StacksAnything(Places):
         super().place(host)
 
 
-class SeatsAnywhere(Places):
+class SeatsAnywhere(Placement):
     def _count(self, host, *, candidate, free):
         super()._count(host, candidate=candidate, free=candidate)
 
@@ -906,13 +906,13 @@ def test_deciding_takes_no_longer_with_a_thousand_nodes(story, monkeypatch):
     for node in range(1000):
         story.node(node)
     looked = Counter()
-    place = Places.place
+    place = Placement.place
 
     def counting(self, host):
         looked["hosts"] += 1
         place(self, host)
 
-    monkeypatch.setattr(Places, "place", counting)
+    monkeypatch.setattr(Placement, "place", counting)
     for _ in range(100):
         story.submit()
     for node, _, order in story.runs():

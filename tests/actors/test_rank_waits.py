@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from outrider.actors.rank_waits import Vacancies
+from outrider.actors.rank_waits import RankWaits
 
 
 def test_a_rank_is_overdue_when_it_has_been_missed_on_end():
-    vacancies = Vacancies(600.0)
+    vacancies = RankWaits(600.0)
     assert vacancies.wake_at() is None
     vacancies.missed([3], 100.0)
     vacancies.missed([0, 3], 400.0)
@@ -15,7 +15,7 @@ def test_a_rank_is_overdue_when_it_has_been_missed_on_end():
 
 
 def test_one_that_was_there_meanwhile_is_waited_for_anew():
-    vacancies = Vacancies(600.0)
+    vacancies = RankWaits(600.0)
     vacancies.missed([1], 0.0)
     vacancies.missed([], 500.0)
     assert vacancies.wake_at() is None
@@ -25,7 +25,7 @@ def test_one_that_was_there_meanwhile_is_waited_for_anew():
 
 
 def test_who_misses_it_after_that_waits_as_long_again():
-    vacancies = Vacancies(600.0)
+    vacancies = RankWaits(600.0)
     vacancies.missed([0], 0.0)
     assert vacancies.overdue(600.0) == [0]
     vacancies.missed([0], 600.0)

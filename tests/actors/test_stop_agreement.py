@@ -12,7 +12,7 @@ from hypothesis.stateful import run_state_machine_as_test as run_machine
 
 from outrider.actors import stop_agreement as module
 from outrider.actors.ports import Asked, JobId, NodeId, PeerDoomed, StopAt, World
-from outrider.actors.stop_agreement import Dooms
+from outrider.actors.stop_agreement import StopAgreement
 
 SIZE = 3
 JOB = JobId(7)
@@ -38,7 +38,7 @@ class DoomsMachine(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.dooms = Dooms()
+        self.dooms = StopAgreement()
         self.now = 100.0
         self.notices: dict[NodeId, dict[str, float]] = {}
         self.generation = 0
@@ -177,14 +177,14 @@ def test_all_ranks_know_and_stop_together() -> None:
     run_machine(DoomsMachine, settings=MACHINE)
 
 
-def _at_the_most(self: Dooms, job: JobId, generation: Any) -> None:
+def _at_the_most(self: StopAgreement, job: JobId, generation: Any) -> None:
     if generation.stop_at is None and generation.asked and generation.asked.keys() == generation.nodes:
         generation.stop_at = max(generation.asked.values())
         word = StopAt(job, generation.world.generation, generation.stop_at)
         self.words += [(node, word) for node in generation.nodes]
 
 
-def _with_the_first(self: Dooms, job: JobId, generation: Any) -> None:
+def _with_the_first(self: StopAgreement, job: JobId, generation: Any) -> None:
     if generation.stop_at is None and generation.asked:
         generation.stop_at = max(generation.asked.values()) + 1
         word = StopAt(job, generation.world.generation, generation.stop_at)
@@ -206,7 +206,7 @@ MUTATIONS: dict[str, tuple[str, str, Any]] = {
 def test_the_machine_sees_when(mutation: str, monkeypatch: pytest.MonkeyPatch) -> None:
     name, method, change = MUTATIONS[mutation]
     monkeypatch.setattr(DoomsMachine, "checked", name)
-    monkeypatch.setattr(Dooms, method, change)
+    monkeypatch.setattr(StopAgreement, method, change)
     with pytest.raises(AssertionError, match=name):
         run_machine(
             DoomsMachine, settings=settings(MACHINE, max_examples=10_000, derandomize=True, phases=[Phase.generate])
@@ -214,7 +214,7 @@ def test_the_machine_sees_when(mutation: str, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_time_that_is_told_again_is_not_told_again() -> None:
-    dooms = Dooms()
+    dooms = StopAgreement()
     dooms.started(JOB, World(1, (NodeId(0), NodeId(1)), 1, "a", 1), 0.0)
     dooms.noticed(NodeId(1), "file", 30.0, 0.0)
     assert dooms.words == [(NodeId(n), PeerDoomed(JOB, 1, 1, 1, "file", 30.0)) for n in range(2)]
@@ -226,7 +226,7 @@ def test_a_time_that_is_told_again_is_not_told_again() -> None:
 
 
 def test_answers_of_others_count_for_nothing() -> None:
-    dooms = Dooms()
+    dooms = StopAgreement()
     dooms.started(JOB, World(2, (NodeId(0), NodeId(1)), 1, "a", 1), 0.0)
     dooms.noticed(NodeId(1), "file", 30.0, 0.0)
     dooms.words.clear()
@@ -242,7 +242,7 @@ def test_answers_of_others_count_for_nothing() -> None:
 
 def test_a_late_answer_to_what_was_withdrawn_does_not_count_for_the_next_notice() -> None:
     """Its ranks have gone on meanwhile, past what it says."""
-    dooms = Dooms()
+    dooms = StopAgreement()
     dooms.started(JOB, World(1, (NodeId(0),), 1, "a", 1), 0.0)
     dooms.noticed(NodeId(0), "file", 30.0, 0.0)
     dooms.noticed(NodeId(0), "file", None, 1.0)

@@ -18,7 +18,7 @@ from hypothesis.stateful import (
 
 from outrider.actors import stragglers as module
 from outrider.actors.ports import NodeId
-from outrider.actors.stragglers import GRACE_S, Laggards, Late
+from outrider.actors.stragglers import GRACE_S, Late, Stragglers
 
 QUICK = settings(max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck))
 WITHOUT_GUARD = settings(QUICK, max_examples=20_000, database=None, derandomize=True, phases=[Phase.generate])
@@ -27,7 +27,7 @@ WITHOUT_GUARD = settings(QUICK, max_examples=20_000, database=None, derandomize=
 class LaggardsMachine(RuleBasedStateMachine):
     """Plays the machines and the clock; keeps who was launched with whom, and when each answered."""
 
-    make = Laggards
+    make = Stragglers
 
     @initialize(wanted=st.integers(1, 8))
     def begin(self, wanted):
@@ -173,19 +173,19 @@ TestLaggards = LaggardsMachine.TestCase
 TestLaggards.settings = QUICK
 
 
-class CallsThemAtOnce(Laggards):
+class CallsThemAtOnce(Stragglers):
     def _due(self, wave, now):
         return ((wave.launched_at, late) for _, late in super()._due(wave, now))
 
 
-class CallsThemAgain(Laggards):
+class CallsThemAgain(Stragglers):
     def overdue(self, now):
         late = super().overdue(now)
         self._late.clear()
         return late
 
 
-class WaitsForAll(Laggards):
+class WaitsForAll(Stragglers):
     def overdue(self, now):
         return []
 
@@ -193,7 +193,7 @@ class WaitsForAll(Laggards):
         return None
 
 
-class ForgetsWhoAnswered(Laggards):
+class ForgetsWhoAnswered(Stragglers):
     def __init__(self, wanted):
         super().__init__(wanted)
         self.forgotten = set()
@@ -208,11 +208,11 @@ class ForgetsWhoAnswered(Laggards):
             yield from ((at, late._replace(node=node)) for node in self.forgotten - self._late)
 
 
-class CallsAnyNumber(Laggards):
+class CallsAnyNumber(Stragglers):
     _room = 1000
 
 
-class DoesNotHeedTheQueue(Laggards):
+class DoesNotHeedTheQueue(Stragglers):
     def _tried_from(self, node, at):
         pass
 
@@ -241,7 +241,7 @@ def test_the_invariant_falls_without_its_guard(broken, invariant):
 
 def wave(count, answers, wanted=None):
     """So many machines, of which the first have answered after so many seconds."""
-    laggards = Laggards(wanted or count)
+    laggards = Stragglers(wanted or count)
     laggards.launched([NodeId(node) for node in range(count)], 0.0)
     for node, at in enumerate(answers):
         laggards.answered(NodeId(node), at)

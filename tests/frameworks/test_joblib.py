@@ -14,7 +14,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.svm import SVC
 
 from outrider import plugins
-from outrider.engine.client.open_pool import Core
+from outrider.engine.client.open_pool import OpenPool
 
 GRID = {"C": [0.1, 1.0, 10.0], "gamma": [0.0001, 0.001]}
 
@@ -22,13 +22,13 @@ GRID = {"C": [0.1, 1.0, 10.0], "gamma": [0.0001, 0.001]}
 @pytest.fixture
 def shared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sizes: list[int] = []
-    share = Core.share
+    share = OpenPool.share
 
-    def counted(self: Core, value: Any) -> Any:
+    def counted(self: OpenPool, value: Any) -> Any:
         sizes.append(value.nbytes)
         return share(self, value)
 
-    monkeypatch.setattr(Core, "share", counted)
+    monkeypatch.setattr(OpenPool, "share", counted)
     return sizes
 
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 if TYPE_CHECKING:
     from ...actors.ports import NodeFacts
     from .instance import InstanceInfo
-    from .plugin_sides import NodeSide, Setup, Site
+    from .plugin_sides import NodeSide, PluginContext, Setup
 
 Ports = Literal["none", "head", "ranks"]
 
@@ -66,7 +66,7 @@ class Plugin:
         """It is a pool's, and no function's own: it works on whole nodes, beside the tasks."""
         return type(self).node is not Plugin.node or type(self).attach is not Plugin.attach
 
-    def attach(self, site: Site) -> AbstractAsyncContextManager[Any]:  # noqa: ARG002
+    def attach(self, site: PluginContext) -> AbstractAsyncContextManager[Any]:  # noqa: ARG002
         """The client's half, around the open pool. What it gives is what `Pool.handle` gives."""
         return nullcontext()
 

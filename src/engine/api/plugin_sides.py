@@ -52,7 +52,7 @@ class Attaching(Protocol[H_co]):
     @property
     def name(self) -> str: ...
 
-    def attach(self, site: Site) -> AbstractAsyncContextManager[H_co]: ...
+    def attach(self, site: PluginContext) -> AbstractAsyncContextManager[H_co]: ...
 
 
 class Joined(NamedTuple):
@@ -78,7 +78,7 @@ class Heard(NamedTuple):
 News = Joined | Left | Heard
 
 
-class Site(Protocol):
+class PluginContext(Protocol):
     """What a plugin's half at the client is given, on the pool's event loop."""
 
     @property

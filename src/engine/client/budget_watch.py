@@ -16,7 +16,7 @@ from .budget import Budget, Cost, Exceeded, Metered, clock
 LOOK_AGAIN_S = 60.0  # a timer stands still while this computer sleeps
 
 
-class Meter:
+class BudgetWatch:
     def __init__(self, max_cost: float | None, max_lifetime_s: float | None, observe: Observe) -> None:
         self._budget = Budget(max_cost, max_lifetime_s, clock())
         self._limited = max_cost is not None or max_lifetime_s is not None

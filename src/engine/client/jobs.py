@@ -12,7 +12,7 @@ from ..serialization.payload import Payload
 
 if TYPE_CHECKING:
     from ..api.settings import Options
-    from .open_pool import Core
+    from .open_pool import OpenPool
 
 R = TypeVar("R")
 _UNASKED = object()
@@ -23,7 +23,7 @@ class SubmittedJob(Generic[R]):
 
     __slots__ = ("_core", "_options", "_settled", "_value", "future", "id", "payload")
 
-    def __init__(self, core: Core, payload: Payload, options: Options) -> None:
+    def __init__(self, core: OpenPool, payload: Payload, options: Options) -> None:
         self._core, self.payload, self._options = core, payload, options
         self.id = core.new_job()
         core.observer.job(self.id, payload.name)

@@ -22,7 +22,7 @@ from .jobs import SubmittedJob
 from .sizing import MOST, ChunkSize
 
 if TYPE_CHECKING:
-    from .open_pool import Core
+    from .open_pool import OpenPool
 
 T = TypeVar("T")
 CHUNKS_PER_SLOT = 3  # one runs, one waits behind it, one is on its way back
@@ -87,7 +87,7 @@ class MapRun(Generic[T]):
     Leaving the iteration early cancels what is under way.
     """
 
-    def __init__(self, core: Core, function: Compute[..., T], items: Iterable[Any] | AsyncIterable[Any], *,
+    def __init__(self, core: OpenPool, function: Compute[..., T], items: Iterable[Any] | AsyncIterable[Any], *,
                  limit: int | None, ordered: bool, slots: Callable[[], int]) -> None:  # fmt: skip
         self._core, self._items, self._ordered, self._slots = core, items, ordered, slots
         self._limit = limit

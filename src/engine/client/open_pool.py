@@ -56,9 +56,9 @@ from ..wire import values
 from ..wire.messages import RunFlag, Value
 from . import budget_watch
 from .plugin_context import attached
-from .plugin_hosts import Stewards
+from .plugin_hosts import PluginHosts
 from .provider_exit import add, outcome, parted
-from .provider_fallback import ChoiceFleet
+from .provider_fallback import FallbackFleet
 from .waiting import finished
 
 if TYPE_CHECKING:
@@ -82,12 +82,12 @@ SNAPSHOT_S = 10.0  # for the pool's own actor to answer
 
 EMBEDDING = Embedding(
     fork_server="outrider.engine.node.forkserver:serve",
-    home="outrider.engine.node.server:Home",
+    home="outrider.engine.node.server:ExecutorServer",
     template="outrider.engine.node.template:Template",
 )
 
 
-class Core:
+class OpenPool:
     """Starts with `start`, ends with `stop`; between them jobs go in and endings come out."""
 
     def __init__(self, settings: Settings, observer: Observer, pool: Pool) -> None:
@@ -98,7 +98,7 @@ class Core:
         self.id = secrets.token_hex(4)
         self.name = settings.name or self.id  # for people: another pool, of anybody, may have the same
         self.tag = self.id if settings.name is None else unique(settings.name)
-        self._meter = budget_watch.Meter(settings.max_cost, settings.max_lifetime_s, observer)
+        self._meter = budget_watch.BudgetWatch(settings.max_cost, settings.max_lifetime_s, observer)
         self._loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._life = anyio.CancelScope()
@@ -173,7 +173,7 @@ class Core:
 
                 key = new_key() if estate is None else estate.key
                 plugins = merged(settings.plugins, ())
-                stewards = Stewards(self.id, plugins, lambda: self._reach)
+                stewards = PluginHosts(self.id, plugins, lambda: self._reach)
                 terms = Terms(
                     pool=self.id,
                     views=Views(self.name, settings.worker.concurrency),
@@ -314,7 +314,7 @@ class Core:
         """What the machine must turn out to have. Of processors and memory a cloud's catalogue is its word."""
         from ..transport.requirement_check import Wanted
 
-        chosen = fleet.spec_of(machine.id) if isinstance(fleet, ChoiceFleet) else None
+        chosen = fleet.spec_of(machine.id) if isinstance(fleet, FallbackFleet) else None
         spec = chosen or self.settings.specs[0]
         if not is_free(spec.provider):
             return Wanted(spec.accelerator)

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from ..pool import Pool
     from ..transport.connection import Connector
     from ..transport.forward import Forwards
-    from .open_pool import Core
-    from .plugin_hosts import Stewards
+    from .open_pool import OpenPool
+    from .plugin_hosts import PluginHosts
 
 
 @asynccontextmanager
 async def attached(
-    core: Core, plugins: Sequence[Plugin], stewards: Stewards, connector: Connector
+    core: OpenPool, plugins: Sequence[Plugin], stewards: PluginHosts, connector: Connector
 ) -> AsyncIterator[Mapping[str, Any]]:
     """Within this, every plugin's half runs; what each gives, by name."""
     attaching = [plugin for plugin in plugins if type(plugin).attach is not Plugin.attach]
@@ -33,15 +33,17 @@ async def attached(
     async with AsyncExitStack() as stack:
         forwards = await stack.enter_async_context(Forwards())
         for plugin in attaching:
-            site = PoolSite(core, plugin.name, stewards, connector, forwards)
+            site = PoolContext(core, plugin.name, stewards, connector, forwards)
             handles[plugin.name] = await stack.enter_async_context(plugin.attach(site))
         yield handles
 
 
-class PoolSite:
+class PoolContext:
     """Implements `api.plugin_sides.Site` for one plugin."""
 
-    def __init__(self, core: Core, plugin: str, stewards: Stewards, connector: Connector, forwards: Forwards) -> None:
+    def __init__(
+        self, core: OpenPool, plugin: str, stewards: PluginHosts, connector: Connector, forwards: Forwards
+    ) -> None:
         self.core = core
         self._plugin, self._stewards, self._connector, self._forwards = plugin, stewards, connector, forwards
 

@@ -25,7 +25,7 @@ from ..serialization.payload import Payload
 from ..serialization.streams import Source, Values
 from ..wire import values
 from ..wire.messages import RunFlag
-from .plugin_inbox import Box
+from .plugin_inbox import PluginInbox
 
 if TYPE_CHECKING:
     from ..serialization.importable import Reach
@@ -38,7 +38,7 @@ RETIRE_S = 4.5  # for tasks and halves of a node that the pool does not want any
 _END: Any = object()
 
 
-class Stewards:
+class PluginHosts:
     """One steward per connected node, where a plugin of the pool has a half there."""
 
     def __init__(self, pool: str, plugins: Sequence[Plugin], reach: Callable[[], Reach | None]) -> None:
@@ -46,8 +46,8 @@ class Stewards:
         self._pool = pool
         self._reach = reach
         self._plugins = [plugin for plugin in plugins if type(plugin).node is not Plugin.node]
-        self._boxes = {plugin.name: Box() for plugin in plugins if type(plugin).attach is not Plugin.attach}
-        self._by_node: dict[NodeId, Steward] = {}
+        self._boxes = {plugin.name: PluginInbox() for plugin in plugins if type(plugin).attach is not Plugin.attach}
+        self._by_node: dict[NodeId, PluginHost] = {}
         self._attempts = itertools.count(FIRST_ATTEMPT)
         self._stopped = False  # nobody is told any more how tasks end: their slots are not to be filled again
 
@@ -69,7 +69,7 @@ class Stewards:
             packed = self._packed
         except OutriderError as error:
             raise ConnectFailed(str(error), alike=True) from error
-        self._by_node[node] = each = Steward(self, node, link, alike=alike)
+        self._by_node[node] = each = PluginHost(self, node, link, alike=alike)
         each.run(AttemptId(next(self._attempts)), *packed, self._facts(node, facts))
         try:
             env, accelerators = await each.ready
@@ -168,10 +168,10 @@ class Stewards:
         }
 
 
-class Steward:
+class PluginHost:
     """The client's end of one node's steward."""
 
-    def __init__(self, all_: Stewards, node: NodeId, link: NodeLink, *, alike: bool) -> None:
+    def __init__(self, all_: PluginHosts, node: NodeId, link: NodeLink, *, alike: bool) -> None:
         self._all, self._node, self._link, self._alike = all_, node, link, alike
         loop = asyncio.get_running_loop()
         self.inbox: asyncio.Queue[Any] = asyncio.Queue()

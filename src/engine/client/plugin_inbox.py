@@ -24,7 +24,7 @@ class _Unread:
         return self.count >= AHEAD or self.size_bytes >= AHEAD_BYTES
 
 
-class Box:
+class PluginInbox:
     """One plugin's news, for one reader.
 
     BOX-1: of each node's messages at most `AHEAD` are held, and of at most `AHEAD_BYTES` before the last of them. It is

@@ -25,7 +25,7 @@ AGAIN_S = 1.0  # until a stream of events that failed is read anew
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ProviderFallback:
     """Implements `providers.base.Provider`. Specs of equal providers share one fleet."""
 
     specs: tuple[Spec, ...]
@@ -44,7 +44,7 @@ class Choice:
         return all(is_free(spec.provider) for spec in self.specs)
 
     @asynccontextmanager
-    async def open(self, pool: str, embedding: Embedding) -> AsyncIterator[ChoiceFleet]:
+    async def open(self, pool: str, embedding: Embedding) -> AsyncIterator[FallbackFleet]:
         """Each provider gets a pool's name of its own (``train``, ``train-2``): ids of machines never meet."""
         trouble: list[NotGone] = []
         try:
@@ -55,7 +55,7 @@ class Choice:
                 raise merged(trouble)
 
     @asynccontextmanager
-    async def _opened(self, pool: str, embedding: Embedding, trouble: list[NotGone]) -> AsyncIterator[ChoiceFleet]:
+    async def _opened(self, pool: str, embedding: Embedding, trouble: list[NotGone]) -> AsyncIterator[FallbackFleet]:
         """Listened to until all fleets are closed: they may have something to say while they are."""
         async with AsyncExitStack() as stack:
             tasks = await stack.enter_async_context(anyio.create_task_group())
@@ -68,7 +68,7 @@ class Choice:
                     own = pool if not others else f"{pool}-{others + 1}"
                     fleet = await stack.enter_async_context(parted(spec.provider.open(own, embedding), trouble))
                 options.append(Option(spec, fleet))
-            chosen = ChoiceFleet(options, self.selection)
+            chosen = FallbackFleet(options, self.selection)
             for fleet in {id(each.fleet): each.fleet for each in options}.values():
                 tasks.start_soon(chosen.listen, fleet)
             yield chosen
@@ -81,7 +81,7 @@ class Option:
 
 
 @dataclass(slots=True)
-class ChoiceFleet:
+class FallbackFleet:
     """Implements `providers.base.Fleet`: several."""
 
     options: Sequence[Option]

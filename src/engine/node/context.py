@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .notice_page import Board
+    from .notice_page import NoticePage
     from .streams import Streams
 
 BOARD = "OUTRIDER_BOARD"  # the environment variable that says where it can be opened
@@ -53,7 +53,7 @@ def stepped(kind: str) -> None:
         on_step[task](kind)
 
 
-def board() -> Board | None:
+def board() -> NoticePage | None:
     """The node's; also in processes that a task starts. None outside of one."""
     if _process.board is None and (path := os.environ.get(BOARD)):
         _process.board = _opened(path)
@@ -109,7 +109,7 @@ def leave() -> None:
     _process.alone = None
 
 
-def board_is(board: Board) -> None:
+def board_is(board: NoticePage) -> None:
     """In this process, and in those forked from it."""
     _process.board = board
 
@@ -121,14 +121,14 @@ class _Process:
     """What is the same for all threads of this process."""
 
     alone: TaskContext | None = None
-    board: Board | None = None
+    board: NoticePage | None = None
 
 
-def _opened(path: str) -> Board | None:
-    from .notice_page import Board
+def _opened(path: str) -> NoticePage | None:
+    from .notice_page import NoticePage
 
     try:
-        return Board(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+        return NoticePage(os.open(path, os.O_RDWR | os.O_CLOEXEC))
     except OSError:  # the node has ended
         os.environ.pop(BOARD, None)
         return None

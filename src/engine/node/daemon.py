@@ -1,9 +1,9 @@
-"""The executor on a real host: a `Home` behind a unix socket that sshd forwards to. Outlives who started it.
+"""The executor on a real host: a `ExecutorServer` behind a unix socket that sshd forwards to. Outlives who started it.
 
     python3 -I <runtime> daemon --directory ~/.cache/outrider/pools/<pool>-<node>
 
 Returns when the socket ``<directory>/door`` can be connected to (printing its path), or when another daemon of the
-directory is there already. What goes wrong later is in ``<directory>/log``. Ends by itself: see `Home`.
+directory is there already. What goes wrong later is in ``<directory>/log``. Ends by itself: see `ExecutorServer`.
 
 Tasks get what this process has: its Python with the packages of that, its environment, and ``OUTRIDER_PATH``, folders
 of modules that come before all others.
@@ -29,8 +29,8 @@ from . import devices, forkserver, limits
 if TYPE_CHECKING:
     import asyncio
 
-    from .channels import Door
-    from .server import Home
+    from .channels import ChannelServer
+    from .server import ExecutorServer
 
 LEASE_S = 600.0  # until a client has said its own
 _UNMOUNTED_S = 6.0  # else they are later: their keeper goes on with it
@@ -140,10 +140,10 @@ async def _until_ended(
 ) -> None:
     import asyncio
 
-    from .server import Home
+    from .server import ExecutorServer
 
     ended = asyncio.Event()
-    home = Home(
+    home = ExecutorServer(
         forks,
         directory=options.directory,
         address=options.address,
@@ -203,13 +203,13 @@ def _listening(door: Path) -> socket.socket:
     return sock
 
 
-def _protocol(home: Home) -> type[asyncio.Protocol]:
+def _protocol(home: ExecutorServer) -> type[asyncio.Protocol]:
     import asyncio
 
     class Connection(asyncio.Protocol):
         """A connection of the socket is a channel of the home."""
 
-        door: Door
+        door: ChannelServer
         transport: asyncio.Transport
 
         def connection_made(self, transport: asyncio.BaseTransport) -> None:

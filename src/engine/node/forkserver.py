@@ -25,7 +25,7 @@ from typing import Any, NoReturn, cast
 import msgpack
 
 from . import context, limits, process
-from .notice_page import Board
+from .notice_page import NoticePage
 from .notices.signal_mask import shield
 from .template import IMPORT_S, Template
 from .threads import ThreadWorker
@@ -124,7 +124,7 @@ class ForkServer:
         order, *rest = msgpack.unpackb(data, use_list=False)
         if order == SETUP:
             self._setup = rest[0]
-            context.board_is(Board(fds[0]))
+            context.board_is(NoticePage(fds[0]))
             os.environ[context.BOARD] = f"/proc/{self._pid}/fd/{fds[0]}"
             shield(self._setup["signals"])
             if modules := [each for each in self._setup["preload"] if each not in sys.modules]:

@@ -51,7 +51,7 @@ class Word(NamedTuple):
 NOTHING = Word()
 
 
-class Board:
+class NoticePage:
     """Shared across forks, or through its descriptor. One process writes words."""
 
     def __init__(self, fd: int | None = None) -> None:

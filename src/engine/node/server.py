@@ -40,25 +40,25 @@ from ..wire.messages import (
     Welcome,
 )
 from ..wire.session import FOR_NODES, Session
-from .channels import Channel, Door
+from .channels import Channel, ChannelServer
 from .facts import facts, objection
 from .freeports import FreePorts
 from .lease import MachineLease
 from .lines import Backlog
-from .notice_page import Board
+from .notice_page import NoticePage
 from .notices import settings
 from .notices.local import PreemptFile
 from .notices.source import NoticeSource
-from .notices.watcher import Lookout
+from .notices.watcher import PreemptionWatcher
 from .store import Store
-from .worker_connection import Port
-from .worker_pool import Crew
+from .worker_connection import WorkerConnection
+from .worker_pool import WorkerPool
 
 CLOSE_S = 6.0  # the fork server gives its workers' process trees 5
 _KEPT_BYTES = 8 << 20  # not acknowledged, and tasks that print have to wait
 
 
-class Home:
+class ExecutorServer:
     """Ends by itself, and then calls ``ended``: on `Bye`, when the lease runs out, when the fork server dies.
 
     ``forks`` is the control socket of a fork server that serves nobody else. ``lease_s`` holds until a client says its
@@ -89,13 +89,13 @@ class Home:
         self._sources = [PreemptFile(directory / "preempt")] if sources is None else sources
         self._store = Store(same_host=same_host)
         self._ports = FreePorts()
-        self._board = Board()
+        self._board = NoticePage()
         self._session = Session(FOR_NODES)
         self._session_name: str | None = None
-        self._control: Door | None = None
+        self._control: ChannelServer | None = None
         self._choked = False
         self._backlog = Backlog()
-        self._doors: set[Door] = set()
+        self._doors: set[ChannelServer] = set()
         self._flushing = self._in_turn = False
         self._heard_at = 0.0
         self._lease: asyncio.TimerHandle | None = None
@@ -104,7 +104,7 @@ class Home:
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
         (self._directory / "work").mkdir(exist_ok=True)
-        self._crew = Crew(
+        self._crew = WorkerPool(
             self._forks,
             store=self._store,
             ports=self._ports,
@@ -116,7 +116,7 @@ class Home:
         self._free_ports = self._ports.open()
         self._heard_at = self._loop.time()
         self._check_lease()
-        self._lookout = Lookout(self._board, self._say)
+        self._lookout = PreemptionWatcher(self._board, self._say)
         self._lookout.start(self._sources)
 
     async def close(self) -> None:
@@ -128,8 +128,8 @@ class Home:
             self._closing = self._loop.create_task(self._close())
         await asyncio.shield(self._closing)
 
-    def door(self, channel: Channel) -> Door:
-        door = Door(channel, self, self._store)
+    def door(self, channel: Channel) -> ChannelServer:
+        door = ChannelServer(channel, self, self._store)
         self._doors.add(door)
         return door
 
@@ -139,7 +139,7 @@ class Home:
 
     # --- the control channel -----------------------------------------------------------------------------------------
 
-    def greeted(self, door: Door, hello: Hello, rest: bytes) -> None:
+    def greeted(self, door: ChannelServer, hello: Hello, rest: bytes) -> None:
         reason = self._objection(hello)
         if reason is not None:
             door.write(codec.encode(Refused(reason, self._facts())))
@@ -167,7 +167,7 @@ class Home:
         self._check_lease()
         self.heard(door, rest)
 
-    def heard(self, door: Door, data: bytes) -> None:
+    def heard(self, door: ChannelServer, data: bytes) -> None:
         if door is not self._control:
             return
         self._heard_at = self._loop.time()
@@ -185,12 +185,12 @@ class Home:
             self._end_turn()
         self._throttle()
 
-    def choked(self, door: Door, full: bool) -> None:
+    def choked(self, door: ChannelServer, full: bool) -> None:
         if door is self._control:
             self._choked = full
             self._throttle()
 
-    def lost(self, door: Door) -> None:
+    def lost(self, door: ChannelServer) -> None:
         self._doors.discard(door)
         if door is self._control:
             self._control = None
@@ -252,7 +252,7 @@ class Home:
             self._session.send(entry)
         self._flush_soon()
 
-    def _turn(self, work: Callable[[Port], None], port: Port) -> None:
+    def _turn(self, work: Callable[[WorkerConnection], None], port: WorkerConnection) -> None:
         """The crew's work on what a worker said: all that comes of it leaves in one write, at once."""
         self._in_turn = True
         try:

@@ -18,12 +18,12 @@ _WORDS_BYTES = 4096  # of what a newborn prints, which belongs to no attempt
 _TAKE_READS = 4  # of a pipe whose writers may never stop; its capacity is 64 KiB
 
 
-class Port:
+class WorkerConnection:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         worker: int,
-        heard: Callable[[Port], None],
+        heard: Callable[[WorkerConnection], None],
         printed: Callable[[list[Output]], None],
         running: Callable[[int], int],
     ) -> None:

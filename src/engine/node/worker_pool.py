@@ -44,26 +44,28 @@ from .effects import Answer, Deliver, Effect, EndWorker, Fork, GiveUp, Interrupt
 from .failure import lacking
 from .freeports import FreePorts
 from .memory import OomKills
-from .notice_page import Board
+from .notice_page import NoticePage
 from .notices import settings
-from .scheduler import Core
+from .scheduler import Scheduler
 from .store import Store
-from .worker_connection import Port
+from .worker_connection import WorkerConnection
 
 _LISTENS = int(RunFlag.LISTENS)
 
 Say = Callable[[Message | bytes], None]  # to the client: a message, or the body of one
-Turn = Callable[[Callable[[Port], None], Port], None]  # runs it; what it says is written when it returns
+Turn = Callable[
+    [Callable[[WorkerConnection], None], WorkerConnection], None
+]  # runs it; what it says is written when it returns
 
 
-class Crew:
+class WorkerPool:
     def __init__(
         self,
         forks: socket.socket,
         *,
         store: Store,
         ports: FreePorts,
-        board: Board,
+        board: NoticePage,
         say: Say,
         turn: Turn,
         failed: Callable[[str], None],
@@ -77,8 +79,8 @@ class Crew:
         self._turn = turn
         self._failed = failed  # the fork server has ended, or we cannot go on: told why
         self.ended = asyncio.Event()  # it has, and nothing of any worker is left
-        self._core = Core()
-        self._ports: dict[int, Port] = {}
+        self._core = Scheduler()
+        self._ports: dict[int, WorkerConnection] = {}
         self._functions: dict[bytes, tuple[bytes, str | None]] = {}  # digest -> the body of its `Define`, its blob
         self._view = b""
         self._setup: dict[str, Any] = {}
@@ -242,7 +244,7 @@ class Crew:
         Raises:
             OSError: this process has no descriptors left.
         """
-        port = Port(self._loop, worker, self._heard_of, self._printed, self._core.running)
+        port = WorkerConnection(self._loop, worker, self._heard_of, self._printed, self._core.running)
         try:
             fds = port.open_outputs(reading=self._listening)
         except OSError:
@@ -265,7 +267,7 @@ class Crew:
         why = limits.story() if limits.is_shortage(error) else str(error)
         self._core.gone(worker, Cause.EXIT, 1, why, now)
 
-    def _deliver(self, port: Port, run: Run, body: bytes) -> None:
+    def _deliver(self, port: WorkerConnection, run: Run, body: bytes) -> None:
         if run.world is not None and run.flags & _LISTENS and (more := self._free_ports.release_for(run.world)):
             self._say(Ports(more))
         view = self._views.get(run.attempt, self._view)
@@ -307,7 +309,7 @@ class Crew:
         fd = self._store.fd(value.blob) if value is not None else None
         return [] if fd is None else [fd]
 
-    def _take_back(self, port: Port) -> None:
+    def _take_back(self, port: WorkerConnection) -> None:
         """STEAL: first the worker's mail is taken, then its results: what remains running has begun, and not ended."""
         unread = list(port.take_back())
         self._hear(port)
@@ -341,14 +343,14 @@ class Crew:
 
     # --- from workers ------------------------------------------------------------------------------------------------
 
-    def _heard_of(self, port: Port) -> None:
+    def _heard_of(self, port: WorkerConnection) -> None:
         self._turn(self._hear_out, port)
 
-    def _hear_out(self, port: Port) -> None:
+    def _hear_out(self, port: WorkerConnection) -> None:
         self._hear(port)
         self.act()
 
-    def _hear(self, port: Port) -> None:
+    def _hear(self, port: WorkerConnection) -> None:
         now = self._loop.time()
         for datagram in port.receive():
             heard = self._understood(port, *datagram)
@@ -376,7 +378,7 @@ class Crew:
                 case _:  # user code that knows how to
                     pass
 
-    def _understood(self, port: Port, body: bytes, fds: list[int] | None) -> tuple[Message, bytes] | None:
+    def _understood(self, port: WorkerConnection, body: bytes, fds: list[int] | None) -> tuple[Message, bytes] | None:
         """None: it was a mark, or is of no use. Without their descriptors (``fds`` None) values are lost."""
         if fds is None and body == pipes.SPILLED:  # nobody knows of which attempt
             self._order(forkserver.KILL, port.worker)
@@ -395,7 +397,7 @@ class Crew:
         message = _without_value(message) if fds is None else self._keep_blob(message, fds)
         return message, codec.body(message)
 
-    def _hear_mark(self, port: Port, mark: bytes) -> None:
+    def _hear_mark(self, port: WorkerConnection, mark: bytes) -> None:
         match mark:
             case pipes.PAUSE:
                 port.finish_outputs()

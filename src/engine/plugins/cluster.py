@@ -24,7 +24,7 @@ from ..api.plugin_sides import Heard, Joined, Left, NodeSide, Setup
 from ..node.process import descendants, kill_tree
 
 if TYPE_CHECKING:
-    from ..api.plugin_sides import Site
+    from ..api.plugin_sides import PluginContext
 
 Role = Literal["head", "worker"]
 
@@ -182,7 +182,7 @@ class Employed:
 class Cluster:
     """What `Pool.handle` gives. ``head``: what is known of the head that is there now, its ``address`` above all."""
 
-    def __init__(self, site: Site, kit: Kit) -> None:
+    def __init__(self, site: PluginContext, kit: Kit) -> None:
         self.site, self.kit = site, kit
         self.head: Mapping[str, str] = {}
         self._head: NodeId | None = None

@@ -19,7 +19,7 @@ from .dask_tls import Certificate
 if TYPE_CHECKING:
     from ...actors.ports import NodeId
     from ..api.instance import InstanceInfo
-    from ..api.plugin_sides import NodeSide, Setup, Site
+    from ..api.plugin_sides import NodeSide, PluginContext, Setup
 
 CONFIG = "DASK_DISTRIBUTED__COMM__"
 
@@ -69,7 +69,7 @@ class Dask(Plugin):
         return member(side, DaskKit(self), self.tls_variables)
 
     @asynccontextmanager
-    async def attach(self, site: Site) -> AsyncIterator[DaskCluster]:
+    async def attach(self, site: PluginContext) -> AsyncIterator[DaskCluster]:
         """
         Raises:
             BootstrapError: the cluster does not come up.
@@ -135,7 +135,7 @@ class DaskKit(Kit):
 class DaskCluster(Cluster):
     """What `Pool.handle` gives: the cluster's address, and clients of it."""
 
-    def __init__(self, site: Site, plugin: Dask) -> None:
+    def __init__(self, site: PluginContext, plugin: Dask) -> None:
         super().__init__(site, DaskKit(plugin))
         self._plugin = plugin
         self._address = ""

@@ -14,7 +14,7 @@ from ..api.errors import SpecError
 from ..api.plugin import Plugin
 
 if TYPE_CHECKING:
-    from ..api.plugin_sides import Site
+    from ..api.plugin_sides import PluginContext
     from .joblib_backend import JoblibPool
 
 
@@ -38,7 +38,7 @@ class Joblib(Plugin):
     name: ClassVar[str] = "joblib"
 
     @asynccontextmanager
-    async def attach(self, site: Site) -> AsyncIterator[JoblibPool]:
+    async def attach(self, site: PluginContext) -> AsyncIterator[JoblibPool]:
         """
         Raises:
             SpecError: joblib is not installed here.
@@ -48,7 +48,7 @@ class Joblib(Plugin):
 
 
 @asynccontextmanager
-async def opened(site: Site, *, default: bool) -> AsyncIterator[JoblibPool]:
+async def opened(site: PluginContext, *, default: bool) -> AsyncIterator[JoblibPool]:
     """The pool as a backend of joblib's, or as the ``default`` one, while it is open."""
     try:
         from .joblib_backend import JoblibPool, offered

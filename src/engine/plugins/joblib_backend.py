@@ -27,8 +27,8 @@ from ..serialization import pickling
 from ..wire.values import INLINE_BYTES
 
 if TYPE_CHECKING:
-    from ..api.plugin_sides import Site
-    from ..client.open_pool import Core
+    from ..api.plugin_sides import PluginContext
+    from ..client.open_pool import OpenPool
     from ..serialization.shared import Shared
 
 NAME = "outrider"
@@ -39,9 +39,9 @@ IDLE_BYTES = 1024 * 1024 * 1024  # of large objects that no unfinished batch nam
 class JoblibPool:
     """What `Pool.handle` gives: the pool as joblib sees it. ``parallel_config(backend=handle.backend())``."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: PluginContext) -> None:
         self._site = site
-        self.core: Core = site.core
+        self.core: OpenPool = site.core
         self.loop = asyncio.get_running_loop()
         self.reports = ThreadPoolExecutor(1, thread_name_prefix="outrider-joblib")
         self._thread = threading.get_ident()
@@ -389,7 +389,7 @@ def run_batch(packed: bytes, threads: int | None, *large: Any) -> Any:
         return batch()
 
 
-def _resolved(core: Core, call: Any) -> Any:
+def _resolved(core: OpenPool, call: Any) -> Any:
     """The call with its references shared, those that are new to the pool from now on."""
     packed, threads, *references = call.args
     shared = []

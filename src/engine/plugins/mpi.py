@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from ...actors.ports import NodeFacts
     from ..api.instance import InstanceInfo
-    from ..api.plugin_sides import NodeSide, Setup, Site
+    from ..api.plugin_sides import NodeSide, PluginContext, Setup
     from .mpi_agent import Switchboard
 
 TIMEOUT_S = 60.0
@@ -119,7 +119,7 @@ class Mpi(Plugin):
         return serving(side)
 
     @asynccontextmanager
-    async def attach(self, site: Site) -> AsyncIterator[Switchboard]:
+    async def attach(self, site: PluginContext) -> AsyncIterator[Switchboard]:
         from .mpi_agent import Switchboard
 
         async with Switchboard(site) as switchboard:

@@ -29,7 +29,7 @@ from . import mpi_rsh
 from .mpi_hosts import RSH
 
 if TYPE_CHECKING:
-    from ..api.plugin_sides import Site
+    from ..api.plugin_sides import PluginContext
 
 Key = tuple[int, int]  # a command: the node that asked, and which of its channels
 
@@ -215,7 +215,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 class Switchboard:
     """Joins those who ask for commands with the nodes that run them. What `Pool.handle` gives: `hosts`."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: PluginContext) -> None:
         self._site = site
         self._nodes: dict[NodeId, NodeFacts] = {}
         self._targets: dict[Key, NodeId] = {}

@@ -23,7 +23,7 @@ from .cluster import Cluster, Kit, Order, Program, address_variable, member, ope
 if TYPE_CHECKING:
     from ...actors.ports import NodeId
     from ..api.instance import InstanceInfo
-    from ..api.plugin_sides import NodeSide, Setup, Site
+    from ..api.plugin_sides import NodeSide, PluginContext, Setup
 
 STORE_BYTES = 200 << 20  # of objects, for each of several nodes on one computer: they share its memory
 
@@ -68,7 +68,7 @@ class Ray(Plugin):
         return member(side, RayKit(self), self.variables)
 
     @asynccontextmanager
-    async def attach(self, site: Site) -> AsyncIterator[RayCluster]:
+    async def attach(self, site: PluginContext) -> AsyncIterator[RayCluster]:
         """
         Raises:
             BootstrapError: the cluster does not come up.
@@ -141,7 +141,7 @@ class RayKit(Kit):
 class RayCluster(Cluster):
     """What `Pool.handle` gives: the cluster's address, and a way to connect this program."""
 
-    def __init__(self, site: Site, plugin: Ray) -> None:
+    def __init__(self, site: PluginContext, plugin: Ray) -> None:
         super().__init__(site, RayKit(plugin))
         self._plugin = plugin
         self._address = ""

@@ -11,7 +11,7 @@ from ..api.plugin import Plugin
 from .joblib import opened
 
 if TYPE_CHECKING:
-    from ..api.plugin_sides import Site
+    from ..api.plugin_sides import PluginContext
     from .joblib_backend import JoblibPool
 
 
@@ -33,7 +33,7 @@ class Sklearn(Plugin):
     name: ClassVar[str] = "sklearn"
 
     @asynccontextmanager
-    async def attach(self, site: Site) -> AsyncIterator[JoblibPool]:
+    async def attach(self, site: PluginContext) -> AsyncIterator[JoblibPool]:
         """
         Raises:
             SpecError: joblib is not installed here, or another pool is the default.

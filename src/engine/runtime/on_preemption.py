@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from ..node.context import TaskContext
-    from ..node.notice_page import Board
+    from ..node.notice_page import NoticePage
 
 LOOK_S = 0.2
 
@@ -49,7 +49,7 @@ class OnPreemption(Generic[Callback]):
         self._seen: set[tuple[int, ...]] = set()
         self._calls: list[_Call] = []
         self.task: TaskContext | None = context.current()
-        self._board: Board | None = context.board()
+        self._board: NoticePage | None = context.board()
         if self._board is not None:
             _watch.add(self)
 

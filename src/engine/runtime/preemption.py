@@ -13,7 +13,7 @@ from ..node import context
 from ..node.context import TaskContext
 
 if TYPE_CHECKING:
-    from ..node.notice_page import Board, Doom, World
+    from ..node.notice_page import Doom, NoticePage, World
 
 MARGIN_S = 5.0  # for what comes after a callback: the process's end, the last bytes on their way
 MARGIN_SHARE = 0.2  # of a short notice
@@ -78,7 +78,7 @@ def stopping(*, everywhere: bool) -> bool:
     return board.read().own is not None if task.info["world_size"] == 1 else _agreed(board, task)
 
 
-def pending(board: Board, task: TaskContext | None, *, everywhere: bool) -> Preemption | None:
+def pending(board: NoticePage, task: TaskContext | None, *, everywhere: bool) -> Preemption | None:
     """As `preemption`, for that task."""
     own, others = board.read()
     if own is None and not (everywhere and others):
@@ -105,7 +105,7 @@ def _world(worlds: dict[int, World], task: TaskContext) -> World | None:
     return world if world is not None and 0 < task.info["generation"] <= world.generation else None
 
 
-def _agreed(board: Board, task: TaskContext) -> bool:
+def _agreed(board: NoticePage, task: TaskContext) -> bool:
     """The ranks stop where the one that has asked most often will ask next.
 
     First the question is counted, then the board is read. So a rank either sees that a machine is doomed, and waits
@@ -118,7 +118,7 @@ def _agreed(board: Board, task: TaskContext) -> bool:
     return world is not None and world.stop_at is not None and asked >= world.stop_at
 
 
-def _waited(board: Board, task: TaskContext, doom: Doom) -> World | None:
+def _waited(board: NoticePage, task: TaskContext, doom: Doom) -> World | None:
     """What the ranks have agreed on; None: nothing. Where they cannot, the next question does not wait again."""
     asked_in_vain = (task.attempt, doom.number)
     if asked_in_vain in _in_vain:

@@ -16,7 +16,7 @@ from ..node.bridge import BEGINS
 from ..serialization.payload import Part, huge_buffer
 from ..wire import messages as wire
 from ..wire.codec import ProtocolError, Splitter, decode
-from .transfer_progress import Course
+from .transfer_progress import TransferProgress
 
 SLICE_BYTES = 256 << 10  # of a blob, between two looks at whether the channel still takes more
 STALL_S = 60.0  # of a blob from a node whose heartbeats come over the same connection
@@ -106,7 +106,7 @@ class Transfer(Channel):
 
     stall_s: float | None = None  # without a byte, and its channel is given up
 
-    def __init__(self, course: Course) -> None:
+    def __init__(self, course: TransferProgress) -> None:
         self._course = course
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._answer: Splitter | None = Splitter()  # until it is complete
@@ -167,7 +167,7 @@ class Transfer(Channel):
 class Sending(Transfer):
     """A blob out, a slice at a time while the channel takes it."""
 
-    def __init__(self, parts: Sequence[Part], course: Course) -> None:
+    def __init__(self, parts: Sequence[Part], course: TransferProgress) -> None:
         super().__init__(course)
         self._parts = [memoryview(part).cast("B") for part in parts]
         self._paused = False
@@ -201,7 +201,7 @@ class Receiving(Transfer):
 
     stall_s = STALL_S
 
-    def __init__(self, course: Course) -> None:
+    def __init__(self, course: TransferProgress) -> None:
         super().__init__(course)
         self._at = 0
 

@@ -34,7 +34,7 @@ from .connect_errors import refusal
 from .forward import Forwards
 from .link import NodeLink
 from .shell import RemoteShell
-from .transfer_progress import Course
+from .transfer_progress import TransferProgress
 from .views import Views
 
 if TYPE_CHECKING:
@@ -591,11 +591,11 @@ class NodeConnection:
 
     # --- bulk channels ------------------------------------------------------------------------------------------
 
-    async def put(self, blob: Blob, course: Course) -> None:
+    async def put(self, blob: Blob, course: TransferProgress) -> None:
         sending = Sending(blob.parts, course)
         await self._transfer(sending, wire.Put(blob.name, blob.size_bytes))
 
-    async def get(self, name: str, course: Course) -> Part:
+    async def get(self, name: str, course: TransferProgress) -> Part:
         receiving = Receiving(course)
         await self._transfer(receiving, wire.Get(name))
         return receiving.buffer

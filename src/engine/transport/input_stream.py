@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .link import NodeLink
 
 
-class Inlet:
+class InputStream:
     """Where a task's `payload.Feed` gives what it was asked for."""
 
     def __init__(self, link: NodeLink, attempt: int, stream: int) -> None:

@@ -38,8 +38,8 @@ from ..wire import messages as wire
 from ..wire import values
 from ..wire.codec import ProtocolError
 from ..wire.session import ACK_EVERY
-from .input_stream import Inlet
-from .transfer_progress import Course
+from .input_stream import InputStream
+from .transfer_progress import TransferProgress
 
 if TYPE_CHECKING:
     from ..wire.session import Session
@@ -60,8 +60,8 @@ CHANNEL_PAUSE_S = 0.1  # after the first under a connection that stays, and so m
 class Bulk(Protocol):
     """How large data crosses; bounded by the connection's life. ``course`` is told of what has moved."""
 
-    async def put(self, blob: Blob, course: Course) -> None: ...
-    async def get(self, name: str, course: Course) -> Part: ...
+    async def put(self, blob: Blob, course: TransferProgress) -> None: ...
+    async def get(self, name: str, course: TransferProgress) -> Part: ...
 
 
 class NodeLink:
@@ -95,9 +95,9 @@ class NodeLink:
         self._placed: dict[str, asyncio.Task[None]] = {}
         self._held_back: dict[int, asyncio.Task[None]] = {}  # attempts whose blob is still on its way
         self._codes: dict[bytes, Blob] = {}  # of functions too large for a frame
-        self._inlets: dict[tuple[int, int], Inlet] = {}
+        self._inlets: dict[tuple[int, int], InputStream] = {}
         self._fetching: dict[int, wire.Done | wire.Failed] = {}  # results whose blob is still on its way
-        self._courses: dict[str, Course] = {}  # of blobs on their way, by name
+        self._courses: dict[str, TransferProgress] = {}  # of blobs on their way, by name
         self._credit: dict[int, int] = {}  # values that a running generator may send, and has not
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -409,7 +409,7 @@ class NodeLink:
     async def _placed_across_losses(self, blob: Blob) -> None:
         await self._across_losses(blob.name, lambda course: self._place(blob, course))
 
-    async def _place(self, blob: Blob, course: Course) -> None:
+    async def _place(self, blob: Blob, course: TransferProgress) -> None:
         if self._same_host:
             path = await in_thread(blob.share, abandon=True)
             self.send(wire.Adopt(blob.name, path, blob.size_bytes))
@@ -482,7 +482,7 @@ class NodeLink:
         inputs = () if order is None else cast("Payload", order.task.content).inputs
         if stream not in range(len(inputs)) or not count:
             return  # fenced; a node that errs: what else it says in this read is heard; or it takes no more
-        inlet = self._inlets.setdefault((attempt, stream), Inlet(self, attempt, stream))
+        inlet = self._inlets.setdefault((attempt, stream), InputStream(self, attempt, stream))
         inlet.granted(count)
         inputs[stream].wanted(count, inlet.give)
 
@@ -505,7 +505,7 @@ class NodeLink:
     async def place(self, blob: Blob) -> None:
         await self._placed_across_losses(blob)
 
-    async def _across_losses(self, name: str, transfer: Callable[[Course], Awaitable[T]]) -> T:
+    async def _across_losses(self, name: str, transfer: Callable[[TransferProgress], Awaitable[T]]) -> T:
         """A transfer that starts over on the next channel or connection when it loses its own. When it is cancelled,
         as by the loss of its connection, its course is kept for whoever begins it again.
 
@@ -513,7 +513,7 @@ class NodeLink:
             ConnectionError: the node is lost.
             RuntimeError: it came no further, again and again.
         """
-        course = self._courses.setdefault(name, Course(CHANNEL_TRIES))
+        course = self._courses.setdefault(name, TransferProgress(CHANNEL_TRIES))
         last: ConnectionError | None = None
         try:
             while True:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Course:
+class TransferProgress:
     """COURSE-1: after ``tries`` beginnings in a row of which none came further than those before, there is no other."""
 
     def __init__(self, tries: int) -> None:

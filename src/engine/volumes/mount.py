@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from . import mounts, places, rclone
-from .mount_lock import Busy, Claim
+from .mount_lock import Busy, MountLock
 
 _ASKED_S, _MOUNTED_S, _LISTED_S = 25.0, 30.0, 10.0
 _ENDED_S = 1.0  # all in all less than a pool waits for its nodes to end
@@ -40,13 +40,13 @@ class Refused(Exception):
         self.reason, self.log = reason, list(log)
 
 
-class Post:
+class VolumeMount:
     """``order``: the host's, ``volume``: one of its volumes; see `agent.volumes`."""
 
     def __init__(self, order: Mapping[str, Any], volume: Mapping[str, Any]) -> None:
         self._order, self._volume = order, volume
         self.mount: str = os.path.realpath(volume["mount"])
-        self._claim = Claim(Path(order["registry"]), self.mount)
+        self._claim = MountLock(Path(order["registry"]), self.mount)
         self._cache = Path(order["cache"]) / "volumes" / self._claim.name
         self._env = rclone.environment(volume, order["login"])
         self._running: subprocess.Popen[bytes] | None = None

@@ -28,7 +28,7 @@ class Busy(Exception):
     """Another does not come to an end with its change."""
 
 
-class Claim:
+class MountLock:
     """On the folder ``mount``; ``registry`` is where claims are: hosts that share a home have it in common."""
 
     def __init__(self, registry: Path, mount: str) -> None:

@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from .mount import Post, Refused
+from .mount import Refused, VolumeMount
 
 _CHECK_S = 0.5
 
@@ -61,7 +61,7 @@ def _let_go() -> None:
 
 def _keep(client: socket.socket) -> None:
     told_to_end: list[int] = []
-    posts: list[Post] = []
+    posts: list[VolumeMount] = []
     answer: dict[str, Any] = {}
 
     def end(number: int, _: object) -> None:
@@ -78,7 +78,7 @@ def _keep(client: socket.socket) -> None:
         order = json.loads(_line(client))
         threading.Thread(target=_end_with, args=(client, threading.main_thread()), daemon=True).start()
         for volume in order["volumes"]:
-            post = Post(order, volume)
+            post = VolumeMount(order, volume)
             post.begin()
             posts.append(post)
         answer["is"] = "ready"
@@ -104,12 +104,12 @@ def _keep(client: socket.socket) -> None:
         posts = _end(posts)
 
 
-def _check(posts: list[Post]) -> None:
+def _check(posts: list[VolumeMount]) -> None:
     for post in posts:
         post.check()
 
 
-def _end(posts: list[Post]) -> list[Post]:
+def _end(posts: list[VolumeMount]) -> list[VolumeMount]:
     """Those that cannot be ended yet."""
     return [post for post in reversed(posts) if not post.end()]
 

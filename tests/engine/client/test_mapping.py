@@ -27,7 +27,7 @@ def anyio_backend() -> str:
 
 
 class Played:
-    """What `MapRun` needs of `engine.client.open_pool.Core`."""
+    """What `MapRun` needs of `engine.client.open_pool.OpenPool`."""
 
     observer = SimpleNamespace(job=lambda job, name: None, job_over=lambda job: None)
 

@@ -10,7 +10,7 @@ import pytest
 
 from outrider.actors.ports import NodeId
 from outrider.engine.api.plugin_sides import Heard, Left
-from outrider.engine.client.plugin_inbox import AHEAD, AHEAD_BYTES, Box
+from outrider.engine.client.plugin_inbox import AHEAD, AHEAD_BYTES, PluginInbox
 
 pytestmark = pytest.mark.anyio
 ONE, OTHER = NodeId(1), NodeId(2)
@@ -29,7 +29,7 @@ async def as_far_as_it_goes(work: Coroutine[Any, Any, None]) -> asyncio.Task[Non
     return task
 
 
-async def say(box: Box, node: NodeId, count: int, size_bytes: int) -> None:
+async def say(box: PluginInbox, node: NodeId, count: int, size_bytes: int) -> None:
     for number in range(count):
         await box.hear(node, number, size_bytes)
 
@@ -39,7 +39,7 @@ async def say(box: Box, node: NodeId, count: int, size_bytes: int) -> None:
 )
 async def test_a_node_whose_messages_nobody_reads_waits_and_loses_none(size_bytes: int, held: int) -> None:
     """BOX-1"""
-    box = Box()
+    box = PluginInbox()
     saying = await as_far_as_it_goes(say(box, ONE, 1000, size_bytes))
     assert len(box._news) == held
     for number in range(1000):
@@ -51,7 +51,7 @@ async def test_a_node_whose_messages_nobody_reads_waits_and_loses_none(size_byte
 
 
 async def test_others_do_not_wait_with_it() -> None:
-    box = Box()
+    box = PluginInbox()
     saying = await as_far_as_it_goes(say(box, ONE, AHEAD + 1, 1))
     await box.hear(OTHER, "other", 1)
     box.tell(Left(ONE))
@@ -62,7 +62,7 @@ async def test_others_do_not_wait_with_it() -> None:
 
 
 async def test_when_nobody_reads_any_more_nobody_waits() -> None:
-    box = Box()
+    box = PluginInbox()
     saying = await as_far_as_it_goes(say(box, ONE, 1000, 1))
     box.close()
     await saying

@@ -11,7 +11,7 @@ import pytest
 
 from outrider import Spec
 from outrider.engine.api.settings import Selection
-from outrider.engine.client.provider_fallback import Choice, ChoiceFleet
+from outrider.engine.client.provider_fallback import FallbackFleet, ProviderFallback
 from outrider.providers.base import Embedding, LaunchRequest, MachineGone, MachineId
 from outrider.providers.contract import CHECKS, Check, Subject
 from outrider.providers.errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
@@ -56,8 +56,8 @@ class ShopFleet:
 
 
 @asynccontextmanager
-async def opened(*specs: Spec, selection: Selection = "first") -> AsyncIterator[ChoiceFleet]:
-    async with Choice(specs, selection).open("p", NOWHERE) as fleet:
+async def opened(*specs: Spec, selection: Selection = "first") -> AsyncIterator[FallbackFleet]:
+    async with ProviderFallback(specs, selection).open("p", NOWHERE) as fleet:
         yield fleet
 
 
@@ -79,7 +79,9 @@ async def test_it_is_a_provider(check: Check) -> None:
         next(fleet for fleet in other.fleets if machine.id in fleet.machines).lose(machine.id)
 
     specs = (Spec(provider=one), Spec(provider=other))
-    await check(Subject(provider=Choice(specs, "first"), request=REQUEST, embedding=NOWHERE, alive=alive, kill=kill))
+    await check(
+        Subject(provider=ProviderFallback(specs, "first"), request=REQUEST, embedding=NOWHERE, alive=alive, kill=kill)
+    )
 
 
 async def test_the_first_is_asked_first() -> None:

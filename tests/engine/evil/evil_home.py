@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import msgpack
 
 from outrider.engine.node import channels as door
-from outrider.engine.node.server import Home
+from outrider.engine.node.server import ExecutorServer
 from outrider.engine.wire import codec
 from outrider.engine.wire import messages as m
 from outrider.engine.wire.session import FOR_NODES, UNCOUNTED, Session
@@ -76,17 +76,17 @@ def place(folder: Path, order: Order) -> None:
     (folder / "order").write_bytes(pickle.dumps(tuple(order)))
 
 
-def make(forks: Any, **options: Any) -> Home:
+def make(forks: Any, **options: Any) -> ExecutorServer:
     """What `providers.base.Embedding.home` names."""
     folder = Path(os.environ["OUTRIDER_EVIL"])
     try:
         (folder / "order").rename(folder / "taken")
     except FileNotFoundError:
-        return Home(forks, **options)
+        return ExecutorServer(forks, **options)
     return EvilHome(Order(*pickle.loads((folder / "taken").read_bytes())), forks, **options)
 
 
-class EvilHome(Home):
+class EvilHome(ExecutorServer):
     def __init__(self, order: Order, forks: Any, **options: Any) -> None:
         super().__init__(forks, **options)
         self._order = order

@@ -12,7 +12,7 @@ import pytest
 
 from outrider import Pool, SpecError
 from outrider.engine.client.budget import Exceeded
-from outrider.engine.client.budget_watch import Meter
+from outrider.engine.client.budget_watch import BudgetWatch
 from outrider.providers.base import Embedding, LaunchRequest, MachineEvent, MachineGone, MachineId
 from outrider.providers.errors import BadRequest
 
@@ -99,11 +99,11 @@ async def test_a_limit_that_is_reached_while_a_failed_start_is_undone_changes_no
 ) -> None:
     reached = asyncio.Event()
 
-    async def watch(meter: Meter) -> Never:
+    async def watch(meter: BudgetWatch) -> Never:
         await reached.wait()
         raise meter._error(Exceeded("max_lifetime", 60.0, 0.0))
 
-    monkeypatch.setattr(Meter, "_watch", watch)
+    monkeypatch.setattr(BudgetWatch, "_watch", watch)
     slow = Slow()
     slow.may_open.set()
     pool = Pool(provider=slow, max_lifetime=60, console="silent")  # type: ignore[arg-type]

@@ -47,7 +47,7 @@ from outrider.engine.transport.connection import NodeConnection
 from outrider.engine.transport.link import NodeLink
 from outrider.engine.transport.login import Stop
 from outrider.engine.transport.shell import RemoteShell
-from outrider.engine.transport.transfer_progress import Course
+from outrider.engine.transport.transfer_progress import TransferProgress
 from outrider.engine.transport.views import Views
 from outrider.engine.wire.messages import LOST, Cause, Ended, Failed, Get, Value
 from outrider.engine.wire.session import Session
@@ -286,7 +286,7 @@ async def raised(text: str) -> list[BaseException]:
     connection = NodeConnection.__new__(NodeConnection)
     connection._ssh, connection._bridged = ssh.Connected(Hostile(text)), False  # type: ignore[arg-type]
     connection._executor, connection._machine = None, Machine("0", None, "")  # type: ignore[arg-type]
-    channel, transfer = Control(), Receiving(Course(1))
+    channel, transfer = Control(), Receiving(TransferProgress(1))
     channel.connection_lost(asyncssh.ConnectionLost(text))
     transfer.connection_lost(asyncssh.ConnectionLost(text))
     lost = ssh.JumpFailed(Stop("it", 22, None, None))  # type: ignore[arg-type]

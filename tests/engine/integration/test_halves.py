@@ -14,9 +14,9 @@ from typing import Any, ClassVar
 import pytest
 
 from outrider import BootstrapError, Local, Nodes, Plugin, Pool, SpecError, TaskKilled, Worker, compute, instance_info
-from outrider.engine.api.plugin_sides import Heard, Joined, Left, News, NodeSide, Setup, Site
+from outrider.engine.api.plugin_sides import Heard, Joined, Left, News, NodeSide, PluginContext, Setup
 from outrider.engine.client import plugin_hosts
-from outrider.engine.client.plugin_inbox import AHEAD, Box
+from outrider.engine.client.plugin_inbox import AHEAD, PluginInbox
 from outrider.engine.integrations import using
 
 pytestmark = pytest.mark.anyio
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.anyio
 class Handle:
     """What the plugin gives its users: what its half at the client has heard, and a way to ask a node."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: PluginContext) -> None:
         self.site = site
         self.news: list[News] = []
         self.changed = asyncio.Condition()
@@ -59,7 +59,7 @@ class Echo(Plugin):
                 log.write(f"down {side.node}\n")
 
     @asynccontextmanager
-    async def attach(self, site: Site) -> AsyncIterator[Handle]:
+    async def attach(self, site: PluginContext) -> AsyncIterator[Handle]:
         handle = Handle(site)
         async with asyncio.TaskGroup() as tasks:
             listening = tasks.create_task(handle.listen())
@@ -127,11 +127,11 @@ class Flood(Plugin):
         Path(self.log).write_text("down")
 
     @asynccontextmanager
-    async def attach(self, site: Site) -> AsyncIterator[Site]:
+    async def attach(self, site: PluginContext) -> AsyncIterator[PluginContext]:
         yield site
 
 
-class Watched(Box):
+class Watched(PluginInbox):
     """Says when it is full, and how full it ever was."""
 
     made: ClassVar[list[Watched]] = []
@@ -222,7 +222,7 @@ class Broken(Plugin):
     name: ClassVar[str] = "broken"
 
     @asynccontextmanager
-    async def attach(self, site: Site) -> AsyncIterator[None]:
+    async def attach(self, site: PluginContext) -> AsyncIterator[None]:
         raise SpecError("not at this client")
         yield
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from outrider import Local, Pool, SerializationError, SpecError, Worker, compute
-from outrider.engine.client.open_pool import Core
+from outrider.engine.client.open_pool import OpenPool
 
 pytestmark = pytest.mark.anyio
 
@@ -23,7 +23,7 @@ async def busy(request: pytest.FixtureRequest) -> AsyncIterator[Pool]:
         yield pool
 
 
-def core(pool: Pool) -> Core:
+def core(pool: Pool) -> OpenPool:
     return pool._opened()
 
 

@@ -1,4 +1,4 @@
-"""A node as its client sees it: a real fork server and real workers behind a `Home`, and a channel that can be cut."""
+"""A node as its client sees it: a fork server and workers behind an `ExecutorServer`, and a channel that can be cut."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import cloudpickle
 import pytest
 
 from outrider.engine.node import forkserver, process
-from outrider.engine.node.channels import Door
-from outrider.engine.node.server import Home
+from outrider.engine.node.channels import ChannelServer
+from outrider.engine.node.server import ExecutorServer
 from outrider.engine.wire import messages as m
 from outrider.engine.wire import values
 from outrider.engine.wire.codec import Splitter, decode, encode
@@ -90,7 +90,7 @@ class Channel:
 class Client:
     """A client of one node, with everything it heard."""
 
-    def __init__(self, home: Home, setup: dict[str, Any]) -> None:
+    def __init__(self, home: ExecutorServer, setup: dict[str, Any]) -> None:
         self.home = home
         self.setup = setup
         self.session = Session()
@@ -200,9 +200,9 @@ class Client:
 class Bulk:
     """A bulk channel: the first frame of the answer, and the bytes behind it."""
 
-    def __init__(self, home: Home) -> None:
+    def __init__(self, home: ExecutorServer) -> None:
         self.channel = Channel(self._received)
-        self.door: Door = home.door(self.channel)
+        self.door: ChannelServer = home.door(self.channel)
         self.channel.door = self.door
         self.data = b""
         self._splitter = Splitter()
@@ -235,13 +235,13 @@ def bulk() -> type[Bulk]:
 async def make(forks: socket.socket, tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
     """Start the node: ``client = await make(slots=2)``, connected. No descriptor may be left open."""
     before = set(os.listdir("/proc/self/fd"))  # noqa: PTH208
-    homes: list[Home] = []
+    homes: list[ExecutorServer] = []
 
     async def start(*, slots: int = 1, kind: str = "process", env: dict[str, str] | None = None,
                     preload: Sequence[str] = (), connect: bool = True, **options: Any) -> Client:  # fmt: skip
         options.setdefault("ended", lambda: None)
         options.setdefault("same_host", False)
-        home = Home(forks, directory=tmp_path, address="127.0.0.1", **options)
+        home = ExecutorServer(forks, directory=tmp_path, address="127.0.0.1", **options)
         homes.append(home)
         await home.start()
         client = Client(home, {"slots": slots, "kind": kind, "env": env or {}, "preload": list(preload)})

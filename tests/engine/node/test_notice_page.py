@@ -10,20 +10,20 @@ from collections.abc import Iterator
 import pytest
 
 from outrider.engine.node import notice_page as boards
-from outrider.engine.node.notice_page import CELLS, KEPT, NOTHING, Board, Doom, Word, World
+from outrider.engine.node.notice_page import CELLS, KEPT, NOTHING, Doom, NoticePage, Word, World
 
 OWN = Doom(1, "file", 30.0, 1000.5)
 PEER = Doom(2, "gcp", 30.0, 1001.5, 3)
 
 
 @pytest.fixture
-def board() -> Iterator[Board]:
-    board = Board()
+def board() -> Iterator[NoticePage]:
+    board = NoticePage()
     yield board
     board.close()
 
 
-def test_a_word_is_seen_across_a_fork(board: Board) -> None:
+def test_a_word_is_seen_across_a_fork(board: NoticePage) -> None:
     assert board.read() == NOTHING
     word = Word(OWN, {7: World(2, PEER, None), 8: World(1, None, 41)})
     pid = os.fork()
@@ -35,14 +35,14 @@ def test_a_word_is_seen_across_a_fork(board: Board) -> None:
     assert board.read() is board.read()
 
 
-def test_and_through_the_descriptor(board: Board) -> None:
+def test_and_through_the_descriptor(board: NoticePage) -> None:
     board.post(Word(OWN))
-    other = Board(os.open(f"/proc/self/fd/{board.fd}", os.O_RDWR))
+    other = NoticePage(os.open(f"/proc/self/fd/{board.fd}", os.O_RDWR))
     assert other.read().own == OWN
     other.close()
 
 
-def test_a_word_half_written_is_not_read(board: Board) -> None:
+def test_a_word_half_written_is_not_read(board: NoticePage) -> None:
     """Whatever of it is there: every byte of the header and the text, new or old."""
     board.post(Word(Doom(1, "a", 1.0, 1.0)))
     old, before = board.read(), bytes(board._page)
@@ -53,14 +53,14 @@ def test_a_word_half_written_is_not_read(board: Board) -> None:
     for _ in range(300):
         new = set(chance.sample(differ, chance.randrange(len(differ))))
         board._page[:] = bytes(after[i] if i in new else before[i] for i in range(200)) + after[200:]
-        reader = Board(os.dup(board.fd))
+        reader = NoticePage(os.dup(board.fd))
         reader._word = old
         assert reader.read() in (old, whole)
         reader.close()
 
 
-def test_a_reader_never_sees_what_nobody_wrote(board: Board) -> None:
-    other = Board(os.dup(board.fd))
+def test_a_reader_never_sees_what_nobody_wrote(board: NoticePage) -> None:
+    other = NoticePage(os.dup(board.fd))
     stop = threading.Event()
 
     def write() -> None:
@@ -82,18 +82,18 @@ def test_a_reader_never_sees_what_nobody_wrote(board: Board) -> None:
     other.close()
 
 
-def test_the_latest_worlds_are_kept(board: Board) -> None:
+def test_the_latest_worlds_are_kept(board: NoticePage) -> None:
     board.post(Word(None, {job: World(1, None, job) for job in range(3 * KEPT)}))
     assert list(board.read().worlds) == list(range(2 * KEPT, 3 * KEPT))
 
 
-def test_the_longest_word_fits(board: Board) -> None:
+def test_the_longest_word_fits(board: NoticePage) -> None:
     far = Doom(2**60, "ü" * 64, 1e300, 1e300, 2**30)
     board.post(Word(far, {2**60 + n: World(2**60, far, 2**60) for n in range(KEPT)}))
     assert board.read().own == far
 
 
-def test_questions_are_counted_by_attempt_and_found_by_generation(board: Board) -> None:
+def test_questions_are_counted_by_attempt_and_found_by_generation(board: NoticePage) -> None:
     assert [board.count(0, 11, 7, 1) for _ in range(3)] == [1, 2, 3]
     assert board.count(1, 12, 7, 1) == 1
     assert board.count(2, 13, 7, 2) == 1
@@ -103,19 +103,19 @@ def test_questions_are_counted_by_attempt_and_found_by_generation(board: Board) 
     assert board.counted(7, 1) == 1
 
 
-def test_a_node_with_too_many_tasks_says_so(board: Board) -> None:
+def test_a_node_with_too_many_tasks_says_so(board: NoticePage) -> None:
     with pytest.raises(RuntimeError, match="at a time"):
         board.count(CELLS, 1, 1, 1)
 
 
-def test_cells_and_words_do_not_touch(board: Board) -> None:
+def test_cells_and_words_do_not_touch(board: NoticePage) -> None:
     far = Doom(2**60, "ü" * 64, 1e300, 1e300, 2**30)
     word = Word(far, {2**60 + n: World(2**60, far, 2**60) for n in range(KEPT)})
     board.count(0, 1, 7, 1)
     board.post(word)
     assert board.counted(7, 1) == 1
     board.count(0, 1, 7, 1)
-    reader = Board(os.dup(board.fd))
+    reader = NoticePage(os.dup(board.fd))
     assert reader.read() == word
     reader.close()
     assert boards._CELLS_AT % 8 == 0

@@ -22,7 +22,7 @@ from outrider.engine.node import births as births_module
 from outrider.engine.node import scheduler as core_module
 from outrider.engine.node.births import PAUSE_S, TRIES, Births
 from outrider.engine.node.effects import Answer, Deliver, EndWorker, Fork, GiveUp, Interrupt, Relay, Steal
-from outrider.engine.node.scheduler import Core
+from outrider.engine.node.scheduler import Scheduler
 from outrider.engine.wire.messages import Cause, Ended, Returned, Run, RunFlag, Started, Value
 
 BESIDE = RunFlag.FRESH | RunFlag.BESIDE
@@ -53,7 +53,7 @@ class ExecutorMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.core = Core()
+        self.core = Scheduler()
         self.now = 1000.0
         self.workers: dict[int, ModelWorker] = {}
         self.runs: dict[int, Run] = {}
@@ -378,7 +378,7 @@ TestExecutor.settings = MACHINE
 
 def test_a_worker_that_is_gone_is_asked_for_nothing() -> None:
     """Its last result, heard with its death, makes the next in its pipe the first: one with a doom on it."""
-    core = Core()
+    core = Scheduler()
     core.open(1, threads=False, now=0.0)
     (fork,) = core.decide(0.0)
     assert isinstance(fork, Fork)
@@ -402,7 +402,7 @@ def test_a_worker_that_is_gone_is_asked_for_nothing() -> None:
 
 def test_an_answer_after_the_timeout_is_none() -> None:
     """As when the fork server stands still, which is to kill the worker: the task goes on, and returns at last."""
-    core = Core()
+    core = Scheduler()
     core.open(1, threads=False, now=0.0)
     (fork,) = core.decide(0.0)
     assert isinstance(fork, Fork)
@@ -426,7 +426,7 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 
 
 def _replace(name: str, make: Callable[[Any], Any]) -> Patch:
-    return lambda patch: patch.setattr(Core, name, make(getattr(Core, name)))
+    return lambda patch: patch.setattr(Scheduler, name, make(getattr(Scheduler, name)))
 
 
 def _nothing(_: Any) -> Any:
@@ -434,7 +434,7 @@ def _nothing(_: Any) -> Any:
 
 
 def _ended_at_once(end_worker: Any) -> Any:
-    def say_it_already(self: Core, worker: Any, now: float) -> None:
+    def say_it_already(self: Scheduler, worker: Any, now: float) -> None:
         end_worker(self, worker, now)
         for slot in self._slots:
             if slot.worker is worker and slot.pipe:
@@ -444,7 +444,7 @@ def _ended_at_once(end_worker: Any) -> Any:
 
 
 def _forget(_: Any) -> Any:
-    def vacated(self: Core, slot: Any, *_: Any) -> None:
+    def vacated(self: Scheduler, slot: Any, *_: Any) -> None:
         while slot.pipe:
             del self._attempts[slot.pipe.pop().run.attempt]
         slot.leaves_by = None
@@ -453,7 +453,7 @@ def _forget(_: Any) -> Any:
 
 
 def _requeue_all(vacate: Any) -> Any:
-    def vacated(self: Core, slot: Any, *_: Any) -> None:
+    def vacated(self: Scheduler, slot: Any, *_: Any) -> None:
         while slot.pipe:
             self._unstarted(slot.pipe.pop())
         slot.leaves_by = None
@@ -463,7 +463,7 @@ def _requeue_all(vacate: Any) -> Any:
 
 
 def _recall_started_too(recalled: Any) -> Any:
-    def take(self: Core, attempts: tuple[int, ...]) -> None:
+    def take(self: Scheduler, attempts: tuple[int, ...]) -> None:
         running = tuple(a for a in attempts if a in self._attempts and self._attempts[a].slot is not None)
         self._effects.append(Answer(Returned(running)))
         recalled(self, attempts)
@@ -472,7 +472,7 @@ def _recall_started_too(recalled: Any) -> Any:
 
 
 def _believe(finished: Any) -> Any:
-    def finish(self: Core, worker: int, attempt: int, took_us: int, body: bytes, *rest: Any, **more: Any) -> None:
+    def finish(self: Scheduler, worker: int, attempt: int, took_us: int, body: bytes, *rest: Any, **more: Any) -> None:
         if attempt not in self._attempts:
             self._effects.append(Relay(body))
         finished(self, worker, attempt, took_us, body, *rest, **more)
@@ -481,7 +481,7 @@ def _believe(finished: Any) -> Any:
 
 
 def _take_what_is_late(finished: Any) -> Any:
-    def finish(self: Core, worker: int, attempt: int, *rest: Any, **more: Any) -> None:
+    def finish(self: Scheduler, worker: int, attempt: int, *rest: Any, **more: Any) -> None:
         known = self._attempts.get(attempt)
         if known is not None and known.doom is Cause.TIMEOUT:
             known.doom = None
@@ -491,7 +491,7 @@ def _take_what_is_late(finished: Any) -> Any:
 
 
 def _free_while_fresh(finished: Any) -> Any:
-    def finish(self: Core, worker: int, attempt: int, *rest: Any, **more: Any) -> None:
+    def finish(self: Scheduler, worker: int, attempt: int, *rest: Any, **more: Any) -> None:
         known = self._attempts.get(attempt)
         slot = known.slot if known is not None else None
         finished(self, worker, attempt, *rest, **more)
@@ -507,7 +507,7 @@ def _born_early(worker: Any) -> Any:
 
 
 MUTATIONS: dict[str, tuple[str, Patch]] = {
-    "a timer stays due": ("EXEC-0", lambda patch: patch.setattr(Core, "due", lambda self: 0.0)),
+    "a timer stays due": ("EXEC-0", lambda patch: patch.setattr(Scheduler, "due", lambda self: 0.0)),
     "a dead worker's attempts are forgotten": ("EXEC-1", _replace("_vacate", _forget)),
     "repeated results are believed": ("EXEC-1", _replace("finished", _believe)),
     "what began is queued again": ("EXEC-2", _replace("_vacate", _requeue_all)),
@@ -527,11 +527,11 @@ MUTATIONS: dict[str, tuple[str, Patch]] = {
     "what was handed over counts as begun": ("EXEC-10", _replace("_make", lambda make: lambda self, *which, **how: (
         _born_early(make(self, *which, **how))))),
     "what runs does not count as run": ("EXEC-11", lambda patch: patch.setattr(
-        Core, "has_run", property(lambda self: any(slot.used and not slot.beside for slot in self._slots)))),
+        Scheduler, "has_run", property(lambda self: any(slot.used and not slot.beside for slot in self._slots)))),
     "who was born counts as having run": ("EXEC-11", lambda patch: patch.setattr(
-        Core, "has_run", property(lambda self: any(worker.born for worker in self._workers.values())))),
+        Scheduler, "has_run", property(lambda self: any(worker.born for worker in self._workers.values())))),
     "what runs beside counts as having run": ("EXEC-11", lambda patch: patch.setattr(
-        Core, "has_run", property(lambda self: any(slot.used or slot.pipe for slot in self._slots)))),
+        Scheduler, "has_run", property(lambda self: any(slot.used or slot.pipe for slot in self._slots)))),
     "an answer after its timeout is taken": ("EXEC-12", _replace("finished", _take_what_is_late)),
     "time passes unnoticed": ("EXEC-9", _replace("ticked", _nothing)),
 }  # fmt: skip

@@ -17,7 +17,7 @@ import pytest
 
 from outrider import BootstrapError, Local, Plugin, Pool, compute, plugins
 from outrider.actors.ports import NodeFacts, NodeId
-from outrider.engine.api.plugin_sides import Heard, Joined, Left, News, NodeSide, Setup, Site
+from outrider.engine.api.plugin_sides import Heard, Joined, Left, News, NodeSide, PluginContext, Setup
 from outrider.engine.plugins import cluster as module
 from outrider.engine.plugins.cluster import Cluster, Kit, Order, Program, address_variable, member, opened
 from outrider.engine.plugins.dask import DaskKit
@@ -219,7 +219,7 @@ class Toy(Plugin):
         return member(side, self.kit, {"TOY": "yes"})
 
     @asynccontextmanager
-    async def attach(self, site: Site) -> AsyncIterator[Cluster]:
+    async def attach(self, site: PluginContext) -> AsyncIterator[Cluster]:
         cluster = Cluster(site, self.kit)
         async with opened(cluster):
             yield cluster

@@ -14,7 +14,7 @@ import pytest
 
 from outrider import Preemption, instance_info, on_preemption, preemption, should_stop, wait_preemption
 from outrider.engine.node import context
-from outrider.engine.node.notice_page import Board, Doom, Word, World
+from outrider.engine.node.notice_page import Doom, NoticePage, Word, World
 from outrider.engine.runtime import on_preemption as module
 
 pytestmark = pytest.mark.anyio
@@ -32,7 +32,7 @@ class Node:
     """What home would write, and a task in this process."""
 
     def __init__(self) -> None:
-        self.board = Board()
+        self.board = NoticePage()
         self.numbers = itertools.count(1)
         context.board_is(self.board)
         self.begin()

@@ -12,7 +12,7 @@ import asyncssh
 import pytest
 
 from outrider.actors.ports import Lost, NodeFacts, NodeId
-from outrider.engine.client.plugin_hosts import Stewards
+from outrider.engine.client.plugin_hosts import PluginHosts
 from outrider.engine.transport import ssh
 from outrider.engine.transport.channels import Control
 from outrider.engine.transport.connection import HEARTBEAT_S, QUIET_S, SILENCE_S, NodeConnection, Terms
@@ -59,7 +59,7 @@ async def node(dialling: Dialling) -> AsyncIterator[NodeConnection]:
         progress=lambda *_: None,
         differing=lambda *_: None,
         printed=lambda *_: None,
-        plugins=Stewards("p", (), lambda: None),
+        plugins=PluginHosts("p", (), lambda: None),
     )
     machine = Machine(MachineId("pool/m"), Address(host="h"), "")
     node = NodeConnection(NodeId(0), machine, terms, Mock(), closed=Mock(), evict=Mock())

@@ -13,7 +13,7 @@ import asyncssh
 import pytest
 
 from outrider.actors.ports import ConnectFailed, NodeFacts, NodeId
-from outrider.engine.client.plugin_hosts import Stewards
+from outrider.engine.client.plugin_hosts import PluginHosts
 from outrider.engine.image.bootstrap import Bootstrapped, Prepared
 from outrider.engine.transport.channels import Control
 from outrider.engine.transport.connection import Connector, NodeConnection, Terms
@@ -60,7 +60,7 @@ def terms(image: Callable[[], Awaitable[Prepared]] | None = None) -> Terms:
         progress=lambda *_: None,
         differing=lambda *_: None,
         printed=lambda *_: None,
-        plugins=Stewards("p", (), lambda: None),
+        plugins=PluginHosts("p", (), lambda: None),
     )
 
 

@@ -12,7 +12,7 @@ import pytest
 from outrider.engine.node.bridge import BEGINS
 from outrider.engine.transport.channels import Control, Receiving
 from outrider.engine.transport.connection import NodeConnection
-from outrider.engine.transport.transfer_progress import Course
+from outrider.engine.transport.transfer_progress import TransferProgress
 from outrider.engine.wire import messages as wire
 from outrider.engine.wire.codec import ProtocolError, encode
 
@@ -73,8 +73,8 @@ async def test_a_close_that_is_cancelled_leaves_no_connection() -> None:
 SIZE = 70_000
 
 
-def receiving() -> tuple[Receiving, Course]:
-    course = Course(8)
+def receiving() -> tuple[Receiving, TransferProgress]:
+    course = TransferProgress(8)
     return Receiving(course), course
 
 
@@ -128,7 +128,7 @@ async def test_a_blob_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyP
 
 def test_a_course_ends_when_it_comes_no_further() -> None:
     """COURSE-1."""
-    course = Course(3)
+    course = TransferProgress(3)
     for moved in (0, 5, 5, 7, 7, 0):
         course.begin(None)
         course.moved(moved)

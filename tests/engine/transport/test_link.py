@@ -17,7 +17,7 @@ from outrider.engine.serialization.payload import Blob, Part, Payload
 from outrider.engine.serialization.streams import AHEAD, Values
 from outrider.engine.transport import link
 from outrider.engine.transport.link import NodeLink
-from outrider.engine.transport.transfer_progress import Course
+from outrider.engine.transport.transfer_progress import TransferProgress
 from outrider.engine.transport.views import Views
 from outrider.engine.wire import messages as wire
 from outrider.engine.wire.codec import ProtocolError, encode
@@ -67,15 +67,15 @@ class Bulk:
         self.moves: Iterator[int] = repeat(0)
         self.stands_still: set[str] = set()
 
-    async def put(self, blob: Blob, course: Course) -> None:
+    async def put(self, blob: Blob, course: TransferProgress) -> None:
         self.put_names.append(blob.name)
         await self._come(blob.name, course)
 
-    async def get(self, name: str, course: Course) -> Part:
+    async def get(self, name: str, course: TransferProgress) -> Part:
         await self._come(name, course)
         return name.encode()
 
-    async def _come(self, name: str, course: Course) -> None:
+    async def _come(self, name: str, course: TransferProgress) -> None:
         self.begun[name] += 1
         course.moved(next(self.moves))
         if self.fails.get(name):

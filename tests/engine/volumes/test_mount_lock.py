@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from outrider.engine.volumes import mount_lock as claim_
-from outrider.engine.volumes.mount_lock import Claim
+from outrider.engine.volumes.mount_lock import MountLock
 
 
 class Sharing(RuleBasedStateMachine):
@@ -21,13 +21,13 @@ class Sharing(RuleBasedStateMachine):
         super().__init__()
         self.scratch = tempfile.TemporaryDirectory()
         self.registry = Path(self.scratch.name) / "run" / "volumes"
-        self.wanting: list[Claim] = []
-        self.lingering: list[Claim] = []
-        self.owner: Claim | None = None
+        self.wanting: list[MountLock] = []
+        self.lingering: list[MountLock] = []
+        self.owner: MountLock | None = None
 
     @rule()
     def come(self) -> None:
-        claim = Claim(self.registry, "/data")
+        claim = MountLock(self.registry, "/data")
         with claim.alone():
             claim.use()
             if claim.own():
@@ -72,7 +72,7 @@ class Sharing(RuleBasedStateMachine):
                 self.owner = claim
                 claim.tell({"made": ["/data"]})
 
-    def try_to_end(self, claim: Claim) -> None:
+    def try_to_end(self, claim: MountLock) -> None:
         with claim.alone():
             if claim.leave() and claim.own():
                 assert not self.wanting, "CLAIM-3: nobody's mount is taken away"
@@ -102,7 +102,7 @@ TestSharing.settings = settings(deadline=None, max_examples=60, stateful_step_co
 @settings(max_examples=20, deadline=None)
 def test_nothing_is_left_of_a_claim(tmp_path_factory, mount: str) -> None:
     registry = tmp_path_factory.mktemp("run") / "outrider" / "volumes"
-    claim = Claim(registry, mount)
+    claim = MountLock(registry, mount)
     with claim.alone():
         claim.use()
         assert claim.own()
@@ -117,11 +117,11 @@ def test_hosts_that_share_a_home_have_mounts_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     """NFS shares locks among hosts, and a kernel among its containers: a mount is seen by neither."""
-    here = Claim(tmp_path, "/data")
+    here = MountLock(tmp_path, "/data")
     with monkeypatch.context() as patch:
         (tmp_path / "another").write_text("one")
         patch.setattr(claim_, "_BOOT" if what == "host" else "_NAMESPACE", tmp_path / "another")
-        there = Claim(tmp_path, "/data")
+        there = MountLock(tmp_path, "/data")
     for each in (here, there):
         with each.alone():
             each.use()

@@ -218,7 +218,7 @@ async def test_the_end_of_a_machine_is_not_waited_for_without_a_limit(request_, 
 FROZEN = """
 import os, signal
 
-from outrider.engine.node.server import Home
+from outrider.engine.node.server import ExecutorServer as Home
 from outrider.providers.local import foundry, processes
 
 start = foundry.Foundry.start
@@ -357,7 +357,7 @@ async def test_a_machine_that_cannot_be_made_leaves_the_others_alone(request_, t
 FORKS_NOW_AND_THEN = """
 from pathlib import Path
 
-from outrider.engine.node.server import Home
+from outrider.engine.node.server import ExecutorServer as Home
 from outrider.providers.local import processes
 
 really = processes.fork

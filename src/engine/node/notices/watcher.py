@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable, Iterable
 
 from ...wire.messages import Asked, Doomed, Notice, StopAt
-from ..notice_page import Board, Doom, World
+from ..notice_page import Doom, NoticePage, World
 from .pending import NAME_CHARS, Pending, bounded
 from .source import NoticeSource
 
@@ -17,8 +17,8 @@ AGAIN_S = 10.0  # after a source has failed
 SETTLE_S = 0.01  # a rank that asked before it could see the word has counted by then
 
 
-class Lookout:
-    def __init__(self, board: Board, say: Callable[[Notice | Asked], None]) -> None:
+class PreemptionWatcher:
+    def __init__(self, board: NoticePage, say: Callable[[Notice | Asked], None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._board = board
         self._say = say

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ...pool import Pool
     from ...sync import SyncPool
     from .report import Report
-    from .run import Turmoil
+    from .run import FaultInjector
 
 
 class chaos:  # noqa: N801 - it is used as a verb
@@ -31,13 +31,13 @@ class chaos:  # noqa: N801 - it is used as a verb
             raise SpecError("chaos takes a Chaos or its options, not both.")
         self._pool = pool
         self._plan = Chaos(**options) if plan is None else plan
-        self._turmoil: Turmoil | None = None
+        self._turmoil: FaultInjector | None = None
 
     async def __aenter__(self) -> Report:
-        from .run import Turmoil
+        from .run import FaultInjector
 
         pool: Any = self._pool
-        self._turmoil = turmoil = Turmoil(self._plan, pool._opened())
+        self._turmoil = turmoil = FaultInjector(self._plan, pool._opened())
         await turmoil.begin()
         turmoil.unleash()
         return turmoil.report

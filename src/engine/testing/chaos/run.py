@@ -31,7 +31,7 @@ from .report import Made, Report, Strike
 from .wires import Wires
 
 if TYPE_CHECKING:
-    from ...client.open_pool import Core
+    from ...client.open_pool import OpenPool
     from ...observe.observer import NodeState
 
 HANG_UP_S = 2.0
@@ -56,10 +56,10 @@ class Task:
         self._writer.write(json.dumps(message).encode() + b"\n")
 
 
-class Turmoil:
+class FaultInjector:
     """Chaos in one pool: `begin` before its first machine or later, `unleash` when it is ready, `end`, `collect`."""
 
-    def __init__(self, chaos: Chaos, core: Core) -> None:
+    def __init__(self, chaos: Chaos, core: OpenPool) -> None:
         self.report = Report(chaos)
         self._chaos, self._core = chaos, core
         self._wires = Wires()

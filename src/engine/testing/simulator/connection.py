@@ -27,7 +27,7 @@ from ....actors.ports import (
 from ....providers.base import Machine
 from ...serialization.payload import Blob, Part, Received
 from ...transport.link import NodeLink
-from ...transport.transfer_progress import Course
+from ...transport.transfer_progress import TransferProgress
 from ...wire import codec
 from ...wire import messages as wire
 from ...wire.session import Session
@@ -304,11 +304,11 @@ class PlayedConnection:
 
     # --- bulk channels ----------------------------------------------------------------------------------------------
 
-    async def put(self, blob: Blob, course: Course) -> None:  # noqa: ARG002
+    async def put(self, blob: Blob, course: TransferProgress) -> None:  # noqa: ARG002
         daemon = await self._transfer()
         daemon.blobs.add(blob.name)
 
-    async def get(self, name: str, course: Course) -> Part:  # noqa: ARG002
+    async def get(self, name: str, course: TransferProgress) -> Part:  # noqa: ARG002
         daemon = await self._transfer()
         if name not in daemon.blobs:
             self._site.broken("SIM-2", f"node {self._node} has dropped {name} before it was fetched")

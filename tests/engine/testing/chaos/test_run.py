@@ -20,7 +20,7 @@ from outrider import Local, SpecError
 from outrider.actors import events as ev
 from outrider.actors.ports import NodeId
 from outrider.engine.api.settings import Nodes
-from outrider.engine.client.open_pool import Core
+from outrider.engine.client.open_pool import OpenPool
 from outrider.engine.observe.observer import Observer
 from outrider.engine.testing.chaos import disk, processes
 from outrider.engine.testing.chaos.chaos import chaos
@@ -28,7 +28,7 @@ from outrider.engine.testing.chaos.faults import Fault, Freeze, FullDisk, HoldGi
 from outrider.engine.testing.chaos.plan import LEAST, Chaos
 from outrider.engine.testing.chaos.processes import Process
 from outrider.engine.testing.chaos.report import Found
-from outrider.engine.testing.chaos.run import Turmoil
+from outrider.engine.testing.chaos.run import FaultInjector
 from outrider.engine.testing.chaos.wires import Wires
 from outrider.providers.base import Machine, MachineId
 
@@ -39,7 +39,7 @@ FIRST: dict[str, Any] = {"rank": 0, "world": 1, "job": 1, "generation": 1, "atte
 
 
 class ActedCore:
-    """What chaos needs of a `Core`: two ready nodes, each of two processes that sleep."""
+    """What chaos needs of a `OpenPool`: two ready nodes, each of two processes that sleep."""
 
     def __init__(self, sleepers: list[int], directory: Path) -> None:
         self.settings = SimpleNamespace(provider=Local(work_mib=16), nodes=Nodes.of(NODES))
@@ -118,12 +118,12 @@ def sleeps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return slept
 
 
-def turmoil(core: ActedCore, plan: Chaos) -> Turmoil:
-    return Turmoil(plan, cast("Core", core))
+def turmoil(core: ActedCore, plan: Chaos) -> FaultInjector:
+    return FaultInjector(plan, cast("OpenPool", core))
 
 
 @asynccontextmanager
-async def unleashed(core: ActedCore, plan: Chaos) -> AsyncIterator[Turmoil]:
+async def unleashed(core: ActedCore, plan: Chaos) -> AsyncIterator[FaultInjector]:
     given = turmoil(core, plan)
     await given.begin()
     given.unleash()
@@ -146,7 +146,7 @@ class Line:
         self._reader, self._writer = reader, writer
 
     @classmethod
-    async def to(cls, given: Turmoil) -> Line:
+    async def to(cls, given: FaultInjector) -> Line:
         return cls(*await asyncio.open_unix_connection(f"\0{given._address}"))
 
     def say(self, **message: Any) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from outrider.actors import node
-from outrider.actors.connectivity import Silence
+from outrider.actors.connectivity import Connectivity
 from outrider.actors.fleet import Fleet, Standing
 from outrider.actors.gang import Gang
 from outrider.actors.gang import Phase as GangPhase
@@ -18,9 +18,9 @@ from outrider.actors.lifecycle import TABLE, Fact, State
 from outrider.actors.machines import Machines
 from outrider.actors.membership import Membership
 from outrider.actors.ports import Settled
-from outrider.actors.stragglers import Laggards
+from outrider.actors.stragglers import Stragglers
 from outrider.engine.node.births import Births
-from outrider.engine.node.scheduler import Core
+from outrider.engine.node.scheduler import Scheduler
 from outrider.engine.testing.simulator import faults as f
 from outrider.engine.testing.simulator.draw import draw
 from outrider.engine.testing.simulator.rules.promises import PROMISES
@@ -108,7 +108,7 @@ def sends_to_closed_nodes(patch: Patch) -> None:
 
 
 def runs_beside_the_slots(patch: Patch) -> None:
-    patch.setattr(Core, "_queue_of", lambda self, attempt: self._ranks)
+    patch.setattr(Scheduler, "_queue_of", lambda self, attempt: self._ranks)
 
 
 def tries_births_for_ever(patch: Patch) -> None:
@@ -162,11 +162,13 @@ def promotes_nobody(patch: Patch) -> None:
 
 
 def never_blames_the_network(patch: Patch) -> None:
-    patch.setattr(Silence, "network_wide", property(lambda self: False))
+    patch.setattr(Connectivity, "network_wide", property(lambda self: False))
 
 
 def waits_out_every_lease(patch: Patch) -> None:
-    patch.setattr(Silence, "_due", lambda self: {of: since + self._lease_s for of, (since, _) in self._away.items()})
+    patch.setattr(
+        Connectivity, "_due", lambda self: {of: since + self._lease_s for of, (since, _) in self._away.items()}
+    )
 
 
 def tells_nobody_who_left(patch: Patch) -> None:
@@ -198,8 +200,8 @@ def busy_with_a_spare(seed: int) -> Scenario:
 
 
 def waits_for_whoever_is_silent(patch: Patch) -> None:
-    patch.setattr(Laggards, "overdue", lambda self, now: [])
-    patch.setattr(Laggards, "wake_at", lambda self: None)
+    patch.setattr(Stragglers, "overdue", lambda self, now: [])
+    patch.setattr(Stragglers, "wake_at", lambda self: None)
 
 
 def has_a_hole_in_its_table(patch: Patch) -> None:
@@ -217,7 +219,7 @@ def believes_every_node(patch: Patch) -> None:
 
 
 def blames_every_executor_that_ends(patch: Patch) -> None:
-    patch.setattr(Core, "has_run", False)
+    patch.setattr(Scheduler, "has_run", False)
 
 
 def used_and_barren(seed: int) -> Scenario:
