@@ -128,7 +128,7 @@ class Broadcasts:
             self._carry_out(gang, now)
 
     def ready(self, now: float) -> None:
-        """Other nodes are than before."""
+        """The set of ready nodes has changed."""
         for gang in self._gangs.values():
             gang.ready(len(self._nodes.roster), now)
 

@@ -24,8 +24,8 @@ FLEET-7: no node stands by while fewer work than are wanted, but one whose conne
 FLEET-8: a noticed node that holds nothing is dismissed as soon as as many work as are wanted, and never before.
 FLEET-9: a late node works if it is ready after all; it is dismissed as soon as those wanted and the spares are ready,
     and never before.
-FLEET-10: while a late node may still come, failures to have another in its place are none in a row; nor is its own,
-    while that one is on its way.
+FLEET-10: failed launches of a straggler's substitute do not count as consecutive failures while the straggler may still
+    come; nor does the straggler's own failure, while its substitute is on its way.
 FLEET-11: once the pool has been ready, giving up is for `ANEW_S`: then what is missing is asked for again.
 FLEET-12: `UNFIT_NODES` in a row that are lost soon after they were ready, as they can start no worker, are a failure
     that cannot go better. Another that is lost, or has stayed for `NEWBORN_S`, ends the row; so does one that has run

@@ -179,7 +179,7 @@ class Gang:
         self.ready(ready, now)
 
     def ready(self, count: int, now: float) -> None:
-        """So many nodes are, which is another number than before."""
+        """The number of ready nodes has changed to this."""
         if self.phase is Phase.WAITING and count < self._needed:
             self._replace_by = self._replace_by or now + self.patience.replace_timeout_s
         elif self.phase is Phase.WAITING and not self.generation:

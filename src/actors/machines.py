@@ -239,7 +239,7 @@ class Machines:
     # --- a node's life --------------------------------------------------------------------------------------------
 
     def reaching(self, word: Queued | Answered, now: float) -> None:
-        """How far it has come; it is not ready for that."""
+        """Hear of the progress of a node that is not ready yet."""
         match word:
             case Queued(node, True):
                 self.laggards.queued(node)

@@ -131,7 +131,7 @@ class MachineNews:
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """It waits for its turn to be connected to, or (not ``waits``) that has come. Not told where nobody waits."""
+    """The node waits for its turn to be connected to; not ``waits``: its turn has come. Sent only if any waits."""
 
     node: NodeId
     waits: bool

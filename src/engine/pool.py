@@ -57,10 +57,10 @@ class Pool:
     nothing, what tasks print included; "auto" is a table on a terminal, nothing in notebooks and in applications that
     have set up logging, else lines. ``chaos``: what befalls its nodes, for tests: see `outrider.testing.Chaos`.
 
-    Seconds: ``boot_timeout`` from a launch to a ready node (one that does not answer while those launched with it do is
-    made up for sooner), ``replace_timeout`` to wait for a lost node's replacement, ``lease`` after which nodes that
-    hear nothing from here end themselves, ``max_lifetime`` after which the pool is ended. ``max_cost``: USD for all its
-    machines, at which it is ended too, by `BudgetExceeded`; see `cost`.
+    Seconds: ``boot_timeout`` from a launch to a ready node (a straggler, which does not answer while those launched
+    with it do, is replaced sooner), ``replace_timeout`` to wait for a lost node's replacement, ``lease`` after which
+    nodes that hear nothing from here end themselves, ``max_lifetime`` after which the pool is ended. ``max_cost``: USD
+    for all its machines, at which it is ended too, by `BudgetExceeded`; see `cost`.
 
     Entering raises `CapacityError` and others; cancelled half way, it ends what it began. Leaving cancels what still
     runs and returns when the provider has confirmed that every machine is gone. Where it cannot, for as long as their

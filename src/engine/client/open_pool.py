@@ -467,7 +467,7 @@ class OpenPool:
         return merged((*self.plugins, *self.settings.plugins), function.plugins)
 
     def surround(self, plugins: Sequence[Plugin]) -> None:
-        """With these, from the next task on; none: without."""
+        """Set the plugins that surround every task from now on; none: no plugin does."""
         self.plugins = tuple(plugins)
         self._defined.clear()
 
