@@ -153,7 +153,7 @@ async def test_messages_that_nobody_reads_wait_on_their_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: bool
 ) -> None:
     """In order when they are read; when they are not, the node's half is taken down all the same."""
-    monkeypatch.setattr(plugin_hosts, "Box", Watched)
+    monkeypatch.setattr(plugin_hosts, "PluginInbox", Watched)
     log = tmp_path / "log"
     async with Pool(provider=Local(), plugins=[Flood(str(log))], console="silent") as pool:
         site, box = pool.handle("flood"), Watched.made[-1]
