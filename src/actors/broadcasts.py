@@ -1,4 +1,4 @@
-"""The broadcasts under way: carries out what each `gang` decides. No policy here."""
+"""The broadcasts under way: `Broadcasts` carries out what each `gang` decides and holds no policy of its own."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Broadcasts:
         self._ids = attempts
         self._gangs: dict[JobId, Gang] = {}
         self._settles: dict[JobId, SettleAll] = {}
-        self.failure: Exception | None = None  # why the last node that was to come did not, if none has come since
+        self.failure: Exception | None = None  # why the last node failed to come; None once one has come since
         self._attempts: dict[AttemptId, Gang] = {}
         self._want_ports: dict[NodeId, list[tuple[Gang, NeedPorts]]] = {}
         self._dooms = StopAgreement()
@@ -79,7 +79,7 @@ class Broadcasts:
         self._carry_out(gang, now)
 
     def finished(self, node: NodeId, report: Finished, now: float) -> bool:
-        """What ``node`` says. True: more may have changed by it than that one rank has returned."""
+        """Handle a rank's report from ``node``; return whether more may have changed than that one rank returned."""
         gang = self._attempts.get(report.attempt)
         if gang is None or not gang.finished(node, report.attempt, report.verdict, report.outcome, now):
             return False
@@ -108,7 +108,7 @@ class Broadcasts:
             self._carry_out(gang, now)
 
     def noticed(self, node: NodeId, source: str, seconds: float | None, now: float) -> None:
-        """For the ranks that work with those on ``node``."""
+        """Tell the ranks that work with those on ``node`` of its preemption notice, or that it is withdrawn."""
         self._dooms.noticed(node, source, seconds, now)
         self._tell()
 
@@ -211,11 +211,11 @@ class Broadcasts:
                 link.tell(word)
 
     def _give_ports(self, gang: Gang, asked: NeedPorts, now: float) -> None:
-        """Of the nodes' free ports: all that was asked for, now or when the node that lacks some has more."""
+        """Give ``gang`` all the free ports it asked for, now or when the node that has too few reports more."""
         given: list[tuple[int, ...]] = []
         for node, count in asked.of:
             member = self._nodes.members.get(node)
-            if member is None:  # lost, as the gang knows
+            if member is None:  # the node is lost; the gang is told so separately
                 return
             if len(member.ports) < count:
                 self._want_ports.setdefault(node, []).append((gang, asked))

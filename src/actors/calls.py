@@ -1,4 +1,4 @@
-"""What the pool asks of its provider and of others, each in a task of its own; what they say comes back as messages."""
+"""The pool's calls to its provider and its witness: each runs in its own task and sends its result as a message."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from .ports import Witness
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-TERMINATE_TRIES = 4  # and somebody should know
+TERMINATE_TRIES = 4  # after so many failed tries `TerminateFailed` is reported
 TERMINATE_AGAIN_S = 2.0
 TERMINATE_AGAIN_LIMIT_S = 60.0
-ASK_AGAIN_S = 2.0  # whether anybody answers, while all nodes are silent
+ASK_AGAIN_S = 2.0  # pause between calls of the witness while all nodes are silent
 
 
 class Calls:
@@ -40,21 +40,21 @@ class Calls:
         self._asking = False
 
     def launch(self, machines: int) -> None:
-        """Answered by `Launched` or `LaunchFailed`."""
+        """Ask the provider for ``machines`` machines; the answer is a `Launched` or `LaunchFailed` message."""
         self._tasks.start_soon(self._launch, machines)
 
     def terminate(self, machine: MachineId) -> None:
-        """As often as it takes, while the pool lives: a machine costs money until its provider confirms."""
+        """Retry until the provider confirms or the pool ends: a machine costs money until then."""
         self._tasks.start_soon(self._terminate, machine)
 
     def ask_others(self, witness: Witness, unheard: Callable[[], Sequence[Machine] | None]) -> None:
-        """Until one answers, which is told by `Signal.ANSWERED`, or ``unheard`` says that it is of no use any more."""
+        """Call ``witness`` until it hears an answer, then send `Signal.ANSWERED`; end if ``unheard`` returns None."""
         if not self._asking:
             self._asking = True
             self._tasks.start_soon(self._ask_others, witness, unheard)
 
     def close(self) -> None:
-        """Launches under way are not waited for."""
+        """Cancel the launches under way."""
         for launching in self._launching:
             launching.cancel()
 
@@ -65,7 +65,7 @@ class Calls:
                 launched = await self._provider.launch(self._request, machines)
             except ProviderError as error:
                 self._tell(LaunchFailed(machines, error))
-            except Exception as error:  # noqa: BLE001  providers are others' code as well
+            except Exception as error:  # noqa: BLE001  providers may be third-party code
                 defect = ProviderError(f"the provider's launch raised {type(error).__name__}: {error}")
                 defect.__cause__ = error
                 self._tell(LaunchFailed(machines, defect))
@@ -79,7 +79,7 @@ class Calls:
         for attempt in count(1):
             try:
                 await self._provider.terminate([machine])
-            except Exception as error:  # noqa: BLE001  also by a defect: the machine costs all the same
+            except Exception as error:  # noqa: BLE001  a defect is retried too: the machine costs money all the same
                 if attempt == TERMINATE_TRIES:
                     told = str(error) if isinstance(error, ProviderError) else f"{type(error).__name__}: {error}"
                     self._observe(ev.TerminateFailed((machine,), told))

@@ -1,19 +1,21 @@
-"""Whose network is it: pure. A silent node is lost after a while; when nobody at all answers, this computer is cut off.
+"""Failure detector: tell a lost node from a failure of this computer's own network. Pure.
+
+A silent node counts as lost after a while; when nobody at all answers, this computer counts as cut off.
 
 SILENCE-1: a node whose connection was closed, or that is silent while others are heard, is lost after ``reconnect_s``.
-SILENCE-2: while every connection is silent since about the same time, and nobody else answers either, none is lost
-    before ``lease_s``.
-SILENCE-3: once any node is heard, be it a new one, those that were silent with it have `RETURN_S` from then, and from
-    each return of another of them. So they have when somebody else answers.
-SILENCE-4: if somebody else answers as soon as all are silent, the network never was away: they are lost after
-    ``reconnect_s`` from then.
+SILENCE-2: while every connection has been silent since about the same time, and nobody else answers either, no node
+    is lost before ``lease_s``.
+SILENCE-3: once any node is heard, even a new one, the nodes that were silent with it have `RETURN_S` from then to come
+    back, counted anew each time another of them returns. The same holds when somebody else answers.
+SILENCE-4: if somebody else answers as soon as all nodes are silent, the network was never down: the nodes are lost
+    ``reconnect_s`` after that answer.
 """
 
 from __future__ import annotations
 
 from .ports import NodeId
 
-RETURN_S = 15.0  # a try to connect that began without a network may hang for 10 s: TCP's pauses double
+RETURN_S = 15.0  # an attempt to connect that began without a network may hang for 10 s: TCP doubles its pauses
 
 
 class Connectivity:
@@ -22,15 +24,15 @@ class Connectivity:
         self._lease_s = max(lease_s, reconnect_s)
         self._return_s = max(RETURN_S, reconnect_s)
         self._connected: set[NodeId] = set()
-        self._away: dict[NodeId, tuple[float, bool]] = {}  # since when, and whether it fell silent
+        self._away: dict[NodeId, tuple[float, bool]] = {}  # since when it is away, and whether by silence
         self._fell_at = 0.0  # when the network was last found silent
-        self._answered_at = 0.0  # when somebody then answered at once
+        self._answered_at = 0.0  # when somebody else answered right after that
         self._cut_off = False
-        self._stranded: set[NodeId] = set()  # silent with all others, and not heard since the network came back
-        self._back_at = 0.0  # the network, or the last of those
+        self._stranded: set[NodeId] = set()  # fell silent with all others, and not heard since the network came back
+        self._back_at = 0.0  # when the network, or the last of the stranded nodes, came back
 
     def connected(self, node: NodeId, now: float) -> None:
-        """For the first time, or again."""
+        """Handle that ``node`` is connected, for the first time or again."""
         self._connected.add(node)
         self._away.pop(node, None)
         if self._cut_off:
@@ -42,7 +44,7 @@ class Connectivity:
             self._back_at = now
 
     def dropped(self, node: NodeId, now: float, *, silent: bool) -> bool:
-        """True: by this the whole network has fallen silent."""
+        """Handle the loss of a connection; return whether the whole network has now fallen silent."""
         self._away[node] = (now, silent)
         fell = not self._cut_off and self.network_wide
         if fell:
@@ -50,9 +52,9 @@ class Connectivity:
         return fell
 
     def answered(self, now: float) -> None:
-        """Somebody else has: it is not this computer that is cut off, or not any more."""
+        """Handle an answer from somebody else: this computer is not, or no longer, cut off."""
         if now - self._fell_at <= self._reconnect_s and (self._cut_off or self._stranded):
-            self._cut_off = False  # also if a node that has just booted was heard before: that shows nothing more
+            self._cut_off = False  # the same where a newly booted node was heard first: that proves no more than this
             self._stranded.clear()
             self._answered_at = now
         elif self._cut_off:
@@ -67,12 +69,12 @@ class Connectivity:
 
     @property
     def cut_off(self) -> bool:
-        """Nobody answers: it is worth asking others."""
+        """Return whether no node answers, so that it is worth asking others."""
         return self._cut_off and bool(self._away)
 
     @property
     def network_wide(self) -> bool:
-        """Every connection is silent, since about the same time, but for those that never came back from the last."""
+        """Return whether all connections are silent, since about the same time but for nodes already stranded."""
         if not self._away or len(self._away) < len(self._connected):
             return False
         if not all(silent for _, silent in self._away.values()):
@@ -84,11 +86,11 @@ class Connectivity:
         return now - self._away[node][0]
 
     def wake_at(self) -> float | None:
-        """When ``overdue`` has something to say, if nothing else happens before."""
+        """Return the time at which ``overdue`` must be called if nothing else happens before."""
         return min(self._due().values()) if self._away else None
 
     def overdue(self, now: float) -> list[NodeId]:
-        """The nodes to be given up now."""
+        """Return the nodes to be given up now."""
         return [node for node, at in self._due().items() if now >= at]
 
     def _due(self) -> dict[NodeId, float]:

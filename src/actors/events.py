@@ -1,7 +1,8 @@
 """Everything that can be observed of a pool: one frozen type each, in the order in which it happens.
 
-Whoever sees something happen makes its event; what all events of a pool have in common is added by its observer, on
-the way to the user. Ids (``job``, ``task``, ``node``) count from 0 or 1 in each pool and are never used twice there.
+The component that sees something happen creates its event; the pool's observer adds what all its events have in
+common before the user gets it. Ids (``job``, ``task``, ``node``) count from 0 or 1 in each pool and are never
+used twice there.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import ClassVar, Protocol
 @dataclass(frozen=True, slots=True)
 class _Event:
     name: ClassVar[str]  # as in logs: "node_lost"
-    at: float = field(default=0.0, kw_only=True)  # seconds since the epoch, by the client's clock; 0.0: not yet told
+    at: float = field(default=0.0, kw_only=True)  # seconds since the epoch, by the client's clock; 0.0: not yet set
 
     def __init_subclass__(cls) -> None:
         cls.name = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
@@ -48,17 +49,17 @@ class PoolResized(_Event):
 
 @dataclass(frozen=True, slots=True)
 class PoolClosing(_Event):
-    """No new work; machines are being given back."""
+    """The pool takes no new work, and its machines are being given back."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolClosed(_Event):
-    """The last event. What may be left of it was told before, by `ProviderWarned`."""
+    """The last event of a pool. Anything that may be left running was reported before, by `ProviderWarned`."""
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetMostlySpent(_Event):
-    """Four fifths of ``max_cost`` are gone; at all of it the pool is ended. USD, and USD per hour at present."""
+    """Four fifths of ``max_cost`` are spent; at the whole the pool is ended. In USD; ``hourly``: USD per hour now."""
 
     spent: float
     limit: float
@@ -75,7 +76,7 @@ class NodesRequested(_Event):
 
 @dataclass(frozen=True, slots=True)
 class LaunchFailed(_Event):
-    """The provider gave none; ``retry_in_s`` None: it is not asked again."""
+    """The provider launched no machine, or too few; it is asked again ``retry_in_s`` later, or (None) not again."""
 
     error: str
     failures: int
@@ -92,9 +93,9 @@ class NodeLaunching(_Event):
 
 @dataclass(frozen=True, slots=True)
 class NodeLate(_Event):
-    """It does not answer, where others had ``others_s`` after their launch: another machine is asked for.
+    """The node is a straggler: others had answered ``others_s`` after their launch. Another machine is asked for.
 
-    Whichever is ready first works; the other one is dismissed.
+    Whichever of the two is ready first works; the other one is dismissed.
     """
 
     node: int
@@ -104,7 +105,7 @@ class NodeLate(_Event):
 
 @dataclass(frozen=True, slots=True)
 class NodePreparing(_Event):
-    """A step of bringing the image onto it, each told three ways: it begins, a line of its log, it is over (`took_s`).
+    """A step of bringing the image onto the node: an event when it begins, per log line, and at its end (`took_s`).
 
     ``phase``: "probe", "upload", "python", "apt", "packages", "files", "volumes", "run" or "executor".
     """
@@ -117,7 +118,7 @@ class NodePreparing(_Event):
 
 @dataclass(frozen=True, slots=True)
 class NodeReady(_Event):
-    """It can run tasks, as the node with this rank; ``ready`` of ``wanted`` are."""
+    """The node can run tasks, and has this rank; ``ready`` of ``wanted`` nodes can."""
 
     node: int
     rank: int
@@ -132,9 +133,9 @@ class NodeReady(_Event):
 
 @dataclass(frozen=True, slots=True)
 class VersionsDiffer(_Event):
-    """A node's packages are not this program's, and what that may mean. Told once for each such set of versions.
+    """A node has other package versions than this program. Reported once for each such set of versions.
 
-    ``versions``: (what, here, there); ``table`` is the same for people, with the consequences.
+    ``versions``: (what, here, there); ``table`` says the same for people, with the possible consequences.
     """
 
     node: int
@@ -144,7 +145,7 @@ class VersionsDiffer(_Event):
 
 @dataclass(frozen=True, slots=True)
 class NodeStandby(_Event):
-    """It is ready and does no work: it takes the place of a node that is lost. Then it is told as `NodeReady`."""
+    """The node is ready and stands by without work. When it takes the place of a lost node, `NodeReady` follows."""
 
     node: int
     machine: str = ""
@@ -155,7 +156,7 @@ class NodeStandby(_Event):
 
 @dataclass(frozen=True, slots=True)
 class NodeSuspect(_Event):
-    """Its connection is lost or (``silent``) says nothing; it is tried again for a while."""
+    """The node's connection is lost or (``silent``) delivers nothing; reconnecting is tried for a while."""
 
     node: int
     cause: str = ""
@@ -164,14 +165,14 @@ class NodeSuspect(_Event):
 
 @dataclass(frozen=True, slots=True)
 class NodeResumed(_Event):
-    """A suspect node answered in time: nothing was lost."""
+    """A suspect node answered in time, and nothing was lost."""
 
     node: int
 
 
 @dataclass(frozen=True, slots=True)
 class NodeNoticed(_Event):
-    """The cloud will take its machine in ``seconds``."""
+    """The node has a preemption notice: the cloud will take its machine in ``seconds``."""
 
     node: int
     source: str
@@ -186,21 +187,21 @@ class NodeNoticeWithdrawn(_Event):
 
 @dataclass(frozen=True, slots=True)
 class NodeDraining(_Event):
-    """It finishes what it runs and gets nothing new."""
+    """The node finishes what it runs and gets no new work."""
 
     node: int
 
 
 @dataclass(frozen=True, slots=True)
 class NodeDismissed(_Event):
-    """Not wanted any more: it is ended in order."""
+    """The node is no longer wanted and is shut down in order."""
 
     node: int
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFailed(_Event):
-    """It never became ready."""
+    """The node never became ready."""
 
     node: int
     cause: str = ""
@@ -208,7 +209,7 @@ class NodeFailed(_Event):
 
 @dataclass(frozen=True, slots=True)
 class NodeLost(_Event):
-    """``noticed``: the cloud had said so before."""
+    """A ready node was lost. ``noticed``: the cloud had announced it by a preemption notice."""
 
     node: int
     cause: str = ""
@@ -217,8 +218,8 @@ class NodeLost(_Event):
 
 @dataclass(frozen=True, slots=True)
 class NetworkSilent(_Event):
-    """Every connection is silent, maybe for this computer's own network: as long as nobody else answers either, the
-    nodes are waited for until their lease is over.
+    """Every connection is silent, perhaps because of this computer's own network. As long as nobody else answers
+    either, the nodes are waited for until their lease is over.
     """
 
     nodes: int
@@ -226,7 +227,7 @@ class NetworkSilent(_Event):
 
 @dataclass(frozen=True, slots=True)
 class TerminateFailed(_Event):
-    """Tried again when the pool ends."""
+    """Terminating these machines failed several times; it is tried again, at the latest when the pool ends."""
 
     machines: tuple[str, ...]
     error: str
@@ -234,9 +235,9 @@ class TerminateFailed(_Event):
 
 @dataclass(frozen=True, slots=True)
 class ProviderWarned(_Event):
-    """What the provider wants people to hear of, in one clause; nothing follows from it.
+    """The provider has a warning for people, in one clause; the pool does nothing about it.
 
-    Such as: it has heard nothing of the machines for long, or something that costs nothing is left of the pool.
+    For example: it has had no news of the machines for long, or something that costs nothing is left of the pool.
     """
 
     text: str
@@ -244,7 +245,7 @@ class ProviderWarned(_Event):
 
 @dataclass(frozen=True, slots=True)
 class SettleFailed(_Event):
-    """A defect: the end of a job could not be told to its caller while the pool was closing."""
+    """The end of a job could not be reported to its caller while the pool was closing; this is a defect."""
 
     error: str
 
@@ -285,7 +286,7 @@ class TaskFinished(_Event):
 
 @dataclass(frozen=True, slots=True)
 class TaskRetried(_Event):
-    """Its node was lost, or it failed and has ``max_restarts`` left; it is queued again, in front."""
+    """The task's node was lost, or it failed and has ``max_restarts`` left; it is queued again, in front."""
 
     job: int
     task: int
@@ -296,7 +297,7 @@ class TaskRetried(_Event):
 
 @dataclass(frozen=True, slots=True)
 class TaskGaveUp(_Event):
-    """It ended without an attempt's own word: "lost", "quarantined", "queue_timeout", "cancelled", ..."""
+    """The task ended without an outcome of an attempt. ``reason``: as in `Reason`, such as "lost" or "cancelled"."""
 
     job: int
     task: int
@@ -305,9 +306,9 @@ class TaskGaveUp(_Event):
 
 @dataclass(frozen=True, slots=True)
 class TaskOutput(_Event):
-    """Whole lines, or a piece of one longer than 64 KiB. ``dropped`` bytes were lost before it.
+    """A task wrote whole lines, or a piece of a line longer than 64 KiB. ``dropped`` bytes were lost before it.
 
-    ``text`` is as the task wrote it, control characters too: consoles and logs of Outrider's take those out.
+    ``text`` is as the task wrote it, control characters included; Outrider's consoles and logs remove those.
     """
 
     job: int
@@ -330,7 +331,7 @@ class BroadcastSubmitted(_Event):
 
 @dataclass(frozen=True, slots=True)
 class GenerationStarted(_Event):
-    """These ranks run: all of them, or after a loss perhaps the lost ones alone. ``nodes`` by rank, one per k ranks."""
+    """These ranks begin to run: all, or after a loss perhaps only the lost. ``nodes``: by rank, one per k ranks."""
 
     job: int
     generation: int
@@ -342,9 +343,9 @@ class GenerationStarted(_Event):
 
 @dataclass(frozen=True, slots=True)
 class GenerationLost(_Event):
-    """It lost these nodes: what the others still do is void, or kept, as ``on_loss`` says.
+    """The generation lost these nodes; ``on_loss`` decides whether the other ranks' work is void or kept.
 
-    No nodes: a rank failed by itself, and is to be run again with the others (``max_restarts``).
+    Without nodes: a rank failed by itself, and is to be run again with the others (``max_restarts``).
     """
 
     job: int
@@ -355,7 +356,7 @@ class GenerationLost(_Event):
 
 @dataclass(frozen=True, slots=True)
 class BroadcastFinished(_Event):
-    """``verdicts`` by rank, as in `TaskFinished` or `TaskGaveUp`."""
+    """The broadcast ended. ``verdicts``: by rank, as in `TaskFinished` (``verdict``) or `TaskGaveUp` (``reason``)."""
 
     job: int
     generation: int
@@ -415,8 +416,8 @@ OfJobs = (
 
 
 class Observe(Protocol):
-    """Told of what happens; must be quick and must not raise."""
+    """A callable that gets each event; it must be quick and must not raise."""
 
-    tasks: bool  # whether `OfJobs` are wanted: they cost time on the busiest path
+    tasks: bool  # whether it wants `OfJobs` events: they cost time on the busiest path
 
     def __call__(self, event: Event, /) -> None: ...

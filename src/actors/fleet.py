@@ -1,35 +1,35 @@
-"""Wanted against present machines: pure decisions, time and chance come in with each event.
+"""Decide which machines to launch and to end: pure decisions; time and chance come in with each event.
 
 A node counts as present from the moment its machine is asked for until it is noticed, drained, failed or lost; whatever
-is missing is launched, whatever is too much is dismissed, the newest first. So a notice already brings the replacement,
-and one that is withdrawn makes the newest machine the one too many: nothing is replaced twice.
+is missing is launched, and what is too much is dismissed, the newest first. So a notice already causes a replacement,
+and a withdrawn notice leaves one machine too many, of which the newest is dismissed: nothing is replaced twice.
 
 A machine that is late (`stragglers`) does not count as present either: another is asked for, and nothing is ended
-before one of them is ready. As it may still come, what is asked for in its place is a try more, and never one too many
-failed.
+before one of them is ready. As it may still come, a failure to get its substitute never counts towards giving up.
 
-Beside those that work there are ``spare`` nodes, ready and standing by. One of them takes the place of a node that is
-noticed or lost in that very step, and the machine that is launched then becomes the next spare.
+Besides the nodes that work there are ``spare`` nodes, ready and standing by. When a node is noticed or lost, one of
+them takes its place in the same step, and the machine that is launched then becomes the next spare.
 
 FLEET-1: machines asked for and present never exceed those wanted and the spares, except by what a withdrawn notice or a
-    resize leaves. Late ones are beside them.
+    resize leaves. Late ones come on top.
 FLEET-2: what is missing has been asked for, or waits for its back-off, or the fleet has given up.
 FLEET-3: a node that is lost, failed or dismissed is terminated exactly once.
-FLEET-4: giving up takes a failure that cannot go better or, before the pool has been ready, ``retries + 1`` in a row
-    or one that cannot go better for longer than `START_WAIT_S`, and names the last; those of what was asked for
-    together are one.
+FLEET-4: the fleet gives up after a failure that retrying cannot cure or, before the pool has been ready, after
+    ``retries + 1`` failures in a row or one whose retry must wait longer than `START_WAIT_S`; it names the last error.
+    Failures of machines that were asked for together count as one.
 FLEET-5: nothing is asked for before the back-off is over.
 FLEET-6: a node that does work is drained, not cut off.
-FLEET-7: no node stands by while fewer work than are wanted, but one whose connection is away; no more work than wanted.
-FLEET-8: a noticed node that holds nothing is dismissed as soon as as many work as are wanted, and never before.
+FLEET-7: no node stands by while fewer work than are wanted, except one whose connection is lost; and never do more work
+    than are wanted.
+FLEET-8: a noticed node that holds nothing is dismissed as soon as the wanted number of nodes work, and never before.
 FLEET-9: a late node works if it is ready after all; it is dismissed as soon as those wanted and the spares are ready,
     and never before.
 FLEET-10: failed launches of a straggler's substitute do not count as consecutive failures while the straggler may still
     come; nor does the straggler's own failure, while its substitute is on its way.
-FLEET-11: once the pool has been ready, giving up is for `ANEW_S`: then what is missing is asked for again.
-FLEET-12: `UNFIT_NODES` in a row that are lost soon after they were ready, as they can start no worker, are a failure
-    that cannot go better. Another that is lost, or has stayed for `NEWBORN_S`, ends the row; so does one that has run
-    something, whatever its executor died of.
+FLEET-11: once the pool has been ready, giving up lasts for `ANEW_S`: then what is missing is asked for again.
+FLEET-12: `UNFIT_NODES` nodes in a row that can start no worker, and are lost soon after they were ready, are a failure
+    that retrying cannot cure. A node that is lost otherwise, or has stayed for `NEWBORN_S`, ends the row; so does one
+    that has run something, whatever its executor died of.
 """
 
 from __future__ import annotations
@@ -40,25 +40,25 @@ from .ports import NodeId
 
 BACK_OFF_S = 1.0
 BACK_OFF_LIMIT_S = 60.0
-START_WAIT_S = 45.0  # a pool that begins does not wait longer for one try: its user is told that there is nothing
-ANEW_S = 60.0  # what could not go better may by then: credentials were renewed, a limit was raised
-UNFIT_NODES = 3  # in a row; those that say so together are one
-NEWBORN_S = 90.0  # after it was ready: a fork server that does not answer is given up after 60 s
-FLAP_S = 10.0  # a node lost so soon after it was ready, unannounced, may be one of many
-FLAPS_FREE = 8  # in a row, before the next launch waits
+START_WAIT_S = 45.0  # a starting pool waits no longer for one retry: it fails, so that its user learns of it
+ANEW_S = 60.0  # by then the cause may be gone: credentials were renewed, a limit was raised
+UNFIT_NODES = 3  # in a row; nodes that fail together count as one
+NEWBORN_S = 90.0  # since it was ready; a fork server that does not answer is given up after 60 s
+FLAP_S = 10.0  # a node lost without notice so soon after it was ready may be one of many
+FLAPS_FREE = 8  # such losses in a row before the next launch waits
 
 
 class Standing(Enum):
     BOOTING = auto()
-    LATE = auto()  # booting still, and another is asked for
+    LATE = auto()  # still booting; another machine is asked for in its place
     READY = auto()  # it works
     SPARE = auto()  # it stands by
-    DOOMED = auto()  # noticed
-    DRAINING = auto()  # not wanted any more
+    DOOMED = auto()  # it has a preemption notice
+    DRAINING = auto()  # no longer wanted: it finishes what it has
 
 
 class Orders:
-    """What must now happen. The shell empties these lists."""
+    """The decisions to be carried out now. The caller empties these lists."""
 
     __slots__ = ("demotions", "drains", "launches", "promotions", "terminations")
 
@@ -83,14 +83,14 @@ class Fleet:
         self._present = 0  # booting, ready and spare
         self._late = 0
         self._working = 0  # ready
-        self._away: set[NodeId] = set()  # spares whose connection is being tried again
+        self._away: set[NodeId] = set()  # spares whose connection is lost and being tried again
         self._not_before = 0.0
-        self._anew_at = 0.0  # where it has given up
+        self._anew_at = 0.0  # when it tries again after giving up
         self._ready_at: dict[NodeId, float] = {}
         self._flaps = 0
         self._unfit = 0  # nodes in a row that could start no worker
         self._unfit_at = 0.0  # when the last of them was lost
-        self._in_vain = 0  # tries in a row to have another in a late one's place
+        self._in_vain = 0  # failed tries in a row to get a substitute for a late node
         self._opened = False
 
     # --- events ---------------------------------------------------------------------------------------------------
@@ -99,13 +99,13 @@ class Fleet:
         self._balance(now)
 
     def opened(self, now: float) -> None:
-        """The pool is ready: what it lacks from now on is asked for until it comes; who waits for it knows how long."""
+        """Handle that the pool is ready: from now on, ask for missing machines until they come."""
         if not self._opened:
             self._opened = True
             self._try_anew(now)
 
     def launched(self, nodes: list[NodeId], asked: int, now: float, chance: float) -> float | None:
-        """The answer to one launch. Fewer than asked for: the rest is tried again, after a back-off."""
+        """Handle the answer to a launch; if machines are missing, return the back-off in seconds."""
         self.launching -= asked
         for node in nodes:
             self.nodes[node] = Standing.BOOTING
@@ -113,19 +113,19 @@ class Fleet:
         delay = None
         if len(nodes) < asked:
             delay = self._back_off(now, chance, least_s=0.0)
-            self.failures = min(self.failures, self._retries)  # a part is progress: never the last straw
+            self.failures = min(self.failures, self._retries)  # a part is progress: it alone must not cause giving up
         self._balance(now)
         return delay
 
     def launch_failed(
         self, error: Exception, asked: int, now: float, chance: float, *, retry_after_s: float | None
     ) -> float | None:
-        """Returns after how long it is tried again; None: never, ``given_up`` is set."""
+        """Return the seconds until the launch is tried again; None: never, and ``given_up`` is set."""
         self.launching -= asked
         return self._failed(error, now, chance, retry_after_s)
 
     def node_ready(self, node: NodeId, now: float) -> bool:
-        """True: it works; False: it stands by."""
+        """Handle that ``node`` is ready; return whether it works (True) or stands by (False)."""
         standing = self.nodes.get(node)
         if standing not in {Standing.BOOTING, Standing.LATE}:
             return False
@@ -138,13 +138,13 @@ class Fleet:
             self._late -= 1
             self._present += 1
             if self._missing() <= 0:
-                self.given_up = None  # what could not be had is not needed
+                self.given_up = None  # the machine that could not be had is no longer needed
         if standing is Standing.LATE or self._late:
             self._balance(now)
         return works
 
     def node_failed(self, node: NodeId, error: Exception, now: float, chance: float, *, fatal: bool) -> float | None:
-        """It never became ready. Returns as ``launch_failed``; 0: it was late, and another is on its way."""
+        """Handle a node that never became ready. Return as ``launch_failed``; 0: its substitute is on its way."""
         standing = self.nodes.get(node)
         if not self._forget(node):
             return 0.0
@@ -158,7 +158,7 @@ class Fleet:
         return self._failed(error, now, chance, None if fatal else 0.0)
 
     def late(self, node: NodeId, now: float) -> bool:
-        """It does not answer, and others did: another is asked for now. False: nothing changed."""
+        """Handle that ``node`` is a straggler: ask for another machine. Return whether anything changed."""
         if self.nodes.get(node) is not Standing.BOOTING:
             return False
         self.nodes[node] = Standing.LATE
@@ -168,7 +168,7 @@ class Fleet:
         return True
 
     def node_lost(self, node: NodeId, now: float, chance: float, *, unfit: Exception | None = None) -> None:
-        """``unfit``: it could start no worker, and has run nothing."""
+        """Handle the loss of ``node``. ``unfit``: the error, if it could start no worker and has run nothing."""
         standing = self.nodes.get(node)
         ready_at = self._ready_at.get(node)
         if standing is None or not self._forget(node):
@@ -190,7 +190,7 @@ class Fleet:
         self._try_anew(now)
 
     def noticed(self, node: NodeId, now: float) -> bool:
-        """The node will be taken: its replacement is asked for now. False: nothing changed."""
+        """Handle a preemption notice: ask for a replacement now. Return whether anything changed."""
         standing = self.nodes.get(node)
         if standing in {Standing.READY, Standing.SPARE}:
             self._leaves(node, Standing.DOOMED)
@@ -202,7 +202,7 @@ class Fleet:
         return True
 
     def withdrawn(self, node: NodeId, now: float) -> bool:
-        """It stays after all, and works. False: nothing changed."""
+        """Handle a withdrawn notice: ``node`` stays and works. Return whether anything changed."""
         if self.nodes.get(node) is not Standing.DOOMED:
             return False
         self.nodes[node] = Standing.READY
@@ -212,12 +212,12 @@ class Fleet:
         return True
 
     def idle(self, node: NodeId) -> None:
-        """It is noticed and holds nothing: of no use any more, if it is replaced; else its notice may be withdrawn."""
+        """Dismiss an empty noticed node if it has been replaced; if not, its notice may still be withdrawn."""
         if self.nodes.get(node) is Standing.DOOMED and self._working >= self.wanted:
             self._dismiss(node)
 
     def away(self, node: NodeId) -> None:
-        """The connection of a node that stands by is lost, and being tried again."""
+        """Handle that the connection of a spare node is lost and being tried again."""
         self._away.add(node)
 
     def back(self, node: NodeId, now: float) -> None:
@@ -225,7 +225,7 @@ class Fleet:
         self._balance(now)
 
     def drained(self, node: NodeId) -> None:
-        """A draining node holds nothing any more."""
+        """Dismiss a draining node that has become empty."""
         if self.nodes.get(node) is Standing.DRAINING:
             self._dismiss(node)
 
@@ -237,7 +237,7 @@ class Fleet:
         self._balance(now)
 
     def wake_at(self) -> float | None:
-        """When ``tick`` has something to do."""
+        """Return the time at which ``tick`` must be called; None: it has nothing to wait for."""
         if self._missing() <= 0 or (self.given_up is not None and not self._opened):
             return None
         return self._not_before if self.given_up is None else self._anew_at
@@ -246,7 +246,7 @@ class Fleet:
 
     @property
     def coming(self) -> int:
-        """Machines that may still become ready nodes, those that will be asked for included."""
+        """Return how many machines may still become ready nodes, those that will be asked for included."""
         booting = sum(1 for standing in self.nodes.values() if standing in {Standing.BOOTING, Standing.LATE})
         return booting + self.launching + (0 if self.given_up is not None else max(0, self._missing()))
 
@@ -274,7 +274,7 @@ class Fleet:
             self._dismiss_late()
 
     def _promote(self, places: int) -> None:
-        """The oldest first."""
+        """Let up to ``places`` spare nodes work, the oldest first."""
         spares = [node for node, standing in self.nodes.items() if standing is Standing.SPARE]
         for node in [node for node in spares if node not in self._away][:places]:
             self.nodes[node] = Standing.READY
@@ -282,7 +282,7 @@ class Fleet:
             self.orders.promotions.append(node)
 
     def _take_back(self, machines: int) -> None:
-        """So many that have been decided on, and not asked for yet, are not wanted any more."""
+        """Cancel the launch of up to ``machines`` machines that were decided on but not asked for yet."""
         orders = self.orders
         while machines > 0 and orders.launches:
             count = orders.launches.pop()
@@ -293,7 +293,7 @@ class Fleet:
                 orders.launches.append(count - fewer)
 
     def _shrink(self, surplus: int) -> None:
-        """The newest first, and those that do nothing yet before all others."""
+        """Give up ``surplus`` nodes, the newest first: booting before spare before working ones."""
         for node in self._newest(Standing.BOOTING)[:surplus]:
             self._dismiss(node)
             surplus -= 1
@@ -323,7 +323,7 @@ class Fleet:
         self.orders.drains.append(node)
 
     def _leaves(self, node: NodeId, standing: Standing) -> None:
-        """It is there still, and does not count any more."""
+        """Stop counting ``node`` as present, though it still exists; it is ``standing`` from now on."""
         self._present -= 1
         self._working -= self.nodes[node] is Standing.READY
         self._away.discard(node)
@@ -360,7 +360,7 @@ class Fleet:
         return delay
 
     def _unfit_in_a_row(self, ready_at: float | None, now: float, chance: float, *, unfit: bool) -> bool:
-        """A node is lost: it is of those that can start no worker, and there were enough of them."""
+        """Return whether a lost node is the last of `UNFIT_NODES` in a row that could start no worker (FLEET-12)."""
         newborn = unfit and ready_at is not None and now - ready_at < NEWBORN_S
         if not newborn or any(at > self._unfit_at and now - at >= NEWBORN_S for at in self._ready_at.values()):
             self._unfit = 0
@@ -373,19 +373,19 @@ class Fleet:
         return self._unfit >= UNFIT_NODES
 
     def _try_anew(self, now: float) -> None:
-        """Something other than a launch changed: after giving up, another round of tries."""
+        """Begin a new round of tries if the fleet had given up, as something other than a launch has changed."""
         if self.given_up is not None:
             self.given_up = None
             self.failures = 0
         self._balance(now)
 
     def _counts(self, now: float) -> bool:
-        """Failures that come during a back-off are of what was asked for before it: one with the failure it is for."""
+        """Return whether a failure counts: not during a back-off, as its machine was asked for before that."""
         return now >= self._not_before
 
     @property
     def _is_beside(self) -> bool:
-        """All that is missing may still come: it was asked for beside late nodes."""
+        """Return whether all that is missing are substitutes for late nodes, which may still come themselves."""
         return self._late > 0 and self._missing() <= self._late
 
     def _back_off(self, now: float, chance: float, *, least_s: float) -> float:
@@ -399,6 +399,6 @@ class Fleet:
         return self._not_before - now
 
     def _wait(self, now: float, chance: float, times: int) -> None:
-        """Half to all of a doubling time: pools that failed together do not try again together."""
+        """Back off for 50 to 100 % of a doubling delay, so that pools that failed together do not retry together."""
         delay = min(BACK_OFF_LIMIT_S, BACK_OFF_S * 2.0 ** min(times - 1, 16)) * (0.5 + chance / 2)
         self._not_before = max(self._not_before, now + delay)

@@ -1,23 +1,24 @@
-"""One broadcast and its generations: pure decisions, time comes in with each event.
+"""One broadcast and its generations: pure decisions; time comes in with each event.
 
 A generation runs the function once per rank under one immutable `World`. When a rank's node is lost, `OnLoss` says what
-follows. RESTART fences first: every surviving attempt is killed and has said so (or its node is lost too) before the
-next generation begins, so no two generations ever run at the same time, and however many nodes go meanwhile it is one
-new generation. Seats are kept from one generation to the next; `placement` grants the missing ones. They are wanted
-from the moment that a node is noticed or lost: a task that took them meanwhile would keep the next generation waiting.
+follows. RESTART fences first: every surviving attempt is killed and reported as ended (or its node is lost too) before
+the next generation begins. So no two generations ever run at the same time, and however many nodes are lost meanwhile,
+one new generation follows. Seats are kept from one generation to the next; `placement` grants the missing ones. They
+are claimed from the moment that a node is noticed or lost: a task that took them meanwhile would delay the next
+generation.
 
 GANG-1: a broadcast ends exactly once, with one ending per rank.
 GANG-2: (RESTART) no generation begins while an attempt of an older one may still run.
 GANG-3: a generation's ranks are 0..n-1 on distinct nodes, and all see the same world.
 GANG-4: (RESTART) the results that end a broadcast are all of its last generation.
-GANG-5: at most ``restarts`` generations in a row follow lost ones; (RESEND) no rank runs again more often than that; at
-    most ``max_restarts`` follow such of which a rank failed by itself.
+GANG-5: at most ``restarts`` generations in a row follow lost ones; (RESEND) no rank runs again more often than that. At
+    most ``max_restarts`` generations follow one in which a rank failed by itself.
 GANG-6: when a broadcast is over it holds no seat and nothing of it runs.
 GANG-7: a generation's ports were free where they are named, and serve no other generation.
 GANG-8: an at-most-once broadcast never runs a rank twice.
 GANG-9: while there are fewer nodes than it needs, it waits no longer than ``replace_timeout_s`` for one more.
-GANG-10: an attempt ends by the word of the node that it was given to, and of no other.
-GANG-11: no node is asked for more ports than it has at once: that would be waited for without an end.
+GANG-10: an attempt ends by the report of the node that it was given to, and of no other.
+GANG-11: no node is asked for more ports than it has at once: that wait would never end.
 """
 
 from __future__ import annotations
@@ -46,15 +47,15 @@ from .ports import (
     World,
 )
 
-GRACE_S = 2.0  # for the other ranks of a collective to fail by themselves, with errors worth reading
+GRACE_S = 2.0  # time for the other ranks of a collective to fail by themselves, with informative errors
 
 
 class Phase(Enum):
-    WAITING = auto()  # for seats
-    PORT = auto()  # for free ports: the head's, or one for each rank
+    WAITING = auto()  # waits for seats
+    PORT = auto()  # waits for free ports: the head's, or one for each rank
     RUNNING = auto()
-    FENCING = auto()  # for the last attempts of a lost generation to end
-    ENDING = auto()  # for killed attempts to end; the caller has its answer
+    FENCING = auto()  # waits for the last attempts of a lost generation to end
+    ENDING = auto()  # waits for killed attempts to end; the caller has its answer
     OVER = auto()
 
 
@@ -66,24 +67,24 @@ class Gap:
     ranks: tuple[int, ...]
 
 
-# What must now happen.
+# Effects: what the caller must do now.
 
 
 class Want(NamedTuple):
-    """Put in this claim; it replaces the one before."""
+    """Make this claim for seats; it replaces the previous one."""
 
     claim: Claim
 
 
 class Unwant(NamedTuple):
-    """Take the claim back."""
+    """Withdraw the claim for seats."""
 
 
 class NeedPorts(NamedTuple):
-    """Call ``ports`` with so many free ports of each node, now or when they all have them."""
+    """Call ``ports`` with this number of free ports of each node, now or when all nodes have them."""
 
     of: tuple[tuple[NodeId, int], ...]
-    gap: Gap | None = None  # for ranks that run again alone; None: for a generation of all
+    gap: Gap | None = None  # the ranks that run again alone; None: for a whole generation
 
 
 class RunRank(NamedTuple):
@@ -121,7 +122,7 @@ Effect = Want | Unwant | NeedPorts | RunRank | KillRank | Unseat | EndAll | Gene
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """What of `PoolSpec` matters here."""
+    """The part of `PoolSpec` that broadcasts need."""
 
     replace_timeout_s: float
     elastic: bool  # go on with fewer nodes when there is no replacement
@@ -134,11 +135,11 @@ class Gang:
         self.spec = spec
         self.patience = patience
         self.minimum = minimum  # nodes the pool must have
-        self.wanted = wanted  # nodes it is to have
+        self.wanted = wanted  # nodes the pool is to have
         self.phase = Phase.WAITING
         self.generation = 0
         self.seats: set[NodeId] = set()
-        self._claimed = False  # seats, and not granted yet
+        self._claimed = False  # whether it has claimed seats that are not granted yet
         self.effects: list[Effect] = []
         self._ids = attempts
         self._task = Task(TaskId(int(spec.job)), spec.job, spec.function, spec.content)
@@ -148,24 +149,24 @@ class Gang:
         self._needed = max(1, minimum)  # nodes for the next generation
         self._chosen: tuple[NodeId, ...] = ()  # for the generation that waits for its ports
         self._each = 1  # ranks on each of them
-        self._asked: list[NeedPorts] = []  # and not given yet
+        self._asked: list[NeedPorts] = []  # requests for ports that are not met yet
         self._world = World(0, (), 1, "", 0)
         self._running: dict[AttemptId, tuple[int, NodeId]] = {}
-        self._on: Counter[NodeId] = Counter()  # how many of them, by node
+        self._on: Counter[NodeId] = Counter()  # running attempts, by node
         self._endings: dict[int, Ending] = {}
         self._runs: dict[int, int] = {}  # attempts so far, by rank
         self._run_in: dict[int, int] = {}  # the generation of the latest, by rank
         self._gaps: list[Gap] = []  # waiting for a node
-        self._half_lost: dict[NodeId, tuple[int, ...]] = {}  # ranks that died of their machine, where others run on
+        self._half_lost: dict[NodeId, tuple[int, ...]] = {}  # dead ranks of nodes where others still run
         self._losses: tuple[tuple[NodeId, str], ...] = ()
-        self._lost_now: tuple[NodeId, ...] = ()  # under this generation
+        self._lost_now: tuple[NodeId, ...] = ()  # nodes lost under this generation
         self._lost_in_row = 0
-        self._failures = 0  # generations of which a rank failed, and that were followed by another
-        self._failed_by: str | None = None  # why this one is being fenced, if nobody was lost
+        self._failures = 0  # generations in which a rank failed, and that another followed
+        self._failed_by: str | None = None  # why this generation is being fenced, if no node was lost
         self._began_at = 0.0
-        self._lost_at = 0.0  # when the first node under this generation was, as far as can be known
-        self._killed = False  # the rest of this generation, after its grace
-        self._overdue = False  # the replacement, when the fence is done
+        self._lost_at = 0.0  # when the first node under this generation was lost, as far as is known
+        self._killed = False  # whether the rest of this generation was killed, after its grace
+        self._overdue = False  # whether no replacement came before the fence was done
         self._expires_at: float | None = None
         self._replace_by: float | None = None
         self._kill_at: float | None = None
@@ -179,14 +180,14 @@ class Gang:
         self.ready(ready, now)
 
     def ready(self, count: int, now: float) -> None:
-        """The number of ready nodes has changed to this."""
+        """Handle that ``count`` nodes are ready now."""
         if self.phase is Phase.WAITING and count < self._needed:
             self._replace_by = self._replace_by or now + self.patience.replace_timeout_s
         elif self.phase is Phase.WAITING and not self.generation:
             self._replace_by = None
 
     def seated(self, granted: Iterable[NodeId], ranked: Sequence[tuple[NodeId, NodeFacts]], now: float) -> None:
-        """The claim was granted. ``ranked``: every ready node by rank; whatever is not among them has just gone."""
+        """Handle a granted claim. ``ranked``: every ready node by rank; a granted node not in it has just gone."""
         self._facts = dict(ranked)
         self._claimed = False
         self.seats.update(granted)
@@ -198,7 +199,7 @@ class Gang:
             self._fill(granted, now)
 
     def ports(self, asked: NeedPorts, given: Sequence[tuple[int, ...]], now: float) -> bool:
-        """What was asked for, node by node; False: it is not needed any more and stays free."""
+        """Take the ports asked for, node by node; return False if they are no longer needed and stay free."""
         if asked not in self._asked:
             return False
         self._asked.remove(asked)
@@ -209,7 +210,7 @@ class Gang:
         return True
 
     def finished(self, node: NodeId, attempt: AttemptId, verdict: Verdict, outcome: object, now: float) -> bool:
-        """False: it is none of this broadcast's attempts on ``node``, which says so."""
+        """Handle the end of an attempt; return False if ``node`` runs no such attempt of this broadcast."""
         rank, given_to = self._running.get(attempt, (0, None))
         if given_to != node:
             return False
@@ -236,7 +237,7 @@ class Gang:
         return self._on_loss is OnLoss.RESTART and self._failures < self.spec.max_restarts
 
     def lost(self, node: NodeId, cause: str, now: float, *, since: float | None = None) -> None:
-        """``since``: its connection was lost then."""
+        """Handle the loss of ``node``. ``since``: when its connection was lost."""
         gone = (
             [(attempt, rank) for attempt, (rank, on) in self._running.items() if on == node] if self._on[node] else []
         )
@@ -254,7 +255,7 @@ class Gang:
             if held:
                 self._want()
         elif gone:
-            if self._failed_by is not None and not self._lost_now:  # it was fenced for less than this
+            if self._failed_by is not None and not self._lost_now:  # fenced for a failed rank until now
                 self._replace_by = now + self.patience.replace_timeout_s
                 self._overdue = False
             self._note_loss(node, cause, now if since is None else since)
@@ -262,7 +263,7 @@ class Gang:
             self._ended_on(node, now)
 
     def leaving(self, node: NodeId, *, noticed: bool) -> None:
-        """``node`` takes no new work: what runs there may end there, but the next generation does without it."""
+        """Handle that ``node`` takes no new work: what runs there may end, but the next generation does not use it."""
         self._leaving[node] = noticed
         if self.phase in {Phase.WAITING, Phase.PORT} and node in self.seats:
             self._unseat(node)
@@ -289,13 +290,13 @@ class Gang:
         self._end_with(Reason.CANCELLED)
 
     def close(self) -> None:
-        """The pool ends: nothing is waited for."""
+        """End at once because the pool ends; wait for nothing."""
         self._end_with(Reason.CLOSED)
         if self.phase is not Phase.OVER:
             self._over()
 
     def unreplaceable(self, now: float, *, ready: int) -> None:
-        """No replacement will come."""
+        """Handle that no replacement will come."""
         self._replace_by = None
         self._without_replacement(now, ready=ready)
 
@@ -316,7 +317,7 @@ class Gang:
     # --- a generation begins --------------------------------------------------------------------------------------
 
     def _size(self) -> int:
-        """How many nodes the next generation should have: as many as the last."""
+        """Return how many nodes the next generation should have: as many as the last, but no more than wanted."""
         return max(1, min(self.wanted, len(self._world.nodes)) if self.generation else self.minimum)
 
     def _want(self, *, fewer: bool = False) -> None:
@@ -331,7 +332,7 @@ class Gang:
         self._put_in(Claim(self.spec.job, least=least, every=not again, again=again, besides=self.seats))
 
     def _reserve(self) -> None:
-        """What the next generation will lack, while this one runs on or is being ended."""
+        """Claim the seats that the next generation will lack, while this one still runs or is being ended."""
         missing = self._size() - len(self.seats.difference(self._leaving))
         if missing > 0:
             self._put_in(Claim(self.spec.job, least=1, most=missing, again=True, besides=self.seats))
@@ -359,7 +360,7 @@ class Gang:
         self._ask(tuple((node, self._each) for node in self._chosen) if every else ((self._chosen[0], 1),))
 
     def _ask(self, of: tuple[tuple[NodeId, int], ...], gap: Gap | None = None) -> None:
-        """For ports, or give up (GANG-11)."""
+        """Ask for free ports, or give up if a node never has so many (GANG-11)."""
         for node, count in of:
             facts = self._facts[node]
             if count > facts.ports_at_once:
@@ -399,7 +400,7 @@ class Gang:
     # --- an end ---------------------------------------------------------------------------------------------------
 
     def _failed(self, now: float) -> None:
-        """A rank failed by itself, and with it the broadcast: no use waiting for more than the others' outcomes."""
+        """Handle that a rank, and so the broadcast, has failed: wait only for the outcomes of the other ranks."""
         if self.spec.collective:
             if self._kill_at is None and not self._killed:
                 self._kill_at = now + GRACE_S
@@ -407,7 +408,7 @@ class Gang:
             self._give_up_gaps(Reason.LOST)
 
     def _ended_on(self, node: NodeId, now: float) -> None:
-        """An attempt on ``node`` is over; the phase may be too."""
+        """Handle that an attempt on ``node`` is over, which may also end the phase."""
         keeps_seat = self.phase is Phase.FENCING or (self.phase is Phase.RUNNING and self._on_loss is OnLoss.RESTART)
         if not keeps_seat and not self._on[node]:
             self._unseat(node)
@@ -465,7 +466,7 @@ class Gang:
     def _lost_ranks(
         self, node: NodeId, ranks: tuple[int, ...], cause: str, now: float, *, since: float | None = None
     ) -> None:
-        """A running generation lost these."""
+        """Handle that a running generation lost these ranks."""
         self._note_loss(node, cause, now if since is None else since)
         if self._on_loss is OnLoss.RESTART and (self.spec.collective or not self._has_failed()):
             self._fence(node, now)
@@ -481,7 +482,7 @@ class Gang:
         self._ended_on(node, now)
 
     def _leave_gap(self, node: NodeId, ranks: tuple[int, ...], now: float) -> None:
-        """These run again elsewhere, with all others that ``node`` loses: a world has them in one place."""
+        """Have these ranks run again elsewhere, together with all others of ``node``: a world keeps those together."""
         ranks = (*self._half_lost.pop(node, ()), *ranks)
         if self._on[node]:
             self._half_lost[node] = ranks
@@ -511,9 +512,9 @@ class Gang:
         self._ended_on(node, now)
 
     def _fenced(self, now: float) -> None:
-        """Nothing of the lost generation runs any more."""
+        """Handle that nothing of the lost generation runs any more."""
         self._tell_loss()
-        if self._lost_now:  # then that is why a rank failed, if one did
+        if self._lost_now:  # if a rank failed as well, the loss is taken as its cause
             self._count_loss()
         else:
             self._failures += 1
@@ -532,7 +533,7 @@ class Gang:
         self._lost_in_row = 1 if steady else self._lost_in_row + 1
 
     def _without_replacement(self, now: float, *, ready: int) -> None:
-        """The wait for a replacement is over."""
+        """Go on without a replacement, or give up: the wait for one is over."""
         may_shrink = self.patience.elastic and ready >= self.minimum
         if self.phase is Phase.FENCING:
             self._overdue = True
@@ -546,7 +547,7 @@ class Gang:
                 self._give_up_gaps(Reason.NO_REPLACEMENT)
                 self._ended_on(self._losses[-1][0], now)
         elif self.phase is Phase.WAITING and ready >= self._size():
-            if self.generation:  # busy with others' work, maybe of one that waits for us: let go, and queue anew
+            if self.generation:  # others, who may wait for our seats, hold the nodes: free the seats, queue anew
                 for node in sorted(self.seats):
                     self._unseat(node)
                 self._want()
@@ -563,7 +564,7 @@ class Gang:
         self._put_in(Claim(self.spec.job, least=1, most=len(self._gaps), again=True, besides=besides))
 
     def _fill(self, granted: Iterable[NodeId], now: float) -> None:
-        """Give each granted node the ranks of a lost one; those that listen need ports first."""
+        """Give each granted node the ranks of a lost one, after getting ports for them where they need some."""
         for node in granted:
             if not self._gaps or node not in self._facts:
                 self._unseat(node)
@@ -596,7 +597,7 @@ class Gang:
         self._run(gap.ranks)
 
     def _regap(self, node: NodeId) -> bool:
-        """The replacement that waits for its ports is none any more."""
+        """Claim another replacement if ``node``, now gone, was one that waited for ports; return whether it was."""
         again = [asked for asked in self._asked if asked.gap is not None and asked.of[0][0] == node]
         for asked in again:
             self._asked.remove(asked)

@@ -1,4 +1,4 @@
-"""Actors: a mailbox, one message at a time, and a supervisor that restarts or gives up.
+"""Actors: each has a mailbox, handles one message at a time, and has a supervisor that restarts it or gives up.
 
 An actor owns its state and handles one message at a time in ``receive``, which is synchronous: it cannot wait, so it
 cannot ask another actor and wait for the answer. Slow work runs in the incarnation's own task group (``Context.tasks``)
@@ -6,7 +6,7 @@ and tells its result back. Others hold a `Ref` and can only ``tell`` and ``ask``
 policy decides between a fresh incarnation and giving up; giving up raises out of the supervisor's task group, so
 escalation needs no code.
 
-A message that owes something to its sender has a method ``bounce(error)``, called when no actor will ever handle it.
+A message whose sender expects an answer has a method ``bounce(error)``, called when no actor will ever handle it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from anyio.lowlevel import checkpoint
 
 try:
     import sniffio
-except ImportError:  # then anyio asks the running loop itself
+except ImportError:  # without it anyio asks the running loop itself
     sniffio = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ M = TypeVar("M")
 M_contra = TypeVar("M_contra", contravariant=True)
 R = TypeVar("R")
 
-BATCH = 128  # messages handled before the loop gets its turn: about half a millisecond, and links write in between
+BATCH = 128  # messages handled before the event loop gets its turn, in which links write: about half a millisecond
 
 
 class ActorError(Exception):
@@ -98,12 +98,12 @@ class Actor(Protocol[M_contra]):
     def receive(self, message: M_contra, /) -> None: ...
 
     def stopped(self, error: Exception | None, /) -> None:
-        """The incarnation is over, by ``error`` or (None) stopped: nothing else of it runs any more."""
+        """Clean up after the incarnation has failed with ``error`` or (None) was stopped; nothing else of it runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """At most ``limit`` restarts in any ``within_s`` seconds, each after ``delay_s``."""
+    """A restart policy: at most ``limit`` restarts in any ``within_s`` seconds, each after ``delay_s`` seconds."""
 
     limit: int = 0
     within_s: float = 60.0
@@ -132,11 +132,11 @@ class Ref(Generic[M]):
         self._idle = False
         self._stopped = False
         self._wake = anyio.Event()
-        self._actor: Actor[M] | None = None  # while it is idle
-        self._failure: BaseException | None = None  # of a message that it was handed
+        self._actor: Actor[M] | None = None  # set only while the actor is idle
+        self._failure: BaseException | None = None  # raised while it handled a message passed by ``hand``
         self._scope = anyio.CancelScope()
         self._asked: set[Reply[object]] = set()
-        self._variables = copy_context()  # what a message that is handed sees; `_serve` sets it
+        self._variables = copy_context()  # the context in which ``hand`` runs the actor; `_serve` sets it
 
     def tell(self, message: M) -> None:
         """Queue ``message`` and return at once.
@@ -156,11 +156,11 @@ class Ref(Generic[M]):
             self._wake.set()
 
     def hand(self, message: M) -> None:
-        """``tell``, but an actor that is idle handles ``message`` before this returns, in the teller's stack.
+        """Do as ``tell``, but have an idle actor handle ``message`` before this returns, in the caller's stack.
 
-        For the path every task takes: two turns of the event loop fewer. The order
-        stays, and one message at a time: an actor that is busy, or has mail, finds it in its queue. Its failure is its
-        supervisor's, as ever; not for use by actors, whose own turn is not over yet.
+        This saves two turns of the event loop on the path that every task takes. Messages stay in order and are
+        handled one at a time: if the actor is busy or has mail, the message is queued. If the actor fails, its
+        supervisor handles that, as always. Actors must not call this, as their own turn is not over yet.
 
         Raises:
             ActorStopped, MailboxFull: as ``tell``.
@@ -183,7 +183,7 @@ class Ref(Generic[M]):
             self._idle = True
 
     async def ask(self, request: Request[R], *, within_s: float | None = None) -> R:
-        """Queue ``request`` and wait for its answer. Cancelling stops the waiting, not what was asked for.
+        """Queue ``request`` and wait for its answer. Cancelling ends the wait, not the work that was asked for.
 
         Raises:
             ActorStopped, MailboxFull: as ``tell``.
@@ -200,7 +200,7 @@ class Ref(Generic[M]):
             self._asked.discard(asked)
 
     def stop(self) -> None:
-        """Cancel the actor now; what is queued bounces."""
+        """Cancel the actor now; queued messages bounce."""
         self._scope.cancel()
 
     def _end(self) -> None:
@@ -211,7 +211,7 @@ class Ref(Generic[M]):
         self._fail_asked(error)
 
     def _fail_asked(self, error: Exception) -> None:
-        """Fail what the actor was asked and has not answered, except what is still queued."""
+        """Fail the requests that the actor has not answered, except those still queued."""
         queued = {id(message.reply) for message in self._queue if isinstance(message, Request)}
         for reply in self._asked:
             if id(reply) not in queued:
@@ -220,7 +220,7 @@ class Ref(Generic[M]):
 
 @dataclass(frozen=True, slots=True)
 class Context(Generic[M]):
-    """What an incarnation is given: itself to tell results to, and a task group that ends with it."""
+    """The context of an incarnation: the actor's own `Ref`, to send results to, and a task group that ends with it."""
 
     ref: Ref[M]
     tasks: TaskGroup
@@ -231,7 +231,7 @@ Make = Callable[[Context[M]], Actor[M]]
 
 @dataclass(frozen=True, slots=True)
 class Supervisor:
-    """Owns the task each of its actors runs in."""
+    """The owner of the tasks in which its actors run."""
 
     tasks: TaskGroup
 
@@ -307,9 +307,10 @@ async def _serve(ref: Ref[M], actor: Actor[M]) -> None:
 
 
 def _own_variables() -> Variables:
-    """The actor's context, in which anyio knows its loop also where it is handed a message by a callback of the loop.
+    """Return the actor's context variables, set so that anyio finds its loop even within a callback of the loop.
 
-    There is no current task there, and sniffio, which anyio asks where it is installed, goes by that.
+    ``hand`` may run in such a callback, where there is no current task; sniffio, which anyio asks where it is
+    installed, needs one unless this variable is set.
     """
     variables = copy_context()
     if sniffio is not None:
@@ -318,7 +319,7 @@ def _own_variables() -> Variables:
 
 
 def sole(error: Exception) -> Exception:
-    """The one exception in nested groups of one, or the group."""
+    """Return the only exception within nested groups of one, or else the group."""
     while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error

@@ -1,20 +1,20 @@
-"""Every task that has not ended, and which node has it: pure decisions, time comes in with each event.
+"""Every task that has not ended, and which node has it: pure decisions; time comes in with each event.
 
-Each event is a method; what must now happen gathers in ``decisions`` until the shell has done it. `placement` knows
-where an attempt fits; here is what becomes of a task: queued, leased to a node, queued again, ended.
+Each event is a method; decisions gather in ``decisions`` until the caller has carried them out. `placement` decides
+where an attempt fits; this module tracks the state of each task: queued, leased to a node, queued again, ended.
 
 LEDGER-1: a task ends exactly once.
 LEDGER-2: a task that has not ended is queued or leased to one node: none is forgotten.
 LEDGER-3: a node holds at most its slots, plus a stack where the function is known to be short; seats take slots.
-LEDGER-4: an at-most-once task is never sent again, except when its node says that it had not begun.
+LEDGER-4: an at-most-once task is never sent again, except when its node reports that it had not begun.
 LEDGER-5: a task that may run takes at most ``1 + retries`` nodes down with it, and at most ``quarantine_after`` in a
-    row that nobody had announced.
-LEDGER-6: an attempt id is used once; what a node reports of one that is over, or was given to another node, changes
-    nothing, nor does a task come back that nobody has recalled.
+    row whose loss nobody had announced.
+LEDGER-6: an attempt id is used once; a node's report of an attempt that is over, or was given to another node, changes
+    nothing; nor is a task taken back that nobody has recalled.
 LEDGER-7: no slot is free while a task that may use it is queued, unless a broadcast collects seats.
 LEDGER-8: tasks start in the order they were submitted; those that come back go to the front in that order.
 LEDGER-9: a node that is closed (noticed, draining) is sent nothing new.
-LEDGER-10: what a node is thought to hold is what was sent there and not reported back.
+LEDGER-10: a node is taken to hold exactly the attempts that were sent there and not reported back.
 LEDGER-11: no task waits in the queue beyond its ``queue_timeout_s``.
 LEDGER-12: broadcasts get their seats in the order in which they were submitted, those that run again first.
 LEDGER-13: a task that fails by itself, and is not ended by its timeout or by us, is sent again ``max_restarts`` times.
@@ -50,13 +50,13 @@ from .ports import (
 from .roster import Roster
 
 QUEUED, LEASED, OVER = 0, 1, 2
-FAILURES = {Verdict.RAISED: "raised", Verdict.DIED: "died", Verdict.TERMINATED: "was killed"}  # of an attempt's own
+FAILURES = {Verdict.RAISED: "raised", Verdict.DIED: "died", Verdict.TERMINATED: "was killed"}  # by the attempt itself
 FUNCTIONS_KEPT = 4096
 QUARANTINE_AFTER = 4
 
 
 class Entry:
-    """A task until it has ended; and after that, while its node has not yet said so, what lies on the node."""
+    """A task that has not ended, or an ended one whose attempt its node has not yet reported as over."""
 
     __slots__ = (
         *("attempt", "began", "blamed", "expires_at", "failures", "function", "host"),
@@ -69,31 +69,31 @@ class Entry:
         self.function = function
         self.state = QUEUED
         self.number = 0  # attempts that count
-        self.failures = 0  # those of them that failed by themselves, and were followed by another
+        self.failures = 0  # attempts that failed by themselves and were followed by another
         self.losses: tuple[tuple[NodeId, str], ...] = ()
-        self.blamed = 0  # losses that nobody had announced, in a row
+        self.blamed = 0  # unannounced losses of its node, in a row
         self.host: Host | None = None
         self.attempt: AttemptId | None = None
         self.slow = False
-        self.stacks = task.retries > 0  # behind others: nobody can tell whether it has begun when its node is lost
+        self.stacks = task.retries > 0  # may wait behind others on a node, whose loss leaves unknown whether it began
         self.began = False
-        self.recalled = False  # this attempt: its node may give it back
+        self.recalled = False  # whether this attempt was recalled, so that its node may give it back
         self.expires_at: float | None = None
 
 
 class Decisions:
-    """What must now happen. The shell empties these lists."""
+    """The decisions to be carried out now. The caller empties these lists."""
 
     __slots__ = ("emptied", "endings", "kills", "recalls", "retries", "runs", "seats")
 
     def __init__(self) -> None:
         self.runs: list[tuple[NodeId, Order]] = []
-        self.endings: deque[tuple[Task, Settle, Ending, float]] = deque()  # and how long it ran
+        self.endings: deque[tuple[Task, Settle, Ending, float]] = deque()  # the float: seconds it ran
         self.kills: list[tuple[NodeId, AttemptId]] = []
         self.recalls: list[tuple[NodeId, tuple[AttemptId, ...]]] = []
-        self.retries: list[tuple[Task, NodeId, int, str]] = []  # was lost there, as which attempt, why
+        self.retries: list[tuple[Task, NodeId, int, str]] = []  # task, node, number of the attempt, cause
         self.seats: list[tuple[JobId, tuple[NodeId, ...]]] = []  # a claim was granted
-        self.emptied: list[NodeId] = []  # closed nodes that hold nothing any more; maybe told more than once
+        self.emptied: list[NodeId] = []  # closed nodes that have become empty; one may be listed more than once
 
 
 class Ledger:
@@ -112,17 +112,17 @@ class Ledger:
         self._attempts = attempts
         self.announce = announce
         self._quarantine_after = quarantine_after
-        self._ranks = maxsize  # that there are to be
+        self._ranks = maxsize  # how many ranks the pool is to have
         self._entries: dict[JobId, Entry] = {}
         self._queue: deque[Entry] = deque()  # entries that are over are passed over
         self._pinned: dict[int, deque[Entry]] = {}  # by rank
-        self._again: list[Entry] = []  # of one batch of reports: failed, and to be sent again
+        self._again: list[Entry] = []  # within one batch of reports: failed attempts to be sent again
         self._functions: dict[bytes, Function] = {}
         self._expiries: list[tuple[float, int, Entry]] = []
         self._ties = count()
         self._now = 0.0
         self._leased = 0  # attempts on nodes
-        self._ghosts = 0  # of these, whose task has ended
+        self._ghosts = 0  # those of them whose task has ended
 
     # --- tasks ----------------------------------------------------------------------------------------------------
 
@@ -141,7 +141,7 @@ class Ledger:
             self._assign_pinned(task.on, now)
 
     def received(self, node: NodeId, reports: Sequence[Report], now: float) -> list[Report]:
-        """Take in one batch of a node's reports; returns those that are not about a task of this ledger."""
+        """Handle one batch of a node's reports; return those that are not about a task of this ledger."""
         host = self.places.hosts.get(node)
         if host is None:
             return list(reports)
@@ -173,21 +173,21 @@ class Ledger:
         return True
 
     def close(self) -> None:
-        """End every task; the nodes are going anyway, nothing is killed."""
+        """End every task; kill nothing, as the nodes are being left anyway."""
         for entry in list(self._entries.values()):
             self._end(entry, GaveUp(Reason.CLOSED, entry.losses))
         self._queue.clear()
         self._pinned.clear()
 
     def missed(self, ranks: int) -> list[int]:
-        """Which ranks tasks wait for, where there are only so many; 0: also for any node at all."""
+        """Return the ranks >= ``ranks`` that tasks wait for; for 0, tasks for any node count as waiting for rank 0."""
         if ranks and not self._pinned:
             return []
         missed = {rank for rank in self._pinned if rank >= ranks}
         return sorted(missed | {0} if self._queue and not ranks else missed)
 
     def strand(self, rank: int, reason: Reason = Reason.NO_REPLACEMENT, *, failure: Exception | None = None) -> None:
-        """No node with this rank will come: end what waits for it; for 0, what waits for any node too."""
+        """End the tasks that wait for ``rank``, as no such node will come; for 0, also those that wait for any node."""
         waiting = [*self._pinned.pop(rank, ())]
         if rank == 0:
             waiting += self._queue
@@ -197,7 +197,7 @@ class Ledger:
                 self._end(entry, GaveUp(reason, entry.losses, failure=failure))
 
     def limit(self, ranks: int) -> None:
-        """So many nodes there are to be."""
+        """Set how many ranks the pool is to have; end the tasks that wait for a higher one."""
         self._ranks = ranks
         for rank in self.missed(ranks):
             self.strand(rank, Reason.NO_SUCH_RANK)
@@ -205,7 +205,7 @@ class Ledger:
     # --- nodes ----------------------------------------------------------------------------------------------------
 
     def node_ready(self, node: NodeId, now: float) -> None:
-        """The node takes work, for the first time or again; it is in the roster already."""
+        """Let the node take work, for the first time or again; it is in the roster already."""
         host = self.places.hosts.get(node)
         if host is None:
             host = self.places.add(node, now)
@@ -216,7 +216,7 @@ class Ledger:
         self._membership_changed(now)
 
     def node_closed(self, node: NodeId, now: float, *, noticed: bool = False, recall: bool = True) -> None:
-        """No new work goes there; what has not begun comes back. ``noticed``: its tasks may die of the machine."""
+        """Send the node no new work; recall what has not begun. ``noticed``: its machine's end may kill its tasks."""
         host = self.places.hosts.get(node)
         if host is None:
             return
@@ -231,7 +231,7 @@ class Ledger:
         self._membership_changed(now)
 
     def node_lost(self, node: NodeId, cause: str, now: float, *, announced: bool = False) -> None:
-        """``announced``: a notice came before, so no task is to blame."""
+        """Handle the loss of ``node``. ``announced``: a notice came before, so no task is to blame."""
         host = self.places.remove(node)
         if host is None:
             return
@@ -250,9 +250,9 @@ class Ledger:
         self._assign(now)
 
     def _take_back_unsent(self, host: Host) -> list[Entry]:
-        """What was to go to ``host`` at the end of this very step has not begun, and goes elsewhere.
+        """Take back what was to be sent to ``host`` at the end of this step; it has not begun and goes elsewhere.
 
-        What was to go to others behind it waits behind it again: it is not overtaken.
+        Orders to other nodes that come after it are taken back too, so that they do not overtake it.
         """
         runs, again = self.decisions.runs, list[Entry]()
         first = next((position for position, (to, _) in enumerate(runs) if to == host.id), len(runs))
@@ -261,7 +261,7 @@ class Ledger:
             holder = host if to == host.id else self.places.hosts[to]
             entry = holder.attempts[order.attempt]
             if holder is not host and entry.state == OVER:
-                self.decisions.runs.append((to, order))  # it is killed in this very step
+                self.decisions.runs.append((to, order))  # it is killed in this same step
                 continue
             del holder.attempts[order.attempt]
             self._leased -= 1
@@ -276,7 +276,7 @@ class Ledger:
         return again
 
     def _survives(self, entry: Entry, node: NodeId, cause: str, *, ran: bool, announced: bool) -> bool:
-        """Its node was lost: may it be run again? Otherwise it ends. One that had not ``ran`` is not to blame."""
+        """Return whether a task whose node was lost may run again; if not, end it. Blame it only if it ``ran``."""
         entry.state = QUEUED
         entry.losses += ((node, cause),)
         entry.stacks = False
@@ -303,7 +303,7 @@ class Ledger:
         self._assign(now)
 
     def withdraw(self, job: JobId, now: float) -> None:
-        """Take its claim out of line, and back what was granted and not heard of yet."""
+        """Remove the claim of ``job``, and take back seats that were granted but not yet passed on."""
         if not self.places.withdraw(job) and not self.decisions.seats:
             return
         grants, self.decisions.seats = self.decisions.seats, []
@@ -325,7 +325,7 @@ class Ledger:
     # --- time -----------------------------------------------------------------------------------------------------
 
     def wake_at(self) -> float | None:
-        """When ``tick`` has something to do, if nothing else happens before."""
+        """Return the time at which ``tick`` must be called if nothing else happens before."""
         expiries = self._expiries
         if not expiries and not self.places.stacked:
             return None
@@ -353,7 +353,7 @@ class Ledger:
 
     @property
     def leased(self) -> int:
-        """Attempts on nodes, those that are being killed included."""
+        """Return the number of attempts on nodes, those that are being killed included."""
         return self._leased
 
     def load(self, node: NodeId) -> int:
@@ -390,7 +390,7 @@ class Ledger:
         return True
 
     def _failed(self, entry: Entry, host: Host, verdict: Verdict) -> bool:
-        """False: with this attempt the task ends."""
+        """Handle a failed attempt; return False if the caller must end the task with it."""
         if verdict is Verdict.TERMINATED and host.noticed:
             cause = "its processes ended after the machine's notice"
             again = self._survives(entry, host.id, cause, ran=True, announced=True)
@@ -497,7 +497,7 @@ class Ledger:
         del self._pinned[rank]
 
     def _changed(self, host: Host, now: float) -> None:
-        """``host`` holds less than before, or takes other work than before."""
+        """Place ``host`` anew and send it work, as it holds less than before or takes other work than before."""
         self._place(host)
         if self._pinned:
             rank = self._roster.rank(host.id)
@@ -511,12 +511,12 @@ class Ledger:
             self.decisions.emptied.append(host.id)
 
     def _membership_changed(self, now: float) -> None:
-        """Other nodes may have these ranks now. Walks the ranks that are waited for, once per change of membership."""
+        """Try to send the tasks that wait for a rank, as other nodes may have these ranks now."""
         for rank in tuple(self._pinned):
             self._assign_pinned(rank, now)
 
     def _requeue(self, entries: list[Entry], now: float) -> None:
-        """Put these, in their order, before everything that waits."""
+        """Put these at the front of the queue, in their order."""
         for entry in reversed(entries):
             entry.state = QUEUED
             entry.host = entry.attempt = None
@@ -533,7 +533,7 @@ class Ledger:
                 self._assign_pinned(entry.task.on, now)
 
     def _expire_later(self, entry: Entry, now: float) -> None:
-        """Each wait in the queue is bounded; one that was cut short by a recall goes on."""
+        """Bound this wait in the queue by ``queue_timeout_s``; a wait resumed after a recall keeps its old bound."""
         entry.expires_at = at = now + (entry.task.queue_timeout_s or 0.0)
         heappush(self._expiries, (at, next(self._ties), entry))
 

@@ -1,4 +1,4 @@
-"""One node's states, as a table; the documentation's diagram is made from it."""
+"""One node's states and the steps between them, as a table; the documentation's diagram is made from it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ class State(Enum):
     LAUNCHED = "launched"  # its machine exists, its address is not known yet
     REACHING = "reaching"  # being connected to
     READY = "ready"
-    STANDBY = "standby"  # ready, and works when another one is lost
-    DOOMED = "doomed"  # noticed: it works on, and gets nothing new
-    DRAINING = "draining"  # not wanted any more: it finishes what it has
+    STANDBY = "standby"  # ready, and starts to work when another node is lost
+    DOOMED = "doomed"  # has a preemption notice: it finishes what it has and gets no new work
+    DRAINING = "draining"  # no longer wanted: it finishes what it has
     SUSPECT = "suspect"  # ready, but its connection is lost and being tried again
     DOOMED_SUSPECT = "doomed suspect"
     DRAINING_SUSPECT = "draining suspect"
@@ -24,16 +24,16 @@ class State(Enum):
 class Fact(Enum):
     REACHABLE = auto()  # the provider says where it is
     GREETED = auto()  # connected, its executor has answered
-    SPARED = auto()  # as many as are wanted work without it
-    PROMOTED = auto()  # its turn has come
+    SPARED = auto()  # enough nodes work without it
+    PROMOTED = auto()  # a standby node is to work from now on
     NOTICED = auto()
     WITHDRAWN = auto()
     DROPPED = auto()  # the connection is lost
     RESUMED = auto()
-    UNWANTED = auto()  # the pool has one too many
+    UNWANTED = auto()  # the pool has one node too many
     FINISHED = auto()  # empty, and draining or replaced
-    UNREACHED = auto()  # given up waiting for an address, a connection, or its resumption
-    GONE = auto()  # the provider's word: it does not exist any more
+    UNREACHED = auto()  # the wait for its address, its connection or its resumption was given up
+    GONE = auto()  # the provider says that the machine no longer exists
 
 
 _BOOTING = {State.LAUNCHED, State.REACHING}
@@ -79,7 +79,7 @@ SUSPECTS = frozenset(_CONNECTED.values())
 
 
 class ImpossibleStep(Exception):
-    """The table has no such step: a defect of ours, told with the node's story."""
+    """The table has no such step. This is a defect in Outrider; the message contains the node's last states."""
 
 
 class Lifecycle:

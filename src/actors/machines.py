@@ -1,6 +1,6 @@
-"""The pool's machines and nodes: hears what becomes of them.
+"""The pool's machines and nodes: handle their events and carry out what is decided about them.
 
-The pure `fleet`, `stragglers` and `connectivity` decide.
+The pure modules `fleet`, `stragglers` and `connectivity` decide.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ from .ports import (
 )
 from .stragglers import Stragglers
 
-EARLY_KEPT = 1024  # words about machines whose launch call has not returned yet
+EARLY_KEPT = 1024  # machines whose events are kept while their launch call has not returned yet
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What a pool is given from outside."""
+    """The dependencies that a pool is given from outside."""
 
     fleet: Provider
     request: LaunchRequest
@@ -107,39 +107,39 @@ class Machines:
         self._chance = given.chance.random
         self._draining: set[NodeId] = set()
         self._doomed: set[NodeId] = set()
-        self._idle: dict[NodeId, None] = {}  # of the doomed, those that hold nothing
-        self._away_since: dict[NodeId, float] = {}  # the connection of a node, which is being tried again
+        self._idle: dict[NodeId, None] = {}  # the doomed nodes that hold nothing
+        self._away_since: dict[NodeId, float] = {}  # since when the connection of a node is lost and being tried again
         self._early: OrderedDict[MachineId, list[MachineEvent]] = OrderedDict()
         self._unusable: list[ConnectFailed] = []
-        self._refused: ConnectFailed | None = None  # the last of them, if no node has come since
-        self.failed: Exception | None = None  # why a node did not come, the last time
+        self._refused: ConnectFailed | None = None  # the last of these errors; None once a node has come since
+        self.failed: Exception | None = None  # the last reason why a node did not come
         self._closing = False
 
     @property
     def minimum(self) -> int:
-        """Nodes without which the pool is not ready."""
+        """Return how many nodes must be ready before the pool is."""
         return min(self._spec.min, self.fleet.wanted)
 
     @property
     def hopeless(self) -> Exception | None:
-        """Why no further node will come, if none will."""
+        """Return the error because of which no further node will come; None: one may come."""
         error = self.fleet.given_up
         if error is None or self.fleet.coming:
             return None
         if not isinstance(error, NoCapacity) or not self._unusable:
             return error
-        first, *others = self._unusable  # there would be machines enough, were they of use
+        first, *others = self._unusable  # there would be enough machines if they were usable
         first.__notes__ = [f"Also: {other}" for other in others]
         return first
 
     @property
     def failure(self) -> Exception | None:
-        """Why the last node that was to come did not, if none has come since."""
+        """Return why the last node failed to come; None once one has come since."""
         return self._broadcasts.failure
 
     @property
     def remaining(self) -> int:
-        """Nodes that work, or may yet, where no further one will come."""
+        """Return how many nodes work, or still may, if no further one comes."""
         staying = sum(standing is not Standing.DRAINING for standing in self.fleet.nodes.values())
         return min(staying, self.fleet.wanted)
 
@@ -178,7 +178,7 @@ class Machines:
             if member.machine.address is not None:
                 member.life.step(Fact.REACHABLE)
             member.ref = self._actors.spawn(f"node {member.id}", self._node_actor(member), capacity=64)
-        impatient = (member.id for member in members if member.machine.patience_s is None)  # others end by themselves
+        impatient = (member.id for member in members if member.machine.patience_s is None)  # others time out
         self.laggards.launched(impatient, now)
         retry_in_s = self.fleet.launched([member.id for member in members], asked, now, self._chance())
         if retry_in_s is not None:
@@ -194,7 +194,7 @@ class Machines:
         )
 
     def news(self, event: MachineEvent, now: float) -> None:
-        """The provider's word."""
+        """Handle an event from the provider."""
         if isinstance(event, Warned | LaunchUnsure):
             self._observe(ev.ProviderWarned(event.text))
             return
@@ -231,7 +231,7 @@ class Machines:
 
     def _not_launched(self, error: Exception, retry_in_s: float | None) -> None:
         if isinstance(error, NoCapacity) and error.__cause__ is None:
-            error.__cause__ = self._refused  # there may be machines, and none of use
+            error.__cause__ = self._refused  # perhaps there are machines, but none that is usable
         self.failed = error
         self._broadcasts.failure = error
         self._observe(ev.LaunchFailed(str(error), self.fleet.failures, retry_in_s))
@@ -239,7 +239,7 @@ class Machines:
     # --- a node's life --------------------------------------------------------------------------------------------
 
     def reaching(self, word: Queued | Answered, now: float) -> None:
-        """Hear of the progress of a node that is not ready yet."""
+        """Handle the progress of a node that is not ready yet."""
         match word:
             case Queued(node, True):
                 self.laggards.queued(node)
@@ -253,7 +253,7 @@ class Machines:
     def reached(self, node: NodeId, connection: Connection, now: float) -> None:
         member = self._nodes.members[node]
         if not member.life.can(Fact.GREETED):
-            return  # it is being left already
+            return  # it is being dismissed already
         member.life.step(Fact.GREETED)
         member.facts = connection.facts
         member.ports.extend(connection.facts.ports)
@@ -271,7 +271,7 @@ class Machines:
         self._observe(ev.NodeStandby(member.id, **_identity(member)))
 
     def _works(self, member: Member, now: float) -> None:
-        """From now on, or again: it has a rank, and takes tasks."""
+        """Give the node a rank and let it take tasks, for the first time or again."""
         self._joins(member)
         self._ledger.node_ready(member.id, now)
         if len(self._nodes.roster) >= self.minimum:
@@ -284,7 +284,7 @@ class Machines:
         self._observe(ev.NodeReady(member.id, rank, ready, wanted, **_identity(member)))
 
     def unreached(self, node: NodeId, error: ConnectFailed, now: float) -> None:
-        """It never became ready."""
+        """Handle a node that never became ready."""
         member = self._nodes.members[node]
         if not member.life.can(Fact.UNREACHED):
             return
@@ -316,7 +316,7 @@ class Machines:
             self.fleet.away(node)
 
     def answered(self, now: float) -> None:
-        """Somebody who is none of the nodes."""
+        """Handle an answer from somebody who is none of the nodes."""
         self.silence.answered(now)
 
     def resumed(self, node: NodeId, now: float) -> None:
@@ -342,7 +342,7 @@ class Machines:
         else:
             member.notices.add(source)
         self._broadcasts.noticed(node, source, seconds, now)
-        if node in self._draining:  # nothing is to be replaced, but what dies there now may die of its machine
+        if node in self._draining:  # it needs no replacement, but its machine's end may kill what runs there
             if seconds is not None:
                 self._observe(ev.NodeNoticed(node, source, seconds))
             self._no_new_work(member, now, noticed=member.noticed)
@@ -351,7 +351,7 @@ class Machines:
             return
         if seconds is None:
             if member.notices:
-                return  # another source stands by its own
+                return  # a notice from another source still stands
             self._observe(ev.NodeNoticeWithdrawn(node, source))
             self._not_doomed(node)
             state = member.life.step(Fact.WITHDRAWN)
@@ -371,13 +371,13 @@ class Machines:
         self.fleet.noticed(node, now)
 
     def unfit(self, node: NodeId, word: Unfit, now: float) -> None:
-        """Its executor ends by itself, and is lost when it has: whatever else is seen of that, this is why."""
+        """Handle that a node's executor ends by itself: ``word`` is the cause of the node's loss, which follows."""
         if (member := self._nodes.members.get(node)) is not None:
             member.unfit = word
         self._ledger.node_closed(node, now, recall=False)
 
     def lost(self, node: NodeId, cause: str, now: float) -> None:
-        """It was ready, and is no more."""
+        """Handle the loss of a node that was ready."""
         member = self._nodes.members[node]
         cause = member.unfit.cause if member.unfit else cause
         fact = Fact.GONE if member.life.can(Fact.GONE) else Fact.UNREACHED
@@ -398,7 +398,7 @@ class Machines:
         self._broadcasts.lost(node, cause, now, since=self._away_since.pop(node, None))
 
     def closed(self, node: NodeId) -> None:
-        """Its connection is closed and its actor has ended."""
+        """Handle that a node's connection is closed and its actor has ended."""
         member = self._nodes.members[node]
         member.closed = True
         self._away_since.pop(node, None)
@@ -446,13 +446,13 @@ class Machines:
 
     @property
     def busy(self) -> bool:
-        """There are orders to carry out, or nodes that have become empty to look after."""
+        """Return whether there are orders to carry out, or nodes that have become empty."""
         orders = self.fleet.orders
         changes = orders.launches or orders.drains or orders.promotions or orders.demotions or orders.terminations
         return bool(changes or self._ledger.decisions.emptied)
 
     def _emptied(self, node: NodeId) -> None:
-        """It may hold nothing any more."""
+        """Handle a draining or doomed node, if it holds nothing any more."""
         if self._ledger.load(node):
             return
         if node in self._draining:
@@ -479,7 +479,7 @@ class Machines:
             self._no_new_work(member, now, noticed=False)
 
     def close(self) -> None:
-        """Leave all nodes; their machines stay for the provider's context to end."""
+        """Close the connections to all nodes; the provider's context ends their machines."""
         self._closing = True
         self._calls.close()
         for member in self._nodes.members.values():
@@ -490,7 +490,7 @@ class Machines:
         return all(member.closed for member in self._nodes.members.values())
 
     def _end(self, member: Member, now: float) -> None:
-        """Close its connection; end its machine then, or at once if it is lost anyway."""
+        """Close a node's connection; end its machine after that, or at once if the node is lost."""
         self.laggards.ended(member.id)
         if member.life.state not in ENDS:
             member.life.step(Fact.UNWANTED if member.booting else Fact.FINISHED)
@@ -508,7 +508,7 @@ class Machines:
             self._calls.terminate(member.machine.id)
 
     def _unheard(self) -> Sequence[Machine] | None:
-        """The machines of nodes that are all silent; None: they are not, or not any more."""
+        """Return the machines if all nodes are silent; None: they are not, or no longer."""
         if not self.silence.cut_off or self._closing:
             return None
         return [member.machine for member in self._nodes.members.values() if not member.closed]
@@ -520,7 +520,7 @@ def _launching(member: Member) -> ev.NodeLaunching:
 
 
 def _identity(member: Member) -> _Identity:
-    """What a reached node and its provider say of the machine."""
+    """Return the description of the machine by a reached node and its provider."""
     facts = member.facts
     assert facts is not None, "the node has been reached"
     return _Identity(

@@ -1,4 +1,4 @@
-"""The pool's nodes: what is known of each, who is ready by rank, and what they have been told of each other."""
+"""The pool's nodes: the facts about each, the ready ones by rank, and what they have been told of each other."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .roster import Roster
 if TYPE_CHECKING:
     from .messages import NodeMessage
 
-SMALL = 32  # nodes: so many are told of every change at once
+SMALL = 32  # nodes; up to so many are told of every change at once
 VIEW_DELAY_LIMIT_S = 10.0
 PORTS_KEPT = 64  # of one node; it has 32
-SOURCES_KEPT = 16  # of its notices; there are seven kinds
+SOURCES_KEPT = 16  # sources of a node's notices; there are seven kinds
 
 
 class Member:
@@ -38,12 +38,12 @@ class Member:
         self.link: Link | None = None
         self.facts: NodeFacts | None = None
         self.ports: deque[int] = deque()  # free there
-        self.notices: set[str] = set()  # by source, that stand
+        self.notices: set[str] = set()  # the sources of the notices that stand
         self.dropped_by = ""  # why its connection was last lost
         self.unfit: Unfit | None = None  # why its executor ends by itself
-        self.closed = False  # its connection, for good
-        self.gone = False  # the provider's word
-        self.terminated = False  # asked for
+        self.closed = False  # whether its connection is closed for good
+        self.gone = False  # whether the provider says that its machine is gone
+        self.terminated = False  # whether termination was asked for
 
     @property
     def noticed(self) -> bool:
@@ -95,7 +95,7 @@ class Membership:
             member.ports.extend(islice(new, max(0, PORTS_KEPT - len(member.ports))))
 
     def joined(self, member: Member) -> None:
-        """It is ready for new work: it gets a rank and hears of the others before anything else."""
+        """Give a node that is ready for new work a rank, and send it the ready nodes before anything else."""
         self.roster.join(member.id)
         self.outdated = True
         if member.link is not None:
@@ -107,7 +107,7 @@ class Membership:
             self.outdated = True
 
     def ranked(self) -> Sequence[tuple[NodeId, NodeFacts]]:
-        """The ready nodes by rank; the same tuple until one joins or leaves."""
+        """Return the ready nodes by rank: the same tuple object until one joins or leaves."""
         ranked = self.roster.ranked
         if ranked is not self._ranked_from:
             members = self.members
@@ -116,7 +116,7 @@ class Membership:
         return self._ranked
 
     def tell_views(self) -> None:
-        """Every node that is connected hears who is ready."""
+        """Send every connected node the list of ready nodes, if that has changed."""
         if self.outdated:
             self.outdated = False
             ranked = self.ranked()
@@ -124,6 +124,6 @@ class Membership:
                 link.view(ranked)
 
     def view_delay_s(self) -> float:
-        """How long changes may gather: telling all of n nodes costs n * n."""
+        """Return for how many seconds changes may gather: sending n nodes a view of all n costs n * n."""
         n = len(self.roster)
         return 0.0 if n <= SMALL else min(VIEW_DELAY_LIMIT_S, n / 100)

@@ -1,4 +1,4 @@
-"""What each actor accepts: the unions at the end are their interfaces."""
+"""The messages that each actor accepts; the union types are the actors' interfaces."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .ports import (
     Task,
 )
 
-# --- to the pool, from its users. Bursts are fine, its mailbox holds a million: back-pressure is the public call's ----
+# --- to the pool, from its users. Bursts are fine, its mailbox holds a million; the public calls apply back-pressure --
 
 
 class Submit(NamedTuple):
@@ -41,7 +41,7 @@ class Submit(NamedTuple):
 
 
 class Broadcast(NamedTuple):
-    """Run on every ready node; ``settle_all`` is called exactly once."""
+    """Run a function on every ready node; ``settle_all`` is called exactly once."""
 
     spec: BroadcastSpec
     settle_all: SettleAll
@@ -58,14 +58,14 @@ class Cancel(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """Have so many nodes from now on. Fewer: the newest finish what they have and are terminated."""
+    """Keep ``wanted`` nodes from now on. If there are more, the newest finish what they have and are terminated."""
 
     wanted: int
 
 
 @dataclass(frozen=True, slots=True)
 class WhenReady(Request[None]):
-    """Answered when the pool's ``min`` nodes are ready; fails with the last error when launching is given up before."""
+    """Ask to hear when the pool's ``min`` nodes are ready; fails with the last error if launching is given up first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class Close(Request[None]):
 
 
 class Received(NamedTuple):
-    """One batch of what a node said, in order."""
+    """One batch of a node's reports, in order."""
 
     node: NodeId
     reports: Sequence[Report]
@@ -131,7 +131,7 @@ class MachineNews:
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """The node waits for its turn to be connected to; not ``waits``: its turn has come. Sent only if any waits."""
+    """The node waits for its turn to be connected to, or (not ``waits``) that has come. Sent only if it had to wait."""
 
     node: NodeId
     waits: bool
@@ -139,7 +139,7 @@ class Queued:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """Its machine is there; once per node. What makes it ready follows, and may take minutes."""
+    """The node's machine has answered; sent once per node. Preparing the node follows and may take minutes."""
 
     node: NodeId
 
@@ -152,7 +152,7 @@ class Reached:
 
 @dataclass(frozen=True, slots=True)
 class Unreached:
-    """Given up before it was ready."""
+    """The node was given up before it was ready."""
 
     node: NodeId
     error: ConnectFailed
@@ -160,7 +160,7 @@ class Unreached:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """The connection is lost, and being tried again."""
+    """The connection to the node is lost, and reconnecting is being tried."""
 
     node: NodeId
     lost: Lost
@@ -173,7 +173,7 @@ class Resumed:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """The connection is lost for good: the session is gone, or will never be had again."""
+    """The connection is lost for good: the session is gone or can never be resumed."""
 
     node: NodeId
     cause: str
@@ -188,7 +188,7 @@ class Closed:
 
 class Signal(Enum):
     TICK = auto()  # the time that the pool's clock was set to has come
-    VIEWS = auto()  # membership settled: tell the nodes
+    VIEWS = auto()  # changes of the membership have gathered: tell the nodes
     ANSWERED = auto()  # all nodes are silent, and somebody else answers
 
 
@@ -223,7 +223,7 @@ class Reachable:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """Close the connection, if there is one, say `Closed`, and end."""
+    """Close the connection, if there is one, send `Closed`, and end."""
 
 
 NodeMessage = Reachable | Leave

@@ -1,7 +1,7 @@
-"""One machine's connection: reach it, notice when it is lost, try again until told to leave. No policy but deadlines.
+"""One machine's connection: reach it, notice its loss, reconnect until told to leave. No policy but deadlines.
 
 A node actor is not restarted: without its connection the session is gone, so its failure is the node's loss, and the
-fleet's back-off is what limits how often that may happen.
+fleet's back-off limits how often that may happen.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from .ports import Connect, ConnectFailed, Connection, NodeId, Report
 
 TRY_AGAIN_S = 0.1  # after the first refused try; then half as long again each time
 TRY_AGAIN_LIMIT_S = 2.0
-STEADY_S = 10.0  # a connection that held for less, and the one before too, is not had again at once
+STEADY_S = 10.0  # after two connections in a row that held for less, reconnecting waits a little
 CLOSE_S = 9.0
-TRIES_AT_ONCE = 50  # over all nodes: 1,000 connections opened so take 2.2 s
+TRIES_AT_ONCE = 50  # over all nodes; opening 1,000 connections this way takes 2.2 s
 
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """How a pool's nodes are reached; shared by them."""
+    """The means to reach a pool's nodes, shared by their actors."""
 
     connect: Connect
     boot_timeout_s: float
     tries: anyio.Semaphore  # held until a machine has answered
-    returns: anyio.Semaphore  # of nodes that were, and are lost in seconds
+    returns: anyio.Semaphore  # held while reconnecting: a node that is away counts as lost within seconds
     tell: Callable[[PoolMessage], None]
 
 
@@ -113,7 +113,7 @@ class NodeActor:
                     async with self._turn():
                         return await self._door.connect(self._node, self._machine, self._reports, self._answered)
                 except ConnectFailed as error:
-                    if self._answers:  # it is there, or was until a moment ago
+                    if self._answers:  # the machine answered, so it is up or was until a moment ago
                         down_at = anyio.current_time() + patience_s
                     if error.fatal or anyio.current_time() >= down_at:
                         raise
@@ -124,7 +124,7 @@ class NodeActor:
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:
-        """To try; the pool hears when that is waited for, because it is no silence of the machine's."""
+        """Hold one of the turns to connect; tell the pool of a wait for it, as that is no silence of the machine's."""
         tries = self._door.tries
         waits = tries.value == 0
         if waits:
@@ -144,7 +144,7 @@ class NodeActor:
             self._door.tries.release()
 
     def _answered(self) -> None:
-        self._end_turn()  # what follows takes as long as it takes: others, whose leases nobody renews yet, come first
+        self._end_turn()  # preparing the node may take long: others, whose leases nobody renews yet, come first
         self._answers = True
         if not self._has_answered:
             self._has_answered = True
@@ -160,14 +160,14 @@ class NodeActor:
             lost = await connection.wait_lost()
             self._tell(Dropped(self._node, lost))
             short = short + 1 if anyio.current_time() - since < STEADY_S else 0
-            if short > 1:  # whatever it is that ends them, it is not to keep this program busy
+            if short > 1:  # whatever ends the connections, it must not keep this program busy
                 await anyio.sleep(min(TRY_AGAIN_S * 1.5 ** (short - 2), TRY_AGAIN_LIMIT_S))
             await self._resume(connection, lost.cause)
             since = anyio.current_time()
             self._tell(Resumed(self._node))
 
     async def _resume(self, connection: Connection, cause: str) -> None:
-        """Until it succeeds: the pool decides how long that may take, and says Leave."""
+        """Reconnect, trying until it succeeds: the pool decides how long that may take, and sends `Leave`."""
         pause_s = TRY_AGAIN_S
         while True:
             try:

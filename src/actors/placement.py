@@ -1,10 +1,11 @@
-"""Which node takes the next attempt: pure, and O(1) per attempt however many nodes there are.
+"""Choose the node that takes the next attempt. Pure, and O(1) per attempt however many nodes there are.
 
-Nodes stand on levels by how many attempts they hold; the next attempt goes to the lowest level, there to the node that
-was at work last. A node holds as many attempts as it has slots, and where tasks are known to be short some more behind
-them (a stack), which hides the round trip; unstarted attempts that lie behind a long one while slots are free elsewhere
-are taken back. A broadcast needs seats, one slot each on several nodes at the same moment: while its claim waits, the
-nodes it may sit on keep one slot free. Only the first claim in line collects, so two never starve each other.
+Nodes stand on levels by how many attempts they hold; the next attempt goes to the lowest level, and there to the node
+that was at work last. A node holds as many attempts as it has slots. Where tasks are known to be short it holds some
+more behind them (a stack), a prefetch that hides the round trip. Unstarted attempts that wait behind a long one while
+slots are free elsewhere are taken back (work stealing). A broadcast needs seats, one slot each on several nodes at the
+same moment: while its claim waits, the nodes it may sit on keep one slot free. Only the first claim in line collects
+seats, so two claims never starve each other.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ if TYPE_CHECKING:
 SHORT_S = 0.001
 BRIEF_S = 0.020
 STACK_OF_SHORT = 255
-STALL_S = 0.020  # a stack that has not moved for so long lies behind a long task
+STALL_S = 0.020  # a stack that has not moved for so long waits behind a long task
 STEALS = 8  # stacks looked at per check
 WEIGHT = 0.25  # of the newest duration in the average
 
 
 class Function:
-    """What is known of the tasks of one function."""
+    """Statistics of the tasks of one function."""
 
     __slots__ = ("average_s", "stack")
 
@@ -57,7 +58,7 @@ class Host:
         self.slow = 0  # attempts behind which nothing may be stacked
         self.open = True  # takes new work
         self.noticed = False
-        self.level = -1  # where it stands; -1: nowhere, it takes nothing now
+        self.level = -1  # the level on which it stands; -1: none, it takes nothing now
         self.stacked = False  # holds more than its slots
         self.recalling = False
         self.progress_at = now
@@ -69,7 +70,7 @@ class Host:
 
 
 class Claim:
-    """A broadcast's wish for seats on at least ``least`` nodes other than ``besides``, or on ``every`` open one.
+    """A broadcast's request for seats on at least ``least`` nodes other than ``besides``, or on ``every`` open one.
 
     ``again``: it has begun before and holds seats already, so it goes before those that have not.
     """
@@ -122,7 +123,7 @@ class Placement:
         return host
 
     def place(self, host: Host) -> None:
-        """Put ``host`` on the level that what it holds now asks for; to be called after every change to it."""
+        """Put ``host`` on the level that matches what it holds now; must be called after every change to it."""
         slots = self.slots
         held = len(host.attempts)
         load = held + host.seats
@@ -153,9 +154,9 @@ class Placement:
             self._count(host, candidate=claimed and host.open, free=load < slots)
 
     def pick(self, stack: int) -> Host | None:
-        """The host for an attempt that may be one of ``stack`` behind those that run.
+        """Return the host for an attempt that may be one of ``stack`` waiting behind those that run.
 
-        Of those that hold least, the one that was last at work: its caches are warm (measured: 40 us of a call's 290).
+        Of the hosts that hold least, it is the one last at work: its caches are warm (measured: 40 us of a call's 290).
         """
         levels, level = self._levels, self._lowest
         top = self.slots + stack
@@ -170,14 +171,14 @@ class Placement:
     # --- stacks ---------------------------------------------------------------------------------------------------
 
     def steal_at(self) -> float | None:
-        """When to look for stalled stacks, given that nothing is queued; None: no stack, or no free slot to fill."""
+        """Return when to look for stalled stacks, if nothing is queued; None: there is no stack, or no free slot."""
         if not self.stacked or not self._has_free_slot():
             return None
         first = next(iter(self.stacked.values()))
         return max(first.progress_at + STALL_S, self._next_steal)
 
     def steal(self, now: float) -> list[tuple[NodeId, tuple[AttemptId, ...]]]:
-        """The newest half of each stalled stack."""
+        """Return the attempts to steal, by node: the newest half of each stalled stack."""
         recalls: list[tuple[NodeId, tuple[AttemptId, ...]]] = []
         at = self.steal_at()
         if at is None or now < at:
@@ -193,7 +194,7 @@ class Placement:
         return recalls
 
     def unstarted(self, host: Host) -> tuple[AttemptId, ...]:
-        """What lies behind the attempts that run, as far as can be known from here: a node works in order."""
+        """Return the attempts that seem not to have started: a node works in order, so those beyond its slots wait."""
         return tuple(host.attempts)[self.slots :]
 
     def _has_free_slot(self) -> bool:
@@ -202,7 +203,7 @@ class Placement:
     # --- seats ----------------------------------------------------------------------------------------------------
 
     def at_once(self, claim: Claim) -> tuple[JobId, tuple[NodeId, ...]] | None:
-        """Its seats, where nobody is in line and every node has a free slot: no other node's place depends on it."""
+        """Grant ``claim`` at once if no other waits and every node has a free slot: no other node is placed anew."""
         if self.claims or not claim.every or claim.most is not None:
             return None
         hosts = [host for host in self.hosts.values() if host.open and host.id not in claim.besides]
@@ -214,13 +215,13 @@ class Placement:
         return claim.job, tuple([host.id for host in hosts])
 
     def claim(self, claim: Claim) -> None:
-        """Put it in line: first those that already hold seats, and among equals in the order of their jobs."""
+        """Put ``claim`` in line: broadcasts that have begun before go first, equals in the order of their jobs."""
         insort(self.claims, claim, key=_place_in_line)
         if self.claims[0] is claim:
             self._new_first()
 
     def withdraw(self, job: JobId) -> bool:
-        """False: it had none in line."""
+        """Take the claim of ``job`` out of line; return False if it had none."""
         for claim in self.claims:
             if claim.job == job:
                 was_first = self.claims[0] is claim
@@ -231,7 +232,7 @@ class Placement:
         return False
 
     def grant(self) -> tuple[JobId, tuple[NodeId, ...]] | None:
-        """Seats for the first claim once they are all free at the same moment; call until None."""
+        """Grant the first claim its seats once they are all free at the same moment; call until it returns None."""
         if not self.claims:
             return None
         claim = self.claims[0]
@@ -246,7 +247,7 @@ class Placement:
         return claim.job, tuple(host.id for host in chosen)
 
     def unseat(self, node: NodeId) -> Host | None:
-        """The host that has a seat less now, to be placed."""
+        """Free one seat on ``node`` and return its host, which the caller must place."""
         host = self.hosts.get(node)
         if host is None or not host.seats:
             return None
@@ -266,7 +267,7 @@ class Placement:
                 del self._free[host.id]
 
     def _new_first(self) -> None:
-        """Another claim (or none) is first: every node's place depends on it. Once per broadcast, not per task."""
+        """Place every node anew, as another claim (or none) is first. This happens per broadcast, not per task."""
         self._candidates = 0
         self._free.clear()
         for host in self.hosts.values():

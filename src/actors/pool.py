@@ -1,4 +1,4 @@
-"""The pool: hears everything, lets the pure machines decide, and does what they say. No policy of its own.
+"""The pool: handle all messages, let the pure modules decide, and carry out their decisions. No policy of its own.
 
 `ledger` decides on tasks, `gang` (through `broadcasts`) on broadcasts, `fleet`, `stragglers` and `connectivity`
 (through `machines`) on machines and lost connections. A crash here ends the pool loudly: everything is settled as
@@ -72,7 +72,7 @@ from .ports import (
 from .rank_waits import RankWaits
 from .watch import WatchActor
 
-MAILBOX = 1 << 20  # so many submits may be told before the actor runs; how much waits is the public call's concern
+MAILBOX = 1 << 20  # submits that may be sent before the actor runs; the public call limits how many wait
 CLOSE_S = 10.0  # for all connections together
 
 
@@ -88,15 +88,15 @@ async def supervise(
     seed: int | None = None,
     clock: Clock = anyio.current_time,
 ) -> AsyncIterator[Ref[PoolMessage]]:
-    """Run a pool on an opened provider; leaving settles what is left as CLOSED and closes all connections, bounded.
+    """Run a pool on an opened provider; leaving settles open jobs as CLOSED and closes connections, in bounded time.
 
-    Machines that are lost or not wanted any more are terminated meanwhile; all others by leaving the provider's
+    Machines that are lost or no longer wanted are terminated meanwhile; all others by leaving the provider's
     context, which must be entered before and left after this one. ``witness`` is asked while all nodes are
-    silent; without one, that is taken for this computer's own network. ``seed`` makes the back-offs repeatable;
-    ``clock`` is the loop's.
+    silent; without one, such silence is taken for a failure of this computer's own network. ``seed`` makes the
+    back-offs repeatable; ``clock`` is the event loop's clock.
 
     Raises:
-        RestartsExhausted: an actor failed for good, its own error is the cause; what is in the block was cancelled.
+        RestartsExhausted: an actor failed for good (its own error is the cause); the body of the block was cancelled.
     """
     given = Given(fleet, request, spec, connect, observe, Random(seed), clock, witness)  # noqa: S311 (no secret: it spreads retries)
     failure: Exception | None = None
@@ -116,7 +116,7 @@ async def supervise(
     except ExceptionGroup as group:
         failure = group.exceptions[0] if len(group.exceptions) == 1 else group
     if failure is not None:
-        raise failure  # not inside the handler: its own context stays what it is
+        raise failure  # outside the handler, so that its ``__context__`` stays unchanged
 
 
 class PoolActor:
@@ -141,7 +141,7 @@ class PoolActor:
         self._views_due = False
         self._alarm_at: float | None = None
         self._alarm = anyio.CancelScope()
-        self._rare_wake_at: float | None = None  # of everything but the ledger
+        self._rare_wake_at: float | None = None  # the next wake time of everything but the ledger
         self._clock = given.clock
         now = self._clock()
         self._machines.start(now)
@@ -161,7 +161,7 @@ class PoolActor:
         self._settle_down(now, rare=rare)
 
     def stopped(self, error: Exception | None) -> None:
-        """However it ends, nobody is left waiting."""
+        """Settle and answer everything that is open, so that nobody is left waiting however the actor ends."""
         with suppress(Exception):
             self._close_books(self._clock())
         for reply in (*self._waiters, *self._closers):
@@ -261,7 +261,7 @@ class PoolActor:
                 case Asked():
                     self._broadcasts.asked(node, report)
                 case _:
-                    pass  # of an attempt that is over, or of a rank
+                    pass  # a report of an attempt that is over, or of a rank
         return rare or self._machines.busy
 
     def _observe_started(self, node: NodeId, reports: Sequence[Report]) -> None:
@@ -275,7 +275,7 @@ class PoolActor:
     # --- decisions ------------------------------------------------------------------------------------------------
 
     def _settle_down(self, now: float, *, rare: bool) -> None:
-        """Do what was decided, until nothing is left to do; ``rare``: more than tasks may have changed."""
+        """Carry out decisions until none is left; ``rare``: more than the state of tasks may have changed."""
         if rare:
             self._machines.carry_out(now)
             self._tell_who_waits(now)
@@ -339,7 +339,7 @@ class PoolActor:
                 self._observe(ev.TaskRetried(task.job, task.id, node, number, cause))
 
     def _tell_who_waits(self, now: float) -> None:
-        """Of nodes that will not come, or have not come in time."""
+        """Tell those who wait for nodes if these will not come or have not come in time."""
         ledger, machines, roster = self._ledger, self._machines, self._nodes.roster
         if roster.ranked is not self._ranked:
             self._ranked = roster.ranked
@@ -374,7 +374,7 @@ class PoolActor:
     # --- time -----------------------------------------------------------------------------------------------------
 
     def _tell_views(self) -> None:
-        """At once in a small pool; in a large one changes gather first."""
+        """Tell the nodes of a changed membership: at once in a small pool; in a large one changes gather first."""
         if not self._nodes.outdated or self._views_due:
             return
         delay_s = self._nodes.view_delay_s()

@@ -1,9 +1,9 @@
-"""What the actors need from the layer above: protocols and the values that cross them.
+"""The interface of the actors to the layer above: protocols and the values that cross them.
 
 Everything here is synchronous and never waits: a link queues what it is given and writes it at the end of the loop's
 tick. Only `Connect` and `Connection.wait_lost` wait, and only node actors call them, in their own task group.
 
-What crosses once per task is a named tuple: three times as cheap to make as a frozen dataclass (0.2 and 0.5 us).
+Values that cross once per task are named tuples, which are cheaper to make than frozen dataclasses (0.2 and 0.5 us).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from ..providers.base import Machine
 NodeId = NewType("NodeId", int)  # never used twice in a pool: a replacement is another node
 JobId = NewType("JobId", int)  # what the user submitted: one task, or a broadcast of several
 TaskId = NewType("TaskId", int)
-AttemptId = NewType("AttemptId", int)  # never used twice in a pool: a late report of an old attempt finds nobody
+AttemptId = NewType("AttemptId", int)  # never used twice in a pool: a late report of an old attempt matches none
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What a node said of itself when it was reached."""
+    """The description that a node gave of itself when it was reached."""
 
     hostname: str
     address: str  # by which the other nodes reach it
@@ -33,12 +33,12 @@ class NodeFacts:
 
     @property
     def ports_at_once(self) -> int:
-        """Free ports that one generation can have of it for certain: it opens others when half of them are used."""
+        """Return how many free ports one generation surely gets: the node opens others when half of them are used."""
         return max(1, len(self.ports) // 2)
 
 
 class World(NamedTuple):
-    """One immutable membership view: what every rank of a generation sees.
+    """The immutable view of the membership that every rank of a generation sees.
 
     When one rank alone is run again (`OnLoss.RESEND`), ``nodes`` may name nodes that have since left the view.
     """
@@ -60,11 +60,11 @@ class World(NamedTuple):
 
 
 class Task(NamedTuple):
-    """One thing to run on one node. ``content`` is the engine's: code and arguments, pickled once."""
+    """One thing to run on one node. ``content`` belongs to the engine: code and arguments, pickled once."""
 
     id: TaskId
     job: JobId
-    function: bytes  # digest: tasks of one function are expected to take alike
+    function: bytes  # digest: tasks of one function are expected to take about equally long
     content: object
     on: int | None = None  # rank of the node among the ready ones at dispatch; None: any
     retries: int = 3  # further attempts when the node is lost; 0 with at_most_once
@@ -86,11 +86,11 @@ class Order(NamedTuple):
 
 class Verdict(StrEnum):
     RETURNED = auto()
-    RAISED = auto()  # the user's code, or (un)pickling its data
-    DIED = auto()  # the task's process, of itself: exit, crash, memory
-    TERMINATED = auto()  # the task's process, by a signal from outside: so it ends with its machine
+    RAISED = auto()  # the user's code raised, or (un)pickling its data
+    DIED = auto()  # the task's process ended by itself: exit, crash, out of memory
+    TERMINATED = auto()  # the task's process was ended by a signal from outside, as when its machine ends
     TIMED_OUT = auto()  # it ran longer than it may
-    KILLED = auto()  # because we asked
+    KILLED = auto()  # because the pool asked
 
 
 class Started(NamedTuple):
@@ -98,7 +98,7 @@ class Started(NamedTuple):
 
 
 class Finished(NamedTuple):
-    """The attempt is over and its process tree idle or gone. ``outcome`` is opaque: the engine makes sense of it."""
+    """The attempt is over and its process tree idle or gone. ``outcome`` is opaque: the engine interprets it."""
 
     attempt: AttemptId
     verdict: Verdict
@@ -107,14 +107,14 @@ class Finished(NamedTuple):
 
 
 class Returned(NamedTuple):
-    """Recalled before they had started."""
+    """The node gives these attempts back: they were recalled before they had started."""
 
     attempts: tuple[AttemptId, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Noticed:
-    """The node learnt from its cloud that it will be taken in ``seconds``; None: withdrawn."""
+    """A preemption notice: the cloud will take the machine in ``seconds``; None: the notice is withdrawn."""
 
     source: str
     seconds: float | None
@@ -126,7 +126,7 @@ class PortsFree:
 
 
 class Asked(NamedTuple):
-    """How often the ranks of a generation have asked on this node whether to stop: the most of any of them."""
+    """The highest number of times that any rank of a generation on this node has asked whether to stop."""
 
     job: JobId
     generation: int
@@ -136,28 +136,28 @@ class Asked(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Unfit:
-    """The node's executor is about to end by itself: its loss, which follows, has this cause."""
+    """The node's executor is about to end by itself; this is the cause of the node's loss, which follows."""
 
     cause: str
-    has_run: bool  # some worker there has taken an attempt
+    has_run: bool  # whether a worker there has taken an attempt
 
 
 Report = Started | Finished | Returned | Noticed | PortsFree | Asked | Unfit
 
 
 class PeerDoomed(NamedTuple):
-    """A machine of this generation will be taken in ``seconds``; None: none of them."""
+    """A machine of this generation will be taken in ``seconds``; None: no notice stands any more."""
 
     job: JobId
     generation: int
-    number: int  # another notice has another
-    place: int  # which of the world's nodes
+    number: int  # of the notice
+    place: int  # index of the node in the world's nodes
     source: str
     seconds: float | None
 
 
 class StopAt(NamedTuple):
-    """The ranks of this generation stop when they ask for the ``asked``-th time whether to."""
+    """The ranks of this generation are to stop when they ask for the ``asked``-th time whether to."""
 
     job: JobId
     generation: int
@@ -168,31 +168,31 @@ Word = Noticed | PeerDoomed | StopAt
 
 
 class Link(Protocol):
-    """What the pool may ask of a reached node. Never waits or raises; a lost link swallows, its node's loss follows."""
+    """The commands to a reached node. They never wait or raise; a lost link drops them, and its node's loss follows."""
 
     def run(self, order: Order) -> None:
-        """An order with a world starts at once, beside the slots: the pool made room, and its ranks need each other."""
+        """Run an attempt. An order with a world starts at once, whatever the slots: its ranks need each other."""
 
     def kill(self, attempt: AttemptId) -> None:
-        """Answered by `Finished`: KILLED with the process tree gone, or whatever was faster."""
+        """Kill an attempt; the answer is `Finished`: KILLED once its process tree is gone, or an earlier verdict."""
 
     def recall(self, attempts: Sequence[AttemptId]) -> None:
-        """Answered by `Returned` with those that had not started."""
+        """Recall attempts; the answer is `Returned` with those that had not started."""
 
     def view(self, members: Sequence[tuple[NodeId, NodeFacts]]) -> None:
-        """The ready nodes by rank, for `instance_info`."""
+        """Send the ready nodes by rank, for `instance_info`."""
 
     def tell(self, word: Word) -> None:
-        """For its tasks: the provider's word on its machine, or what becomes of a generation with ranks there."""
+        """Send the node's tasks a notice about its machine, or news of a generation with ranks there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Why a connection ended."""
+    """The loss of a connection, with its cause."""
 
     cause: str  # one clause for people
     silent: bool = False  # heartbeats stopped, as opposed to a closed connection
-    early_s: float = 0.0  # before its silence would have ended it: so much longer it has to come back
+    early_s: float = 0.0  # how long before the silence limit it was lost: it has so much longer to come back
 
 
 class Connection(Protocol):
@@ -212,7 +212,7 @@ class Connection(Protocol):
         """Try once, bounded, to reconnect; True when the session went on where it was.
 
         Raises:
-            ConnectFailed: not reached, try again; or (``fatal``) it will never work.
+            ConnectFailed: the node was not reached, try again; or (``fatal``) it will never work.
         """
         ...
 
@@ -224,7 +224,7 @@ class Connection(Protocol):
 class ConnectFailed(Exception):
     """The node cannot be reached now, or (``fatal``) ever: a wrong host key, a full disk.
 
-    ``alike``: nor could any other machine in its place, such as with a package that does not exist.
+    ``alike``: any other machine in its place would fail too, for example for a package that does not exist.
     """
 
     def __init__(self, message: str, *, fatal: bool = False, alike: bool = False) -> None:
@@ -234,7 +234,7 @@ class ConnectFailed(Exception):
 
 
 class NoWorkers(Exception):
-    """Nodes are ready one after another, and none can start a worker: why the last one could not."""
+    """Nodes become ready one after another, but none can start a worker; the message says why the last could not."""
 
 
 class Connect(Protocol):
@@ -245,9 +245,9 @@ class Connect(Protocol):
         reports: Callable[[Sequence[Report]], None],
         answered: Callable[[], None],
     ) -> Connection:
-        """Try once, bounded, to reach a machine and greet its executor. ``reports`` gets what it says, in order.
+        """Try once, bounded, to reach a machine and greet its executor. ``reports`` gets its reports, in order.
 
-        ``answered`` is called as soon as it is the right machine that answers: what follows may take minutes.
+        ``answered`` is called as soon as the right machine has answered; the rest may take minutes.
 
         Raises:
             ConnectFailed
@@ -256,16 +256,16 @@ class Connect(Protocol):
 
 
 Witness = Callable[[Sequence[Machine]], Awaitable[bool]]
-"""Asked while all nodes are silent, with their machines: whether anybody answers this computer. Bounded."""
+"""Return whether anybody answers this computer; called with the nodes' machines while all are silent. Bounded."""
 
-Clock = Callable[[], float]  # the running loop's: what `anyio.current_time` says, which takes 2 us to find it out
+Clock = Callable[[], float]  # the running loop's clock: as `anyio.current_time`, which takes 2 us to find the loop
 
 
 # How a submitted job ends: called exactly once, on the loop, by the pool actor: it must be quick and must not raise.
 
 
 class Settled(NamedTuple):
-    """An attempt's own word."""
+    """A task or rank ended with the outcome of an attempt."""
 
     verdict: Verdict
     outcome: object
@@ -276,14 +276,14 @@ class Settled(NamedTuple):
 
 
 class Reason(StrEnum):
-    """Why a task ends without an attempt's own word."""
+    """The reason why a task ends without an outcome of an attempt."""
 
     LOST = auto()  # its node was lost and it may not, or not any more, be run again
-    QUARANTINED = auto()  # every attempt took its node down, or so many in a row
+    QUARANTINED = auto()  # every attempt, or ``quarantine_after`` in a row, took its node down
     QUEUE_TIMEOUT = auto()
     CANCELLED = auto()
     CLOSED = auto()  # the pool ended first
-    NO_REPLACEMENT = auto()  # within replace_timeout
+    NO_REPLACEMENT = auto()  # no node came in its place within replace_timeout
     NO_SUCH_RANK = auto()  # the pool is to have fewer nodes than the task's ``on``
     LOSING = auto()  # a broadcast lost generations faster than it could run
     NO_PORTS = auto()  # more ranks of a broadcast need a port each than one of its nodes keeps free
@@ -294,18 +294,18 @@ class GaveUp:
     reason: Reason
     losses: tuple[tuple[NodeId, str], ...] = ()  # the nodes lost under it, with the cause of each
     rank: int = 0
-    failure: Exception | None = None  # why the last node that was to come did not, since one has come
+    failure: Exception | None = None  # why the last node failed to come; None once one has come since
     why: str = ""  # with NO_PORTS, for people: which node, and how many
 
 
 Ending = Settled | GaveUp
 Settle = Callable[[Ending], None]
-SettleAll = Callable[[Sequence[Ending], int], None]  # by rank, and which generation's; one ending and 0: none began
+SettleAll = Callable[[Sequence[Ending], int], None]  # endings by rank, and the generation; one ending and 0: none began
 
 
 class OnLoss(Enum):
     RESTART = auto()  # fence, replace, run everywhere again
-    RESEND = auto()  # keep what is good, run the lost rank alone again
+    RESEND = auto()  # keep what is done, run only the lost ranks again
     FAIL = auto()
 
 
@@ -321,7 +321,7 @@ class BroadcastSpec(NamedTuple):
     every_rank_listens: bool = False  # a free port for each rank, and not for the head alone
     at_most_once: bool = False
     queue_timeout_s: float | None = None
-    max_restarts: int = 0  # generations that follow one of which a rank failed by itself (RESTART)
+    max_restarts: int = 0  # generations that follow one in which a rank failed by itself (RESTART)
     restarts: int = (
         3  # generations lost in a row that are followed by another, counted anew after `steady_s`; RESEND: per rank
     )
@@ -330,17 +330,17 @@ class BroadcastSpec(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PoolSpec:
-    """How many nodes, and how patient."""
+    """The settings of a pool: numbers of nodes, and timeouts."""
 
     desired: int
-    min: int  # ready when so many are
+    min: int  # the pool is ready when so many nodes are
     max: int
     slots: int  # tasks at a time per node
     spare: int = 0  # further nodes that stand by
-    quarantine_after: int = 4  # nodes in a row that were lost under a task, unannounced; however many retries it has
+    quarantine_after: int = 4  # a task ends after so many unannounced losses of its node in a row, whatever its retries
     boot_timeout_s: float = 600.0  # from launch to ready
     replace_timeout_s: float = 600.0
     reconnect_s: float = 10.0  # how long a lost connection is tried again before its node counts as lost
-    lease_s: float = 120.0  # as in Hello; tried again for so long when nobody answers: it may be our network
-    launch_retries: int = 5  # before the pool is ready; from then on there is no end to them
+    lease_s: float = 120.0  # as in Hello; how long reconnecting is tried when nobody at all answers
+    launch_retries: int = 5  # before the pool is ready; from then on they are unlimited
     labels: Mapping[str, str] | None = None

@@ -1,4 +1,4 @@
-"""Ranks that tasks wait for, and that no node has: how long each has been missed. Pure, time comes in with each event.
+"""The time for which each rank that tasks wait for has had no node. Pure; time comes in with each event.
 
 VACANCIES-1: a rank is overdue when it has been missed for ``patience_s`` on end, and not before.
 """
@@ -14,11 +14,11 @@ class RankWaits:
         self._due_at: dict[int, float] = {}
 
     def missed(self, ranks: Iterable[int], now: float) -> None:
-        """These are missed now, and no others."""
+        """Record that these ranks, and no others, are missed now."""
         self._due_at = {rank: self._due_at.get(rank, now + self._patience_s) for rank in ranks}
 
     def overdue(self, now: float) -> list[int]:
-        """Those that have been missed for too long; whoever misses them from now on waits anew."""
+        """Return and forget the ranks missed for too long; a later wait for one of them is counted anew."""
         overdue = [rank for rank, at in self._due_at.items() if at <= now]
         for rank in overdue:
             del self._due_at[rank]

@@ -1,4 +1,4 @@
-"""The ready nodes by rank: pure. A replacement takes the seat of the node it replaces, so the other ranks stay."""
+"""The ready nodes by rank. Pure. A replacement takes the seat of the node it replaces, so the other ranks stay."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Roster:
 
     @property
     def ranked(self) -> tuple[NodeId, ...]:
-        """The nodes by rank; the same tuple until the membership changes."""
+        """Return the nodes by rank: the same tuple object until the membership changes."""
         if self._ranked is None:
             self._ranked = tuple(node for node in self._seats if node is not None)
             self._ranks = {node: rank for rank, node in enumerate(self._ranked)}

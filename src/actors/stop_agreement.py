@@ -1,9 +1,10 @@
-"""What the nodes of a generation are told of each other's notices, and where its ranks stop. Pure; time comes in.
+"""The agreement of a generation's nodes on each other's notices and on where to stop. Pure; time comes in with events.
 
-Each node that runs ranks of a generation hears when any of that generation's machines will be taken. From then on its
-ranks wait at their next question; each node says how many its ranks have asked, and all stop at the one after the most.
+Each node that runs ranks of a generation is told when any of that generation's machines will be taken. From then on its
+ranks wait at their next question whether to stop; each node reports how many its ranks have asked, and all ranks stop
+at the question after the highest of these numbers.
 
-DOOM-1: every node of a generation has been told of its soonest notice, and of no other.
+DOOM-1: every node of a generation has been told of the generation's soonest notice, and of no other.
 DOOM-2: a generation is told one place to stop at, if any: behind every question that its ranks had asked.
 DOOM-3: nobody is told of a generation that is over.
 """
@@ -15,7 +16,7 @@ from typing import NamedTuple
 
 from .ports import Asked, JobId, NodeId, PeerDoomed, StopAt, World
 
-SAME_S = 1.0  # a time told twice differs by its way
+SAME_S = 1.0  # two reports of the same time differ by their transmission delays
 
 
 class Notice(NamedTuple):
@@ -27,22 +28,22 @@ class Notice(NamedTuple):
 @dataclass(slots=True)
 class Generation:
     world: World
-    nodes: set[NodeId]  # that are not lost
-    told: Notice | None = None  # what its nodes know
-    numbers: set[int] = field(default_factory=set)  # of what they were told since there was nothing to know
+    nodes: set[NodeId]  # those that are not lost
+    told: Notice | None = None  # the notice that its nodes have been told
+    numbers: set[int] = field(default_factory=set)  # of all notices told since there last was none
     asked: dict[NodeId, int] = field(default_factory=dict)
     stop_at: int | None = None
 
 
 class StopAgreement:
     def __init__(self) -> None:
-        self.words: list[tuple[NodeId, PeerDoomed | StopAt]] = []  # to be sent; the shell empties it
+        self.words: list[tuple[NodeId, PeerDoomed | StopAt]] = []  # to be sent; the caller empties it
         self._generations: dict[JobId, Generation] = {}
         self._notices: dict[NodeId, dict[str, Notice]] = {}  # by source
         self._last = 0
 
     def started(self, job: JobId, world: World, now: float) -> None:
-        """It takes the place of the job's generation before it."""
+        """Begin with a job's new generation, which replaces its previous one."""
         self._generations[job] = generation = Generation(world, set(world.nodes))
         self._tell(job, generation, now)
 
@@ -50,7 +51,7 @@ class StopAgreement:
         self._generations.pop(job, None)
 
     def noticed(self, node: NodeId, source: str, seconds: float | None, now: float) -> None:
-        """``seconds`` None: this source has taken its notice back."""
+        """Handle a notice from ``source`` about ``node``; ``seconds`` None: the source has withdrawn it."""
         notices = self._notices.setdefault(node, {})
         known = notices.get(source)
         if seconds is None:
@@ -74,7 +75,7 @@ class StopAgreement:
             self._agree(job, generation)
 
     def asked(self, node: NodeId, report: Asked) -> None:
-        """A node's ranks ask no more until they are told where to stop; or its answer is to what holds no more."""
+        """Handle a node's report of how often its ranks have asked; ignore it if it answers an outdated notice."""
         generation = self._generations.get(report.job)
         if generation is None or generation.world.generation != report.generation or node not in generation.nodes:
             return
@@ -88,7 +89,7 @@ class StopAgreement:
         return [(job, generation) for job, generation in self._generations.items() if node in generation.nodes]
 
     def _tell(self, job: JobId, generation: Generation, now: float) -> None:
-        """Its soonest notice, where that is another, or has another time, than its nodes know."""
+        """Tell the generation's nodes its soonest notice, if that or its time differs from what they were told."""
         if not self._notices and generation.told is None:
             return
         places = {node: place for place, node in enumerate(generation.world.nodes) if node in generation.nodes}

@@ -1,14 +1,15 @@
-"""Which machines are late: pure. Most of those launched with one have answered at SSH, and it has not.
+"""Straggler detection. Pure. A machine is late if it has not answered at SSH while most of those launched with it have.
 
-A wave is the machines of one launch's answer, from which its times count. Once `QUORUM` of it have answered, the time t
-that this took is the measure of the others; before, the longest that any machine of another wave took, so that a
-replacement launched alone has one too. Those that end without an answer are no part of their wave any more.
+A wave is the machines that one launch returned; its times count from that return. Once `QUORUM` of a wave have
+answered, the time t that this took is the measure for the others. Before that, t is the longest time that any machine
+of another wave took, so that a replacement launched alone has a measure too. Machines that end without an answer leave
+their wave.
 
-LAGGARDS-1: a machine is late only after half as long again as t, and not less than `GRACE_S` after t; then it is, and
-    once.
+LAGGARDS-1: a machine is late once `FACTOR` times t, and at least t + `GRACE_S`, has passed: not before, and only once.
 LAGGARDS-2: a machine that has answered is not late, however long it then takes to be ready.
-LAGGARDS-3: at most half of the nodes wanted, rounded up, are late at a time; the next ones are when these have ended.
-LAGGARDS-4: a machine that waits for its turn to be tried is not late, nor before `GRACE_S` from its turn.
+LAGGARDS-3: at most half of the nodes wanted, rounded up, are late at a time; others follow when these are ready or have
+    ended.
+LAGGARDS-4: a machine that waits for its turn to be connected to is not late, nor within `GRACE_S` from its turn.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from typing import NamedTuple
 from .ports import NodeId
 
 QUORUM = 0.75
-FACTOR = 1.5  # one that is late for nothing costs a machine for a minute; one that is not waited for, a whole boot
-GRACE_S = 10.0  # as long as one try to connect may hang
+FACTOR = 1.5  # a false alarm costs a machine for a minute; a straggler found too late costs a whole boot
+GRACE_S = 10.0  # one attempt to connect may hang for so long
 
 
 class Late(NamedTuple):
     node: NodeId
-    waited_s: float  # since its launch was answered
-    others_s: float  # those that it is measured by had answered by then
+    waited_s: float  # since its launch returned
+    others_s: float  # the time by which the machines it is compared with had answered
 
 
 class _Wave:
@@ -34,12 +35,12 @@ class _Wave:
 
     def __init__(self, nodes: Iterable[NodeId], now: float) -> None:
         self.launched_at = now
-        self.silent = dict.fromkeys(nodes, now)  # from when on each is tried; infinity: it waits for its turn
+        self.silent = dict.fromkeys(nodes, now)  # when connecting to each began; infinity: it waits for its turn
         self.answers: list[float] = []  # seconds from the launch
 
     @property
     def measure_s(self) -> float | None:
-        """How long its quorum took."""
+        """Return how many seconds the wave's quorum took to answer; None: it has not answered yet."""
         quorum = max(1, int(QUORUM * (len(self.answers) + len(self.silent))))
         return self.answers[quorum - 1] if len(self.answers) >= quorum else None
 
@@ -47,10 +48,10 @@ class _Wave:
 class Stragglers:
     def __init__(self, wanted: int) -> None:
         self.wanted = wanted  # nodes that work
-        self._waves: dict[_Wave, None] = {}  # of which somebody is silent
-        self._wave_of: dict[NodeId, _Wave] = {}  # of those that are silent
-        self._late: set[NodeId] = set()  # not ready, nor ended
-        self._longest_s: float | None = None  # that a machine of a wave with a quorum took
+        self._waves: dict[_Wave, None] = {}  # those with a machine that has not answered
+        self._wave_of: dict[NodeId, _Wave] = {}  # of the machines that have not answered
+        self._late: set[NodeId] = set()  # neither ready nor ended
+        self._longest_s: float | None = None  # the longest time that a machine of a wave with a quorum took
 
     def launched(self, nodes: Iterable[NodeId], now: float) -> None:
         wave = _Wave(nodes, now)
@@ -59,11 +60,11 @@ class Stragglers:
             self._wave_of |= dict.fromkeys(wave.silent, wave)
 
     def queued(self, node: NodeId) -> None:
-        """It waits for its turn to be tried: that is not its fault."""
+        """Handle that ``node`` waits for its turn to be connected to, which does not count against it."""
         self._tried_from(node, float("inf"))
 
     def tried(self, node: NodeId, now: float) -> None:
-        """Its turn has come."""
+        """Handle that connecting to ``node`` begins."""
         self._tried_from(node, now)
 
     def answered(self, node: NodeId, now: float) -> None:
@@ -85,14 +86,14 @@ class Stragglers:
             self._leaves(node, wave)
 
     def overdue(self, now: float) -> list[Late]:
-        """Those that are late from now on; those that were due first, where there are too many."""
+        """Return the machines that are late from now on; if too many are (LAGGARDS-3), those that were due first."""
         due = sorted((at, late) for wave in self._waves for at, late in self._due(wave, now) if at <= now)
         late = [each for _, each in due[: self._room]]
         self._late.update(each.node for each in late)
         return late
 
     def wake_at(self) -> float | None:
-        """When ``overdue`` has something to say, if nothing else happens before."""
+        """Return the time at which ``overdue`` must be called if nothing else happens before."""
         if self._room <= 0:
             return None
         first = min((at for wave in self._waves for at, _ in self._due(wave, 0.0)), default=float("inf"))

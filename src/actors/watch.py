@@ -1,4 +1,4 @@
-"""Reads what the provider says of its machines and passes it on."""
+"""Read the provider's events about its machines and pass them on to the pool."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .messages import MachineNews, PoolMessage
 
 
 class WatchActor:
-    """When the provider's stream fails, it is read anew from where it is, for as long as the pool lives (WATCH-1)."""
+    """Actor that reads the provider's event stream and reopens it when it fails, while the pool lives (WATCH-1)."""
 
     def __init__(self, context: Context[object], fleet: Fleet, tell: Callable[[PoolMessage], None]) -> None:
         self._fleet = fleet

@@ -366,7 +366,7 @@ class Pool:
     @overload
     def handle(self, plugin: str, /) -> Any: ...
     def handle(self, plugin: str | Attaching[Any], /) -> Any:
-        """What a plugin of this pool gives its users, by the plugin or its name: ``pool.handle("dask").address``.
+        """Return what a plugin of this pool offers its users; by plugin or name, as in ``pool.handle("dask").address``.
 
         Raises:
             SpecError: the pool has no such plugin, or it gives nothing.
@@ -379,12 +379,14 @@ class Pool:
         return handles[name]
 
     def events(self) -> AsyncIterator[Event]:
-        """What happens from now on, one typed event each; ends with the pool. A reader 10,000 behind loses some."""
+        """Iterate over the pool's events from now until it ends, one typed event each. A reader 10,000 behind loses
+        some.
+        """
         return self._opened().observer.subscribe()
 
     @property
     def chaos(self) -> Report:
-        """What has befallen it, with ``Pool(chaos=...)``: complete when the pool has ended."""
+        """The report of all faults that ``Pool(chaos=...)`` has caused; it is complete when the pool has ended."""
         if self._turmoil is None:
             raise SpecError("The pool has no chaos: write Pool(chaos=Chaos(...)), and open it.")
         return self._turmoil.report

@@ -1,4 +1,4 @@
-"""What `Pool` takes, each option declared once: its type, its default, and how it is checked."""
+"""Declare each option of `Pool` once: its type, its default, and how it is checked."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ DEFAULTS: PoolOptions = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What `Pool` was given, checked."""
+    """The options that `Pool` was given, checked."""
 
     name: str | None
     attach: bool  # to what a dead client has left under that name

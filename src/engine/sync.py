@@ -35,7 +35,9 @@ Ts = TypeVarTuple("Ts")
 
 
 class SyncPool:
-    """What ``with Pool(...) as pool`` gives. Its verbs are `Pool`'s and wait; Ctrl-C while waiting cancels the task."""
+    """The pool that ``with Pool(...) as pool`` gives. It has `Pool`'s verbs, which wait; Ctrl-C while waiting cancels
+    the task.
+    """
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool

@@ -1,4 +1,4 @@
-"""What a provider is: it launches machines, says what becomes of them, and takes them back for certain.
+"""The protocols of a provider: it launches machines, reports what becomes of them, and reliably terminates them.
 
 A `Provider` is what users configure; its `Fleet` has the machines of one pool. That is all that a provider must have.
 The protocols at the end are what it may have besides: `Priced` and `Lasting` of the provider, `Quoting` and `Adopting`
@@ -19,14 +19,14 @@ Allocation = Literal["spot", "on-demand", "spot-if-available", "cheapest"]
 
 @dataclass(frozen=True, slots=True)
 class AcceleratorRequest:
-    """At least ``count`` accelerators of ``name`` per machine, each with at least ``memory_gb``."""
+    """A request for at least ``count`` accelerators of ``name`` per machine, each with at least ``memory_gb``."""
 
     name: str
     count: int = 1
     memory_gb: float = 0.0
 
     def fits(self, name: str, memory_gb: float) -> bool:
-        """Whether such a device is one. What drivers call 15 GB is sold as 16: a tenth less is enough."""
+        """Return whether a device satisfies the request. A tenth less memory is enough: drivers call 16 GB 15 GB."""
         return self.name.lower() in name.lower() and memory_gb >= 0.9 * self.memory_gb
 
     def __str__(self) -> str:
@@ -36,9 +36,10 @@ class AcceleratorRequest:
 
 @dataclass(frozen=True, slots=True)
 class Embedding:
-    """Where a provider whose machines are processes finds what runs on them: ``package.module:name``, imported there.
+    """The names, as ``package.module:name``, of what runs on the machines of a provider whose machines are processes.
 
-    Names, not callables: they cross into another process, and providers know nothing of the layers above.
+    They are imported in those processes. They are names and not callables, because they cross into another process, and
+    providers know nothing of the layers above.
     """
 
     fork_server: str  # (control: socket.socket) -> Never; light, imported before anything heavy
@@ -49,7 +50,7 @@ class Embedding:
 
 @dataclass(frozen=True, slots=True)
 class LaunchRequest:
-    """What every machine of a pool is like. All minimums."""
+    """A description of every machine of a pool. All quantities are minimums."""
 
     client_key: str  # the OpenSSH public key that may log in
     nodes: int  # machines the pool wants in all: a provider that divides one computer's devices needs to know
@@ -68,9 +69,9 @@ class LaunchRequest:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where the machine's SSH server is. ``path``: a unix socket on this machine; then host and port say nothing.
+    """The address of a machine's SSH server. If ``path``, a unix socket on this machine, is set, ignore host and port.
 
-    Port and user None: what the SSH configuration says (see `Login`), else SSH's defaults.
+    If port or user is None, the SSH configuration decides (see `Login`), else SSH's defaults.
     """
 
     host: str = ""
@@ -138,7 +139,7 @@ class MachineDoomed:
 
 @dataclass(frozen=True, slots=True)
 class Warned:
-    """What people should hear of and nothing is decided on: one clause."""
+    """A warning for people, on which nothing is decided. Its text is one clause."""
 
     text: str
 
@@ -182,13 +183,13 @@ class Fleet(Protocol):
         ...
 
     def unusable(self, machine: MachineId, cause: str, *, for_good: bool = True) -> None:
-        """This machine did not become a node and is being terminated; ``for_good``: nor will it ever, for a reason of
-        its own, and it is not to be given again.
+        """Report that this machine did not become a node and is being terminated. ``for_good``: it never will, for a
+        reason of its own, and must not be given again.
         """
         ...
 
     def events(self) -> AsyncIterator[MachineEvent]:
-        """What becomes of the machines, in order, from the opening on. One consumer."""
+        """Yield the events of all machines in order, beginning when the fleet is opened. There may be one consumer."""
         ...
 
 
@@ -201,7 +202,7 @@ class Provider(Protocol):
 
     @property
     def local(self) -> bool:
-        """Its machines are this very computer, with this process's own Python and packages."""
+        """Return whether the machines are this very computer, with this process's own Python and packages."""
         ...
 
     def open(self, pool: str, embedding: Embedding) -> AbstractAsyncContextManager[Fleet]:

@@ -1,4 +1,4 @@
-"""What every provider must do, as checks that any test can run: ``for check in CHECKS: await check(subject)``.
+"""The checks that every provider must pass; any test can run them: ``for check in CHECKS: await check(subject)``.
 
 A check raises `AssertionError` with what it saw. The checks count machines from outside, with ``Subject.alive``: a
 provider's own word on what exists proves nothing about what it forgot.

@@ -1,4 +1,4 @@
-"""What a provider can fail with, by what the caller should do about it. `engine.api.errors` has it in users' words."""
+"""The errors of a provider, divided by what the caller should do about each. `engine.api.errors` has users' words."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class BadRequest(ProviderError):
 
 
 class JournalError(ProviderError):
-    """What is to outlive the client cannot be written: nothing was created, because nobody could find it again."""
+    """A record that must outlive the client cannot be written: nothing was created, as nobody could find it again."""
 
 
 class NotGone(ProviderError):
@@ -70,7 +70,7 @@ class NotGone(ProviderError):
         self.unsure = unsure
 
     def beside(self, left: Iterable[str]) -> NotGone:
-        """With that as well."""
+        """Return a copy of this error that names ``left`` as well."""
         facts = {"machines": self.machines, "by": self.by, "unsure": self.unsure, "code": self.code}
         return NotGone(self.why, left=(*self.left, *left), **facts)  # type: ignore[arg-type]
 
@@ -81,10 +81,10 @@ class NotGone(ProviderError):
 
 
 def refuse_unknown_options(provider: str, unknown: Iterable[str], known: Sequence[str]) -> None:
-    """For a provider's constructor.
+    """Refuse unknown options on behalf of a provider's constructor.
 
     Raises:
-        TypeError: there are any; with the option that was probably meant.
+        TypeError: there are unknown options; the message suggests the option that was probably meant.
     """
     from difflib import get_close_matches
 

@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """How the cloud behaves. The sequences are used up one entry per call or machine; the last entry stays."""
+    """A script of the fake cloud's behaviour. Each call or machine uses up an entry of a sequence; the last stays."""
 
     capacity: int = 10_000  # machines at a time
     launch_s: Sequence[float] = (0.0,)  # how long a launch call takes; its machines exist from its beginning

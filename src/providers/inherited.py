@@ -1,4 +1,4 @@
-"""What a forked child must not hold open: whoever is at the other end would take the child's life for its parent's.
+"""Files that a forked child must not hold open: the peer would take the child being alive for its parent being alive.
 
 `multiprocessing` forks by default until Python 3.14, and so do data loaders. Such a child inherits sockets and locks,
 and outlives a client that is killed.
@@ -36,12 +36,14 @@ _kept_here: WeakSet[File] = WeakSet()
 
 
 def keep_here(file: File) -> None:
-    """In children that are forked, and not executed, this will be nothing."""
+    """Register ``file``: in children that are forked without exec, its descriptor will point to the null device."""
     _kept_here.add(file)
 
 
 def _forked() -> None:
-    """Not closed, but put in place of it: who has the number there may close it still, when it is another's."""
+    """Point the registered descriptors to the null device. They are not closed: their holder may still close the number
+    later, when it would belong to another file.
+    """
     fds = [fd for file in _kept_here if (fd := file.fileno()) >= 0]
     if fds:
         null = os.open(os.devnull, os.O_RDWR)

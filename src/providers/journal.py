@@ -1,4 +1,4 @@
-"""What outlives a client that dies: who owns each pool, and what was about to be created, written before it was asked.
+"""The write-ahead journal, which outlives a client: each pool's owner, and each creation before it is requested.
 
 JOURNAL-1: what `Journal.intend` returns is on the disk: whatever the call that follows creates can be found again.
 JOURNAL-2: a pool's lock is free exactly when its owner is dead: the kernel gives it back, however the owner ended.
@@ -87,7 +87,7 @@ class PoolRecord:
     hosts: tuple[str, ...] = ()  # what its owners' computers were called, this one's among them
 
     def claim(self, place: Place, also: Sequence[Intent] = ()) -> Claim:
-        """What of that place is the pool's; ``also``: what its owner knows besides."""
+        """Return the pool's claim in that place; ``also`` are intents that its owner knows besides."""
         return Claim.of(self.pool, [*(each for each in self.intents if each.place == place), *also], self.hosts)
 
 
@@ -101,7 +101,8 @@ class Journal:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str] | None = None) -> Journal:
-        """In ``path``, else ``$OUTRIDER_STATE``, ``$XDG_STATE_HOME/outrider``, ``~/.local/state/outrider``.
+        """Open the journal in ``path``, else in ``$OUTRIDER_STATE``, ``$XDG_STATE_HOME/outrider`` or
+        ``~/.local/state/outrider``.
 
         Raises:
             JournalError: nothing can be kept there.
@@ -177,7 +178,7 @@ class Journal:
         return intent
 
     def happened(self, intent: Intent, ids: Sequence[str]) -> Intent:
-        """What the call made; adds to what was known of it. None at all is an answer as well."""
+        """Record the ids that the call created, added to those known before. An empty list is an answer as well."""
         with self._told():
             known = self._run(lambda database: _add_ids(database, intent, ids))
         return replace(intent, ids=known)
@@ -253,7 +254,7 @@ class Journal:
     # --- the database ---------------------------------------------------------------------------------------------
 
     def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """In a connection of its own: none is shared by threads or carried into a forked process."""
+        """Run ``work`` in its own database connection: none is shared by threads or carried into a forked process."""
         try:
             with closing(self._connection()) as database:
                 return work(database)
@@ -309,7 +310,7 @@ class Journal:
 
     @contextmanager
     def _told(self, what: str = "what is created could not be written down", so: str = "nothing is") -> Iterator[None]:
-        """What the disk and SQLite say, as an error with a next step."""
+        """Turn errors of the disk and of SQLite into a `JournalError` that names a next step."""
         try:
             yield
         except (OSError, sqlite3.Error) as error:
@@ -337,7 +338,7 @@ class Ownership:
             write_whole(self._lock.directory / _named(name), text)
 
     def kept(self, name: str) -> str | None:
-        """What was kept under ``name``, by this process or by the one that had the pool before."""
+        """Return what this process, or the one that had the pool before, kept under ``name``; None: nothing."""
         try:
             return (self._lock.directory / _named(name)).read_text()
         except OSError:
@@ -368,7 +369,7 @@ def _named(name: str) -> str:
 
 
 def _intents_in(database: sqlite3.Connection, pool: str | None = None) -> list[Intent]:
-    """Those of ``pool``; None: of every pool."""
+    """Return the intents of ``pool``, or of every pool if it is None."""
     database.text_factory = bytes.decode  # sqlite3's own reports text that is not UTF-8 without an error code
     try:
         rows = database.execute(SELECT, (pool, pool)).fetchall()

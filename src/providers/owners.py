@@ -1,4 +1,4 @@
-"""Who has a pool: a lock that only the living hold, and the pool's private files beside it."""
+"""The ownership of a pool: a lock that only a living process holds, and the pool's private files beside it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LOCK_TRIES, LOCK_AGAIN_S = 40, 0.005  # somebody who looks whether a lock is fre
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who opened a pool. For people: whether it lives is what the pool's lock says."""
+    """The process that opened a pool, described for people. Only the pool's lock says whether the process is alive."""
 
     user: str
     host: str
@@ -40,14 +40,14 @@ class Owner:
 
     @classmethod
     def this(cls, directory: Path) -> Owner:
-        """Of the pool in ``directory``."""
+        """Return this process as the owner of the pool in ``directory``."""
         inode = (directory / "lock").stat().st_ino
         return cls(_user(), socket.gethostname(), os.getpid(), _started(), _boot(), time.time(), inode)
 
     def near(self, directory: Path) -> bool:
-        """Whether its lock can be believed: it is of this computer, or lies on a disk that only one computer has.
+        """Return whether the pool's lock can be trusted: it is this computer's, or on a disk of one computer only.
 
-        What the computer is called may change: a container's name does each time, and a laptop's with the network.
+        The computer's name may change: a container's does each time, and a laptop's with the network.
         """
         if self.host == socket.gethostname() or (self.boot and self.boot == _boot()):
             return True
@@ -115,7 +115,7 @@ class Lock:
 
     @classmethod
     def forked(cls) -> None:
-        """In the child: without this it would hold its parent's locks for as long as it lives."""
+        """Close the parent's locks in a forked child, which would otherwise hold them for as long as it lives."""
         for lock in cls._held.values():
             os.close(lock.file)
         cls._held.clear()
@@ -187,7 +187,7 @@ def write(
 
 
 def read(directory: Path) -> dict[str, Any] | None:
-    """What `write` wrote; None: nothing, or nothing that can be understood."""
+    """Return what `write` wrote; None: there is nothing, or nothing that can be understood."""
     try:
         written = json.loads((directory / "pool").read_text())
         said = {"provider": written["provider"], "places": list(written["places"]), "owner": written["owner"]}
@@ -197,7 +197,7 @@ def read(directory: Path) -> dict[str, Any] | None:
 
 
 def hosts_of(written: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """What the computers of the pool's owners were called. What was written before there was such a list names one."""
+    """Return the names of the computers of the pool's owners. Files written before this list existed name one."""
     owner = owner_of(written)
     hosts = [] if written is None else list(written["hosts"])
     return tuple(dict.fromkeys(hosts if owner is None else [*hosts, owner.host]))
@@ -252,7 +252,7 @@ def _started() -> str:
 
 
 def _file_system(path: Path) -> str:
-    """Its type; empty: nobody knows."""
+    """Return the type of the file system that holds ``path``; empty: it is not known."""
     try:
         mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]  # proc(5)
     except OSError:

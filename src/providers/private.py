@@ -51,14 +51,16 @@ def check_private(folder: Path) -> None:
 
 
 def cache_root() -> Path:
-    """What this computer keeps for later pools: the same rule as on hosts. It may not be there, or not be private."""
+    """Return the directory for what this computer keeps for later pools, chosen by the same rule as on hosts. The
+    directory may not exist, or may not be private.
+    """
     if named := os.environ.get("OUTRIDER_CACHE"):
         return Path(named).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "outrider"
 
 
 def state_root(path: str | os.PathLike[str] | None = None) -> Path:
-    """Where what outlives a client is written: ``path``, else the environment's word, else below the home."""
+    """Return the directory for what outlives a client: ``path``, else the environment's, else one below the home."""
     if path is not None:
         return Path(path).expanduser().resolve()
     if named := os.environ.get("OUTRIDER_STATE"):

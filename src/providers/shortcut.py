@@ -33,7 +33,7 @@ BLOCK_BYTES, LENGTH_BYTES, TAG_BYTES = 16, 4, 16  # RFC 5647, 7: the length is n
 
 
 def shorten(connection: Connection) -> None:
-    """From now on. Who looks at what asyncssh says for debugging sees all of it: nothing is left out then."""
+    """Install the shortcut on ``connection``, except while asyncssh logs for debugging: such a log shows everything."""
     if asyncssh.__version__ in KNOWN and not logging.getLogger("asyncssh").isEnabledFor(logging.DEBUG):
         shortcut = _Shortcut(connection)
         connection.send_packet = shortcut.send_packet  # type: ignore[method-assign,assignment]
@@ -67,7 +67,7 @@ def _write(
 
 
 class _Shortcut:
-    """Of one connection: its `send_packet` and `data_received`, which fall back on asyncssh's own."""
+    """The shortcut of one connection: its `send_packet` and `data_received`, which fall back on asyncssh's own."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -157,7 +157,9 @@ class _Shortcut:
 
 
 def _end_of_packet(data: bytes, at: int) -> int:
-    """Where the packet at ``at`` ends; 0: not complete. What is too long to wait for ends here."""
+    """Return the end of the packet at ``at``; 0: it is incomplete. An incomplete packet longer than `LONGEST_BYTES` is
+    not waited for: the end of ``data`` is returned.
+    """
     if len(data) - at < LENGTH_BYTES:
         return 0
     length = int.from_bytes(data[at : at + LENGTH_BYTES], "big")
@@ -174,7 +176,7 @@ def _gcm(encryption: Any) -> Any:
 
 
 def _expanded(cipher: Any) -> AESGCM:
-    """Its key, expanded when it is first used."""
+    """Return the cipher's AES-GCM key, which is expanded at its first use."""
     try:
         aead: AESGCM = cipher.expanded
     except AttributeError:

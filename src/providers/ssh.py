@@ -168,7 +168,7 @@ class SSHFleet:
         self._free = deque(self.provider.hosts)
 
     async def launch(self, request: LaunchRequest, count: int) -> Sequence[Machine]:
-        """As many as are free; those that are down turn out to be when they are connected to.
+        """Lend up to ``count`` hosts, as many as are free; a host that is down shows when it is connected to.
 
         Raises:
             BadRequest: there never were as many as the pool needs, or they would have to be made to measure.
@@ -248,14 +248,16 @@ class SSHFleet:
 
 
 def _refuse_what_nobody_can_choose(request: LaunchRequest) -> None:
-    """What hosts have of accelerators, processors and memory they say themselves, when they are reached."""
+    """Refuse options that SSH hosts cannot satisfy by choice. Their accelerators, processors and memory are not checked
+    here: hosts report those when they are reached.
+    """
     for option in ("disk_gb", "architecture", "interconnect"):
         if getattr(request, option):
             raise BadRequest(f"SSH takes hosts as they are: leave {option} out, and name the hosts that have it")
 
 
 def _first_stop(host: Host) -> Address:
-    """Who answers first on the way there."""
+    """Return the address of the first SSH server on the way to ``host``: its first jump host, or itself."""
     first = Host.parse(host.jump.split(",")[0]) if host.jump else host
     return Address(first.name, first.port, user=first.user)
 

@@ -61,7 +61,7 @@ def _set(answer: asyncio.Future[Any], said: object) -> None:
 
 
 class _Threads:
-    """They are made when there is work and none is idle, and stay."""
+    """A pool of threads. A thread is made when there is work and none is idle, and it stays."""
 
     def __init__(self) -> None:
         self._work: SimpleQueue[Callable[[], None]] = SimpleQueue()

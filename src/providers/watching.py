@@ -1,4 +1,4 @@
-"""What a watcher that fails says of itself. Pure: failures and the time come in.
+"""The warnings of a watcher that fails. This module is pure: failures and the time are passed in.
 
 WATCH-1: no failure ends a watcher: it is counted, and what is watched goes on.
 WATCH-2: a watcher that has seen nothing for `BLIND_S` says so once, and once more when it sees again.

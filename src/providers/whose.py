@@ -1,4 +1,4 @@
-"""Whose a thing in a cloud is: the pool's, a stranger's, or nobody can say. Decided for each thing by itself. Pure.
+"""The ownership of a thing in a cloud: the pool's, a stranger's, or unknown. Each thing is decided by itself. Pure.
 
 WHOSE-1: what the journal has, by its id or by the token of a call whose answer it lacks, is the pool's, whatever its
 tags say besides, and also when they are gone.
@@ -33,7 +33,7 @@ class Thing:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What is known of one pool in one place by those who have owned it."""
+    """A claim: what those who have owned a pool know of it in one place."""
 
     pool: str
     ids: frozenset[str] = frozenset()  # what was created
@@ -43,10 +43,10 @@ class Claim:
 
     @classmethod
     def of(cls, pool: str, intents: Iterable[Intent], hosts: Iterable[str] = ()) -> Claim:
-        """Of several intents with one token, an answer counts more than that there was none.
+        """Return the claim that follows from ``intents``. An answer outweighs a missing answer to the same token.
 
-        A call that was refused has made nothing, so what has its token all the same is its own: an earlier try of it
-        was carried out, and its answer lost.
+        A call that was refused has created nothing. If a thing has its token all the same, the thing is the call's own:
+        an earlier try was carried out, and its answer lost.
         """
         book = list(intents)
         answered = frozenset(each.token for each in book if each.ids)
@@ -59,7 +59,7 @@ class Claim:
         )
 
     def has(self, thing: Thing) -> bool:
-        """Whether it is the pool's."""
+        """Return whether ``thing`` is the pool's."""
         return whose(thing, self) in OURS
 
 
@@ -78,7 +78,7 @@ def whose(thing: Thing, claim: Claim) -> Whose:
 
 @dataclass(frozen=True, slots=True)
 class Others:
-    """What carries a pool's tag and is not the pool's: copies, and all of a pool that nobody here has heard of."""
+    """The things that carry a pool's tag but are not the pool's: copies, and all things of a pool unknown here."""
 
     claim: Claim
 

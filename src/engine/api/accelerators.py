@@ -28,7 +28,7 @@ class Accelerator:
 
     @classmethod
     def of(cls, accelerator: str | Accelerator) -> Accelerator:
-        """What users may write for ``accelerator=``: ``"A100"``, ``"A100:8"``, or a typed one.
+        """Return the `Accelerator` that an ``accelerator=`` option means: ``"A100"``, ``"A100:8"``, or a typed one.
 
         Raises:
             SpecError: a name that is not known; `Accelerator` itself takes any.

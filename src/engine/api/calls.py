@@ -65,7 +65,7 @@ class Job(Protocol[R_co]):
 
 
 class AsyncRunner(Protocol):
-    """What the operators need of `Pool`."""
+    """The methods of `Pool` that the operators of pending calls use."""
 
     def run(self, call: Call[R], /, *, on: int | Literal["head"] | None = None) -> Coroutine[Any, Any, R]: ...
     def broadcast(self, call: Call[R], /) -> Coroutine[Any, Any, list[R]]: ...
@@ -77,7 +77,7 @@ class AsyncRunner(Protocol):
 
 
 class SyncRunner(Protocol):
-    """What the operators need of `SyncPool`: the same, giving values."""
+    """The methods of `SyncPool` that the operators of pending calls use: `AsyncRunner`'s, returning values."""
 
     def run(self, call: Call[R], /, *, on: int | Literal["head"] | None = None) -> R: ...
     def broadcast(self, call: Call[R], /) -> list[R]: ...
@@ -101,7 +101,7 @@ class Detached(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Pending:
-    """What every pending call is: immutable, and neither a result nor a truth."""
+    """The base of every pending call. A pending call is immutable; it is no result and has no truth value."""
 
     function: Decorated[...]
     args: tuple[Any, ...]
@@ -110,7 +110,7 @@ class Pending:
 
     @property
     def name(self) -> str:
-        """What people are shown."""
+        """The name that is shown to people."""
         return self.options.name or self.function.__name__
 
     def with_(self, **options: Unpack[TaskOptions]) -> Self:

@@ -90,7 +90,7 @@ class Decorated(Callee, Generic[P]):
 
     @property
     def plugins(self) -> tuple[Plugin, ...]:
-        """Those that `integrations` put on the function."""
+        """The plugins that `integrations` put on the function."""
         return getattr(self.function, PLUGINS, ())
 
     @functools.cached_property
@@ -127,7 +127,7 @@ class Compute(Decorated[P], Generic[P, R]):
 
 
 class SyncCompute(Compute[P, R]):
-    """From ``def``."""
+    """A `Compute` made from a ``def`` function."""
 
     def local(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run it here and now, as if it had not been decorated."""
@@ -135,7 +135,7 @@ class SyncCompute(Compute[P, R]):
 
 
 class AsyncCompute(Compute[P, R]):
-    """From ``async def``."""
+    """A `Compute` made from an ``async def`` function."""
 
     def local(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         """Run it here, as if it had not been decorated."""
@@ -151,7 +151,7 @@ class StreamCompute(Decorated[P], Generic[P, T]):
 
 
 class SyncStreamCompute(StreamCompute[P, T]):
-    """From a ``def`` that yields."""
+    """A `StreamCompute` made from a ``def`` function that yields."""
 
     def local(self, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
         """Run it here, as if it had not been decorated."""
@@ -159,7 +159,7 @@ class SyncStreamCompute(StreamCompute[P, T]):
 
 
 class AsyncStreamCompute(StreamCompute[P, T]):
-    """From an ``async def`` that yields."""
+    """A `StreamCompute` made from an ``async def`` function that yields."""
 
     def local(self, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
         """Run it here, as if it had not been decorated."""

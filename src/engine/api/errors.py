@@ -34,7 +34,7 @@ class OutriderError(Exception):
 
 
 class SpecError(OutriderError, ValueError):
-    """What you asked for can never mean anything: options, sizes, names. Nothing was started or lost."""
+    """The options, sizes or names that you gave can never mean anything. Nothing was started or lost."""
 
 
 class NotACall(SpecError, TypeError):
@@ -301,7 +301,7 @@ class TaskQuarantined(NodeLost):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcome:
-    """How one rank of a broadcast ended."""
+    """The result of one rank of a broadcast: its value or its error."""
 
     rank: int
     node: int | None
@@ -359,7 +359,9 @@ def unknown_option(owner: str, name: str, known: Sequence[str]) -> SpecError:
 def version_mismatch(
     reason: str, here: Mapping[str, object], there: Mapping[str, object], *, node: int | None = None
 ) -> VersionMismatch:
-    """From what a node said when it refused: the versions that both sides named and that differ, as a table."""
+    """Return the error for a node that refused the connection, with a table of the versions that both sides named and
+    that differ.
+    """
     rows = [(what, str(here[what]), str(there[what])) for what in here if what in there and here[what] != there[what]]
     where = "A node" if node is None else f"Node {node}"
     table = _table([("", "here", "there"), *rows]) if rows else ""

@@ -23,7 +23,7 @@ _APT = re.compile(r"[a-z0-9][a-z0-9+.-]*(:[a-z0-9-]+)?([=/][A-Za-z0-9][A-Za-z0-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """What the nodes' software is like. Everything has a default that asks nothing of a node but a Python.
+    """The software of a pool's nodes. Every option has a default; the defaults require nothing of a node but a Python.
 
     ``python``: ``"auto"`` is this program's minor version, the host's own where it has that; a version (``"3.11.9"``),
     or the path of an interpreter there, whose packages stay visible. ``pip``: requirements, as in ``["numpy>=2"]``.
@@ -91,12 +91,12 @@ class Image:
 
     @property
     def has_packages(self) -> bool:
-        """Whether anything is to be installed into a Python environment."""
+        """True if anything is to be installed into a Python environment."""
         return bool(self.pip) or self.requirements is not None or self.lock is not None
 
     @property
     def needs_uv(self) -> bool:
-        """On every host; without this, only where the host's own Python does not fit."""
+        """True if every host needs uv. Otherwise, only a host whose own Python does not fit needs it."""
         return self.has_packages or self.python.count(".") == 2
 
     def beyond_local(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a pool's machines are like, and whose: `Spec`, checked when it is written."""
+"""Define `Spec`, checked when it is written: the kind of machines that a pool uses, and the provider they come from."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Interconnect = Literal["efa"]
 
 
 class MachineNeeds(TypedDict, total=False):
-    """What a machine is like at least; see `Spec`."""
+    """The minimum requirements on a machine; see `Spec`."""
 
     accelerator: str | Accelerator | None
     vcpus: int | None
@@ -46,7 +46,9 @@ def check_known(owner: str, given: Iterable[str], declared: type) -> None:
 
 
 def shown_signature(declared: type, defaults: Mapping[str, object], *first: Parameter) -> Signature:
-    """What `help` and notebooks show of a class whose options are a typed dict. What has no default there is None."""
+    """Return the signature that `help` and notebooks show for a class whose options are a typed dict. An option without
+    a default is shown with None.
+    """
     options = (
         Parameter(name, Parameter.KEYWORD_ONLY, default=defaults.get(name), annotation=kind.__forward_arg__)
         for name, kind in declared.__annotations__.items()
@@ -56,7 +58,7 @@ def shown_signature(declared: type, defaults: Mapping[str, object], *first: Para
 
 @dataclass(frozen=True, slots=True, init=False)
 class Spec:
-    """What a pool's machines are like, and whose: ``Pool(Spec(provider=AWS(...), vcpus=8), Spec(...))``.
+    """The kind of a pool's machines and their provider: ``Pool(Spec(provider=AWS(...), vcpus=8), Spec(...))``.
 
     ``provider``: default `Local()`. Sizes (``vcpus``, ``memory_gb``, ``disk_gb``) are minimums, per machine.
     ``accelerator``: ``"A100"``, ``"A100:8"`` or ``accelerators.A100(count=8)``. ``architecture``: default the one that
@@ -126,7 +128,7 @@ def _checked(options: MachineOptions) -> Mapping[str, object]:
 
 
 def chosen(given: Sequence[object], options: MachineOptions) -> tuple[Spec, ...]:
-    """What `Pool` is given of machines: several specs, or the options of one.
+    """Return the specs that `Pool` was given: several of them, or one made from its options.
 
     Raises:
         SpecError: both, or specs whose machines could never be one pool.
@@ -156,7 +158,7 @@ def max_cost(value: object, provider: Provider) -> float:
 
 
 def outlives(provider: Provider) -> bool:
-    """Its machines outlive their client, so that another one may take them over."""
+    """Return whether the provider's machines outlive their client, so that another client may take them over."""
     return isinstance(provider, Lasting) and provider.outlives
 
 
@@ -171,7 +173,9 @@ def check_outlives(provider: object) -> None:
 
 
 def is_free(provider: Provider) -> bool:
-    """Its machines cost nothing that one could count; a provider that says nothing has prices."""
+    """Return whether the provider's machines cost nothing that could be counted. A provider that does not say has
+    prices.
+    """
     return isinstance(provider, Priced) and provider.free
 
 

@@ -9,7 +9,7 @@ A plugin is an immutable, picklable object. Third parties register a factory und
 4. the sessions are left: also when the function raises, and for a generator when it ends or is closed.
 
 A plugin of a pool may have two further halves, beside the tasks: ``node(side)`` runs once on each node,
-``attach(site)`` at the client, and they may send each other messages (see `sides`).
+``attach(site)`` at the client, and they may send each other messages (see `plugin_sides`).
 
 The sessions of several plugins are entered in the order in which they were given, and left in the reverse one. A plugin
 that builds on others brings them along, in front of it; one of the same name that the user gave takes their place.
@@ -46,7 +46,7 @@ class Plugin:
         return ()
 
     def ranks_per_node(self, facts: NodeFacts) -> int:  # noqa: ARG002
-        """How many copies of a broadcast function run on a node."""
+        """Return how many copies of a broadcast function run on a node."""
         return 1
 
     def env(self, info: InstanceInfo) -> Mapping[str, str]:  # noqa: ARG002
@@ -54,16 +54,20 @@ class Plugin:
         return {}
 
     def session(self, info: InstanceInfo) -> AbstractContextManager[None]:  # noqa: ARG002
-        """What is set up around the function, in the task's process."""
+        """Return the context in which the function runs, in the task's process."""
         return nullcontext()
 
     def node(self, side: NodeSide) -> AbstractContextManager[Setup | None]:  # noqa: ARG002
-        """What is set up once on each node, beside its tasks: before the first one, and left when the pool leaves."""
+        """Return the context that is entered once on each node, beside its tasks and before the first one, and left
+        when the pool leaves.
+        """
         return nullcontext()
 
     @property
     def has_halves(self) -> bool:
-        """It is a pool's, and no function's own: it works on whole nodes, beside the tasks."""
+        """True if the plugin works on whole nodes, beside the tasks. It then belongs to a pool, never to a single
+        function.
+        """
         return type(self).node is not Plugin.node or type(self).attach is not Plugin.attach
 
     def attach(self, site: PluginContext) -> AbstractAsyncContextManager[Any]:  # noqa: ARG002

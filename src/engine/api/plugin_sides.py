@@ -23,7 +23,7 @@ H_co = TypeVar("H_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a plugin's half on a node has set up there: for tasks, variables; for everybody, the accelerators."""
+    """The result of a plugin's half on a node: environment variables for its tasks, and accelerators for everybody."""
 
     env: Mapping[str, str] = field(default_factory=dict)  # of every task of the node
     accelerators: tuple[tuple[str, float], ...] | None = None  # (type, memory in GB) each; None: as they were
@@ -31,7 +31,7 @@ class Setup:
 
 @dataclass(slots=True)
 class NodeSide:
-    """What a plugin's half on a node is given."""
+    """The node as a plugin's half there is given it: facts about it, and the messages to and from the client's half."""
 
     pool: str
     node: int  # never used twice in a pool
@@ -79,30 +79,31 @@ News = Joined | Left | Heard
 
 
 class PluginContext(Protocol):
-    """What a plugin's half at the client is given, on the pool's event loop."""
+    """The plugin context: the pool as a plugin's half at the client sees it, on the pool's event loop."""
 
     @property
     def pool(self) -> Pool: ...
 
     @property
     def core(self) -> Any:
-        """For Outrider's own plugins."""
+        """The open pool, for Outrider's own plugins."""
         ...
 
     @property
     def slots(self) -> int:
-        """Of all nodes that are ready, together."""
+        """The number of slots of all ready nodes together."""
         ...
 
     def news(self) -> AsyncIterator[News]:
-        """What becomes of the nodes, and what their halves tell; begins with those that are there. One consumer.
+        """Iterate over nodes that join and leave and over their halves' messages; begins with the nodes that are there.
+        One consumer.
 
         What it has not taken is bounded for each node (256 messages, 1 MiB): more waits on the node.
         """
         ...
 
     def tell(self, node: NodeId, message: Any) -> None:
-        """To the half on ``node``; nobody hears it if the node has gone."""
+        """Send a message to the plugin's half on ``node``; if the node has gone, the message is lost."""
         ...
 
     async def forward(self, node: NodeId, port: int) -> str:

@@ -111,8 +111,8 @@ class Scrubber:
 
 
 def shown_forms(values: Iterable[str]) -> list[str]:
-    """How these may look in a text, the longest first: whole, each line by itself (programs print and log lines), and
-    as in a URL. None that is so short that it is everywhere.
+    """Return the forms in which these values may appear in a text, the longest first: whole, each line by itself
+    (programs print and log lines), and as in a URL. Forms so short that they would be found everywhere are left out.
     """
     from urllib.parse import quote
 

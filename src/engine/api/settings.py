@@ -1,4 +1,4 @@
-"""What a user configures, checked when it is written: a spec that exists is a spec that means something."""
+"""Define the options that users configure. Each is checked when it is written, so that a spec that exists is valid."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAME_LENGTH = 40  # of a pool
 
 @dataclass(frozen=True, slots=True, init=False)
 class Nodes:
-    """How many nodes: the pool is ready at ``min``, grows to ``desired``, and `resize` keeps within ``max``.
+    """The number of nodes: the pool is ready at ``min``, grows to ``desired``, and `resize` keeps within ``max``.
 
     ``spare`` further nodes stand by, ready and without work: one of them takes the place of a node that is lost, or
     will be, at once. They cost what the others cost.
@@ -58,7 +58,9 @@ class Nodes:
 
     @classmethod
     def of(cls, nodes: int | tuple[int, int] | Nodes) -> Nodes:
-        """What users may write for ``nodes=``: ``4``, ``(2, 8)`` for ready at 2 and growing to 8, or `Nodes`."""
+        """Return the `Nodes` that a ``nodes=`` option means: ``4``, ``(2, 8)`` for ready at 2 and growing to 8, or
+        `Nodes`.
+        """
         match nodes:
             case Nodes():
                 return nodes
@@ -103,7 +105,7 @@ class TaskOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a task is treated."""
+    """The options that say how a task is treated."""
 
     timeout_s: float | None = None  # of running
     queue_timeout_s: float | None = None  # of waiting for a slot
@@ -221,17 +223,19 @@ def left_name(name: object) -> str:
 
 
 def unique(name: str) -> str:
-    """By which all that belongs to one pool is found, and ended: no two pools have it, though they have one name."""
+    """Return a name for one pool, by which all that belongs to it is found and ended. Pools with the same
+    ``name`` get different ones.
+    """
     return f"{name}-{secrets.token_hex(3)}"
 
 
 def is_named(unique_name: str, name: str) -> bool:
-    """Whether it is `unique` of ``name``, or ``name`` itself."""
+    """Return whether ``unique_name`` was made by `unique` from ``name``, or is ``name`` itself."""
     return unique_name == name or re.fullmatch(rf"{re.escape(name)}-[0-9a-f]{{6}}", unique_name) is not None
 
 
 def check_pool(plugins: object, on_loss: object, console: object, selection: object) -> None:
-    """What `Pool` is given besides sizes and machines.
+    """Check the options of `Pool` other than sizes and machines.
 
     Raises:
         SpecError

@@ -1,4 +1,4 @@
-"""What a user's function is like, read once: which kind it is, which arguments it takes, which of them are streamed."""
+"""Read once what a user's function is: its kind, the arguments that it takes, and those of them that are streamed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WRAPPER = "__outrider_wrapper__"  # set on wrappers of ours that pass every argu
 
 
 class Kind(Enum):
-    """What calling the function gives."""
+    """The kind of result that calling the function gives."""
 
     VALUE = auto()
     COROUTINE = auto()
@@ -22,7 +22,7 @@ class Kind(Enum):
 
 
 class Streamed(Enum):
-    """How a parameter consumes its argument while the function runs."""
+    """The way in which a parameter consumes its argument while the function runs."""
 
     ALWAYS = auto()  # Iterator[T]
     IF_ITERATOR = auto()  # Iterable[T]: a list travels as the list it is
@@ -34,7 +34,7 @@ class Streamed(Enum):
         return self in (Streamed.ALWAYS_ASYNC, Streamed.IF_ITERATOR_ASYNC)
 
     def takes(self, argument: object) -> bool:
-        """Whether this argument goes item by item."""
+        """Return whether this argument is sent item by item."""
         if self in (Streamed.ALWAYS, Streamed.ALWAYS_ASYNC):
             return argument is not None and isinstance(argument, Iterable | AsyncIterable)
         return isinstance(argument, Iterator | AsyncIterator)
@@ -52,7 +52,9 @@ _BY_NAME = {kind.__name__: streamed for kind, streamed in _STREAMS.items() if is
 
 
 def kind_of(function: Callable[..., Any]) -> Kind:
-    """By what it is, else by what it says that it returns (a plain function may return an iterator it made)."""
+    """Return the function's kind: by its type, else by its return annotation (a plain function may return an iterator
+    it made).
+    """
     if inspect.isasyncgenfunction(function):
         return Kind.ASYNC_ITERATOR
     if inspect.isgeneratorfunction(function):

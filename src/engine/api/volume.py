@@ -73,7 +73,7 @@ class Volume:
         return [value for value in (self.credentials or {}).values() if isinstance(value, Secret)]
 
     def order(self) -> dict[str, Any]:
-        """For the node, as JSON values; credentials are in it."""
+        """Return the volume as JSON values for the node, including its credentials."""
         return {
             "source": self.url.rstrip("/"),
             "bucket": self.bucket,
@@ -88,7 +88,7 @@ class Volume:
 
 
 def check_volumes(volumes: object, *, local: bool) -> tuple[Volume, ...]:
-    """What `Pool` is given. ``local``: its nodes are on this computer.
+    """Return the volumes that `Pool` was given, checked. ``local``: the pool's nodes are on this computer.
 
     Raises:
         SpecError

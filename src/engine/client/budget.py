@@ -1,4 +1,4 @@
-"""What a pool has cost, and when it may not go on: decisions alone, and a fleet around a fleet that tells them.
+"""Compute what a pool has cost and when it must end: `Budget` only decides, `Metered` wraps a fleet and reports to it.
 
 A machine costs its hourly price from the moment it is asked for until its provider confirms that it is gone, and at
 least for the time for which that provider bills any. A launch whose answer did not come costs as if all of its machines
@@ -50,7 +50,7 @@ class Exceeded:
 
 @dataclass(slots=True)
 class Budget:
-    """A pool's meter. Times are in seconds of any one clock; one that goes back stands still here.
+    """A pool's cost and its limits. Times are in seconds of any one clock; one that goes back stands still here.
 
     BUDGET-1: what is spent never gets less. BUDGET-2: a machine that has ended costs nothing more.
     """
@@ -70,7 +70,9 @@ class Budget:
     def launched(
         self, machine: MachineId, hourly_cost: float, now: float, *, since: float | None = None, least_s: float = 0.0
     ) -> None:
-        """It exists, from ``since`` on, and is billed for ``least_s``; or it costs something else from now on."""
+        """Count a machine that exists since ``since`` and is billed for ``least_s`` at least; or change a machine's
+        hourly cost.
+        """
         self._advance(now)
         if machine in self._ended:
             return  # its end was heard of before its launch had answered
@@ -80,7 +82,7 @@ class Budget:
         self._hourly[machine] = hourly_cost
 
     def ended(self, machine: MachineId, now: float) -> None:
-        """Its provider confirms that it is gone."""
+        """Stop counting a machine whose provider confirms that it is gone."""
         self._advance(now)
         hourly, least = self._hourly.pop(machine, 0.0), self._least.pop(machine, self._now)
         self._spent += max(0.0, least - self._now) * hourly / HOUR_S
@@ -108,7 +110,7 @@ class Budget:
         return self.max_cost is not None and self._spent >= MOSTLY * self.max_cost
 
     def next_s(self, now: float) -> float | None:
-        """In how many seconds there will be something to say, if no machine comes or goes; None: never."""
+        """Return in how many seconds a limit or warning is due if no machine comes or goes; None: never."""
         self._advance(now)
         times = []
         if self.max_lifetime_s is not None:
@@ -132,7 +134,7 @@ def clock() -> float:
 
 @dataclass(slots=True)
 class Metered:
-    """Implements `providers.base.Fleet`: another one, with its machines on the meter. ``changed``: one came or went."""
+    """Implements `providers.base.Fleet`: another fleet, with its machines counted. ``changed``: one came or went."""
 
     fleet: Fleet
     budget: Budget

@@ -37,7 +37,8 @@ class BudgetWatch:
 
     @asynccontextmanager
     async def watched(self) -> AsyncIterator[Callable[[], object]]:
-        """At a limit the block is cancelled, and the error raised when it has ended. Call what it gives to stop that.
+        """Cancel the block at a limit, and raise the error when the block has ended. Call the value it yields to stop
+        that.
 
         Raises:
             BudgetExceeded: from what else went wrong meanwhile.

@@ -223,7 +223,7 @@ class OpenPool:
             self.observer(ev.PoolClosed())
 
     def _end(self, failure: BaseException | None, trouble: Sequence[NotGone]) -> None:
-        """How it ended and what is left of it, told to whoever asks."""
+        """Record how the pool ended and what is left of it, and tell whoever waits for it."""
         self.cleanup = outcome(trouble, self._warn, self._course(failure))
         if self.cleanup is not None:
             self._warn(str(self.cleanup))
@@ -290,7 +290,7 @@ class OpenPool:
 
     @property
     def inherited(self) -> bool:
-        """By a forked child: nobody there runs the loop, and nothing of the pool is its own."""
+        """True in a forked child: there nobody runs the loop, and nothing of the pool belongs to the child."""
         return os.getpid() != self._process
 
     @property
@@ -298,7 +298,9 @@ class OpenPool:
         return self._meter.cost
 
     def _request(self, client_key: str) -> LaunchRequest:
-        """Of the first spec's machines; a choice among several asks for each of them."""
+        """Return the launch request for the first spec's machines; a provider fallback among several specs asks for
+        each of them.
+        """
         settings = self.settings
         return settings.specs[0].asked(
             LaunchRequest(
@@ -311,7 +313,9 @@ class OpenPool:
         )
 
     def _wanted(self, fleet: Fleet, machine: Machine) -> Wanted:
-        """What the machine must turn out to have. Of processors and memory a cloud's catalogue is its word."""
+        """Return what the machine must turn out to have. Processors and memory of a cloud's machine are taken from its
+        catalogue.
+        """
         from ..transport.requirement_check import Wanted
 
         chosen = fleet.spec_of(machine.id) if isinstance(fleet, FallbackFleet) else None
@@ -321,7 +325,9 @@ class OpenPool:
         return Wanted(spec.accelerator, spec.vcpus, spec.memory_gb)
 
     def _image(self, stack: AsyncExitStack) -> Callable[[], Awaitable[Prepared]]:
-        """What goes onto machines that are not this computer is put together while they boot."""
+        """Start to put together what goes onto machines that are not this computer, while they boot; return how to
+        await it.
+        """
         if self.settings.provider.local:
             return _nothing_to_prepare
         from ..image.prepare import prepare
@@ -348,7 +354,7 @@ class OpenPool:
 
     @property
     def reach(self) -> Reach | None:
-        """Which modules the nodes can import; None: those that this program can."""
+        """The modules that the nodes can import; None: those that this program can."""
         return self._reach
 
     def _setup(self) -> dict[str, Any]:
@@ -600,7 +606,7 @@ async def _undoing() -> AsyncIterator[AsyncExitStack]:
 
 
 def _told(error: BaseException, course: Course) -> BaseException:
-    """What ended the pool, in users' terms."""
+    """Return the error that ended the pool, in users' terms."""
     failure = _only(error)
     match failure:
         case NotGone():
@@ -619,7 +625,7 @@ def _told(error: BaseException, course: Course) -> BaseException:
 
 
 def _not_ready(failed: Exception | None, ready: int, least: int, within_s: float) -> OutriderError:
-    """Why so few nodes are: in the words of what kept the last one."""
+    """Return the error for too few ready nodes, told by the error that kept the last one."""
     counts = f"{ready} of the {least} nodes that the pool needs were ready within {within_s:g} s"
     if failed is None:
         story = f"{counts}, and none has failed: give them longer, by boot_timeout."
@@ -631,7 +637,7 @@ def _not_ready(failed: Exception | None, ready: int, least: int, within_s: float
 
 
 def _unreached(failed: ConnectFailed | NoWorkers) -> Exception:
-    """In the words of what kept the node from being of use; with what kept others."""
+    """Return the error that kept a node from being of use, with notes on what kept others."""
     error = no_node_error(failed)
     for note in getattr(failed, "__notes__", ()):
         error.add_note(note)

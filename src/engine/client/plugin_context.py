@@ -39,7 +39,7 @@ async def attached(
 
 
 class PoolContext:
-    """Implements `api.plugin_sides.Site` for one plugin."""
+    """Implements `api.plugin_sides.PluginContext` for one plugin."""
 
     def __init__(
         self, core: OpenPool, plugin: str, stewards: PluginHosts, connector: Connector, forwards: Forwards

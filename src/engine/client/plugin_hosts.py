@@ -39,7 +39,7 @@ _END: Any = object()
 
 
 class PluginHosts:
-    """One steward per connected node, where a plugin of the pool has a half there."""
+    """The plugin hosts of a pool: one per connected node, if a plugin of the pool has a half there."""
 
     def __init__(self, pool: str, plugins: Sequence[Plugin], reach: Callable[[], Reach | None]) -> None:
         """``reach``: asked when the first node is connected."""
@@ -82,7 +82,7 @@ class PluginHosts:
         return found
 
     def reported(self, node: NodeId, reports: Sequence[Report]) -> Sequence[Report]:
-        """Those that are not about a steward."""
+        """Return the reports that are not about a plugin host."""
         if not self._stopped and not any(
             type(report) is Finished and report.attempt >= FIRST_ATTEMPT for report in reports
         ):
@@ -132,12 +132,12 @@ class PluginHosts:
             await self._boxes[plugin].hear(node, message, size_bytes)
 
     def broken(self, node: NodeId) -> None:
-        """The steward's process has ended by itself."""
+        """Tell the plugins that a plugin host's process has ended by itself."""
         self._tell(Left(node))
 
     @cached_property
     def _packed(self) -> tuple[bytes, bytes]:
-        """The steward's program, and the plugins.
+        """The plugin host's program, and the plugins, both pickled.
 
         Raises:
             SerializationError: a plugin cannot be pickled.
@@ -169,7 +169,7 @@ class PluginHosts:
 
 
 class PluginHost:
-    """The client's end of one node's steward."""
+    """The client's end of one node's plugin host."""
 
     def __init__(self, all_: PluginHosts, node: NodeId, link: NodeLink, *, alike: bool) -> None:
         self._all, self._node, self._link, self._alike = all_, node, link, alike
@@ -201,7 +201,7 @@ class PluginHost:
         self._link.run(Order(attempt, task, 1))
 
     def ended(self, report: Finished) -> None:
-        """Its process is over, however that came."""
+        """Note that the plugin host's process is over, for whatever reason."""
         self._output.end()
         if not self._done.done():
             self._done.set_result(None)
@@ -209,7 +209,7 @@ class PluginHost:
         self._reading.add_done_callback(lambda _: self._ended_and_heard(report))
 
     def _ended_and_heard(self, report: Finished) -> None:
-        """What it had said before is read."""
+        """Act on the end of the process, once everything that it had said before is read."""
         if not self.ready.done():
             error = error_of(Settled(report.verdict, report.outcome, self._node, 0, 1, 0), self._payload)
             message = f"the plugin {self._at} could not be set up: {error}"
@@ -248,7 +248,9 @@ class PluginHost:
             self._unreadable(error)
 
     def _unreadable(self, error: Exception) -> None:
-        """What its halves say cannot be understood: they end, and count as if their process had ended by itself."""
+        """End the node's plugin halves, whose messages cannot be read. They count as if their process had ended by
+        itself.
+        """
         what = f"{type(error).__name__}: {plainly(error)}"
         if self.ready.done():
             said = f"A message of a plugin's half on node {int(self._node)} cannot be read by the client ({what})"

@@ -1,4 +1,6 @@
-"""What a plugin's half at the client has not read yet: bounded for each node, whose messages then wait over there."""
+"""Hold what a plugin's half at the client has not read yet. It is bounded for each node; further messages wait on the
+node.
+"""
 
 from __future__ import annotations
 
@@ -39,11 +41,11 @@ class PluginInbox:
         self._changed = asyncio.Event()
 
     def tell(self, news: Joined | Left) -> None:
-        """Our own word; it does not wait, since there are few for each node."""
+        """Add the pool's own news. This does not wait, since there are few for each node."""
         self._put(news, 0)
 
     async def hear(self, node: NodeId, message: object, size_bytes: int) -> None:
-        """A node's word, when there is room; one call for a node at a time. Cancelled, it has not been heard."""
+        """Add a node's message when there is room; one call for a node at a time. If cancelled, it is not added."""
         while not self._closed and (full := self._unread.get(node)) is not None and full.is_full:
             full.room = asyncio.get_running_loop().create_future()
             await full.room

@@ -70,7 +70,7 @@ def merged(trouble: Sequence[NotGone]) -> NotGone:
 
 
 def outcome(trouble: Sequence[NotGone], warn: Warn, course: Course) -> CleanupError | None:
-    """What users are told: an error where machines may still be running, else a warning of what costs nothing."""
+    """Return the error for users where machines may still be running; else warn of what is left at no cost."""
     if not trouble:
         return None
     error = merged(trouble)
@@ -82,7 +82,7 @@ def outcome(trouble: Sequence[NotGone], warn: Warn, course: Course) -> CleanupEr
 
 
 def add(error: BaseException, cleanup: CleanupError) -> None:
-    """What else is wrong, on the error that comes first."""
+    """Add a cleanup error to the error that came first."""
     error.add_note(f"Besides: {cleanup}")
     with suppress(Exception):  # of a class that takes no attributes
         error.cleanup = cleanup  # type: ignore[attr-defined]

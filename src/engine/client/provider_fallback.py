@@ -117,7 +117,9 @@ class FallbackFleet:
     async def _in_order(
         self, request: LaunchRequest, bound: Option | None, failed: list[tuple[Option, ProviderError]]
     ) -> Sequence[Option]:
-        """What is asked, the preferred first; the one that delivers, and what shares its fleet, where one does."""
+        """Return the options to ask, the preferred first. Once one delivers, return only those that share its fleet, it
+        first.
+        """
         if bound is not None:
             options = [each for each in self.options if each.fleet is bound.fleet]
             return sorted(options, key=lambda each: each is not bound)
@@ -188,7 +190,7 @@ class FallbackFleet:
 
 
 def _none(failed: Sequence[tuple[Option, ProviderError]]) -> ProviderError:
-    """What every option said; to be tried again as soon as one of them may be."""
+    """Return the error that no option has machines: what each said, and when the first may be tried again."""
     if len(failed) == 1:
         return failed[0][1]
     kind = NoCapacity if any(isinstance(error, NoCapacity) for _, error in failed) else QuotaExceeded

@@ -28,7 +28,7 @@ class Busy(Protocol):
 
 
 def hold(pool: Busy) -> None:
-    """From now on for this pool, until `release`: where SIGINT is `asyncio.run`'s, and in the main thread."""
+    """Hold SIGINT for this pool until `release`; only in the main thread, and where its handler is `asyncio.run`'s."""
     if threading.current_thread() is not threading.main_thread():  # only there can handlers be set
         return
     there: Any = signal.getsignal(signal.SIGINT)
@@ -66,6 +66,6 @@ class _Sigint:
 
 
 def _is_runners(handler: object) -> bool:
-    """Whether `asyncio.run` has set it. What another Python calls it is left as it is."""
+    """Return whether `asyncio.run` has set the handler. If another Python names it differently, it is left as it is."""
     runners = getattr(asyncio.Runner, "_on_sigint", None)
     return isinstance(handler, partial) and getattr(handler.func, "__func__", None) is runners is not None

@@ -19,7 +19,7 @@ ENDING = (signal.SIGTERM, signal.SIGHUP)  # what ends programs: `kill` and all t
 
 
 class Hold:
-    """For one pool the default action is held back, from here on until `release`."""
+    """The default action of the signals, held back for one pool from its creation until `release`."""
 
     def __init__(self) -> None:
         self._sigterm = _Sigterm.found()
@@ -28,13 +28,13 @@ class Hold:
             self._sigterm.settle()
 
     def release(self) -> None:
-        """Once; again is without effect. The last one restores the default, and dies by the signal that has come."""
+        """Release once; again has no effect. The last one restores the default, and dies by the signal that came."""
         if self._sigterm is not None and self in self._sigterm.holds:
             self._sigterm.holds.remove(self)
             self._sigterm.settle()
 
     def end(self, *, innermost: bool) -> None:
-        """Such a signal has come; told again whenever another pool has ended since."""
+        """React to such a signal; called again whenever another pool has ended since."""
         raise NotImplementedError
 
 
@@ -89,7 +89,7 @@ class ThreadHold(Hold):
         super().__init__()
 
     def interrupt(self) -> None:
-        """From now on; and now, if such a signal has come."""
+        """Let the signal raise `SystemExit` from now on; if such a signal has come, it is raised now."""
         self.interruptible = True
         if self._sigterm is not None:
             self._sigterm.settle()
@@ -131,14 +131,16 @@ class _Sigterm:
 
     @property
     def status(self) -> int:
-        """As shells say it."""
+        """The exit status as shells report it."""
         return 128 + self._came
 
     def _installed(self) -> list[signal.Signals]:
         return [number for number in ENDING if cast("object", signal.getsignal(number)) is self]
 
     def _is_inherited(self) -> bool:
-        """By a fork of the process whose pools they are: it has none, and is to die as ever."""
+        """Return whether this process is a fork of the one that has the pools. The fork has none, and is to die as
+        ever.
+        """
         return os.getpid() != self._process
 
     def settle(self) -> None:

@@ -1,4 +1,6 @@
-"""How many items `Pool.map` puts into one task: decided from how long items take, so that cheap ones share a trip."""
+"""Decide how many items `Pool.map` puts into one task, from how long items take, so that cheap items share one round
+trip.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a pool leaves to whoever takes it over when its client has died: its key, and its machines with their host keys.
+"""Keep the takeover record: what a later client needs to take over the pool of a dead one. It holds the pool's key, and
+its machines with their host keys.
 
 It lies in the journal, mode 0600, and goes with the pool. ESTATE-1: a host key is written down before it is in use.
 """
@@ -36,8 +37,8 @@ NOT_KEPT = ("login", "witnesses")  # no cloud's machine has any
 
 
 class Estate:
-    """One pool's. ``name``: its `unique` one; ``pool``: its nodes' for it; ``turn``: which of its clients this is;
-    ``lease_s``: the longest that any of its machines may have been launched with, None: not known.
+    """One pool's takeover record. ``name``: its `unique` name; ``pool``: its nodes' name for it; ``turn``: which of its
+    clients this is; ``lease_s``: the longest that any of its machines may have been launched with, None: not known.
     """
 
     def __init__(self, ownership: Ownership, pool: str, key: PoolKey, turn: str, lease_s: float | None) -> None:
@@ -52,7 +53,7 @@ class Estate:
 
     @classmethod
     def begin(cls, journal: Journal, name: str, provider: str, *, pool: str, lease_s: float) -> Self:
-        """A new pool's.
+        """Return a new pool's record.
 
         Raises:
             PoolOwned: the name is not unique.
@@ -99,13 +100,13 @@ class Estate:
         return estate
 
     async def close(self) -> None:
-        """When the fleet is closed: with a pool that it has settled, all of this goes."""
+        """Close the record when the fleet is closed. If the fleet has settled the pool, the record goes with it."""
         if self._later is not None:
             await self._later
         self._ownership.close()
 
     def pinned(self, machine: Machine) -> tuple[str, ...]:
-        """Which keys its host may show, in place of the one it was launched with; none: that one."""
+        """Return the keys that the host may show in place of the one it was launched with; empty: that one."""
         return self._host_keys.get(machine.id, ())
 
     async def rotated(self, machine: Machine, keys: tuple[str, ...]) -> None:
@@ -130,7 +131,7 @@ class Estate:
             self._later = asyncio.create_task(self._save(), name="outrider-estate")
 
     async def _save(self) -> None:
-        """What changes while it is written is written by whoever comes next, once for all. Where it cannot be, the
+        """Write the record. Changes made during a write are written together by the next writer. If writing fails, the
         pool goes on: a machine that nobody can take over is ended by its lease.
         """
         async with self._saving:
@@ -183,7 +184,7 @@ def _left(journal: Journal, name: str, provider: str) -> PoolRecord:
 
 @dataclass(slots=True)
 class Kept:
-    """Implements `providers.base.Fleet`: another one, whose machines are in the estate; ``heirs`` come first."""
+    """Implements `providers.base.Fleet`: a fleet with its machines in the takeover record; ``heirs`` come first."""
 
     fleet: Fleet
     estate: Estate
@@ -191,7 +192,8 @@ class Kept:
 
     @classmethod
     async def inherit(cls, fleet: Fleet, estate: Estate, most: int, lease_s: float) -> Kept:
-        """With up to so many of the machines that a dead client left. ``lease_s``: of those launched from now on.
+        """Return a fleet with up to ``most`` of the machines that a dead client left. ``lease_s``: that of machines
+        launched from now on.
 
         Raises:
             ProviderError
@@ -205,7 +207,9 @@ class Kept:
         return cls(fleet, estate, heirs)
 
     async def launch(self, request: LaunchRequest, count: int) -> Sequence[Machine]:
-        """What was left is there at once, though it be fewer: its leases run out unless somebody connects to it."""
+        """Return machines that were left, at once even if fewer than asked for: their leases run out unless somebody
+        connects to them. If none was left, launch machines.
+        """
         if self.heirs:
             taken, self.heirs = self.heirs[:count], self.heirs[count:]
             return taken

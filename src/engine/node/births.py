@@ -32,12 +32,12 @@ class Births:
         self._due.pop(worker, None)
 
     def used(self, worker: int) -> None:
-        """It has taken an attempt: births succeed, if its own was begun after the last that failed."""
+        """Record that a worker has taken an attempt: births succeed, if its own began after the last failed one."""
         if worker > self._counted:
             self._failures = 0
 
     def failed(self, worker: int, latest: int, now: float) -> bool:
-        """Whether that was once too often. ``latest``: the last worker whose birth has begun."""
+        """Record a failed birth; return whether births failed too often. ``latest``: the last worker to be begun."""
         if worker > self._counted:
             self._counted = latest
             self._failures += 1
@@ -45,7 +45,7 @@ class Births:
         return self._failures >= TRIES
 
     def rested(self, now: float) -> bool:
-        """A pause is over, as of now."""
+        """Return whether a pause is over, as of now."""
         if self.rests_until is None or self.rests_until > now:
             return False
         self.rests_until = None

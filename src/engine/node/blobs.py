@@ -13,7 +13,7 @@ from .pipe import write_all
 
 
 def write(parts: Sequence[bytes | memoryview]) -> int:
-    """A new blob's descriptor."""
+    """Make a new blob and return its descriptor."""
     fd = os.memfd_create("blob", os.MFD_CLOEXEC)
     try:
         write_all(fd, parts)
@@ -24,7 +24,7 @@ def write(parts: Sequence[bytes | memoryview]) -> int:
 
 
 def mapped(fd: int) -> mmap.mmap:
-    """Copy on write: arrays over it are writable, and nobody else sees what is written. Closes ``fd``."""
+    """Map a blob copy-on-write: arrays over it are writable, and nobody else sees the changes. Closes ``fd``."""
     try:
         return mmap.mmap(fd, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
     finally:
@@ -32,7 +32,7 @@ def mapped(fd: int) -> mmap.mmap:
 
 
 def load(value: Value, fds: list[int]) -> Any:
-    """The object of a value whose blob, if it has one, came as the first of ``fds`` (taken out and closed)."""
+    """Return the object of a value whose blob, if it has one, came as the first of ``fds`` (taken out and closed)."""
     if value.blob is None:
         return values.load(value.data, value.sizes)
     if not fds:

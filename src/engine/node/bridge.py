@@ -15,7 +15,7 @@ _AHEAD_BYTES = 4 << 20  # read from one side and not taken by the other
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """``bridge <socket>``: until the executor hangs up, or the client does. The exit status."""
+    """Run ``bridge <socket>`` until the executor or the client hangs up. Return the exit status."""
     (door,) = sys.argv[1:] if arguments is None else arguments
     with socket.socket(socket.AF_UNIX) as sock:
         try:
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _join(sock: socket.socket) -> None:
-    """Both ways at once; a side that does not take what the other gives stops only that direction."""
+    """Copy in both directions at once; a side that does not take what the other gives stops only that direction."""
     inward, outward = bytearray(), bytearray()
     while True:
         poll = select.poll()
@@ -70,7 +70,7 @@ def _drain(outward: bytearray) -> None:
 
 
 def _read(fd: int) -> bytes | None:
-    """None: nothing now; empty: it has ended."""
+    """Read what is there. None: nothing now; empty: the source has ended."""
     try:
         return os.read(fd, _CHUNK_BYTES)
     except BlockingIOError:

@@ -65,7 +65,7 @@ def _sources(folder: Path, package: str) -> dict[str, bytes]:
 
 
 def _metadata() -> dict[str, bytes]:
-    """What `importlib.metadata` finds: the version, and the plugins' entry points."""
+    """Return the files that `importlib.metadata` reads: the version, and the plugins' entry points."""
     try:
         installed = distribution(_PACKAGE)
     except PackageNotFoundError:  # run from its folder

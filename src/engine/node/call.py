@@ -44,7 +44,7 @@ class Caller:
             self._codes[function] = fds.pop() if fds else code
 
     def run(self, run: Run, fds: list[int], streams: Streams | None, lane: int = 0) -> Answer:
-        """The answer; raises nothing but `Interrupted`, when it comes late."""
+        """Run one attempt and return its answer; raises nothing but `Interrupted`, when it comes late."""
         fields, text = self._info.of(run.job, run.number, run.world, lane)
         task = context.TaskContext(run.attempt, run.job, run.number, fields, streams)
         context.enter(task, alone=self._alone)
@@ -104,7 +104,7 @@ class Caller:
         return program
 
     def _stream(self, attempt: int, items: Iterator[Any], streams: Streams) -> None:
-        """Each item when there is credit for it, so that nobody computes what nobody takes."""
+        """Send each item when there is credit for it, so that nothing is computed that nobody takes."""
         index = 0
         while streams.wait_credit():
             try:

@@ -1,4 +1,4 @@
-"""Channels of a home: the first frame says what one is, a client's control channel or one blob in or out."""
+"""Channels of an executor server: the first frame tells a client's control channel from one blob in or out."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Channel(Protocol):
 
 
 class Control(Protocol):
-    """Who gets the control channels: the home."""
+    """The receiver of the control channels: the executor server."""
 
     def greeted(self, door: ChannelServer, hello: Hello, rest: bytes) -> None: ...
 
@@ -39,7 +39,7 @@ class Control(Protocol):
 
 
 class ChannelServer:
-    """One channel's other end; whoever owns the channel calls these as things happen to it."""
+    """The server's end of one channel; whoever owns the channel calls these methods as things happen to it."""
 
     def __init__(self, channel: Channel, control: Control, store: Store) -> None:
         self._channel = channel
@@ -91,7 +91,7 @@ class ChannelServer:
         self._pump()
 
     def lost(self) -> None:
-        """The channel is closed, from whichever side."""
+        """Handle the end of the channel, whichever side has closed it."""
         if self._closed:
             return
         self._closed = True

@@ -1,6 +1,6 @@
-"""What a running task can ask about itself, and the iterators that stand for its streamed arguments.
+"""The context of a running task: what it can ask about itself, and the iterators that stand for its streamed arguments.
 
-Imported by user code's side of the engine (``runtime``, ``task``) on the client too, so it imports next to nothing.
+User code's side of the engine (``runtime``, ``task``) imports this on the client too, so it imports next to nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .notice_page import NoticePage
     from .streams import Streams
 
-BOARD = "OUTRIDER_BOARD"  # the environment variable that says where it can be opened
+BOARD = "OUTRIDER_BOARD"  # the environment variable that says where the notice page can be opened
 
 
 class TaskContext:
@@ -33,28 +33,28 @@ class TaskContext:
         self.closing: list[Callable[[bool], None]] = []  # see `close`
 
     def close(self, *, failed: bool) -> None:
-        """The function has ended. What runs here may take its time, and what it raises the task has raised."""
+        """Run the ``closing`` callbacks: the function has ended. They may take long; the task raises what they do."""
         while self.closing:
             self.closing.pop()(failed)
 
 
 class LoadError(Exception):
-    """Raised ``from`` the real error by who cannot unpickle a function or its arguments: reported as phase "load"."""
+    """Raised ``from`` the real error where a function or its arguments cannot be loaded: reported as phase "load"."""
 
 
 def current() -> TaskContext | None:
-    """The task this code runs in; in a process worker its threads too. None outside."""
+    """Return the task that this code runs in, in a process worker also on its other threads. None outside of a task."""
     return _task.get() or _process.alone
 
 
 def stepped(kind: str) -> None:
-    """The task's loop has come round once more."""
+    """Report to `on_step` that the task's loop has come round once more."""
     if on_step and (task := current()) in on_step:
         on_step[task](kind)
 
 
 def board() -> NoticePage | None:
-    """The node's; also in processes that a task starts. None outside of one."""
+    """Return the node's notice page; processes that a task starts find it too. None outside of a node."""
     if _process.board is None and (path := os.environ.get(BOARD)):
         _process.board = _opened(path)
     return _process.board
@@ -79,7 +79,7 @@ class Input(Iterator[Any]):
 
 
 class AsyncInput(AsyncIterator[Any]):
-    """The same for asyncio."""
+    """An argument that is streamed from the client, as `Input`, for asyncio."""
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -96,7 +96,7 @@ class AsyncInput(AsyncIterator[Any]):
 
 
 def enter(task: TaskContext, *, alone: bool) -> None:
-    """``alone``: the process runs one task at a time, so all of its threads are in it."""
+    """Set the running task. ``alone``: the process runs one task at a time, so all of its threads are in it."""
     if alone:
         _process.alone = task
     else:
@@ -110,15 +110,15 @@ def leave() -> None:
 
 
 def board_is(board: NoticePage) -> None:
-    """In this process, and in those forked from it."""
+    """Set the notice page for this process, and for those forked from it."""
     _process.board = board
 
 
-on_step: dict[TaskContext | None, Callable[[str], None]] = {}  # who counts them: `testing.chaos` alone
+on_step: dict[TaskContext | None, Callable[[str], None]] = {}  # called at each step: `testing.chaos` alone uses it
 
 
 class _Process:
-    """What is the same for all threads of this process."""
+    """State that all threads of this process share."""
 
     alone: TaskContext | None = None
     board: NoticePage | None = None

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from .channels import ChannelServer
     from .server import ExecutorServer
 
-LEASE_S = 600.0  # until a client has said its own
-_UNMOUNTED_S = 6.0  # else they are later: their keeper goes on with it
+LEASE_S = 600.0  # the lease until a client has given its own
+_UNMOUNTED_S = 6.0  # volumes still mounted then are unmounted later, by their keeper
 _READY, _FAILED = b"+", b"-"
 
 
@@ -72,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _own_address() -> str:
-    """Where the SSH connection that starts it has arrived, else the interface that leads out; nothing is sent."""
+    """Return the address that the starting SSH connection reached, else the outgoing interface's; nothing is sent."""
     arrived = os.environ.get("SSH_CONNECTION", "").split()  # sshd(8): client address and port, server address and port
     if len(arrived) == 4 and arrived[2] not in {"127.0.0.1", "::1"}:  # else through a tunnel that ends here
         return arrived[2]
@@ -86,7 +86,7 @@ def _own_address() -> str:
 
 
 def _detached(options: argparse.Namespace) -> int:
-    """Run in a session of its own; wait until that is ready."""
+    """Run the executor in a session of its own; wait until it is ready."""
     waiting, ready = os.pipe2(os.O_CLOEXEC)
     pid = os.fork()
     if pid == 0:
@@ -118,7 +118,7 @@ def _redirect(log: Path) -> None:
 
 
 def _serve(options: argparse.Namespace, *, ready: int | None) -> NoReturn:
-    """The fork server first, while this process is small; then the loop. The lock is free when both have ended."""
+    """Start the fork server while this process is small; then run the loop. The lock is free when both have ended."""
     os.ftruncate(options.lock, 0)
     os.pwrite(options.lock, str(os.getpid()).encode(), 0)
     gpus = devices.Query()  # takes up to a second, in which the rest starts
@@ -175,7 +175,7 @@ async def _until_ended(
 
 
 def _unmounted(fd: int) -> None:
-    """No task uses the volumes any more: their keeper is told, and closes its end when it has taken them away."""
+    """Tell the volumes' keeper that no task uses them any more; it closes its end when it has unmounted them."""
     with socket.socket(fileno=fd) as keeper:
         keeper.settimeout(_UNMOUNTED_S)
         with suppress(OSError):
@@ -184,7 +184,7 @@ def _unmounted(fd: int) -> None:
 
 
 def _is_ours(options: argparse.Namespace) -> bool:
-    """Whether the directory is still the one that we locked: else another executor may have its own there."""
+    """Return whether the directory is still the one that we locked; if not, another executor may have its own there."""
     try:
         return os.path.samestat(os.stat(options.directory / "lock"), os.fstat(options.lock))  # noqa: PTH116
     except OSError:
@@ -192,7 +192,7 @@ def _is_ours(options: argparse.Namespace) -> bool:
 
 
 def _listening(door: Path) -> socket.socket:
-    """A socket that is there, under its name, only once it can be connected to."""
+    """Return a listening socket whose name appears only once it can be connected to."""
     sock = socket.socket(socket.AF_UNIX)
     new = door.with_suffix(".new")
     new.unlink(missing_ok=True)
@@ -207,7 +207,7 @@ def _protocol(home: ExecutorServer) -> type[asyncio.Protocol]:
     import asyncio
 
     class Connection(asyncio.Protocol):
-        """A connection of the socket is a channel of the home."""
+        """A connection of the socket, as a channel of the executor server."""
 
         door: ChannelServer
         transport: asyncio.Transport

@@ -1,4 +1,4 @@
-"""This host's GPUs, as its driver tells them and CUDA would show them."""
+"""The GPUs of the host: those that its driver reports and CUDA would show."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Query:
             )
 
     def answer(self) -> list[tuple[str, float]]:
-        """(name, memory in GB) of each; none where nothing answers in time."""
+        """Return (name, memory in GB) of each GPU; an empty list if the tool does not answer in time."""
         if self._running is None:
             return []
         import subprocess
@@ -43,7 +43,7 @@ class Query:
 
 
 def parse(table: str, visible: str | None = None) -> list[tuple[str, float]]:
-    """From lines ``0, GPU-5f3c..., NVIDIA H200, 143771`` (MiB or ``[N/A]``); ``visible`` as in CUDA_VISIBLE_DEVICES."""
+    """Parse lines ``0, GPU-5f3c..., NVIDIA H200, 143771`` (MiB or ``[N/A]``); ``visible``: CUDA_VISIBLE_DEVICES."""
     found: list[tuple[str, str, str, float]] = []
     for line in table.splitlines():
         cells = [cell.strip() for cell in line.split(",")]
@@ -57,7 +57,7 @@ def parse(table: str, visible: str | None = None) -> list[tuple[str, float]]:
             named = [
                 each for each in found if each[0] == wanted or (wanted[:4] == "GPU-" and each[1].startswith(wanted))
             ]
-            if len(named) != 1 or named[0] in chosen:  # CUDA stops at the first that there is not
+            if len(named) != 1 or named[0] in chosen:  # CUDA stops at the first name that matches no GPU
                 break
             chosen += named
         found = chosen

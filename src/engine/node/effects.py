@@ -1,4 +1,4 @@
-"""What the core wants done; the crew does it."""
+"""The actions that the scheduler decides on; the worker pool carries them out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..wire.messages import Ended, Returned, Run, Started
 
 class Fork(NamedTuple):
     worker: int
-    slot: int  # `instance_info` says it
+    slot: int  # shown in `instance_info`
     fresh: bool
 
 
@@ -20,7 +20,7 @@ class Deliver(NamedTuple):
 
 
 class Steal(NamedTuple):
-    """Take back what the worker has not read; its results first, then `Core.stolen`."""
+    """Take back what the worker has not read; its results are told first, then `Scheduler.stolen` is called."""
 
     worker: int
 
@@ -31,25 +31,25 @@ class Interrupt(NamedTuple):
 
 
 class EndWorker(NamedTuple):
-    """Kill its whole process tree; `Core.gone` when that is proved."""
+    """Kill the worker's whole process tree; `Scheduler.gone` is called when it is proved gone."""
 
     worker: int
 
 
 class Answer(NamedTuple):
-    """The executor's own word to the client."""
+    """Send the client a message of the executor's own."""
 
     message: Started | Ended | Returned
 
 
 class Relay(NamedTuple):
-    """A worker's word to the client."""
+    """Pass a worker's message on to the client."""
 
     body: bytes
 
 
 class GiveUp(NamedTuple):
-    """No task can run here: the executor ends, and says why."""
+    """End the executor, and say why: no task can run here."""
 
     reason: str
 

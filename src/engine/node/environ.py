@@ -11,7 +11,7 @@ import os
 
 
 class Variable:
-    """Seen by this process, Python and C alike, and by those it starts."""
+    """A variable that this process sees, Python and C alike, and that the processes it starts see."""
 
     def __init__(self, name: str) -> None:
         self._name = os.fsencode(name)

@@ -1,4 +1,4 @@
-"""What a node says of itself in `Welcome`, and whether it can work with a client."""
+"""The facts that a node reports in `Welcome`, and the check whether it can work with a client."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def facts(address: str, accelerators: Sequence[tuple[str, float]]) -> dict[str, 
 
 
 def objection(hello: Hello) -> str | None:
-    """Why this node cannot serve that client; None: it can."""
+    """Return why this node cannot serve that client; None if it can."""
     for what, theirs, ours in (
         ("protocol", hello.version, PROTOCOL_VERSION),
         ("Python", hello.python, PYTHON),

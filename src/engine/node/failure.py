@@ -32,12 +32,12 @@ def failed(attempt: int, phase: str, error: BaseException, took_us: int = 0) -> 
 
 
 def lacking(attempt: int, story: str) -> Failed:
-    """The answer for an attempt that the node has not the means for."""
+    """Return the answer for an attempt that the node lacks the means for."""
     return Failed(attempt, "node", "OSError", story, "", None, 0)
 
 
 def text_of(error: BaseException) -> str:
-    """What it says, as UTF-8 can carry it. Never raises."""
+    """Return the error's text, made encodable as UTF-8. Never raises."""
     try:
         return _clean(str(error))
     except Exception as broken:  # noqa: BLE001 - its __str__ is the user's code too
@@ -45,7 +45,7 @@ def text_of(error: BaseException) -> str:
 
 
 def _shorten(told: traceback.TracebackException) -> None:
-    """Texts of megabytes, in an error or in one that it came from: formatting takes seconds, and nobody reads them."""
+    """Shorten texts of megabytes, in an error or its causes: formatting them takes seconds, and nobody reads them."""
     left, seen = [told], set[int]()
     while left:
         each = left.pop()
@@ -60,7 +60,7 @@ def _shorten(told: traceback.TracebackException) -> None:
 
 
 def shortened(text: str, most: int) -> str:
-    """Its beginning and its end, where it is longer than so many characters."""
+    """Return the text, or its beginning and its end if it is longer than ``most`` characters."""
     if len(text) <= most:
         return text
     half = most // 2
@@ -68,7 +68,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def _version(kind: type[BaseException]) -> str:
-    """Of the package that an exception's type belongs to; "" where that does not say."""
+    """Return the version of the package of an exception's type; "" if the package does not tell it."""
     package = kind.__module__.partition(".")[0]
     if package in {"builtins", *sys.stdlib_module_names}:
         return sys.version.partition(" ")[0]
@@ -76,12 +76,12 @@ def _version(kind: type[BaseException]) -> str:
 
 
 def _users(trace: TracebackType | None) -> TracebackType | None:
-    """Without our own frames on top."""
+    """Return the traceback without our own frames at its outer end."""
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OURS):
         trace = trace.tb_next
     return trace
 
 
 def _clean(text: str) -> str:
-    """What UTF-8 can carry."""
+    """Return the text with whatever UTF-8 cannot encode escaped."""
     return text.encode("utf-8", "backslashreplace").decode()

@@ -31,17 +31,17 @@ from .template import IMPORT_S, Template
 from .threads import ThreadWorker
 from .worker import Worker
 
-# home -> fork server
-SETUP = 1  # [SETUP, {env, cwd, address, hostname, lanes, signals, preload}], the board's descriptor: of all workers
+# executor server -> fork server
+SETUP = 1  # [SETUP, {env, cwd, address, hostname, lanes, signals, preload}], the notice page's descriptor: for all
 FORK = 2  # [FORK, worker, index, fresh], and the descriptors of its pipe, stdout and stderr
 KILL = 3  # [KILL, worker]
-# fork server -> home
+# fork server -> executor server
 FORKED = 4  # [FORKED, worker, pid]
 GONE = 5  # [GONE, worker, status, detail]: as of os.waitpid; status -1: it could not be forked
 _MESSAGE_BYTES = 256 * 1024
 STRAYS_S = 2.0  # for what a dead worker has left behind to end
 ENDS_S = 60.0  # for a worker that is killed: to let go of eight GPUs, or terabytes of memory, takes a while
-_AGAIN_MS = 100  # meanwhile
+_AGAIN_MS = 100  # between two looks at the strays of a dead worker
 _NAMED = 8
 
 
@@ -59,13 +59,13 @@ class ForkServer:
     def __init__(self, control: socket.socket, keep: Sequence[int] = ()) -> None:
         process.close_all_but({0, 1, 2, control.fileno(), *keep})
         try:
-            os.setsid()  # whatever kills our home's process group leaves us to clean up behind it
+            os.setsid()  # whatever kills the executor server's process group leaves us to clean up behind it
         except PermissionError:  # we lead a group of our own already
             pass
         process.adopt_orphans()
         self._pid = os.getpid()
         self._had = limits.raise_descriptors()
-        self._lacks = ""  # what was to be every worker's could not be received
+        self._lacks = ""  # why the descriptor for all workers could not be received
         self._control = control
         self._setup: dict[str, Any] = {}
         self._settled = False
@@ -139,7 +139,7 @@ class ForkServer:
             self._kill(rest[0])
 
     def _lack(self, order: int, *rest: Any, why: str) -> None:
-        """An order came without its descriptors."""
+        """Handle an order that came without its descriptors."""
         if order == FORK:
             self._say(GONE, rest[0], -1, why)
         else:
@@ -182,7 +182,7 @@ class ForkServer:
     # --- the template -------------------------------------------------------------------------------------------------
 
     def _start_template(self, modules: Sequence[str]) -> None:
-        """Workers wait for it: their tasks would import the same, at the same time and each for itself."""
+        """Start the template. Workers wait for it: their tasks would import the same modules, each for itself."""
 
         def settle_in() -> None:
             shield(self._setup["signals"])
@@ -218,7 +218,7 @@ class ForkServer:
     # --- workers ------------------------------------------------------------------------------------------------------
 
     def _become(self, index: int, fresh: bool, fds: list[int]) -> NoReturn:
-        """In the child: shed what is the fork server's, then work."""
+        """Become a worker, in the forked child: release what belongs to the fork server, then serve."""
         try:
             process.die_with_parent(self._pid)
             signal.set_wakeup_fd(-1)
@@ -245,11 +245,11 @@ class ForkServer:
             os._exit(1)
 
     def _reap(self) -> None:
-        """LOOSE ENDS: a child that is no worker is an orphan of a dead one; none may be left when a death is told.
+        """LOOSE ENDS: report dead workers. Orphans (children that are no workers) must be gone before a death is told.
 
-        But for those that withstand SIGKILL, another user's or in the kernel's hands: their worker's death is told when
-        they have had their time, and no other one waits for them any longer. A worker itself may be in the kernel's
-        hands, as in a driver that hangs: none of its own code runs again, and it counts as dead.
+        Some orphans withstand SIGKILL, as another user's or stuck in the kernel: their worker's death is reported when
+        they have had their time, and later deaths do not wait for them. A worker itself may be stuck in the kernel, as
+        in a driver that hangs: none of its own code runs again, and it counts as dead.
         """
         now = time.monotonic()
         stuck = [pid for pid, since in self._killed.items() if since + ENDS_S <= now]
@@ -272,7 +272,7 @@ class ForkServer:
                 self._say(GONE, worker, status, _withstood(left))
 
     def _end(self) -> NoReturn:
-        """The home is gone, or wants us gone."""
+        """End this process and all its children: the executor server is gone, or wants the fork server gone."""
         deadline = time.monotonic() + 5
         while (left := process.children(self._pid)) and time.monotonic() < deadline:
             for pid in left:
@@ -285,12 +285,12 @@ class ForkServer:
     def _say(self, *message: object) -> None:
         try:
             self._control.send(cast("bytes", msgpack.packb(message)))
-        except ConnectionError:  # its end of file is next
+        except ConnectionError:  # the next read finds its end of file
             pass
 
 
 def _why_not(error: OSError) -> str:
-    """A process could not be forked."""
+    """Return why a process could not be forked."""
     if error.errno == errno.EAGAIN:
         limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
         return f"{error}: its user has as many processes as it may, the limit is {limit} (ulimit -u), or its cgroup has"
@@ -310,7 +310,7 @@ def _ended() -> list[tuple[int, int]]:
 
 
 def _withstood(pids: Sequence[int]) -> str:
-    """What a dead worker's error says of the processes that it leaves behind."""
+    """Return the sentence in a dead worker's error about the processes that it leaves behind."""
     if not pids:
         return ""
     named = [f"{pid} ({process.name(pid)})" for pid in pids[:_NAMED]]
@@ -318,7 +318,7 @@ def _withstood(pids: Sequence[int]) -> str:
 
 
 def _draw_other_numbers() -> None:
-    """What was imported before the fork has one state for all who were forked. Python's own numbers differ already."""
+    """Reseed numpy and torch, whose state all children of a template share. Python's own numbers differ already."""
     if (numpy := sys.modules.get("numpy.random")) is not None:
         cast("Any", numpy).seed()
     if (torch := sys.modules.get("torch")) is not None:  # the CPU's: those of GPUs are made when they are first used
@@ -337,6 +337,6 @@ def _settle_in(setup: dict[str, Any]) -> None:
 
 
 def _enter(folder: str) -> None:
-    """Where tasks work; made again if one has removed it."""
+    """Change to the tasks' work folder; make it again if a task has removed it."""
     Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
     os.chdir(folder)

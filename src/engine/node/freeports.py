@@ -33,9 +33,9 @@ class FreePorts:
         return tuple(self._kept)
 
     def release_for(self, world: bytes) -> tuple[int, ...]:
-        """A rank of a generation is about to run here: its port is let go.
+        """Release the port of a generation's rank that is about to run here.
 
-        Returns what is kept instead.
+        Return the ports that are kept instead.
         """
         fields = msgpack.unpackb(world)
         try:

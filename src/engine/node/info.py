@@ -1,4 +1,4 @@
-"""What a task's `instance_info` says: the node's view, the generation's world and the worker itself, merged."""
+"""The content of a task's `instance_info`: the node's view, the generation's world and the worker itself, merged."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Info:
         self._last = None
 
     def release_port(self) -> None:
-        """The last task may have used its ``head_port``: the next one gets another."""
+        """Forget the port, as the last task may have used it as ``head_port``: the next task gets another."""
         self._port = 0
 
     def of(self, job: int, number: int, world: bytes | None, lane: int = 0) -> tuple[dict[str, Any], str]:
@@ -95,7 +95,7 @@ class _Alike:
 
 
 def free_port() -> int:
-    """A TCP port that nobody had a moment ago."""
+    """Return a TCP port that was free a moment ago."""
     with socket.socket() as sock:
         sock.bind(("", 0))
         port: int = sock.getsockname()[1]

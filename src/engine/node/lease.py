@@ -10,7 +10,7 @@ RENEW_S = 1.0  # at most so often
 
 
 class MachineLease:
-    """Whoever watches over ``file`` ends the machine when nobody has touched it for a while. Empty: there is none."""
+    """The lease of the machine, which ends when nobody has touched ``file`` for a while. Empty: there is no lease."""
 
     def __init__(self, file: str) -> None:
         self._file = file
@@ -18,7 +18,7 @@ class MachineLease:
         self._told = False
 
     def renew(self, now: float) -> None:
-        """The client has just been heard. What hinders it is told once, in the executor's log; nobody could act."""
+        """Touch the file: the client was just heard. A failure is only logged, once, in the executor's log."""
         if not self._file or now < self._due_at:
             return
         self._due_at = now + RENEW_S

@@ -21,25 +21,25 @@ Limits = tuple[tuple[int, int], ...]
 
 
 class Truncated(OSError):
-    """A message came without its descriptors: this process can have no more. ``body`` is what did come."""
+    """A message arrived without its descriptors: this process can have no more. ``body`` is what did arrive."""
 
     def __init__(self, body: bytes) -> None:
         super().__init__(errno.EMFILE, story())
         self.body = body
 
     def as_plain(self) -> OSError:
-        """What a task is given in place of a value that was lost."""
+        """Return the error that a task is given in place of a value that was lost."""
         return OSError(self.errno, self.strerror)
 
 
 def receive(sock: socket.socket, size_bytes: int, descriptors: int, flags: int = 0) -> tuple[bytes, list[int]]:
-    """One message (empty: the other end is closed) and its descriptors, now the caller's.
+    """Return one message (empty: the other end is closed) and its descriptors, now the caller's.
 
     The kernel hands over as many descriptors as fit below the limit, and says so by MSG_CTRUNC alone.
 
     Raises:
-        Truncated: it came without them; those that did come are closed.
-        BlockingIOError: there is none, and ``flags`` or the socket say not to wait.
+        Truncated: the message arrived without its descriptors; those that did arrive are closed.
+        BlockingIOError: there is no message, and ``flags`` or the socket say not to wait.
     """
     ancillary_bytes = socket.CMSG_SPACE(descriptors * _INT_BYTES)
     body, ancillary, told, _ = sock.recvmsg(size_bytes, ancillary_bytes, flags | _CLOEXEC)
@@ -57,7 +57,7 @@ def receive(sock: socket.socket, size_bytes: int, descriptors: int, flags: int =
 
 
 def is_shortage(error: BaseException | None) -> bool:
-    """Of descriptors: nobody's fault but the limit's."""
+    """Return whether the error means that descriptors have run out: nobody is at fault, the limit is too low."""
     return isinstance(error, OSError) and error.errno in _SHORTAGES
 
 
@@ -70,7 +70,7 @@ def story(who: str = "a process of this node") -> str:
 
 
 def raise_descriptors() -> tuple[int, int]:
-    """As many as this process may have, as servers do. Returns what the limits were, for whoever is to have those."""
+    """Raise this process's descriptor limit to its maximum, as servers do. Return the old limits, to be put back."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         try:
@@ -81,7 +81,7 @@ def raise_descriptors() -> tuple[int, int]:
 
 
 def lower_descriptors(to: tuple[int, int]) -> None:
-    """For the user's code: what uses select() breaks with descriptors beyond 1,023, as the usual soft limit knows."""
+    """Lower the limit for user code: select() fails with descriptors beyond 1,023; the usual soft limit is lower."""
     try:
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(to[0], hard), hard))
@@ -94,9 +94,9 @@ _calls = 0  # of functions that change limits
 
 
 def watched() -> Limits:
-    """Of those that later tasks would suffer from most, as they are now; from now on whoever changes them is noticed.
+    """Return the present limits that matter most to later tasks; from now on changes through `resource` are noticed.
 
-    To ask the kernel takes 10 us (measured), which is too long for each call: what is not changed is not asked for.
+    To ask the kernel takes 10 us (measured), which is too long for each call: limits that nobody changed are not read.
     """
     for name in ("setrlimit", "prlimit"):
         change = getattr(resource, name)
@@ -106,7 +106,7 @@ def watched() -> Limits:
 
 
 def spoiled(before: Limits, took_us: int) -> bool:
-    """After a task: whether limits are not what they were, and cannot be put back, as root alone raises a hard one."""
+    """Return whether a task has changed limits that cannot be put back, as only root can raise a hard one."""
     global _calls  # noqa: PLW0603 - a process has one set of limits
     if not _calls and took_us < _LONG_US:  # in so short a time C code alone changes them unseen
         return False

@@ -1,4 +1,4 @@
-"""What tasks print, on the home's side: a pipe's bytes into an attempt's lines, and some memory of them. No I/O."""
+"""Output of tasks, on the executor server's side: splits a pipe's bytes into lines and keeps some of them. No I/O."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ AWAY_BYTES = 1 << 20
 
 
 class Lines:
-    """One stream of one worker. Whole lines, or pieces of one that is longer than `PIECE_BYTES`."""
+    """One stream of one worker: whole lines, or pieces of a line that is longer than `PIECE_BYTES`."""
 
     def __init__(self, stream: int) -> None:
         self._stream = stream
@@ -19,7 +19,7 @@ class Lines:
         self._tail = b""
 
     def feed(self, attempt: int, data: bytes) -> list[Output]:
-        """``data`` was printed by ``attempt``; an unfinished line of another one before is finished."""
+        """Split ``data``, printed by ``attempt``, into outputs; first finish an unfinished line of another attempt."""
         out = self.finish() if attempt != self._attempt else []
         self._attempt = attempt
         whole, newline, tail = (self._tail + data).rpartition(b"\n")
@@ -30,7 +30,7 @@ class Lines:
         return out + self._cut(whole)
 
     def finish(self) -> list[Output]:
-        """The unfinished line as it is."""
+        """Return the unfinished line as it is."""
         tail, self._tail = self._tail, b""
         return self._cut(tail)
 
@@ -47,7 +47,7 @@ class Lines:
 
 
 class Backlog:
-    """What could not be said while the client was away, in order; of what tasks printed only the last `AWAY_BYTES`."""
+    """Messages held while the client is away, in order; of what tasks printed only the last `AWAY_BYTES` are kept."""
 
     def __init__(self, limit_bytes: int = AWAY_BYTES) -> None:
         self._limit = limit_bytes
@@ -57,7 +57,7 @@ class Backlog:
         self._lost: dict[tuple[int, int], int] = {}  # (attempt, stream) -> bytes
 
     def add(self, entry: Message | bytes) -> None:
-        """A message, or the body of one to be relayed."""
+        """Add a message, or the body of one to be relayed."""
         if isinstance(entry, Output):
             self._outputs.append(len(self._entries))
             self._bytes += len(entry.text)
@@ -66,7 +66,7 @@ class Backlog:
             self._lose(self._outputs.popleft())
 
     def take(self) -> list[Message | bytes]:
-        """Everything, with what was lost counted on the next output of the same stream, or on an empty one in front."""
+        """Return everything; lost bytes are counted on the same stream's next output, or on an empty one in front."""
         entries: list[Message | bytes] = []
         for entry in self._entries:
             if isinstance(entry, Output) and (lost := self._lost.pop((entry.attempt, entry.stream), 0)):

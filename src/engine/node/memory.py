@@ -1,4 +1,4 @@
-"""Whether the kernel has killed for memory: a SIGKILL that nobody here sent, and a counter that moved."""
+"""Detection of kills for memory by the kernel: a SIGKILL that nobody here sent, and a counter that has risen."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _CGROUP = Path("/sys/fs/cgroup/memory.events")  # cgroup v2, as a container sees
 
 
 class OomKills:
-    """Counts since it was last asked. The whole machine's counter includes every cgroup's kills."""
+    """Out-of-memory kills since the last question. The whole machine's counter includes every cgroup's kills."""
 
     def __init__(self, *files: Path) -> None:
         self._files = files or (_VMSTAT, _CGROUP)

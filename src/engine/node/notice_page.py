@@ -1,7 +1,8 @@
-"""What home writes and every task of the node can read, without a message: which machines will be taken, and when.
+"""The notice page: the executor server writes which machines will be taken, and when; every task of the node reads it.
 
-A file in memory that all of the node's processes have mapped. Home writes its text; each task has a cell of its own, in
-which it counts how often it has asked whether to stop. Reading what has not changed takes 0.3 us.
+The page is a file in memory that all of the node's processes have mapped, so no message is needed. The server writes
+its text; each task has a cell of its own, in which it counts how often it has asked whether to stop. Reading a page
+that has not changed takes 0.3 us.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ import msgpack
 _HEADER = struct.Struct("<QII")  # how often it was written; the text's bytes, and their CRC-32
 _TEXT_BYTES = 16 * 1024 - _HEADER.size
 _CELL = struct.Struct("<qqqq")  # attempt, job, generation, count
-CELLS = 1536  # a task's is that of its worker; beyond the slots there is one for each rank of broadcasts
+CELLS = 1536  # a task uses its worker's cell; beyond the slots there is one for each rank of broadcasts
 _CELLS_AT = _HEADER.size + _TEXT_BYTES
 _SIZE_BYTES = _CELLS_AT + CELLS * _CELL.size
-KEPT = 64  # worlds, the latest
+KEPT = 64  # so many worlds, the latest
 
 
 class Doom(NamedTuple):
@@ -34,7 +35,7 @@ class Doom(NamedTuple):
 
 
 class World(NamedTuple):
-    """What the client says of the others that a generation runs with."""
+    """The client's information about the other machines that a generation runs with."""
 
     generation: int
     doom: Doom | None
@@ -42,7 +43,7 @@ class World(NamedTuple):
 
 
 class Word(NamedTuple):
-    """Everything on the board."""
+    """The whole text of the notice page."""
 
     own: Doom | None = None
     worlds: dict[int, World] = {}  # by job  # noqa: RUF012 (replaced as a whole, never changed)
@@ -52,7 +53,7 @@ NOTHING = Word()
 
 
 class NoticePage:
-    """Shared across forks, or through its descriptor. One process writes words."""
+    """The notice page, shared across forks or through its descriptor. Only one process writes words."""
 
     def __init__(self, fd: int | None = None) -> None:
         self.fd = os.memfd_create("board", os.MFD_CLOEXEC) if fd is None else fd
@@ -73,7 +74,7 @@ class NoticePage:
         _HEADER.pack_into(self._page, 0, self._written, len(text), zlib.crc32(text))
 
     def read(self) -> Word:
-        """The latest word; while another is being written, the one before."""
+        """Return the latest word; while another is being written, the one before."""
         head = self._page[: _HEADER.size]
         if head == self._head:
             return self._word
@@ -84,7 +85,7 @@ class NoticePage:
         return self._word
 
     def count(self, cell: int, attempt: int, job: int, generation: int) -> int:
-        """One more question of this attempt; how many that makes."""
+        """Count one more question of this attempt; return how many that makes."""
         if cell >= CELLS:
             raise RuntimeError(f"more than {CELLS} tasks at a time on this node: they cannot agree on when to stop")
         place = _CELLS_AT + cell * _CELL.size
@@ -94,7 +95,7 @@ class NoticePage:
         return count
 
     def counted(self, job: int, generation: int) -> int:
-        """The most that any rank of this generation has asked here; 0: none has."""
+        """Return the highest count that any rank of this generation has reached here; 0 if none has asked."""
         cells = _CELL.iter_unpack(self._page[_CELLS_AT:])
         return max((count for _, *of, count in cells if of == [job, generation]), default=0)
 

@@ -1,4 +1,4 @@
-"""What tasks print: on the worker's side, standard streams that know whether something was written."""
+"""Output of tasks, on the worker's side: standard streams that know whether something was written."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STDOUT, STDERR = 1, 2
 
 
 class Printed:
-    """This process's own standard streams, and whether the present task used them."""
+    """The process's standard streams, with a record of whether the present task has used them."""
 
     def __init__(self) -> None:
         self._wrote = False
@@ -26,7 +26,7 @@ class Printed:
         self._wrote = True
 
     def settle(self) -> bool:
-        """Flush; True when anything was written since the last time, or lies in the pipes unread.
+        """Flush; return True when anything was written since the last time, or lies in the pipes unread.
 
         Child processes and C code write past Python's streams: only the pipe itself knows.
         """

@@ -1,4 +1,4 @@
-"""Which versions of the packages whose objects cross a Python has: read from the names of folders, nothing imported."""
+"""Versions of the installed packages whose objects tasks exchange: read from folder names, nothing is imported."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NAMED = re.compile(rf"({'|'.join(CROSSING)})-([^-]+)\.dist-info", re.IGNORECASE
 
 
 def installed(paths: Sequence[str] | None = None) -> dict[str, str]:
-    """Their versions, of those that are on ``paths`` (default: `sys.path`), where the first counts. 0.3 ms a folder."""
+    """Return the versions of those on ``paths`` (default: `sys.path`): the first counts. Takes 0.3 ms a folder."""
     found: dict[str, str] = {}
     for path in sys.path if paths is None else paths:
         try:

@@ -1,7 +1,7 @@
-"""The pipe between home and worker: one message per datagram of a SOCK_SEQPACKET pair, with file descriptors beside it.
+"""The pipe between executor server and worker: one message per datagram of a SOCK_SEQPACKET pair.
 
-A datagram is a message's body as `wire.codec` makes it, or a mark. What is too large for a socket buffer goes into a
-memfd that rides along.
+File descriptors travel beside a message. A datagram is a message's body as `wire.codec` makes it, or a mark. A body
+that is too large for a socket buffer goes into a memfd that travels along.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from . import limits
 
 SPILLED = b"\x00"  # the body is in the first descriptor (no body begins so: msgpack arrays begin with 0x9_)
-PAUSE = b"\x01"  # worker: take what the task has printed; home: taken, go on
-ROOM = b"\x02"  # worker of threads: is there room for more of what they print? home: there is
+PAUSE = b"\x01"  # worker: read what the task has printed; executor server: it is read, go on
+ROOM = b"\x02"  # worker of threads: is there room for more of what they print? executor server: there is
 BORN = b"\x03"  # worker: here I am, and go on to read
 
 _DATAGRAM_BYTES = 96 * 1024  # the usual net.core.wmem_default, 208 KiB, is charged twice the size and more
@@ -24,7 +24,7 @@ Datagram = tuple[bytes, list[int]]
 
 
 def send(pipe: socket.socket, body: bytes, fds: Sequence[int] = (), flags: int = 0) -> None:
-    """Whole or not at all. The caller keeps ``fds`` and closes them."""
+    """Send a message, whole or not at all. The caller keeps ``fds`` and closes them."""
     if len(body) <= _DATAGRAM_BYTES:
         if fds:
             socket.send_fds(pipe, [body], list(fds), flags)
@@ -59,7 +59,7 @@ def receive(pipe: socket.socket, flags: int = 0) -> Datagram:
 
 
 def write_all(fd: int, parts: Sequence[bytes | memoryview]) -> None:
-    """Plain writes, however large: the kernel fills the pages without a fault each."""
+    """Write all of it by plain writes, however large: the kernel fills the pages without a fault each."""
     for part in parts:
         view = memoryview(part).cast("B")
         while view:

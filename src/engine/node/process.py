@@ -1,4 +1,4 @@
-"""Processes: how ours die, what they inherit, and the killing of a whole tree."""
+"""Processes: how those of the node end, what they inherit, and how a whole tree is killed."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ _libc = ctypes.CDLL(None)
 
 
 def die_with_parent(parent: int) -> None:
-    """SIGKILL for this process when ``parent``, which forked it, ends."""
+    """Have the kernel send SIGKILL to this process when ``parent``, which forked it, ends."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it had ended before
         os._exit(1)
 
 
 def adopt_orphans() -> None:
-    """Descendants whose parent ends become this process's children, whatever session they made for themselves."""
+    """Make this process the parent of descendants whose parent ends, whatever session they made for themselves."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def close_all_but(keep: Iterable[int]) -> None:
-    """An inherited end of somebody's pipe would hide that pipe's end of file for ever."""
+    """Close all other descriptors: an inherited end of somebody's pipe would hide that pipe's end of file for ever."""
     low = 0
     for fd in sorted(set(keep)):
         if low < fd:  # an empty range from 0 would close everything: it ends at -1
@@ -36,7 +36,7 @@ def close_all_but(keep: Iterable[int]) -> None:
 
 
 def children(pid: int) -> list[int]:
-    """Direct children, zombies too; none of a process that is gone."""
+    """Return the direct children, zombies too; none of a process that is gone."""
     found: list[int] = []
     try:
         for thread in Path(f"/proc/{pid}/task").iterdir():
@@ -58,7 +58,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def name(pid: int) -> str:
-    """As the kernel has it; "?" of a process that is gone."""
+    """Return the process's name as the kernel has it; "?" if the process is gone."""
     try:
         return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
     except (FileNotFoundError, ProcessLookupError):
@@ -66,9 +66,9 @@ def name(pid: int) -> str:
 
 
 def kill_tree(root: int) -> None:
-    """SIGKILL to ``root``, which must be a child of this process, and to all its descendants.
+    """Send SIGKILL to ``root``, which must be a child of this process, and to all its descendants.
 
-    They are stopped first, until no new one turns up, so that none forks its way out. One that still did becomes this
+    They are stopped first, until no new one turns up, so that none escapes by forking. One that still did becomes this
     process's child (see `adopt_orphans`): call again for those until there are none.
     """
     stopped: set[int] = set()

@@ -1,4 +1,4 @@
-"""What the executor decides: which attempt runs in which worker, when it is ended, and what the client is told. No I/O.
+"""The executor's decisions: which attempt runs in which worker, when it is ended, and what the client is told. No I/O.
 
 Facts come in as calls with the time, effects go out of `decide`. Numbered, and each proved by breaking the code once:
 
@@ -29,7 +29,7 @@ from .slots import Attempt, Recall, Slot, Worker
 
 DEPTH = 64  # attempts in a worker's pipe, where they are short: it hides the wake-ups between them
 SHORT_US = 1000  # on average
-STALL_S = 0.020  # without a result, and what lies behind in the pipe is taken back
+STALL_S = 0.020  # so long without a result: what lies behind in the pipe is taken back
 PATIENCE_S = 1.0  # for a thread to react to its interruption
 FAREWELL_S = 2.0  # for a fresh process to end by itself (atexit)
 _PLAIN_WEIGHT = 0.25  # of the newest duration in the average
@@ -99,7 +99,7 @@ class Scheduler:
         self._answer_recalls()
 
     def born(self, worker_id: int, now: float) -> None:
-        """A worker is there: what it was handed begins."""
+        """Handle a worker's report that it is ready: the attempts delivered to it begin."""
         worker = self._workers.get(worker_id)
         if worker is None or worker.born:
             return
@@ -114,7 +114,7 @@ class Scheduler:
     def finished(
         self, worker_id: int, attempt_id: int, took_us: int, body: bytes, now: float, *, interrupted: bool = False
     ) -> bool:
-        """A worker answered; ``interrupted``: that it gave up, as told. Returns whether the answer is relayed."""
+        """Handle a worker's answer; ``interrupted``: it gave up, as told. Return whether the answer is relayed."""
         attempt = self._attempts.get(attempt_id)
         slot = attempt.slot if attempt is not None else None
         if attempt is None or slot is None or slot.worker is None or slot.worker.id != worker_id:
@@ -138,7 +138,7 @@ class Scheduler:
         return relayed
 
     def stolen(self, worker_id: int, attempt_ids: list[int], now: float) -> None:
-        """What a worker had not read, oldest first. Its results were told before."""
+        """Take back the attempts that a worker had not read, oldest first. Its results were told before."""
         worker = self._workers.get(worker_id)
         if worker is None:
             return
@@ -164,7 +164,7 @@ class Scheduler:
         self._answer_recalls()
 
     def gone(self, worker_id: int, cause: Cause, code: int, detail: str, now: float) -> None:
-        """A worker's whole process tree is; its last results, and what it had not read, were told before."""
+        """Handle the end of a worker's process tree; its last results, and what it had not read, were told before."""
         worker = self._workers.pop(worker_id, None)
         if worker is None:
             return
@@ -191,7 +191,7 @@ class Scheduler:
         self._answer_recalls()
 
     def ticked(self, now: float) -> None:
-        """`due` has come."""
+        """Do what the time calls for: `due` has come."""
         if self._births.overdue(now):
             self._give_up("its fork server does not answer")
         if self._births.rested(now):
@@ -204,7 +204,7 @@ class Scheduler:
                 self._press(slot, slot.pipe[0], now)
 
     def decide(self, now: float) -> list[Effect]:
-        """Place what can be placed; everything that must now happen, in order."""
+        """Place the attempts that can be placed; return everything that must now happen, in order."""
         if self._gave_up:
             return self._last_effects()
         while self._ranks and not self._awaits_birth(self._ranks[0].run):
@@ -226,14 +226,14 @@ class Scheduler:
 
     @property
     def has_run(self) -> bool:
-        """Some worker has taken an attempt, other than BESIDE the slots: those are of plugins."""
+        """Return whether some worker has taken an attempt, other than one BESIDE the slots: those are of plugins."""
         return any(
             not slot.beside and (slot.used or bool(slot.pipe and slot.worker is not None and slot.worker.born))
             for slot in self._slots
         )
 
     def due(self) -> float | None:
-        """When `ticked` must be called at the latest."""
+        """Return the time at which `ticked` must be called at the latest; None: never."""
         if self._gave_up:
             return None
         births = self._births.next_at()
@@ -255,11 +255,11 @@ class Scheduler:
         return min(times, default=None)
 
     def knows(self, attempt_id: int) -> bool:
-        """It was submitted, and has not been answered."""
+        """Return whether the attempt was submitted and has not been answered."""
         return attempt_id in self._attempts
 
     def running(self, worker_id: int) -> int:
-        """The attempt a worker runs (the latest, where it runs several); 0: none."""
+        """Return the attempt that a worker runs (the latest, where it runs several); 0: none."""
         found, latest = 0, -1.0
         for slot in self._slots:
             if slot.worker is not None and slot.worker.id == worker_id and slot.pipe:
@@ -271,7 +271,7 @@ class Scheduler:
     # --- placing -----------------------------------------------------------------------------------------------------
 
     def _stackable(self, attempt: Attempt, now: float) -> Slot | None:
-        """The shortest pipe that one more short attempt may lie in."""
+        """Return the slot with the shortest pipe that one more short attempt may lie in."""
         if self._threads or not self._is_short(attempt.run):
             return None
         best: Slot | None = None
@@ -312,7 +312,7 @@ class Scheduler:
         self._typical_us[function] = took_us if typical is None else typical + _PLAIN_WEIGHT * (took_us - typical)
 
     def _start(self, slot: Slot, now: float) -> None:
-        """The first in the pipe runs from now on."""
+        """Begin the first attempt in the slot's pipe."""
         attempt = slot.pipe[0]
         attempt.started = now
         if attempt.run.flags & _ANNOUNCE:
@@ -330,7 +330,7 @@ class Scheduler:
         self._free_extra = [slot for slot in free if slot.extra]
 
     def _seat(self, now: float) -> Slot:
-        """For a rank, whatever else runs."""
+        """Return a slot for a rank, whatever else runs; make one if none is free."""
         if self._free:
             return self._free.pop()
         if self._free_extra:
@@ -341,7 +341,7 @@ class Scheduler:
         return slot
 
     def _beside(self) -> Slot:
-        """For an attempt that may stay as long as the node does."""
+        """Return a slot for an attempt that may stay as long as the node does."""
         for slot in self._slots:
             if slot.beside and slot.worker is None:
                 return slot
@@ -364,7 +364,7 @@ class Scheduler:
     # --- ending ------------------------------------------------------------------------------------------------------
 
     def _doom(self, attempt: Attempt, cause: Cause, now: float) -> None:
-        """End it, wherever in a pipe it is. The first cause stays."""
+        """End an attempt, wherever in a pipe it is. The first cause stays."""
         if attempt.doom is None and attempt.slot is not None and attempt.slot.worker is not None:
             attempt.doom, attempt.doomed_at = cause, now
             if self._is_shared(attempt.slot.worker):
@@ -373,7 +373,7 @@ class Scheduler:
                 self._press(attempt.slot, attempt.slot.pipe[0], now)
 
     def _press(self, slot: Slot, head: Attempt, now: float) -> None:
-        """Whatever it is time for, of a slot that runs ``head``."""
+        """Do whatever it is time for in a slot that runs ``head``: a timeout, the end of a worker, work stealing."""
         worker = slot.worker
         if worker is None or worker.ending:
             return
@@ -389,7 +389,7 @@ class Scheduler:
             if head.doom is not None and head.doomed_at + PATIENCE_S <= now:
                 self._end_worker(worker, now)
         elif any(attempt.doom for attempt in slot.pipe):
-            self._steal(slot)  # first take back whom it does not concern; then `stolen` ends the worker
+            self._steal(slot)  # first take back the other attempts; then `stolen` ends the worker
         elif len(slot.pipe) > 1 and not slot.stuck and slot.since + STALL_S <= now:
             self._steal(slot)
 
@@ -407,7 +407,7 @@ class Scheduler:
             self._effects.append(EndWorker(worker.id))
 
     def _vacate(self, slot: Slot, worker: Worker, cause: Cause, code: int, detail: str) -> None:
-        """The worker of a slot is gone: the first in the pipe with it, the others had not begun."""
+        """Handle the loss of a slot's worker: the first attempt in the pipe ends with it, the others had not begun."""
         slot.leaves_by, slot.stuck = None, False
         if not slot.pipe:
             return
@@ -422,7 +422,7 @@ class Scheduler:
             self._end(head, cause, code, detail)
 
     def _unstarted(self, attempt: Attempt) -> None:
-        """Back from a pipe. Called newest first."""
+        """Take an attempt back from a pipe: end it, return it, or queue it again. Called newest first."""
         attempt.slot = attempt.started = None
         if attempt.doom is Cause.KILLED:
             self._end(attempt, Cause.KILLED, 0)
@@ -465,30 +465,33 @@ class Scheduler:
         return worker
 
     def _uses(self, worker: Worker, slot: Slot) -> None:
-        """It has taken an attempt, as its answer shows, or that it died with one which it had read."""
+        """Record that a worker has taken an attempt: it has answered one, or died with one that it had read."""
         slot.used = True
         if not worker.used:
             worker.used = True
             self._births.used(worker.id)
 
     def _awaits_birth(self, run: Run) -> bool:
-        """Its worker is to be born, and births rest for a moment."""
+        """Return whether the attempt's worker is still to be made while births pause after a failure."""
         if self._births.rests_until is None:
             return False
         return bool(run.flags & _FRESH) or not (self._free or self._free_extra)
 
     def _give_up(self, reason: str) -> None:
-        """No task can run here. What is here runs elsewhere when the executor has ended."""
+        """End the executor, as no task can run here. Its attempts run elsewhere when it has ended."""
         if not self._gave_up:
             self._gave_up = True
             self._effects.append(GiveUp(reason))
 
     def _last_effects(self) -> list[Effect]:
-        """Nothing is begun any more; what has ended is told."""
+        """Return the effects after giving up: nothing begins any more; what has ended is told."""
         effects, self._effects = self._effects, []
         return [effect for effect in effects if isinstance(effect, Answer | Relay | GiveUp)]
 
 
 def _asks(effect: Effect, worker_id: int) -> bool:
-    """Of this worker, which is gone: its last result may have made another attempt its first, with a doom on it."""
+    """Return whether the effect is a request to this worker, which is gone.
+
+    Such a request exists when the worker's last result made an attempt that is to be ended the first in its pipe.
+    """
     return isinstance(effect, Steal | Interrupt | EndWorker) and effect.worker == worker_id

@@ -1,6 +1,6 @@
 """The executor on an asyncio loop: one client's session, over whatever channels it opens, and the workers behind it.
 
-The decisions are the core's, the counting is the session's; here bytes go in and out. All that a loop's tick has to say
+The scheduler decides, the session counts frames; this module moves the bytes. All that one turn of the loop has to say
 leaves in one write.
 """
 
@@ -55,15 +55,15 @@ from .worker_connection import WorkerConnection
 from .worker_pool import WorkerPool
 
 CLOSE_S = 6.0  # the fork server gives its workers' process trees 5
-_KEPT_BYTES = 8 << 20  # not acknowledged, and tasks that print have to wait
+_KEPT_BYTES = 8 << 20  # with so much unacknowledged, tasks that print have to wait
 
 
 class ExecutorServer:
-    """Ends by itself, and then calls ``ended``: on `Bye`, when the lease runs out, when the fork server dies.
+    """The executor. It ends by itself, and calls ``ended``, on `Bye`, when its lease runs out or its fork server dies.
 
-    ``forks`` is the control socket of a fork server that serves nobody else. ``lease_s`` holds until a client says its
-    own; ``lease_file`` is by which its machine lives, and renewed as long as the client is heard. ``same_host``: the
-    client runs on this machine as this user, and opens large results by path.
+    ``forks`` is the control socket of a fork server that serves nobody else. ``lease_s`` holds until a client gives its
+    own; ``lease_file`` is what its machine lives by, renewed as long as the client is heard. ``same_host``: the client
+    runs on this machine as this user, and opens large results by path.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class ExecutorServer:
         return door
 
     def notice(self, source: str, seconds: float | None) -> None:
-        """This machine will be taken in ``seconds``, or (None) not after all: the client and every task learn it."""
+        """Tell the client and every task that this machine will be taken in ``seconds``, or (None) not after all."""
         self._lookout.notice(source, seconds)
 
     # --- the control channel -----------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ class ExecutorServer:
         resumed = self._session_name is not None
         if self._control is not None:
             self._control.close()
-        self._session.resume(hello.received if resumed else 0)  # of an executor before this one: its client will see
+        self._session.resume(hello.received if resumed else 0)  # a count of an earlier executor's is void
         self._control = door
         self._session_name = hello.session
         self._lease_s = hello.lease_s
@@ -177,7 +177,7 @@ class ExecutorServer:
                 self._obey(message, body)
         except ProtocolError:
             raise
-        except Exception as error:  # noqa: BLE001 - a defect; what came behind it counts as received: it is lost
+        except Exception as error:  # noqa: BLE001 - a defect; what came behind it is lost, as it counts as received
             traceback.print_exc()
             self._end(f"its executor failed ({type(error).__name__}: {error})")
         finally:
@@ -253,7 +253,7 @@ class ExecutorServer:
         self._flush_soon()
 
     def _turn(self, work: Callable[[WorkerConnection], None], port: WorkerConnection) -> None:
-        """The crew's work on what a worker said: all that comes of it leaves in one write, at once."""
+        """Run the worker pool's work on what a worker said: all that comes of it leaves in one write, at once."""
         self._in_turn = True
         try:
             work(port)
@@ -277,7 +277,10 @@ class ExecutorServer:
             self._throttle()
 
     def _throttle(self) -> None:
-        """While the client is away, what tasks print is taken, and the oldest lost; while it is slow, they wait."""
+        """Stop or resume the reading of task output.
+
+        While the client is away, output is read, and the oldest lost; while the client is slow, tasks that print wait.
+        """
         keeping_up = not self._choked and self._session.kept_bytes < _KEPT_BYTES
         self._crew.listen(keeping_up or self._control is None)
 
@@ -296,7 +299,7 @@ class ExecutorServer:
             self._lease = self._loop.call_later(left, self._check_lease)
 
     def _end(self, reason: str = "") -> None:
-        """``reason``: why it ends by itself, which is all that its client learns."""
+        """End the executor. ``reason``: why it ends by itself, which is all that its client learns."""
         if self._closing is None:
             if reason:
                 self._say(Unfit(reason, self._crew.has_run))

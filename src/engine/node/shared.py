@@ -26,16 +26,16 @@ def adopt(name: str, fds: list[int]) -> None:
 
 
 def drop(names: Iterable[str]) -> None:
-    """What still refers to it keeps it."""
+    """Forget the mappings of these blobs; objects that still refer to a mapping keep it."""
     for name in names:
         _mapped.pop(name, None)
 
 
 def resolve(name: str, sizes: Sequence[int] | None) -> Any:
-    """The value: what an `engine.serialization.shared.Shared` unpickles as.
+    """Return the value: what an `engine.serialization.shared.Shared` unpickles as.
 
     Raises:
-        LookupError: this process was not given it.
+        LookupError: this process was not given the value.
     """
     mapping = _mapped.get(name)
     if mapping is None:

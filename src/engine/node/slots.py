@@ -1,4 +1,4 @@
-"""What the core knows of its slots, the workers in them, and the attempts that wait or run."""
+"""The scheduler's records of its slots, the workers in them, and the attempts that wait or run."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Slot:
     warm: Worker | None = None
     worker: Worker | None = None  # the warm one, or a fresh one in its place
     pipe: deque[Attempt] = field(default_factory=deque)  # delivered and not answered; the first one runs
-    since: float = 0.0  # of the last progress
-    short: bool = False  # what it runs is
+    since: float = 0.0  # the time of the last progress
+    short: bool = False  # whether the attempt that it runs is short
     stuck: bool = False  # stolen from, and no result since
-    leaves_by: float | None = None  # its fresh worker has answered
+    leaves_by: float | None = None  # when its fresh worker, which has answered, is ended
     extra: bool = False  # made for ranks of a broadcast that found no free one; nothing else runs in it
     used: bool = False  # some worker in it has taken an attempt
     beside: bool = False  # made for an attempt BESIDE the slots; has no warm worker, and is never free

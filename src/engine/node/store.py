@@ -1,4 +1,4 @@
-"""The node's blobs: memfds that the home holds by name. Dropping a name frees it; who has mapped it keeps the pages."""
+"""The node's blobs: memfds that the executor server holds by name. Dropping a name frees it; mappings keep pages."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ class Store:
         return tuple(self._fds)
 
     def fd(self, name: str | None) -> int | None:
-        """Stays the store's."""
+        """Return the descriptor of a blob, None if there is none. The descriptor stays the store's."""
         return None if name is None else self._fds.get(name)
 
     def lacks(self, names: Iterable[str | None]) -> bool:
-        """One of these was adopted, and this process has not the descriptors to open it, also now."""
+        """Return whether a blob of these was adopted, and this process still lacks the descriptors to open it."""
         if not self._unopened:
             return False
         return any(name in self._unopened and not self.adopt(name, *self._unopened[name]) for name in names if name)
 
     def add(self, name: str, fd: int) -> None:
-        """A complete blob; the descriptor is the store's from now on."""
+        """Add a complete blob; the descriptor is the store's from now on."""
         self.drop([name])
         self._fds[name] = fd
 
     def add_result(self, fd: int) -> str:
-        """A worker's blob, under a new name: on the client's own machine a path that it can open."""
+        """Add a worker's blob under a new name, on the client's own machine a path to open. Return the name."""
         self._made += 1
         name = f"/proc/{os.getpid()}/fd/{fd}" if self._same_host else f"b{self._made}"
         self.add(name, fd)
         return name
 
     def adopt(self, name: str, path: str, size_bytes: int) -> bool:
-        """A blob that somebody on this machine holds open; False: it is not there, or not that large."""
+        """Open a blob that another process of this machine holds; return False if it is missing or not that large."""
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a fifo would wait for its writer
         except OSError as error:
@@ -76,7 +76,7 @@ class Incoming:
         self._fd = os.memfd_create("blob", os.MFD_CLOEXEC)
 
     def write(self, data: bytes) -> None:
-        """At most `missing_bytes`."""
+        """Append ``data``: at most `missing_bytes`."""
         write_all(self._fd, [data])
         self.missing_bytes -= len(data)
 

@@ -46,7 +46,7 @@ class Streams:
         self.wake()
 
     def wake(self) -> None:
-        """Whoever waits here looks again: at what has come, or that it is interrupted."""
+        """Have every waiting thread look again: at what has come, or that it is interrupted."""
         with self._lock:
             self._changed.notify_all()
             watchers, self._watchers = self._watchers, []
@@ -54,7 +54,7 @@ class Streams:
             watcher()
 
     def wait_credit(self) -> bool:
-        """Until one more item may go out; False: none ever will."""
+        """Wait until one more item may go out; return False if none ever will."""
         with self._lock:
             self._changed.wait_for(lambda: self._credit or self._closed)
             self._credit -= 1
@@ -95,7 +95,7 @@ class Streams:
                 self._send(Credit(self._attempt, stream, 0))
 
     def discard(self) -> None:
-        """The task is over: what came too late is let go."""
+        """Release what came too late: the task is over."""
         for items in self._items.values():
             for _, fds in items:
                 for fd in fds:

@@ -35,7 +35,7 @@ Become = Callable[[Any, list[int]], NoReturn]  # (order, descriptors)
 
 
 class Template:
-    """The parent's end of it. ``ready``: everything is imported; it can be asked."""
+    """The parent's end of a template process. ``ready``: everything is imported, and it can be asked to fork."""
 
     def __init__(
         self,
@@ -66,17 +66,17 @@ class Template:
         return self._control.fileno()
 
     def hear(self) -> None:
-        """When the descriptor is readable: it is ready, or has ended.
+        """Read the template's message once the descriptor is readable: it is ready, or has ended.
 
         Raises:
-            BrokenPipeError: it has ended.
+            BrokenPipeError: the template has ended.
         """
         if self._answer() != _READY:
             raise BrokenPipeError
         self.ready = True
 
     def fork(self, order: object, fds: Sequence[int]) -> int:
-        """The pid of a child that becomes what the order says: the parent's, or about to be.
+        """Return the pid of a child that becomes what the order says; the parent has adopted the child, or is about to.
 
         Raises:
             BrokenPipeError: the template has ended, or does not answer: `close` it.
@@ -96,7 +96,7 @@ class Template:
         return cast("int", pid)
 
     def close(self) -> None:
-        """End it. What it forked goes on."""
+        """End the template. Processes that it forked go on."""
         self._control.close()
         try:
             os.kill(self.pid, signal.SIGKILL)
@@ -104,7 +104,7 @@ class Template:
             pass
 
     def _answer(self) -> bytes:
-        """Nothing: it has ended, or there is none in time."""
+        """Return the template's answer; empty if it has ended, or does not answer in time."""
         try:
             return self._control.recv(_MESSAGE_BYTES)
         except OSError:
@@ -112,7 +112,7 @@ class Template:
 
 
 class _Server:
-    """The template itself."""
+    """The template process itself."""
 
     def __init__(self, control: socket.socket, become: Become, *, lead: bool) -> None:
         self._control, self._become, self._lead = control, become, lead
@@ -140,7 +140,7 @@ class _Server:
             os._exit(1)
 
     def _obey(self) -> bool:
-        """False: the parent has closed its end, or cannot be answered any more."""
+        """Carry out one order. Return False if the parent has closed its end, or cannot be answered any more."""
         try:
             data, fds = limits.receive(self._control, _MESSAGE_BYTES, 3)
         except limits.Truncated as error:
@@ -152,7 +152,7 @@ class _Server:
             between = os.fork()
             if between == 0:
                 self._fork_again(msgpack.unpackb(data), fds)
-            if os.waitpid(between, 0)[1]:  # killed, perhaps before it answered: the next answer could be taken for its
+            if os.waitpid(between, 0)[1]:  # killed, perhaps before it answered: the next answer could be mistaken
                 return False
         except OSError as error:
             self._say(0, str(error))
@@ -161,7 +161,10 @@ class _Server:
         return True
 
     def _fork_again(self, order: Any, fds: list[int]) -> NoReturn:
-        """In the process between. It alone knows the child's pid, and its group must be there when that is told."""
+        """Fork the child from the process between the two forks.
+
+        Only that process knows the child's pid, and the child's group must exist when the pid is told.
+        """
         between = os.getpid()
         try:
             pid = os.fork()

@@ -1,8 +1,8 @@
 """A worker process that runs several attempts at once, one per thread.
 
 Threads cannot be killed: an attempt that is to end gets `Interrupted` raised in it, also where it waits for its client,
-and when it does not react (it may wait in C code) the home kills the process with everything in it. What tasks print
-through `sys.stdout` is told apart by thread; what C code and child processes print is not.
+and when it does not react (it may wait in C code) the executor server kills the process with everything in it. What
+tasks print through `sys.stdout` is told apart by thread; what C code and child processes print is not.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .lines import PIECE_BYTES
 from .output import STDERR, STDOUT, Printed
 from .streams import Streams
 
-_NONE_YET = 0  # is no thread
+_NONE_YET = 0  # no thread has this number
 _AHEAD_BYTES = 64 * 1024  # as much as a process's pipe takes
 
 
@@ -40,10 +40,10 @@ class ThreadWorker:
         self._pid = os.getpid()
         self._limits = limits.watched()
         self._sending = threading.Lock()
-        self._lock = threading.RLock()  # nobody is interrupted who holds it
+        self._lock = threading.RLock()  # a thread that holds it is not interrupted
         self._room = threading.Condition(self._lock)
-        self._ahead_bytes = 0  # printed, and not said to be taken
-        self._asked = False  # whether they are
+        self._ahead_bytes = 0  # printed, and not yet confirmed as read
+        self._asked = False  # whether we have asked for that confirmation
         self._printed = Printed()
         self._routed = _Routed(STDOUT, sys.stdout, self._print), _Routed(STDERR, sys.stderr, self._print)
         sys.stdout, sys.stderr = cast("Any", self._routed)
@@ -72,7 +72,7 @@ class ThreadWorker:
                 self._obey(codec.decode(body), fds)
 
     def _lack(self, error: limits.Truncated) -> None:
-        """What came with a message is lost: the attempt that it was for is told."""
+        """Handle the loss of a message's descriptors: the attempt that it was for is told."""
         message = codec.decode(error.body) if error.body != pipes.SPILLED else None
         if isinstance(message, Input):
             self._obey(message._replace(item=None, error=pickle.dumps(error.as_plain())), [])
@@ -109,7 +109,7 @@ class ThreadWorker:
             self._one(*self._runs.get(), lane)
 
     def _one(self, run: Run, fds: list[int], streams: Streams, lane: int) -> None:
-        """Answers, whenever it is interrupted: that happens once, and not after `_over`."""
+        """Run one attempt and answer it, whenever it is interrupted: that happens once, and not after `_over`."""
         answer: Answer = Ended(run.attempt, Cause.KILLED, 0, ""), []
         try:
             if self._begins(run.attempt):
@@ -154,7 +154,7 @@ class ThreadWorker:
     # --- what tasks print --------------------------------------------------------------------------------------------
 
     def _print(self, output: Output) -> None:
-        """Not much further ahead than the home takes it; what is over does not wait."""
+        """Send output; wait while the executor server is too far behind, unless the attempt is over."""
         with self._lock:
             while self._ahead_bytes >= _AHEAD_BYTES and output.attempt in self._threads:
                 if not self._asked:
@@ -186,7 +186,7 @@ class ThreadWorker:
 
 
 def raise_in(thread: int) -> None:
-    """`Interrupted`, at that thread's next bytecode: code that waits in C is not disturbed."""
+    """Raise `Interrupted` at that thread's next bytecode: code that waits in C is not disturbed."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(Interrupted))
 
 

@@ -1,7 +1,7 @@
 """A worker process: runs attempts one after another, as they come out of its pipe, until it is killed.
 
-What a task leaves behind its next ones find: processes that go on, the working directory, the environment but for what
-is set for each, signal handlers. The pools of loky and inductor and Python's resource tracker live by that.
+A task finds what earlier ones left behind: processes that go on, the working directory, the environment but for what
+is set for each task, signal handlers. The pools of loky and inductor and Python's resource tracker rely on that.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _STREAMED = int(RunFlag.STREAM | RunFlag.ALONE)
 
 
 class Worker:
-    """One task at a time, in the process's only thread of ours."""
+    """A worker that runs one task at a time, in the only thread of the process that is Outrider's."""
 
     def __init__(self, pipe: socket.socket, index: int, setup: dict[str, Any], *, fresh: bool) -> None:
         self._pipe = pipe
@@ -50,7 +50,7 @@ class Worker:
                 os._exit(0)
             if fds is None:
                 self._lack(body)
-            message = codec.decode_again(body)  # home has checked it
+            message = codec.decode_again(body)  # the executor server has checked it
             match message:
                 case Run():
                     self._run(message, fds)
@@ -92,14 +92,17 @@ class Worker:
             self._send(lacking(message.attempt, limits.story()))  # type: ignore[union-attr]  # an answer has one
 
     def _receive(self) -> tuple[bytes, list[int] | None]:
-        """None: its descriptors are lost."""
+        """Return the next message and its descriptors; None in place of descriptors that are lost."""
         try:
             return pipes.receive(self._pipe)
         except limits.Truncated as error:
             return error.body, None
 
     def _lack(self, body: bytes) -> NoReturn:
-        """What came with a message is lost: whom it was for is told, and a fresh worker, which holds less, goes on."""
+        """Handle the loss of a message's descriptors: tell the attempt that it was for, and exit.
+
+        A fresh worker, which holds fewer descriptors, takes over.
+        """
         message = codec.decode_again(body) if body != pipes.SPILLED else None
         if isinstance(message, Run):
             self._send(lacking(message.attempt, limits.story()))
@@ -108,7 +111,7 @@ class Worker:
         os._exit(0)
 
     def _pause(self) -> None:
-        """Until what the task printed is taken: its answer must not overtake it, nor the next task's be mixed in."""
+        """Wait until the task's output is read: its answer must not overtake that, nor the next task's mix with it."""
         self._own()
         pipes.send(self._pipe, pipes.PAUSE)
         while (datagram := self._receive())[0] != pipes.PAUSE:
@@ -128,7 +131,7 @@ class Worker:
 
 
 class _Reader:
-    """While a task with streams runs: takes what comes for it out of the pipe, in a thread."""
+    """Reads what comes for a task with streams out of the pipe, in a thread, while the task runs."""
 
     def __init__(self, pipe: socket.socket, streams: Streams) -> None:
         self._pipe = pipe

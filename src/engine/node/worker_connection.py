@@ -1,4 +1,4 @@
-"""The home's end of one worker: its pipe, what lies unread in it, and what its tasks print."""
+"""The executor server's end of one worker: its pipe, what lies unread in it, and what its tasks print."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from . import pipe as pipes
 from .lines import Lines
 
 _READ_BYTES = 65536  # larger reads are mapped and unmapped each time: 16 us instead of 2
-_WORDS_BYTES = 4096  # of what a newborn prints, which belongs to no attempt
+_WORDS_BYTES = 4096  # kept of what a worker prints before it is ready: it belongs to no attempt
 _TAKE_READS = 4  # of a pipe whose writers may never stop; its capacity is 64 KiB
 
 
@@ -31,7 +31,7 @@ class WorkerConnection:
         self.known: set[bytes] = set()  # functions
         self.shared: set[str] = set()  # blobs that it holds for any task
         self.view = b""
-        self.born = False  # until then it prints in nobody's name
+        self.born = False  # until then what it prints belongs to no attempt
         self.owes = 0  # answers: attempts delivered and not over
         self.last = 0  # the attempt that was delivered last
         self._loop = loop
@@ -43,13 +43,13 @@ class WorkerConnection:
         self._outgoing: deque[tuple[bytes, tuple[int, ...]]] = deque()
         self._outputs: dict[int, int] = {}  # stream -> the pipe's reading end
         self._lines = {stream: Lines(stream) for stream in (1, 2)}
-        self._unclaimed = dict.fromkeys(self._lines, b"")  # read, and nobody's yet
+        self._unclaimed = dict.fromkeys(self._lines, b"")  # read, and not yet assigned to an attempt
         self._reading = False
         self._wants_room = False
         loop.add_reader(self._pipe, heard, self)
 
     def open_outputs(self, *, reading: bool) -> list[int]:
-        """The descriptors for a new process: its pipe, and where it prints. The last two are the caller's to close."""
+        """Return a new process's descriptors: its pipe, and where it prints. The last two are the caller's to close."""
         fds = [self._far.fileno()]
         for stream in self._lines:
             self._outputs[stream], writing = os.pipe2(os.O_CLOEXEC)
@@ -59,7 +59,7 @@ class WorkerConnection:
         return fds
 
     def send(self, body: bytes, fds: Sequence[int] = ()) -> None:
-        """At once, or as soon as the worker has read something."""
+        """Send a message at once, or as soon as the worker has read something."""
         if not self._outgoing:
             try:
                 pipes.send(self._pipe, body, fds)
@@ -72,7 +72,7 @@ class WorkerConnection:
         self._outgoing.append((body, tuple(os.dup(fd) for fd in fds)))
 
     def receive(self) -> Iterator[tuple[bytes, list[int] | None]]:
-        """All that the worker has said, or (it holds nothing more that it could answer) at least one thing.
+        """Yield all that the worker has said; if it owes no more answers, stop after one message.
 
         None in place of descriptors: they are lost, as this process has none left.
         """
@@ -91,7 +91,7 @@ class WorkerConnection:
                 return
 
     def take_back(self) -> Iterator[bytes]:
-        """What the worker has not read and never will: the bodies, oldest first."""
+        """Yield the bodies that the worker has not read and never will, oldest first."""
         while True:
             try:
                 body, fds = pipes.receive(self._far, socket.MSG_DONTWAIT)
@@ -109,7 +109,7 @@ class WorkerConnection:
             yield body
 
     def read_outputs(self, reading: bool) -> None:
-        """Stop, and the pipes fill up, and whoever prints waits; or go on."""
+        """Stop or resume reading what tasks print. After a stop the pipes fill up, and whoever prints waits."""
         if reading == self._reading:
             return
         self._reading = reading
@@ -121,7 +121,7 @@ class WorkerConnection:
         self._give_room()
 
     def want_room(self) -> None:
-        """A worker's threads print through its pipe: they wait until it is told that there is room."""
+        """Answer, once there is room, a worker whose threads print through its pipe: until then they wait."""
         self._wants_room = True
         self._give_room()
 
@@ -131,7 +131,7 @@ class WorkerConnection:
             self.send(pipes.ROOM)
 
     def finish_outputs(self) -> None:
-        """Everything printed until now belongs to the running attempt, and is all there is of it."""
+        """Give the running attempt everything printed until now, and finish its last line."""
         for stream, lines in self._lines.items():
             for _ in range(_TAKE_READS):
                 data = self._read(stream)
@@ -142,7 +142,7 @@ class WorkerConnection:
             self._printed(lines.finish())
 
     def last_words(self) -> str:
-        """What it printed before it was there; most of all why it could not be."""
+        """Return what the worker printed before it was ready; it mostly tells why the worker could not start."""
         return b"".join(self._unclaimed.values()).decode(errors="replace").strip()
 
     def close(self) -> None:
@@ -157,9 +157,9 @@ class WorkerConnection:
         self._far.close()
 
     def _readable(self, stream: int) -> None:
-        """First read, then hear: a result that was still unheard is of an attempt that printed none of it.
+        """Read first, then hear: a result that was still unheard is of an attempt that printed none of it.
 
-        (One that did print waits, before its result, until that is taken: see `Worker._pause`.)
+        (An attempt that did print waits, before its result, until that is read: see `Worker._pause`.)
         """
         self._unclaimed[stream] += self._read(stream)
         self._heard(self)

@@ -1,4 +1,4 @@
-"""The workers of a home: does what the core decides, and tells it what they do. On the loop, without awaiting."""
+"""The worker pool of a node: does what the scheduler decides, and tells it what the workers do. It never awaits."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class WorkerPool:
         self._say = say
         self._turn = turn
         self._failed = failed  # the fork server has ended, or we cannot go on: told why
-        self.ended = asyncio.Event()  # it has, and nothing of any worker is left
+        self.ended = asyncio.Event()  # set when the fork server has ended and nothing of any worker is left
         self._core = Scheduler()
         self._ports: dict[int, WorkerConnection] = {}
         self._functions: dict[bytes, tuple[bytes, str | None]] = {}  # digest -> the body of its `Define`, its blob
@@ -122,7 +122,7 @@ class WorkerPool:
         self._lent[attempt] = blobs
 
     def drop(self, blobs: tuple[str, ...]) -> None:
-        """The store has let go of these; so do workers that were given them."""
+        """Tell workers that were given these blobs to drop them, as the store has."""
         for port in self._ports.values():
             if port.shared and (held := port.shared.intersection(blobs)):
                 port.shared -= held
@@ -146,7 +146,7 @@ class WorkerPool:
         self._core.recalled(attempts)
 
     def pass_on(self, message: Input | Credit, body: bytes) -> None:
-        """To the task whose stream it is, as soon as it has a worker; nobody's if it has ended."""
+        """Pass a stream's message on to its task, as soon as that has a worker; to nobody if the task has ended."""
         port = self._ports.get(self._streaming.get(message.attempt, 0))
         if port is not None:
             port.send(body, self._blob(message.item if isinstance(message, Input) else None))
@@ -155,18 +155,18 @@ class WorkerPool:
 
     @property
     def has_run(self) -> bool:
-        """Some worker has taken an attempt."""
+        """Return whether some worker has taken an attempt."""
         return self._core.has_run
 
     def listen(self, listening: bool) -> None:
-        """Whether to read what tasks print; who prints too much meanwhile waits."""
+        """Set whether task output is read; while it is not, a task that prints too much waits."""
         if listening != self._listening:
             self._listening = listening
             for port in self._ports.values():
                 port.read_outputs(listening)
 
     def act(self) -> None:
-        """Do what the core wants now that it knows the news.
+        """Carry out what the scheduler decides now that it knows the news.
 
         An error is a defect of ours, or the host lacks descriptors or ports. With half of it done somebody would wait
         for ever: the node ends, and what it had runs elsewhere.
@@ -240,7 +240,8 @@ class WorkerPool:
     # --- to workers --------------------------------------------------------------------------------------------------
 
     def _fork(self, worker: int, slot: int, *, fresh: bool) -> None:
-        """
+        """Have a worker forked.
+
         Raises:
             OSError: this process has no descriptors left.
         """
@@ -258,7 +259,7 @@ class WorkerPool:
                 os.close(fd)
 
     def _not_forked(self, worker: int, error: OSError, effects: list[Effect]) -> None:
-        """It was to be given what the same turn delivers."""
+        """Handle a worker that could not be forked: take back the attempts that the same turn was to deliver to it."""
         if (port := self._ports.pop(worker, None)) is not None:
             port.close()
         unread = [each.run.attempt for each in effects if isinstance(each, Deliver) and each.worker == worker]
@@ -291,7 +292,7 @@ class WorkerPool:
             self.pass_on(message, early)
 
     def _forget(self, answer: Started | Ended | Returned) -> None:
-        """What came for attempts that are over, and never ran."""
+        """Forget what is kept for attempts that are over and never ran."""
         match answer:
             case Ended(attempt):
                 self._early.pop(attempt, None)
@@ -379,8 +380,11 @@ class WorkerPool:
                     pass
 
     def _understood(self, port: WorkerConnection, body: bytes, fds: list[int] | None) -> tuple[Message, bytes] | None:
-        """None: it was a mark, or is of no use. Without their descriptors (``fds`` None) values are lost."""
-        if fds is None and body == pipes.SPILLED:  # nobody knows of which attempt
+        """Return the message and its body; None if it was a mark, or is of no use.
+
+        Without their descriptors (``fds`` None) values are lost.
+        """
+        if fds is None and body == pipes.SPILLED:  # it does not say which attempt it was for
             self._order(forkserver.KILL, port.worker)
             return None
         if len(body) == 1:
@@ -411,7 +415,7 @@ class WorkerPool:
                 pass
 
     def _keep_blob(self, message: Message, fds: list[int]) -> Message:
-        """A result that came as a descriptor gets its name."""
+        """Return the message with a name for its result, which came as a descriptor."""
         name = self._store.add_result(fds[0])
         match message:
             case Done():
@@ -477,13 +481,13 @@ class WorkerPool:
 
 
 def _blobs(answer: Done | Failed) -> list[str]:
-    """The names of the blobs that it refers to."""
+    """Return the names of the blobs that an answer refers to."""
     value = answer.value if isinstance(answer, Done) else answer.error
     return [value.blob] if value is not None and value.blob is not None else []
 
 
 def _without_value(message: Message) -> Message:
-    """Its descriptor is lost: who awaits the value is told why it cannot be had."""
+    """Replace the value whose descriptor is lost: whoever awaits the value is told why it cannot be had."""
     lost = Value(b"", None, f"{LOST}{limits.story()}")
     match message:
         case Done():

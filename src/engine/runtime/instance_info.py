@@ -1,4 +1,4 @@
-"""What a task can ask about where it runs: `instance_info`."""
+"""Provide `instance_info`, by which a task asks about where it runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ VARIABLE = "COMPUTE_POOL"  # the same as JSON, in the environment of every task
 
 
 def instance_info() -> InstanceInfo:
-    """Where this task runs, and with whom. Also in processes that a task starts; outside a pool, a world of one."""
+    """Return where this task runs, and with whom. It works in processes that a task starts, too; outside a pool, the
+    world has one rank.
+    """
     from ..node.context import current
 
     context = current()

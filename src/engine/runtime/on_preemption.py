@@ -58,7 +58,7 @@ class OnPreemption(Generic[Callback]):
         return self._callback
 
     def cancel(self) -> None:
-        """It is not called any more; a call that runs goes on. Idempotent."""
+        """Stop calling the callback; a call that runs goes on. Idempotent."""
         with self._lock:
             self._is_over = True
         _watch.remove(self)
@@ -69,7 +69,7 @@ class OnPreemption(Generic[Callback]):
             call.wait()
 
     def look(self) -> None:
-        """In the watching thread: whether it is time."""
+        """Check in the watching thread whether a notice has come and the callback is due."""
         with self._lock:
             if self._board is not None and not self._is_over:
                 notice = pending(self._board, self.task, everywhere=self._everywhere)

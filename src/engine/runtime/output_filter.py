@@ -67,7 +67,9 @@ def _decorator(streams: Sequence[str], speaks: Callable[[InstanceInfo], bool]) -
 
 
 class _Mute:
-    """Whether and what to keep quiet, decided when the function runs; picklable as its wrapper must be."""
+    """The output filter of one function: it decides when the function runs whether to silence its streams. It is
+    picklable, as its wrapper must be.
+    """
 
     def __init__(self, streams: tuple[str, ...], speaks: Callable[[InstanceInfo], bool]) -> None:
         self._streams = streams
@@ -84,7 +86,7 @@ class _Mute:
 
 
 def _wrapped(function: Callable[..., Any], mute: _Mute) -> Callable[..., Any]:
-    """A function of the same kind. A generator is muted while it runs, not while its consumer does."""
+    """A function of the same kind. A generator is silenced while it runs, not while its consumer does."""
     wrapper = _WRAPPERS[kind_of(function)](function, mute)
     functools.update_wrapper(wrapper, function)
     setattr(wrapper, WRAPPER, True)
@@ -163,7 +165,7 @@ _END = _End()
 
 
 def _alone() -> bool:
-    """Whether this process runs this task and nothing else: then its descriptors are the task's own."""
+    """Return whether this process runs this task and nothing else, so that its descriptors are the task's own."""
     return Context().run(current) is not None  # the task of a thread that knows of none
 
 
@@ -200,19 +202,19 @@ def _open_descriptor(name: str) -> None:
 
 
 def _flush(name: str) -> None:
-    """What was written before belongs to before."""
+    """Flush the stream and C's buffers, so that a change of the descriptor does not affect what was written before."""
     try:
         getattr(sys, name).flush()
     except (AttributeError, OSError, ValueError):  # replaced or closed by the user's code
         pass
-    import ctypes  # only where something is muted
+    import ctypes  # only where something is silenced
 
     ctypes.CDLL(None).fflush(None)
 
 
 @contextmanager
 def _stream_muted(name: str) -> Iterator[None]:
-    """What this thread or coroutine prints goes nowhere; the stream of everybody else is untouched."""
+    """Discard what this thread or coroutine prints; the output of everybody else is untouched."""
     with _gates:
         gate = getattr(sys, name)
         if not isinstance(gate, _Gate):

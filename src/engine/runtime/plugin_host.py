@@ -23,7 +23,7 @@ MESSAGE = 2
 
 @compute
 def steward(plugins: bytes, facts: dict[str, Any], inbox: Iterator[tuple[str, Any]]) -> Iterator[tuple[int, str, Any]]:
-    """Sets up each plugin's half, says what came of it, passes messages; takes them down when the inbox ends."""
+    """Set up each plugin's half, report the result, and pass messages; take the halves down when the inbox ends."""
     outbox: SimpleQueue[tuple[int, str, Any] | None] = SimpleQueue()
     sides: dict[str, NodeSide] = {}
     env: dict[str, str] = {}

@@ -37,7 +37,7 @@ class Preemption:
 
     @property
     def budget_s(self) -> float:
-        """What is left, less the margin."""
+        """The seconds that are left, less the margin."""
         return max(0.0, self.at - self.margin_s - time.monotonic())
 
 
@@ -51,7 +51,7 @@ def preemption(*, everywhere: bool = False) -> Preemption | None:
 
 
 def should_stop(*, everywhere: bool = False) -> bool:
-    """Whether to save and return now. For training loops: ``if should_stop(): break``.
+    """Return whether to save and return now. For training loops: ``if should_stop(): break``.
 
     ``everywhere``: when any machine of this generation will be taken, and then at the same question on every rank, so
     that none waits for one that has stopped. For ranks that work in step: each must ask once per step, in its own
@@ -79,7 +79,7 @@ def stopping(*, everywhere: bool) -> bool:
 
 
 def pending(board: NoticePage, task: TaskContext | None, *, everywhere: bool) -> Preemption | None:
-    """As `preemption`, for that task."""
+    """Return what `preemption` returns, for the given task."""
     own, others = board.read()
     if own is None and not (everywhere and others):
         return None
@@ -100,7 +100,7 @@ def _preemption(doom: Doom, node: int | None, key: tuple[int, ...]) -> Preemptio
 
 
 def _world(worlds: dict[int, World], task: TaskContext) -> World | None:
-    """What is said of the task's generation; ranks that were not lost may be of one before the latest."""
+    """Return the world of the task's job, or None. Ranks that were not lost may be of an older generation."""
     world = worlds.get(task.job)
     return world if world is not None and 0 < task.info["generation"] <= world.generation else None
 
@@ -119,7 +119,9 @@ def _agreed(board: NoticePage, task: TaskContext) -> bool:
 
 
 def _waited(board: NoticePage, task: TaskContext, doom: Doom) -> World | None:
-    """What the ranks have agreed on; None: nothing. Where they cannot, the next question does not wait again."""
+    """Wait for the ranks to agree, and return the world they agreed on; None: nothing. After a failure to agree, the
+    next question does not wait again.
+    """
     asked_in_vain = (task.attempt, doom.number)
     if asked_in_vain in _in_vain:
         return None

@@ -25,7 +25,7 @@ def shard(
 def shard(  # type: ignore[misc]  # mypy 2.4 does not see that *more takes what *Ts does
     data: Any, /, *more: Any, shuffle: bool = False, seed: int = 0, epoch: int = 0, drop_last: bool = False
 ) -> Any:
-    """This rank's part of ``data``: items ``rank``, ``rank + world_size``, ``rank + 2 * world_size``, ...
+    """Return this rank's part of ``data``: items ``rank``, ``rank + world_size``, ``rank + 2 * world_size``, and so on.
 
     Over all ranks each item comes exactly once; with ``drop_last`` the fewer than ``world_size`` last ones are left
     out, so that every rank has as many. ``shuffle`` takes the items in an order that follows from ``seed`` and
@@ -59,7 +59,7 @@ def _picks(count: int, rank: int, world_size: int, random: Random | None, drop_l
 
 
 def _taker(data: Any) -> Callable[[Picks], Any]:
-    """How items are taken from data of this type. Libraries are asked for only where they are imported already."""
+    """Return how items are taken from data of this type. Libraries are consulted only if they are imported already."""
     if type(data) in (range, list, tuple):
         return lambda picks: _from_builtin(data, picks)
     if _is(data, "numpy", "ndarray") or _is(data, "torch", "Tensor"):
@@ -86,7 +86,7 @@ def _from_builtin(data: range | list[Any] | tuple[Any, ...], picks: Picks) -> An
 
 
 def _from_sequence(data: Sequence[Any], picks: Picks) -> Any:
-    """By slicing where that keeps the type, else built anew, else as a list."""
+    """Take items from a sequence by slicing where that keeps the type, else build the type anew, else return a list."""
     kind = type(data)
     if isinstance(picks, slice):
         try:

@@ -66,7 +66,7 @@ NOTE_CHARACTERS = 64 * 1024  # of each note that a user's exception came with
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Which attempt of what it was, and where."""
+    """The attempt of a task and the place where it ran."""
 
     task: str
     node: int
@@ -194,7 +194,7 @@ def broadcast_error(task: str, outcomes: Sequence[Outcome]) -> BroadcastFailed:
 
 
 def no_node_error(failure: Exception) -> Exception:
-    """What kept a node from coming, as users catch it."""
+    """Return what kept a node from coming, as the error that users catch."""
     match failure:
         case NoCapacity(__cause__=ConnectFailed() as refused):
             return no_node_error(refused)
@@ -234,7 +234,7 @@ def provider_error(error: ProviderError) -> OutriderError:
 
 
 def cleanup_error(trouble: NotGone, course: Course) -> CleanupError:
-    """What leaving the provider failed with, where machines may still be running."""
+    """Return the error for a failed cleanup of a provider where machines may still be running."""
     which = ", ".join(trouble.machines) or "machines of which nobody was told"
     ends = "" if trouble.by is None else f" They end themselves {by_lease(trouble.by)}."
     others = f" Left at no cost: {', '.join(trouble.left)}." if trouble.left else ""
@@ -251,7 +251,7 @@ def cleanup_error(trouble: NotGone, course: Course) -> CleanupError:
 
 
 def by_lease(by: float) -> str:
-    """For people, when machines have ended themselves; ``by``: the unix time."""
+    """Return, for people, the time by which machines end themselves; ``by``: the unix time."""
     return f"by {time.strftime('%H:%M', time.localtime(by + 59))} at the latest, by their lease"
 
 
@@ -325,7 +325,7 @@ def _pickling_error(failed: Failed, place: Place, load: Callable[[], object] | N
 
 
 def _how_to_import(failed: Failed) -> str:
-    """What lets the node import what it did not find; empty: it is something else, or not here either."""
+    """Return advice that lets the node import what it did not find; empty: another error, or it is not here either."""
     found = re.fullmatch(r"No module named '([\w.]+)'", failed.message.partition(";")[0].strip())
     return importable.advice(found[1]) if found is not None else ""
 
@@ -357,7 +357,7 @@ def _located(error: E, place: Place, text: str) -> E:
 
 
 def _notes(error: BaseException) -> list[str]:
-    """Those that came with it: text for people, which a host has written."""
+    """Return the notes that came with the error: text for people, written by a host."""
     notes = getattr(error, "__notes__", ())
     if not isinstance(notes, list | tuple):
         return []

@@ -51,11 +51,11 @@ class Definitions:
         return defined
 
     def clear(self) -> None:
-        """What functions refer to may have changed; or the pool has ended."""
+        """Forget all definitions: what functions refer to may have changed, or the pool has ended."""
         self._of.clear()
 
     def _let_go(self, digest: bytes) -> None:
-        """In whatever thread that happened."""
+        """Report to the loop that a definition has gone, from whatever thread noticed it."""
         with suppress(RuntimeError):  # the loop has ended, and the nodes with it
             self._loop.call_soon_threadsafe(self._gone, digest)
 

@@ -1,4 +1,4 @@
-"""Which modules the nodes of a pool can import, and what to do about one that they cannot."""
+"""Determine which modules the nodes of a pool can import, and advise on one that they cannot."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ OUTRIDER = "outrider"
 
 
 class Reach:
-    """Of hosts elsewhere: the standard library, what is installed (an image is to have it too), and ``included``.
+    """The modules that hosts elsewhere can import: the standard library, installed packages (an image is to have them
+    too), and those in ``included``.
 
     Everything else is the user's own, and travels as a copy.
     """
@@ -27,7 +28,7 @@ class Reach:
         self._seen = 0  # modules that `own` has looked through
 
     def has(self, module: str) -> bool:
-        """Whether nodes can import it by this name."""
+        """Return whether nodes can import the module by this name."""
         top = module.partition(".")[0]
         if not importable(module):
             return False
@@ -50,7 +51,7 @@ class Reach:
 
 
 def importable(name: str) -> bool:
-    """Whether another interpreter with this search path would find the module ``name`` where this one got it.
+    """Return whether another interpreter with this search path would find the module ``name`` where this one got it.
 
     Not so for ``__main__``, for modules made by hand, and for those a test runner loaded from their file.
     """
@@ -70,7 +71,7 @@ def importable(name: str) -> bool:
 
 
 def advice(module: str) -> str:
-    """What lets nodes import ``module``, in a sentence; empty: it is not here either."""
+    """Return a sentence that says how nodes can import ``module``; empty: it is not here either."""
     top = module.partition(".")[0]
     loaded = sys.modules.get(top)
     spec = getattr(loaded, "__spec__", None) or _find(top, None)
@@ -89,7 +90,7 @@ def advice(module: str) -> str:
 
 
 def _find(name: str, path: Any) -> ModuleSpec | None:
-    """As an import would, without looking at what is imported already."""
+    """Find a module's spec as an import would, ignoring what is imported already."""
     for finder in sys.meta_path:
         find_spec = getattr(finder, "find_spec", None)
         spec: ModuleSpec | None = find_spec(name, path) if find_spec is not None else None
@@ -105,14 +106,14 @@ def _is_installed(module: str) -> bool:
 
 
 def _is_in_site(spec: ModuleSpec) -> bool:
-    """Also of a namespace package: then its first folder decides."""
+    """Return whether a spec lies where installers put packages; for a namespace package, its first folder decides."""
     place = spec.origin if spec.has_location else next(iter(spec.submodule_search_locations or ()), None)
     return place is not None and any(Path(place).is_relative_to(folder) for folder in (*_folders(), *_layers()))
 
 
 @cache
 def _folders() -> tuple[Path, ...]:
-    """Where installers put things."""
+    """Return the folders where installers put packages."""
     import site
     import sysconfig
 
@@ -122,7 +123,9 @@ def _folders() -> tuple[Path, ...]:
 
 
 def _layers() -> Iterator[Path]:
-    """Those of other environments that this one is laid upon, as ``uv run --with`` does by a .pth file."""
+    """Yield the package folders of other environments on which this one is laid, as ``uv run --with`` does by a .pth
+    file.
+    """
     return (Path(entry) for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages"))
 
 

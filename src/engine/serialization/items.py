@@ -115,7 +115,7 @@ class Ahead:
         return []
 
     def _advance(self) -> None:
-        """Up to what is wanted."""
+        """Read items up to the number that is wanted."""
         raise NotImplementedError
 
     def _has_waited(self) -> None:
@@ -125,7 +125,7 @@ class Ahead:
 
     @property
     def _is_news(self) -> bool:
-        """It is the first of those that are here, or the last that is wanted."""
+        """True if the item just read is the first that waits here, or the last that is wanted."""
         return len(self._come) == 1 or self._begun >= self._wanted
 
 

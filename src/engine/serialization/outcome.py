@@ -1,4 +1,4 @@
-"""From how a task ended to what its caller gets: a value, unpickled when it is asked for, or an error."""
+"""Turn how a task ended into what its caller gets: a value, unpickled when it is asked for, or an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a task carries to its node, and what came back: bytes, which only workers and awaiting callers unpickle."""
+"""Define what a task carries to its node and back: bytes, which only workers and awaiting callers unpickle."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Give(Protocol):
 
 
 class Output(Protocol):
-    """Where a generator's values go, in order. Must not wait."""
+    """The receiver of a generator's values, in order. Its methods must not wait."""
 
     def push(self, item: Received | Awaitable[Received], grant: Callable[[int], None]) -> None:
         """Take one item, or what will be one; ``grant(n)`` lets the generator run ``n`` items further."""

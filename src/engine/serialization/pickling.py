@@ -1,4 +1,4 @@
-"""How code reaches a node: by name where the node can import it, else as a copy."""
+"""Pickle code for a node: by name if the node can import it, else as a copy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _reach: ContextVar[Reach | None] = ContextVar("outrider_reach", default=None)
 
 
 def named(scope: object, qualname: str) -> object:
-    """What ``qualname`` is in ``scope``, or None."""
+    """Return the object named ``qualname`` in ``scope``, or None."""
     found = scope
     for part in qualname.split("."):
         found = getattr(found, part, None)
@@ -63,7 +63,7 @@ def towards(reach: Reach | None) -> Iterator[None]:
 
 
 def reached(module: str) -> bool:
-    """Whether the nodes that something is pickled for can import this module by its name."""
+    """Return whether the nodes for which something is being pickled can import this module by its name."""
     reach = _reach.get()
     return importable(module) if reach is None else reach.has(module)
 
@@ -80,13 +80,13 @@ def dumps_function(function: Decorated[...]) -> bytes:
 
 
 def has_name(function: Decorated[...]) -> bool:
-    """Whether a node that imports its module finds it there."""
+    """Return whether a node that imports the function's module finds the function there."""
     home = named(sys.modules.get(function.__module__), function.__qualname__)
     return getattr(home, "function", None) is function.function and reached(function.__module__)
 
 
 def imported(module: str, qualname: str) -> Any:
-    """What ``module.qualname`` is.
+    """Return the object named ``module.qualname``.
 
     Raises:
         ImportError, AttributeError
@@ -98,7 +98,7 @@ def imported(module: str, qualname: str) -> Any:
 
 
 def dumps(value: object, name: str, *modules: str) -> bytes:
-    """By cloudpickle; what is from ``modules`` as a copy where nodes cannot import them.
+    """Pickle ``value`` with cloudpickle. Objects from ``modules`` that nodes cannot import are copied.
 
     Raises:
         Unpicklable: ``name`` is what its path begins with.

@@ -1,4 +1,6 @@
-"""What a worker calls for a task: plugins' environment first, then the user's function, wrapped in their sessions."""
+"""Define what a worker calls for a task: plugins' environment first, then the user's function, wrapped in their
+sessions.
+"""
 
 from __future__ import annotations
 
@@ -137,7 +139,7 @@ def _awaited(result: Any) -> Any:
 
 
 def _iterated(result: Any) -> Iterator[Any]:
-    """What was yielded, as an iterator; closing it closes the generator, at once, wherever that stands."""
+    """Return an iterator of what was yielded. Closing it closes the generator at once, wherever that stands."""
     return _stepped(result) if isinstance(result, AsyncIterator) else iter(result)
 
 

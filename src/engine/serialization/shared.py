@@ -50,7 +50,7 @@ pending_references: list[Shared[Any]] = []  # pickled just now, on the loop, int
 
 
 def referred() -> tuple[Shared[Any], ...]:
-    """Those of the call that was just pickled, which counts as their user from now on.
+    """Return the shared values of the call that was just pickled, which counts as their user from now on.
 
     Raises:
         SpecError: one of them was closed.

@@ -130,7 +130,7 @@ _END: Any = object()
 
 
 async def _advanced(items: Iterable[Any] | AsyncIterable[Any]) -> AsyncGenerator[Any]:
-    """Its items; closed, so is the user's generator."""
+    """Yield the items of ``items``. Closing this generator also closes the user's generator."""
     if isinstance(items, AsyncIterable):
         iterator = aiter(items)
         try:

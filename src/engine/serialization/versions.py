@@ -1,4 +1,4 @@
-"""Whether objects that cross between this program and its nodes mean the same on both sides, by the versions."""
+"""Compare versions, to know whether objects that cross between this program and its nodes mean the same on both."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Mismatch(NamedTuple):
 
     @property
     def row(self) -> tuple[str, str, str]:
-        """As in `errors.VersionMismatch.versions`."""
+        """The mismatch as a row of `errors.VersionMismatch.versions`."""
         return self.what, self.here, self.there
 
 
 def compare(here: Mapping[str, str], there: Mapping[str, str], used: Iterable[str] = ()) -> list[Mismatch]:
-    """What differs between two sides' Python, cloudpickle and packages; the serious first.
+    """Return the differences between two sides' Python, cloudpickle and packages; the serious first.
 
     ``used``: packages that this program has imported: one that nodes lack matters only then.
     """
@@ -41,14 +41,14 @@ def compare(here: Mapping[str, str], there: Mapping[str, str], used: Iterable[st
 
 
 def used(here: Iterable[str]) -> list[str]:
-    """Of these packages those that this program has imported."""
+    """Return those of these packages that this program has imported."""
     import sys
 
     return [name for name in here if name in sys.modules]
 
 
 def table(mismatches: Iterable[Mismatch]) -> str:
-    """For people: a line each, under a heading."""
+    """Return a table for people: a heading, and a line for each mismatch."""
     rows = [("", "here", "there", ""), *((m.what, m.here, m.there, m.why) for m in mismatches)]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     return "\n".join(

@@ -1,4 +1,4 @@
-"""What runs in one SSH channel to an executor: the control channel of a node, or one blob on its way.
+"""Run one SSH channel to an executor: the control channel of a node, or one blob on its way.
 
 The channel leads to the executor's socket; or to a bridge, a command whose standard streams are that socket.
 """
@@ -32,7 +32,7 @@ class Channel(asyncssh.SSHUNIXSession[bytes], asyncssh.SSHClientSession[bytes]):
         self.chan = chan
 
     def bridged(self) -> None:
-        """It will lead to a bridge: what the login shell that starts it may print comes first, and is none of ours."""
+        """Prepare the channel for a bridge: skip what the login shell that starts the bridge may print first."""
         seen = bytearray()
         beyond = self.data_received
 

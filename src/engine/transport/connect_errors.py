@@ -1,4 +1,4 @@
-"""Why a machine could not be reached, in words that name the next step; and whether it ever will be."""
+"""Say why a machine could not be reached and what to do next; and whether it ever will be reachable."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ASK_METHODS_S = 5.0
 
 
 async def refusal(machine: Machine, error: BaseException) -> ConnectFailed:  # noqa: PLR0911  a table
-    """What `actors.ports.Connect` raises for ``error``; its cause is what users catch, where that is more."""
+    """Return the error that `actors.ports.Connect` raises for ``error``. Its cause, if any, is what users catch."""
     stop, error = None, plainly(error)
     if isinstance(error, ssh.JumpFailed) and error.__cause__ is not None:
         stop, error = error.stop, error.__cause__

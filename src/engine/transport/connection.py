@@ -72,7 +72,7 @@ class NodePlugins(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What all connections of a pool have in common."""
+    """The settings that all connections of a pool have in common."""
 
     pool: str
     views: Views
@@ -139,7 +139,7 @@ class Connector:
         await asyncio.gather(*self._evictions, return_exceptions=True)
 
     async def forward(self, node: NodeId, port: int, forwards: Forwards) -> str:
-        """See `plugins.sides.Site.forward`.
+        """See `api.plugin_sides.PluginContext.forward`.
 
         Raises:
             ConnectionError: the node has gone.
@@ -153,11 +153,11 @@ class Connector:
 
     @property
     def facts(self) -> list[NodeFacts]:
-        """Of the nodes that are ready, by rank."""
+        """The facts of the ready nodes, by rank."""
         return self._terms.views.facts
 
     def cut(self, node: NodeId, cause: str) -> None:
-        """Its connection is lost; like any lost one, it is tried again."""
+        """Drop the connection to a node; like any lost connection, it is tried again."""
         if (connection := self._connections.get(node)) is not None:
             connection.cut(cause)
 
@@ -235,7 +235,7 @@ class NodeConnection:
             await self._check(facts, said)
 
     async def set_up_plugins(self) -> None:
-        """What the pool's plugins do once on each node, through a loss of the connection. Cancelled or failed, it
+        """Set up the pool's plugins once on each node, through a loss of the connection. If cancelled or failed, it
         leaves nothing open.
 
         Raises:
@@ -335,7 +335,9 @@ class NodeConnection:
             self._evict(self)
 
     async def evict(self) -> None:
-        """It was given up while out of reach: end what runs there as soon as it is reached; later its lease does."""
+        """End what runs on a node that was given up while out of reach, as soon as it is reached. Try for as
+        long as its lease, after which the node ends itself.
+        """
         until = time.monotonic() + self._terms.lease_s
         while time.monotonic() < until:
             if await self._evicted():
@@ -343,7 +345,7 @@ class NodeConnection:
             await asyncio.sleep(EVICT_AGAIN_S)
 
     async def _evicted(self) -> bool:
-        """Whether there is no executor any more, by our word or without. Nothing that it has to say is heard."""
+        """Return whether the executor is gone, ended by this client or not. What it may still say is ignored."""
         control, ended = Control(), asyncio.Event()
         try:
             self._ssh = await ssh.connect(self._machine, self._terms.key, self._host_keys)

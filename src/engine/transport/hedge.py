@@ -16,7 +16,8 @@ T = TypeVar("T")
 async def first(
     begin: Callable[[], Coroutine[Any, Any, T]], discard: Callable[[T], object], *, every_s: float, at_once: int
 ) -> T:
-    """What the first of the tries that succeeds gives; another is begun ``every_s``, up to ``at_once``.
+    """Return the result of the first try that succeeds. Another try begins every ``every_s``, up to ``at_once`` of
+    them.
 
     The others are cancelled, and what they give all the same is discarded. Cancel-safe if ``begin`` is.
 

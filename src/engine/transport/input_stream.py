@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class InputStream:
-    """Where a task's `payload.Feed` gives what it was asked for."""
+    """The receiver of the items that a task's `payload.Feed` gives when it is asked for them."""
 
     def __init__(self, link: NodeLink, attempt: int, stream: int) -> None:
         self._link, self._attempt, self._stream = link, attempt, stream

@@ -58,7 +58,7 @@ CHANNEL_PAUSE_S = 0.1  # after the first under a connection that stays, and so m
 
 
 class Bulk(Protocol):
-    """How large data crosses; bounded by the connection's life. ``course`` is told of what has moved."""
+    """The way in which large data crosses, bounded by the connection's life. ``course`` is told of what has moved."""
 
     async def put(self, blob: Blob, course: TransferProgress) -> None: ...
     async def get(self, name: str, course: TransferProgress) -> Part: ...
@@ -260,7 +260,9 @@ class NodeLink:
                 self._reports(reports)
 
     def _runs(self, attempt: int) -> bool:
-        """It was given to this node, which has not answered it: whatever else a node says of attempts is not heard."""
+        """Return whether the attempt was given to this node and is unanswered. A node's reports on other attempts are
+        ignored.
+        """
         return attempt in self._orders and attempt not in self._held_back and attempt not in self._fetching
 
     def _report(self, message: wire.Message) -> Report | None:  # noqa: PLR0911, PLR0912 (a table)

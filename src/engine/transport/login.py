@@ -30,7 +30,7 @@ class Stop:
         return self.host if self.port == 22 else f"{self.host} port {self.port}"
 
     def knows(self) -> bool:
-        """Whether there is a key for this host, so that one that does not fit has been changed."""
+        """Return whether a key is known for this host; then a key that does not fit has been changed."""
         matching = asyncssh.match_known_hosts(self.known_hosts, self.host, "", self.port)
         return any(matching[:2])
 

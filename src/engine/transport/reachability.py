@@ -1,4 +1,4 @@
-"""Whose network is it: whether anybody answers this computer, asked while all nodes of a pool are silent."""
+"""Check whether anybody answers this computer while all nodes of a pool are silent; if not, its own network is down."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Place = tuple[str, int]
 
 
 async def anybody(machines: Sequence[Machine]) -> bool:
-    """Whether an SSH port of these machines, or of their witnesses, answers, be it with a refusal. Nobody logs in.
+    """Return whether an SSH port of these machines or their witnesses answers, even with a refusal. Nobody logs in.
 
     Where a machine is behind others, the first on the way is asked. This computer's own addresses, as of a tunnel's
     end, say nothing of its network.
@@ -42,7 +42,7 @@ async def anybody(machines: Sequence[Machine]) -> bool:
 
 
 async def answers(host: str, port: int) -> bool:
-    """Whether there is a TCP answer from another computer. Cancel-safe."""
+    """Return whether there is a TCP answer from another computer. Cancel-safe."""
     loop = asyncio.get_running_loop()
     try:
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -72,7 +72,7 @@ def _is_here(family: int, address: Any) -> bool:
 
 
 async def _places(machines: Sequence[Machine]) -> list[Place]:
-    """Those that are none of the nodes first."""
+    """Return the places to ask, those that belong to no node first."""
     places: dict[Place, None] = {}
     for address, way in _asked(machines):
         if len(places) >= AT_MOST:

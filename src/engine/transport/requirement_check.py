@@ -1,4 +1,4 @@
-"""Whether a host that answered can serve the pool: what it has, and whether both sides understand what crosses."""
+"""Check whether a host that answered can serve the pool: what it has, and whether both sides understand the data."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SOLD_AS = 0.9  # a machine sold with 16 GB shows its system 15.3: firmware and k
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What every node has at least."""
+    """The minimum that every node must have."""
 
     accelerator: AcceleratorRequest | None = None
     vcpus: int = 0
@@ -29,7 +29,7 @@ class Wanted:
 
 
 def facts(welcome: Welcome) -> NodeFacts:
-    """What a node says of itself, in so far as other nodes are told, or it is compared with what is wanted.
+    """Return what a node says of itself, so far as other nodes are told it or it is compared with what is wanted.
 
     Raises:
         ValueError: it does not say that.

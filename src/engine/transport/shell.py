@@ -114,7 +114,7 @@ class _Command(asyncssh.SSHClientSession[bytes]):
             self._out.write_eof()
 
     def fed(self, feeding: asyncio.Future[None]) -> None:
-        """What the input's own iterator raised is the command's end."""
+        """End the command with the error that the input's own iterator raised."""
         if not feeding.cancelled() and (error := feeding.exception()) is not None:
             self._failed = error
             self._ended.set()

@@ -55,7 +55,7 @@ class Connected:
         keep_here(self)
 
     def fileno(self) -> int:
-        """Of the one socket that there is, to the first host on the way; -1: it is closed."""
+        """Return the descriptor of the only socket, which leads to the first host on the way; -1: it is closed."""
         first = self.hops[0] if self.hops else self.connection
         sock = first.get_extra_info("socket")
         return -1 if sock is None else sock.fileno()
@@ -75,12 +75,12 @@ def new_key() -> PoolKey:
 
 
 def private_text(key: PoolKey) -> str:
-    """For a file that nobody else may read."""
+    """Return the private key as text, for a file that nobody else may read."""
     return key.export_private_key().decode()
 
 
 def kept_key(text: str) -> PoolKey:
-    """Of such a file."""
+    """Return the key from text that `private_text` made."""
     return asyncssh.import_private_key(text)
 
 

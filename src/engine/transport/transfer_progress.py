@@ -1,4 +1,4 @@
-"""How far one blob has come on its way, over all the channels and connections that carried it."""
+"""Track how far one blob has come, over all the channels and connections that carried it."""
 
 from __future__ import annotations
 

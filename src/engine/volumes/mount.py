@@ -1,4 +1,4 @@
-"""One volume on this host, for as long as one keeper wants it: found, mounted, mended, and taken away.
+"""One volume on this host, for as long as one supervisor wants it: found, mounted, mended, and taken away.
 
 It may run on a Python as old as 3.8.
 """
@@ -33,7 +33,7 @@ _libc = ctypes.CDLL(None)
 
 
 class Refused(Exception):
-    """The volume cannot be had here. ``log``: what was printed."""
+    """The volume cannot be had here. ``log``: the output that explains it."""
 
     def __init__(self, reason: str, log: Sequence[str] = ()) -> None:
         super().__init__(reason)
@@ -55,7 +55,7 @@ class VolumeMount:
         self._due_at = 0.0
 
     def begin(self) -> None:
-        """It is mounted when this returns.
+        """Mount the volume, or share another pool's mount of it; it is mounted when this returns.
 
         Raises:
             Refused
@@ -74,7 +74,7 @@ class VolumeMount:
             raise Refused(f"another pool has been busy with {self.mount} for minutes") from None
 
     def check(self) -> None:
-        """See to it that it is still there: a process may be killed, ours or the one of the pool that had begun."""
+        """Mend the mount if it is gone: a process may be killed, ours or that of the pool that had begun."""
         if self._running is not None and self._running.poll() is None:
             return
         if time.monotonic() < self._due_at or (self._running is None and not self._claim.own()):
@@ -85,7 +85,7 @@ class VolumeMount:
             self._mend()
 
     def end(self) -> bool:
-        """Whether that was all: others may still use what is ours. Then ask again."""
+        """End our use of the volume. Return whether that was all: if others still use our mount, call again later."""
         try:
             with self._claim.alone():
                 if self._claim.leave() and self._claim.own():
@@ -100,16 +100,16 @@ class VolumeMount:
 
     @property
     def _identity(self) -> list[Any]:
-        """Pools that want exactly the same share it."""
+        """Return what identifies the mount: pools that want exactly the same share it."""
         wanted = self._volume
         same = [wanted[name] for name in ("source", "read_only", "region", "endpoint", "cache_bytes")]
-        key = wanted["credentials"].get("AWS_ACCESS_KEY_ID", "")  # which is written to no file
+        key = wanted["credentials"].get("AWS_ACCESS_KEY_ID", "")  # the key itself is written to no file
         return [*same, hashlib.sha256(key.encode()).hexdigest(), self._order["uid"]]
 
     # --- mounting -------------------------------------------------------------------------------------------------
 
     def _take(self) -> None:
-        self._made = self._claim.told().get("made", [])  # of one that has died
+        self._made = self._claim.told().get("made", [])  # folders made by an owner that has died
         try:
             self._ask()
             self._clear()
@@ -126,7 +126,7 @@ class VolumeMount:
         self._start()
 
     def _ask(self) -> None:
-        """Whether the store answers, knows us, and has the bucket: by a name that nothing has, so that it is short."""
+        """Check that the store answers, knows us, and has the bucket: list a name that nothing has, which is short."""
         source = self._volume["source"]
         argv = [self._order["rclone"], "lsf", "--max-depth", "1", rclone.remote(self._volume, ".outrider-is-here")]
         try:
@@ -143,7 +143,7 @@ class VolumeMount:
             raise Refused(rclone.reason(source, said), said.splitlines())
 
     def _clear(self) -> None:
-        """What a killed process left is taken away; what somebody else has mounted there is not."""
+        """Take away what a killed process left mounted here; what somebody else has mounted stays, and is refused."""
         found = mounts.at(self.mount)
         if found is None:
             return
@@ -191,7 +191,7 @@ class VolumeMount:
             time.sleep(_POLL_S)
 
     def _look(self) -> None:
-        """A volume to read has something in it: or the prefix is a mistake. A long list is not waited for."""
+        """Check that a volume to read is not empty, as its prefix would be a mistake. A long list is not waited for."""
         seen: list[bool | OSError] = []
         looking = threading.Thread(target=_into, args=(self.mount, seen), daemon=True)
         looking.start()
@@ -239,7 +239,7 @@ def _into(folder: str, seen: list[bool | OSError]) -> None:
 
 
 def _ended(running: subprocess.Popen[bytes]) -> None:
-    """It ends by itself when nothing is mounted any more; if not, it is made to."""
+    """Wait for rclone to end, as it does when nothing is mounted any more; if it does not, signal it to."""
     for number in (signal.SIGTERM, signal.SIGKILL, None):
         try:
             running.wait(_ENDED_S)
@@ -251,7 +251,7 @@ def _ended(running: subprocess.Popen[bytes]) -> None:
 
 
 def _end_with(parent: int) -> Callable[[], None]:
-    """For a child, before it runs its program: SIGTERM, by which rclone unmounts, when ``parent`` dies."""
+    """Return a child's preparation before it runs rclone: SIGTERM, at which rclone unmounts, when ``parent`` dies."""
 
     def prepare() -> None:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

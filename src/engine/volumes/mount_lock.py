@@ -1,7 +1,7 @@
-"""Who has a mount folder of this host: several pools may want the same there, and the last one to leave removes it.
+"""The claims on a mount folder of this host: several pools may want the same there; the last one to leave removes it.
 
 Three locks in a folder, all given back by the kernel when their holder dies: ``lock`` around every change, ``users``
-(shared) for each who wants the mount, ``owner`` for the one whose process it is, with what it is in it.
+(shared) for each who wants the mount, ``owner`` for the one whose process mounts it, which writes its facts into it.
 
 It may run on a Python as old as 3.8.
 """
@@ -25,11 +25,11 @@ _POLL_S = 0.05
 
 
 class Busy(Exception):
-    """Another does not come to an end with its change."""
+    """Another process does not finish its change."""
 
 
 class MountLock:
-    """On the folder ``mount``; ``registry`` is where claims are: hosts that share a home have it in common."""
+    """The claim on the folder ``mount``; hosts that share a home directory have the claims' ``registry`` in common."""
 
     def __init__(self, registry: Path, mount: str) -> None:
         self.name = hashlib.sha256(f"{_here()} {mount}".encode(errors="surrogateescape")).hexdigest()[:16]
@@ -38,7 +38,7 @@ class MountLock:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Nobody else changes anything meanwhile.
+        """Hold the lock: nobody else changes anything meanwhile.
 
         Raises:
             Busy
@@ -50,7 +50,7 @@ class MountLock:
             os.close(fd)
 
     def use(self) -> None:
-        """Say that it is wanted."""
+        """Declare that this process wants the mount."""
         self._users = self._open("users")
         fcntl.flock(self._users, fcntl.LOCK_SH)
 
@@ -65,7 +65,7 @@ class MountLock:
         return True
 
     def told(self) -> dict[str, Any]:
-        """What the owner, or one that has died, has said; empty: nothing."""
+        """Return the facts that the owner, or one that has died, has written; empty if there are none."""
         try:
             said: dict[str, Any] = json.loads((self._folder / "owner").read_text())
         except (OSError, ValueError):
@@ -77,7 +77,7 @@ class MountLock:
         os.pwrite(self._owner, json.dumps(facts).encode(), 0)
 
     def leave(self) -> bool:
-        """Want it no longer. Whether nobody else does: then it is ours to end it, while we are alone."""
+        """Give up the claim. Return whether nobody else has one: then we must end the mount, while we hold the lock."""
         if self._users >= 0:
             os.close(self._users)
             self._users = -1
@@ -94,7 +94,7 @@ class MountLock:
         self._users = self._owner = -1
 
     def remove(self) -> None:
-        """There never was one; while we are alone. Who waits for the lock sees that it is another by then."""
+        """Remove all of the claims' files, while we hold the lock. Who waits for the lock sees that it is a new one."""
         self.close()
         shutil.rmtree(self._folder, ignore_errors=True)
         for folder in (self._folder.parent, self._folder.parent.parent):
@@ -119,7 +119,7 @@ class MountLock:
 
 
 def _here() -> str:
-    """Where mounts are seen: this kernel, since it was booted, and the namespace."""
+    """Return the place in which mounts are seen: this kernel, since it was booted, and the namespace."""
     return f"{_BOOT.read_text().strip()} {_NAMESPACE.stat().st_ino}"
 
 

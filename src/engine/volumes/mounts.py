@@ -1,4 +1,4 @@
-"""What is mounted where on this host, and its end.
+"""The mounts of this host, and how one is taken away.
 
 It may run on a Python as old as 3.8.
 """
@@ -24,7 +24,7 @@ class Mount(NamedTuple):
 
 
 def parse(mountinfo: str) -> list[Mount]:
-    """Of a text as in ``/proc/self/mountinfo``, proc(5): the uppermost last."""
+    """Return the mounts of a text as in ``/proc/self/mountinfo``, proc(5): the uppermost last."""
     found = []
     for line in mountinfo.split("\n"):  # and nothing else: names may contain whatever Python takes for a line's end
         before, _, after = line.partition(" - ")
@@ -35,13 +35,13 @@ def parse(mountinfo: str) -> list[Mount]:
 
 
 def at(point: str) -> Mount | None:
-    """What one sees at that path."""
+    """Return the mount that is visible at that path; None if there is none."""
     text = os.fsdecode(Path("/proc/self/mountinfo").read_bytes())
     return next((mount for mount in reversed(parse(text)) if mount.point == point), None)
 
 
 def is_dead(point: str) -> bool:
-    """Whether the process behind it has gone."""
+    """Return whether the process behind the mount has gone."""
     try:
         os.statvfs(point)  # is always asked; what stat tells, the kernel remembers for a second
     except OSError as error:
@@ -50,9 +50,9 @@ def is_dead(point: str) -> bool:
 
 
 def unmount(point: str, within_s: float = _BUSY_S) -> str:
-    """Everything of rclone at that path is gone when this returns; from processes that still use it, a little later.
+    """Take away everything of rclone at that path; processes that still use it may see it a little longer.
 
-    What hinders it; empty: nothing.
+    Return what hinders it; empty: nothing.
     """
     deadline = time.monotonic() + within_s
     told, lazily = "", False
@@ -69,7 +69,7 @@ def unmount(point: str, within_s: float = _BUSY_S) -> str:
 
 
 def _unmount(point: str, *, lazily: bool) -> str:
-    """What it says when it fails. Whoever mounted it must do it: root, or by fusermount the user."""
+    """Unmount once; return the error, or empty. Only who mounted it can unmount it: root, or the user by fusermount."""
     if os.geteuid() == 0:
         argv = ["umount", *(["-l"] if lazily else []), "--", point]
     else:
@@ -89,5 +89,5 @@ def _unmount(point: str, *, lazily: bool) -> str:
 
 
 def _plain(written: str) -> str:
-    """Without the octal escapes of blanks and backslashes."""
+    """Return the text without the octal escapes of blanks and backslashes."""
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found.group(1), 8)), written)

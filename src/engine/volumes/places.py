@@ -1,4 +1,4 @@
-"""Where a volume may be mounted: decided from the path alone, on the client and again on the host.
+"""The places where a volume may be mounted: decided from the path alone, on the client and again on the host.
 
 It may run on a Python as old as 3.8.
 """
@@ -14,7 +14,7 @@ _FOLDERS = ("/", "/home", "/media", "/mnt", "/opt", "/root", "/srv", "/tmp", "/v
 
 
 def objection(path: str) -> str:
-    """Why nothing can be mounted at ``path``, as the end of a sentence that begins with it; empty: it can."""
+    """Return why nothing can be mounted at ``path``, as the end of a sentence that begins with it; empty if it can."""
     if not path.startswith("/"):
         return "is not absolute: tasks have folders of their own to work in"
     if any(ord(letter) < 32 or ord(letter) == 127 for letter in path):
@@ -30,12 +30,12 @@ def objection(path: str) -> str:
 
 
 def is_in(path: str, folder: str) -> bool:
-    """Whether it is that folder, or below it. Both are plain and absolute."""
+    """Return whether ``path`` is that folder, or below it. Both are plain and absolute."""
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 def overlap(paths: Sequence[str]) -> tuple[str, str] | None:
-    """Two of these of which one would hide the other, the upper one first."""
+    """Return two of these paths of which one would hide the other, the upper one first; None if there are none."""
     ordered = sorted(paths, key=lambda path: path.split("/"))
     for upper, lower in zip(ordered, ordered[1:]):  # noqa: B905, RUF007 - 3.8 has neither
         if is_in(lower, upper):

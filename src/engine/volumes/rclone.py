@@ -1,5 +1,5 @@
-"""What rclone is told: everything by its environment, since arguments are everybody's to read, and since a version that
-does not know an option passes over its variable.
+"""The environment for rclone: it carries all options, since anyone on the host can read arguments, and since a version
+that does not know an option ignores its variable.
 
 It may run on a Python as old as 3.8.
 """
@@ -20,18 +20,18 @@ _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def version(said: str) -> tuple[int, int]:
-    """Of what ``rclone version`` prints; (0, 0): of something else."""
+    """Return the version in the output of ``rclone version``; (0, 0) if the output is of something else."""
     found = re.match(r"rclone v(\d+)\.(\d+)", said)
     return (int(found.group(1)), int(found.group(2))) if found else (0, 0)
 
 
 def remote(volume: Mapping[str, Any], below: str = "") -> str:
-    """The volume, or a place in it, as rclone's commands name it."""
+    """Return the volume, or a place in it, as rclone's commands name it."""
     return ":s3:" + "/".join(filter(None, [volume["bucket"], volume["prefix"], below]))
 
 
 def inherited(environ: Mapping[str, str], home: str) -> dict[str, str]:
-    """What of a login's environment leads to a store and its credentials: not what root has after sudo."""
+    """Return what of a login's environment leads to a store and its credentials: root does not have it after sudo."""
     kept = {name: value for name, value in environ.items() if _PASSED_ON.fullmatch(name) and name not in _NOT_PASSED_ON}
     kept.setdefault("AWS_SHARED_CREDENTIALS_FILE", f"{home}/.aws/credentials")
     kept.setdefault("AWS_CONFIG_FILE", f"{home}/.aws/config")
@@ -41,7 +41,7 @@ def inherited(environ: Mapping[str, str], home: str) -> dict[str, str]:
 
 
 def environment(volume: Mapping[str, Any], login: Mapping[str, str]) -> dict[str, str]:
-    """Of every command on the volume. ``login``: what `inherited` has kept."""
+    """Return the environment of every command on the volume. ``login``: what `inherited` has kept."""
     env = {
         **login,
         "RCLONE_CONFIG": "/dev/null",
@@ -70,14 +70,14 @@ def environment(volume: Mapping[str, Any], login: Mapping[str, str]) -> dict[str
 
 
 def asking(env: Mapping[str, str]) -> dict[str, str]:
-    """The same for a question whose answer is waited for: what does not work is told soon."""
+    """Return the environment for a question whose answer is waited for: a failure is reported soon."""
     return {**env, "RCLONE_RETRIES": "1", "RCLONE_LOW_LEVEL_RETRIES": "2", "RCLONE_TIMEOUT": "10s"}
 
 
 def mounting(
     volume: Mapping[str, Any], env: Mapping[str, str], *, uid: int, gid: int, as_root: bool, cache: str
 ) -> dict[str, str]:
-    """The same for ``rclone mount``: its files are ``uid``'s, and nobody else's to see. ``cache``: a folder."""
+    """Return the environment for ``rclone mount``: only ``uid`` owns and sees the files. ``cache``: a folder."""
     folders, files = ("0500", "0400") if volume["read_only"] else ("0700", "0600")
     mounted = {
         **env,
@@ -103,7 +103,7 @@ def mounting(
 
 
 def reason(source: str, said: str) -> str:
-    """Why a store does not answer as it should, out of what rclone prints: the first thing it says, in one line."""
+    """Return why a store does not answer as it should: the first error that rclone prints, in one line."""
     lines = [line for line in said.splitlines() if line.strip()]
     line = next((line for line in lines if "ERROR" in line or "Failed" in line), lines[0] if lines else "")
     text = re.sub(r"^\d{4}/\d\d/\d\d \d\d:\d\d:\d\d ((ERROR|NOTICE|CRITICAL) *: )?(: )?", "", line)

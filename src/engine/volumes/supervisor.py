@@ -29,11 +29,11 @@ _CHECK_S = 0.5
 
 
 class _Ended(BaseException):
-    """While it was beginning."""
+    """The supervisor was told to end while it was still mounting."""
 
 
 def main() -> int:
-    """Returns at once; the work is done in the background."""
+    """Start the supervisor in the background; return at once."""
     client = socket.socket(fileno=os.dup(0))
     if os.fork():
         return 0
@@ -50,7 +50,7 @@ def main() -> int:
 
 
 def _let_go() -> None:
-    """Of whatever its starter had given it."""
+    """Release what the starter has given this process: its folder, its umask and its standard streams."""
     os.chdir("/")
     os.umask(0o077)
     nothing = os.open(os.devnull, os.O_RDWR)
@@ -110,12 +110,13 @@ def _check(posts: list[VolumeMount]) -> None:
 
 
 def _end(posts: list[VolumeMount]) -> list[VolumeMount]:
-    """Those that cannot be ended yet."""
+    """End these mounts; return those that cannot be ended yet."""
     return [post for post in reversed(posts) if not post.end()]
 
 
 def _line(client: socket.socket) -> bytes:
-    """
+    """Return the first line.
+
     Raises:
         EOFError: whoever started us has gone.
     """
@@ -129,11 +130,11 @@ def _line(client: socket.socket) -> bytes:
 
 
 def _end_with(client: socket.socket, main: threading.Thread) -> None:
-    """This process is told to end when nobody has the other end of its socket any more."""
+    """Tell this process to end when nobody holds the other end of its socket any more."""
     with suppress(OSError):
         while client.recv(4096):
             pass
-    signal.pthread_kill(main.ident or 0, signal.SIGTERM)  # which it wakes, whatever it waits for
+    signal.pthread_kill(main.ident or 0, signal.SIGTERM)  # this wakes the main thread, whatever it waits for
 
 
 def _say(client: socket.socket, frame: Mapping[str, Any]) -> None:

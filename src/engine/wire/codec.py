@@ -63,16 +63,16 @@ class ProtocolError(ValueError):
 
 
 def encode(message: m.Message) -> bytes:
-    """One frame.
+    """Return the message as one frame.
 
     Raises:
-        ProtocolError: it would be larger than `MAX_FRAME_BYTES`.
+        ProtocolError: the frame would be larger than `MAX_FRAME_BYTES`.
     """
     return frame(body(message))
 
 
 def body(message: m.Message) -> bytes:
-    """What `frame` wraps, and what a worker is sent as it is."""
+    """Return the message's body: what `frame` wraps, and what a worker is sent as it is."""
     packed: bytes = _pack((TAGS[type(message)], *message))
     return packed
 
@@ -84,7 +84,7 @@ def frame(body: bytes) -> bytes:
 
 
 def decode(body: bytes) -> m.Message:
-    """The message of a frame's body.
+    """Return the message of a frame's body.
 
     Raises:
         ProtocolError: not msgpack, an unknown tag, fields that the message does not have, a number out of its range.
@@ -131,17 +131,19 @@ class Splitter:
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
-        self._size = 0  # of them all
-        self._wanted = HEADER_BYTES  # so many before there is anything to cut
+        self._size = 0  # of all pieces, in bytes
+        self._wanted = HEADER_BYTES  # so many bytes are needed before anything can be cut
 
     @property
     def tail(self) -> bytes:
-        """What was fed and is not a whole frame yet."""
+        """Return the bytes that were fed and are not a whole frame yet."""
         return b"".join(self._pieces)
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Raises:
-        ProtocolError: a frame larger than `MAX_FRAME_BYTES` announces itself. Nothing of ``data`` is kept.
+        """Return the bodies of the frames that ``data`` completes.
+
+        Raises:
+            ProtocolError: a frame larger than `MAX_FRAME_BYTES` announces itself. Nothing of ``data`` is kept.
         """
         data = self._joined(data)
         bodies: list[bytes] = []
@@ -153,14 +155,14 @@ class Splitter:
         return bodies
 
     def first(self, data: bytes) -> bytes | None:
-        """The body of the first frame alone, once it is complete; `tail` is then whatever came behind it."""
+        """Return the body of the first frame alone, once it is complete; `tail` is then whatever came behind it."""
         data = self._joined(data)
         stop = self._end_of_frame(data, 0)
         self._keep(data if stop is None else data[stop:])
         return None if stop is None else data[HEADER_BYTES:stop]
 
     def _joined(self, data: bytes) -> bytes:
-        """Everything, where that makes a frame whole, or says how long it will be; else nothing yet."""
+        """Return all bytes so far, if they make a frame whole or tell its length; else keep them and return none."""
         if not self._size:
             return data
         if self._size + len(data) < self._wanted:
@@ -170,7 +172,7 @@ class Splitter:
         return b"".join((*pieces, data))
 
     def _end_of_frame(self, data: bytes, offset: int) -> int | None:
-        """Where the frame at ``offset`` ends; None: not here yet."""
+        """Return the offset at which the frame at ``offset`` ends; None if the frame is not complete yet."""
         if len(data) - offset < HEADER_BYTES:
             self._wanted = HEADER_BYTES if data else self._wanted
             return None
@@ -190,7 +192,7 @@ class Splitter:
 
 
 class Decoder:
-    """Frames in, messages out."""
+    """Turns a byte stream of frames into messages."""
 
     __slots__ = ("_splitter",)
 
@@ -202,7 +204,7 @@ class Decoder:
 
 
 class _Form(NamedTuple):
-    """How to check and make one message."""
+    """The rules to check and make one message."""
 
     make: type[Any]
     shapes: frozenset[tuple[type, ...]]  # every combination of types that the tag and its fields may have
@@ -229,7 +231,7 @@ def _value(raw: Any) -> m.Value:
 
 
 def _all(kind: _Kind) -> Callable[[Any], Any]:
-    """Of an array, or a map's names."""
+    """Return the check of all items of an array, or of a map's names."""
     types, (least, most) = kind.types, kind.range or (0, 0)
 
     def check(raw: Any) -> Any:
@@ -258,7 +260,7 @@ def _cause(raw: Any) -> m.Cause:
 
 
 def _kind(hint: Any) -> _Kind:
-    """What an annotation in `messages` means; a bare ``int`` or ``float`` means nothing: each number has its range."""
+    """Return the meaning of an annotation in `messages`. A bare ``int`` or ``float`` has none: numbers have ranges."""
     if get_origin(hint) is Annotated:
         base, range_ = get_args(hint)
         if base is str:

@@ -16,7 +16,7 @@ LONGEST_S = 1e14  # three million years, a little more than the longest `timedel
 
 
 class Range(NamedTuple):
-    """What a number may be, both ends included; of a text, how many characters it has. `codec.decode` holds to it."""
+    """The bounds of a number, or of a text's length in characters, both included. `codec.decode` checks them."""
 
     least: float
     most: float
@@ -28,7 +28,7 @@ Size = Annotated[int, Range(0, 2**47)]  # in bytes; no process of any machine ha
 Port = Annotated[int, Range(1, 65535)]
 Stream = Annotated[int, Range(-1, 2**31 - 1)]
 Seconds = Annotated[float, Range(0, LONGEST_S)]  # neither infinite nor not a number
-Name = Annotated[str, Range(0, 256)]  # that is passed on to other nodes
+Name = Annotated[str, Range(0, 256)]  # a name that is passed on to other nodes
 
 
 class Value(NamedTuple):
@@ -44,7 +44,7 @@ class Value(NamedTuple):
 
 
 class RunFlag(IntFlag):
-    """How a task wants to be run."""
+    """Options of how a task is to be run."""
 
     ANNOUNCE = 1  # say `Started`
     STREAM = 2  # the function yields: each value goes out as `Yield`, by `Credit`
@@ -55,7 +55,7 @@ class RunFlag(IntFlag):
 
 
 class Cause(StrEnum):
-    """Why an attempt ended without a word from its function."""
+    """The cause of an attempt's end that its function did not report."""
 
     EXIT = "exit"  # the process called os._exit; `code` is the status
     SIGNAL = "signal"  # the process was killed by a signal that was not ours; `code` is its number
@@ -81,7 +81,7 @@ class Hello(NamedTuple):
 
 
 class View(NamedTuple):
-    """What `instance_info` says on this node from now on: msgpack of the fields that do not depend on the task."""
+    """The content of `instance_info` on this node from now on: msgpack of the fields that do not depend on the task."""
 
     view: bytes
 
@@ -149,7 +149,7 @@ class Doomed(NamedTuple):
     job: Number
     generation: Number
     number: Number  # another notice has another number
-    node: Number  # of the generation: as in `instance_info`
+    node: Number  # the number within the generation, as in `instance_info`
     source: Name
     seconds: Seconds | None
 
@@ -233,7 +233,7 @@ class Failed(NamedTuple):
     traceback: str
     error: Value | None  # the pickled exception; None: it cannot be pickled
     duration_us: Number
-    version: str = ""  # there, of the package that the exception's type belongs to (Python's own for a builtin)
+    version: str = ""  # the node's version of the package of the exception's type (Python's own for a builtin)
 
 
 class Ended(NamedTuple):
@@ -242,7 +242,7 @@ class Ended(NamedTuple):
     attempt: Number
     cause: Cause
     code: Number
-    detail: str  # what these do not say, for people; often empty
+    detail: str  # what cause and code do not say, for people; often empty
 
 
 class Returned(NamedTuple):
@@ -264,7 +264,7 @@ class Output(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """How often the ranks of this generation have asked here whether to stop: the most of any of them."""
+    """The number of times that ranks of this generation have asked here whether to stop: the most of any of them."""
 
     job: Number
     generation: Number

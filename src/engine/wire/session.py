@@ -113,16 +113,16 @@ class Session:
             self._acknowledge = True  # a heartbeat: the other end forgets what we have, at the latest now
 
     def send_body(self, body: bytes) -> None:
-        """The same for the body of a reliable frame that came from elsewhere: it is relayed as it is."""
+        """Queue the body of a reliable frame that came from elsewhere: it is relayed as it is."""
         self._keep(codec.frame(body))
 
     @property
     def pending(self) -> bool:
-        """Whether `flush` has something to write."""
+        """Return whether `flush` has something to write."""
         return self._connected and (bool(self._out) or self.received - self._said >= ACK_EVERY)
 
     def flush(self) -> bytes:
-        """What to write now; empty when there is nothing, or nobody. Begins with an `Ack` where one is due."""
+        """Return the bytes to write now; empty if there are none or no connection. An `Ack` that is due comes first."""
         if not self._connected:
             return b""
         if self._acknowledge or self.received - self._said >= ACK_EVERY:
@@ -136,16 +136,16 @@ class Session:
         return data
 
     def feed(self, data: bytes) -> list[Message]:
-        """The messages completed by ``data``, without the session's own.
+        """Return the messages completed by ``data``, without the session's own.
 
         Raises:
-            ProtocolError: nothing of ``data`` counts as received; after a reconnect the other end sends it again. Or it
-                acknowledges too little of what it was sent.
+            ProtocolError: nothing of ``data`` counts as received; after a reconnect the other end sends it again. Or
+                the other end acknowledges too little of what it was sent.
         """
         return [message for message, _ in self.feed_framed(data)]
 
     def feed_framed(self, data: bytes) -> list[tuple[Message, bytes]]:
-        """`feed` with each message's body beside it, to be relayed."""
+        """Do the same as `feed`, and return each message's body beside it, to be relayed."""
         messages: list[tuple[Message, bytes]] = []
         counted = 0
         for body in self._splitter.feed(data):
@@ -165,13 +165,13 @@ class Session:
         return messages
 
     def lost(self) -> None:
-        """The connection is gone: half a frame is forgotten, the rest kept."""
+        """Handle the loss of the connection: half a frame is forgotten, the rest kept."""
         self._connected = False
         self._splitter = codec.Splitter()
         self._out.clear()
 
     def resume(self, peer_received: int) -> None:
-        """A new connection's other end has ``peer_received`` of our frames (it said so in its greeting): send the rest.
+        """Begin a new connection: the other end greeted that it has ``peer_received`` of our frames; send the rest.
 
         Raises:
             ProtocolError: it cannot have that many, or had more before: it is not the other end of this session.

@@ -69,13 +69,13 @@ def dump(obj: object, names: str | Sequence[str] = "value", *, by_reference: boo
 
 
 def inline(dumped: Dumped) -> Value:
-    """A value that rides in a frame; only for ``total`` up to `INLINE_BYTES`."""
+    """Return a value that travels in a frame; only for ``total`` up to `INLINE_BYTES`."""
     parts = dumped.parts
     return Value(bytes(parts[0]) if len(parts) == 1 else b"".join(parts), dumped.sizes)
 
 
 def load(data: Any, sizes: Sequence[int] | None = None) -> Any:
-    """The object again. ``data`` is bytes, or a writable mapping, over which arrays are then made without a copy."""
+    """Return the object. ``data`` is bytes, or a writable mapping, over which arrays are then made without a copy."""
     if sizes is None:
         return pickle.loads(data)
     view = memoryview(bytearray(data) if isinstance(data, bytes) else data)  # arrays must be writable
@@ -84,7 +84,7 @@ def load(data: Any, sizes: Sequence[int] | None = None) -> Any:
 
 
 def _pickled(obj: object, buffers: list[pickle.PickleBuffer], *, by_reference: bool) -> bytes:
-    """Plain pickle where it can: 0.3 us against cloudpickle's 1.8. What lives in ``__main__`` must go by value."""
+    """Pickle, plainly where possible: 0.3 us against cloudpickle's 1.8. Objects of ``__main__`` must go by value."""
     if by_reference:
         try:
             head = pickle.dumps(obj, 5, buffer_callback=buffers.append)
@@ -125,7 +125,7 @@ def _explain(obj: object, names: str | Sequence[str], error: Exception) -> Unpic
 
 
 def _blame(path: str, obj: object, error: Exception, seen: set[int], depth: int) -> tuple[str, object, Exception]:
-    """The deepest part of ``obj`` that fails by itself."""
+    """Find the deepest part of ``obj`` that fails by itself."""
     seen.add(id(obj))
     if depth:
         for step, child in _children(obj):
@@ -146,7 +146,7 @@ def _failure(obj: object) -> Exception | None:
 
 
 def _children(obj: object) -> Iterator[tuple[str, object]]:
-    """What an object is made of, each with the step that leads to it."""
+    """Yield the parts that an object is made of, each with the step that leads to it."""
     if isinstance(obj, dict):
         for index, (key, value) in enumerate(obj.items()):
             if index == _WIDTH:

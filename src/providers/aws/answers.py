@@ -1,4 +1,4 @@
-"""Whether what came back for a call is its answer. What is not, in whatever way, is a lost answer: decided here alone.
+"""The test whether a response is its call's answer. Any other response is a lost answer. This is decided only here.
 
 ANSWER-1: a caller gets an answer of its own action, whole, or an error; never an empty one that botocore made up.
 """
@@ -17,15 +17,15 @@ _ROOT = re.compile(rb"(?:\s|\xef\xbb\xbf|<\?.*?\?>|<!--.*?-->)*<(?:\w+:)?(\w+)",
 
 
 class Unreadable(Exception):
-    """It was answered, and not with what that action answers."""
+    """The response does not have the contents with which that action answers."""
 
 
 def check_root(operation_model: Any, response_dict: Mapping[str, Any], **_: Any) -> None:
-    """For botocore's event ``before-parse``. Its parser takes any well-formed XML, such as a proxy's page, for an
-    answer without contents.
+    """Check the XML document's root, on botocore's event ``before-parse``. botocore's parser takes any well-formed XML,
+    such as a proxy's page, for an answer without contents.
 
     Raises:
-        Unreadable: the document is another one's.
+        Unreadable: the document is not this action's.
     """
     if not _is_xml(operation_model) or response_dict["status_code"] >= MULTIPLE_CHOICES:
         return
@@ -37,11 +37,11 @@ def check_root(operation_model: Any, response_dict: Mapping[str, Any], **_: Any)
 
 
 def check_contents(operation_model: Any, answer: Mapping[str, Any]) -> None:
-    """Of an answer that was read: a JSON text that was cut is to botocore an answer without contents. AWS sends none
-    such: there is at least a list in it, though that be empty.
+    """Check that a parsed answer has contents: botocore takes a truncated JSON text for an answer without any. AWS
+    sends no such answer: it has at least a list, which may be empty.
 
     Raises:
-        Unreadable: there is nothing in it.
+        Unreadable: there is nothing in the answer.
     """
     shape = operation_model.output_shape
     if _is_xml(operation_model) or shape is None or not shape.members:

@@ -224,7 +224,7 @@ class Api:
         return self._buckets.setdefault(name, bucket)
 
     async def _pause(self, call: _Call, failure: Failure, *, lasted_s: float, lag_s: float) -> float | None:
-        """How long to wait before the next try; None: this is the answer."""
+        """Return the seconds to wait before the next try; None: the failure is the call's answer."""
         if failure.code in EXPIRED and not call.renewed and self._credentials is None:
             call.renewed = True
             await self._renew(call.session)
@@ -341,7 +341,7 @@ class _Call:
 
 
 def _skew_s(date: str, now: float) -> float:
-    """How far this computer's clock is ahead of the server's ``Date``; 0 where there is none."""
+    """Return the seconds by which this computer's clock is ahead of the server's ``Date``; 0 if there is none."""
     try:
         return now - parsedate_to_datetime(date).timestamp()
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""How often a call may be made: EC2's own token buckets, as it documents them. Pure: it is told the time."""
+"""The limits on how often a call may be made: EC2's token buckets, as it documents them. Pure: it is told the time."""
 
 from __future__ import annotations
 

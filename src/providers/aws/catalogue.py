@@ -1,4 +1,4 @@
-"""What a region has: instance types, the zones they are in, and prices, read from EC2."""
+"""The catalogue of a region: its instance types, the zones they are in, and prices, read from EC2."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ NAMES: Final[Mapping[str, str]] = {
 
 
 class Api(prices.Api, Protocol):
-    """What is needed of `api.Api`."""
+    """The part of `api.Api` that this module needs."""
 
     @property
     def profile(self) -> str | None: ...
@@ -51,7 +51,7 @@ class Api(prices.Api, Protocol):
 
 
 async def load(api: Api, request: LaunchRequest, *, instance_types: Collection[str] | None = None) -> Catalogue:
-    """What the API's region has that this request can use. ``instance_types``: only these.
+    """Return what the API's region has that this request can use. ``instance_types``: consider only these.
 
     Cached: 10 minutes for types, zones and on-demand prices, 1 minute for spot prices; of AWS itself in the process.
     Cancelling is safe.
@@ -271,7 +271,7 @@ async def _on_demand(api: Api, names: Sequence[str]) -> dict[str, float]:
 
 
 def _shortlist(types: Sequence[InstanceType], region: str) -> list[str]:
-    """Those that cost least on demand: the others are never chosen, and need no zones and spot prices."""
+    """Return the types that cost least on demand. The others are never chosen, and need no zones and spot prices."""
     known = {each.name: prices.bundled(each.name, region) for each in types}
     unknown = max((price.usd for price in known.values() if price is not None), default=0.0)
     cost = {name: unknown if price is None else price.usd for name, price in known.items()}

@@ -1,4 +1,4 @@
-"""Which machines of a pool that ends are left, and for how long it is tried to learn of their end. Pure.
+"""The book of a pool that ends: which machines are left, and for how long their end is awaited. Pure.
 
 TEARDOWN-1: who gives up names every machine that it knows of, and whose end EC2 has not shown.
 TEARDOWN-2: an error that may pass is waited out for as long as patience lasts: until their lease has ended them.
@@ -20,7 +20,7 @@ AGAIN_S = 1.0  # the least, after an error
 
 
 def patience_s(lease_s: float) -> float:
-    """For how long trouble that may pass is waited out at a pool's end."""
+    """Return for how many seconds trouble that may pass is waited out at a pool's end."""
     return min(CONFIRM_S, lease_s + LEASE_MORE_S)
 
 
@@ -74,7 +74,7 @@ class Ending:
 
     @property
     def hidden(self) -> list[str]:
-        """Those that the last answer did not show."""
+        """Return the machines that are left and that the last answer did not show."""
         return sorted(self.left - self._shown)
 
     @property
@@ -92,7 +92,7 @@ class Ending:
         self._vanished = {each for each, at in self._at.items() if asked_at - at >= GRACE_S}
 
     def told(self, some: Sequence[Sight]) -> None:
-        """What EC2 says of some of them. It does not take an end back: what says so is an older answer."""
+        """Take in what EC2 says of some machines. An end is never taken back: an answer that denies it is older."""
         self._asked |= {sight.id for sight in some if sight.ends}
         self._terminated |= {sight.id for sight in some if sight.state == "terminated"}
 
@@ -106,7 +106,7 @@ class Ending:
         return now - self._began > CONFIRM_S + self._unsure_s
 
     def again_s(self, error: ProviderError, now: float) -> float | None:
-        """When to ask again, after that; None: it is time to give up."""
+        """Return the seconds to wait after ``error`` before asking again; None: it is time to give up."""
         if error.retry_after_s is None or now - self._began >= self._patience_s:
             return None
         return max(AGAIN_S, error.retry_after_s)

@@ -1,4 +1,4 @@
-"""What AWS's error codes mean, and what to do about each. Pure: AWS is spoken to in `api`."""
+"""The meanings of AWS's error codes, and what to do about each. This module is pure: `api` speaks to AWS."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Refused(ProviderError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """What came instead of an answer. ``code``: AWS's, or the name of botocore's exception where AWS said nothing."""
+    """A failure in place of an answer. ``code``: AWS's, or the name of botocore's exception if AWS said nothing."""
 
     code: str
     message: str = ""
@@ -78,7 +78,7 @@ def _access(failure: Failure) -> ProviderError | None:
 
 
 def _passing(failure: Failure) -> ProviderError | None:
-    """What may go better in a moment, and would not be an error if `api` had waited longer."""
+    """Return an error for trouble that may pass soon, and would be no error if `api` had waited longer; else None."""
     match trouble(failure.code, failure.status):
         case None:
             return None

@@ -24,7 +24,7 @@ class Rule:
         return self.direction == "ingress" and self.port == SSH and not self.peer.startswith("sg-")
 
     def permission(self) -> dict[str, Any]:
-        """As EC2's calls take it."""
+        """Return the rule in the form that EC2's calls take."""
         said: dict[str, Any] = {"IpProtocol": "-1"}
         if self.port is not None:
             said = {"IpProtocol": "tcp", "FromPort": self.port, "ToPort": self.port}
@@ -39,13 +39,15 @@ OUT: frozenset[Rule] = frozenset({Rule("egress", "0.0.0.0/0")})  # what every ne
 
 
 def wanted(group: str, ssh_from: Iterable[str], *, efa: bool) -> set[Rule]:
-    """What a pool's group says. EFA is not IP, so "to everywhere" is not for it: "Get started with EFA", EC2 guide."""
+    """Return the rules of a pool's group. EFA is not IP, so a rule "to everywhere" does not cover it, and it needs an
+    egress rule to the group itself: "Get started with EFA", EC2 guide.
+    """
     among = {Rule("ingress", group)} | ({Rule("egress", group)} if efa else set())
     return among | {Rule("ingress", cidr, SSH) for cidr in ssh_from}
 
 
 def rules_of(group: Mapping[str, Any]) -> set[Rule]:
-    """What DescribeSecurityGroups tells, of the kinds that a pool's group has."""
+    """Return the rules that DescribeSecurityGroups shows, as far as they are of the kinds that a pool's group has."""
     rules: set[Rule] = set()
     directions: tuple[tuple[Direction, str], ...] = (
         ("ingress", "IpPermissions"),

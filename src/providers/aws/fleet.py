@@ -305,7 +305,9 @@ class AWSFleet:
         return machines, heard.refusals
 
     def _lost(self, asked: Asked, error: BaseException) -> None:
-        """Its machines may exist: they are looked for, spared for as long as it may be asked again, and cost."""
+        """Note that the launch's answer was lost. Its machines may exist: they are looked for, count as cost, and are
+        spared for as long as the launch may be repeated.
+        """
         now = anyio.current_time()
         self._seen.launch_lost(asked.token, now, count=asked.count, spare_s=REPEAT_S)
         self._poller.begun()
@@ -318,7 +320,8 @@ class AWSFleet:
             self._tell(LaunchUnsure(MachineId(asked.token), asked.count, hourly, now - asked.at, text))
 
     async def _repeat(self, count: int) -> list[Machine]:
-        """What the launches without an answer have made, if one has one now: at most ``count``, the others are ended.
+        """Repeat the launches without an answer, and return the machines of those that now have one. At most ``count``
+        are returned; the others are ended.
 
         Raises:
             ProviderError: there is still no answer, so nothing else may be asked for.

@@ -1,4 +1,4 @@
-"""Which AMI a machine starts from: a current one by its maker's own word, or the user's."""
+"""The choice of the AMI that a machine starts from: the one that its maker calls current, or the user's."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def names(architecture: Architecture, *, accelerator: bool) -> list[str]:
 
 
 def read(image: Mapping[str, Any], *, architecture: Architecture | None, user: str | None) -> Ami:
-    """What DescribeImages tells of one.
+    """Return the AMI that an image of DescribeImages' answer describes.
 
     Raises:
         BadRequest: no machine could start from it.

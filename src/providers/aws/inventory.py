@@ -1,4 +1,4 @@
-"""What there is in a region that carries Outrider's tags, or that a pool is known to have: asked of EC2, not judged."""
+"""An inventory of a region, asked of EC2 and not judged: what has Outrider's tags, or is known to be a pool's."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ async def survey(api: Api, known: Sequence[str] = ()) -> Survey:
 
 
 async def instances(api: Api, pool: str, *, also: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """As DescribeInstances shows those with the pool's tag, and by their ids those of ``also`` that have it not yet, or
-    not any more.
+    """Return, as DescribeInstances shows them, the instances with the pool's tag, and those of ``also``, by id, that do
+    not have the tag yet or any more.
     """
     return await _instances(api, tags.of(pool), also)
 

@@ -1,4 +1,4 @@
-"""What EC2 is asked for a launch, and what its answer means. Pure.
+"""The requests to EC2 for a launch, and the meaning of its answers. Pure.
 
 A launch is one launch template (what every machine is like) and one CreateFleet of type instant (how many, and which of
 several types and zones will do): EC2 itself looks where there is room, and answers with machines and with what it could
@@ -40,7 +40,7 @@ _GRAVITY: tuple[type[ProviderError], ...] = (NotAuthorized, QuotaExceeded, NoCap
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a launch template says, but for the first host key of its machines."""
+    """The contents of a launch template, except for the first host key of its machines."""
 
     ami: Ami
     market: Market
@@ -60,7 +60,7 @@ class Shape:
 
     @property
     def hourly_usd(self) -> float:
-        """What comes on top of the machine itself."""
+        """Return the cost on top of the machine itself, in USD an hour."""
         return extras_usd(self.ami, self.disk_gb, public=self.public)
 
 
@@ -75,7 +75,7 @@ class Template:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What EC2 could not give, of which offers, in its own words."""
+    """A refusal: the offers that EC2 could not provide, and the reason in its own words."""
 
     offers: tuple[Offer, ...]
     code: str
@@ -89,7 +89,7 @@ class Answer:
 
 
 def extras_usd(ami: Ami, disk_gb: int, *, public: bool) -> float:
-    """What such a machine's disks and its address cost in an hour."""
+    """Return what the disks and the address of such a machine cost, in USD an hour."""
     disks_gb = max(ami.root_gb, disk_gb) + sum(size_gb for _, size_gb in ami.volumes)
     return disks_gb * GP3_GB_MONTH_USD / HOURS_PER_MONTH + (IPV4_HOUR_USD if public else 0.0)
 
@@ -98,7 +98,7 @@ def extras_usd(ami: Ami, disk_gb: int, *, public: bool) -> float:
 
 
 def is_together(request: LaunchRequest) -> bool:
-    """Whether the machines belong side by side: where they ask for EFA, or are several of several devices each."""
+    """Return whether the machines belong side by side: they ask for EFA, or are several with several devices each."""
     several = request.accelerator is not None and request.accelerator.count > 1
     return request.interconnect == "efa" or (several and request.nodes > 1)
 
@@ -115,12 +115,13 @@ def cards(offer: Offer, *, together: bool, public: bool) -> int:
 
 
 def in_one_place(rounds: Sequence[Sequence[Offer]], living: Collection[tuple[str, str]]) -> list[list[Offer]]:
-    """For machines side by side: a placement group is in one zone, and the same type in all of it works best.
+    """Return rounds of one offer each, for machines side by side. A placement group is in one zone, and works best if
+    all its machines are of the same type.
 
-    ``living``: types and zones of the group's machines; where there are any, the others join them.
+    ``living``: types and zones of the group's machines; if there are any, the new machines join them.
 
     Raises:
-        NoCapacity: they are where nothing is offered now.
+        NoCapacity: nothing is offered now in the zone of the living machines.
     """
     offers = [offer for offers in rounds for offer in offers]
     zones = {zone for _, zone in living}
@@ -245,7 +246,7 @@ def read(answer: Mapping[str, Any], offers: Sequence[Offer], subnets: Mapping[st
 
 
 def is_unknown_yet(error: ProviderError) -> bool:
-    """It speaks of something that was made just now: EC2 does not know it everywhere yet."""
+    """Return whether the error is about a resource made just now, which EC2 does not know everywhere yet."""
     ours = ("InvalidGroup.", "InvalidLaunchTemplate", "InvalidPlacementGroup.", "InvalidSecurityGroupID.")
     return error.code.startswith(ours)
 
@@ -265,9 +266,10 @@ def _which(part: Mapping[str, Any], offers: Sequence[Offer], subnets: Mapping[st
 
 
 def most_telling(errors: Sequence[ProviderError]) -> ProviderError:
-    """Of what went wrong, what its reader can do something about; the rest is told beside it.
+    """Return the error that its reader can do most about; its message mentions the others as well.
 
-    A quota comes before missing capacity. As long as one of them may pass, trying again is of use.
+    A quota comes before missing capacity. As long as one of the errors may pass, trying again is of use, except after
+    missing authorization.
     """
     kinds = {_gravity(error): error for error in reversed(errors)}  # the first of each kind
     worst, *others = [kinds[gravity] for gravity in sorted(kinds)]
@@ -282,7 +284,7 @@ def _gravity(error: ProviderError) -> int:
 
 
 def machine(name: MachineId, offer: Offer, of: Template, *, notices: tuple[str, ...], lease: str) -> Machine:
-    """As it is known before it has an address."""
+    """Return the machine as it is known before it has an address."""
     shape = of.shape
     facts = {
         "type": offer.type.name,

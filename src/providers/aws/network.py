@@ -1,4 +1,4 @@
-"""Where a pool's machines are: a subnet in each zone, and a security group of the pool's own, open to its client."""
+"""The network of a pool's machines: a subnet in each zone, and the pool's own security group, open to its client."""
 
 from __future__ import annotations
 
@@ -98,10 +98,11 @@ async def remove(
 
 
 async def own_address(endpoint_url: str | None = None) -> str:
-    """This computer's public address as a CIDR: AWS's word. A cloud of one's own sees the address that leads to it.
+    """Return this computer's public address as a CIDR, by AWS's word. For another cloud (``endpoint_url``), return the
+    local address from which that cloud is reached.
 
     Raises:
-        BadRequest: it cannot be learnt.
+        BadRequest: the address cannot be learnt.
     """
     host = urlsplit(endpoint_url or "").hostname
     try:
@@ -222,7 +223,7 @@ async def _group(api: Api, claim: Claim, labels: Mapping[str, str], vpc: str) ->
 
 
 async def _named(api: Api, name: str, vpc: str) -> dict[str, Any]:
-    """It exists: EC2 said so. Describing it may lag behind that."""
+    """Return the security group ``name``. EC2 has said that it exists, but describing it may lag behind that."""
     deadline, pauses = anyio.current_time() + LAG_S, _Pauses()
     while True:
         filters = [_filter("group-name", name), _filter("vpc-id", vpc)]
@@ -302,7 +303,7 @@ class _Pauses:
 
 
 async def _asked(url: str) -> str:
-    """What a plain page says."""
+    """Return the text of a plain page, at most 100 bytes of it."""
     import aiohttp
 
     with anyio.fail_after(CHECKIP_S):

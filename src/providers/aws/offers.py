@@ -1,4 +1,4 @@
-"""What to ask EC2 for: a request, what there is, and what failed lately become rounds of offers. Pure."""
+"""The offers to ask EC2 for: rounds made from a request, what there is, and what failed lately. Pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ GENERAL_PURPOSE = ("m", "c", "r")
 
 @dataclass(frozen=True, slots=True)
 class InstanceType:
-    """What DescribeInstanceTypes says of one, in Outrider's words."""
+    """An instance type as DescribeInstanceTypes describes it, in Outrider's words."""
 
     name: str
     vcpus: int
@@ -57,7 +57,7 @@ class InstanceType:
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """What one region has, as far as it concerns a request. Prices in USD an hour."""
+    """The catalogue of one region, as far as it concerns a request. Prices are in USD an hour."""
 
     region: str
     types: Mapping[str, InstanceType]
@@ -168,7 +168,7 @@ def _plain(accelerator: str) -> str:
 
 
 def _lacks(each: InstanceType, request: LaunchRequest, *, together: bool, named: bool) -> list[tuple[float, str]]:
-    """What is missing to a type: how much of it (0 to 1), and in words."""
+    """Return what a type lacks for the request: for each lack, how much of it (0 to 1), and in words."""
     lacks: list[tuple[float, str]] = []
 
     def least(has: float, wanted: float, what: str) -> None:
@@ -276,7 +276,7 @@ def _within_span(offers: Sequence[Offer]) -> list[Offer]:
 
 
 def _by_price(offer: Offer) -> tuple[float, float, int, float, str, str]:
-    """Of two that cost the same, the smaller one: it is the one that was asked for."""
+    """Return the sort key. Of two offers that cost the same, the smaller comes first: it is what was asked for."""
     each = offer.type
     return offer.hourly_usd, each.accelerators, each.vcpus, each.memory_gb, each.name, offer.zone
 
@@ -358,7 +358,7 @@ class _Wait:
 
 @dataclass(slots=True)
 class Avoid:
-    """Where there was no capacity, and where a machine was just interrupted. One per pool; times are the caller's."""
+    """A record of where capacity was missing or a machine was just interrupted. One per pool. Callers pass the time."""
 
     _failed: dict[tuple[str, str, Market], _Wait] = field(default_factory=dict)
     _interrupted: dict[tuple[str, str], _Wait] = field(default_factory=dict)
@@ -379,12 +379,12 @@ class Avoid:
         _extend(self._interrupted, (type, zone), now, INTERRUPTED_S, 8 * INTERRUPTED_S)
 
     def refused_until(self, offer: Offer) -> float:
-        """When it may be asked for again; minus infinity: at any time."""
+        """Return when the offer may be asked for again; minus infinity: at any time."""
         wait = self._wait(offer)
         return -inf if wait is None else wait.until
 
     def refusal(self, offer: Offer) -> ProviderError | None:
-        """Why it is not asked for before that."""
+        """Return the error for which the offer is not asked for before `refused_until`; None: there is none."""
         wait = self._wait(offer)
         return None if wait is None else wait.error
 

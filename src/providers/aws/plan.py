@@ -1,4 +1,4 @@
-"""What a launch needs before it can ask: the network, an image, what there is and what it costs. Found all at once."""
+"""The plan of a launch, needed before it can ask: network, image, what there is, its cost. All are found at once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Where machines of one request can be had now. The next round is for when one gives nothing."""
+    """A plan of where machines of one request can be had now. The next round is for when one gives nothing."""
 
     request: LaunchRequest
     network: Network
@@ -85,7 +85,7 @@ class Planner:
         return Plan(request, place, launch.in_one_place(rounds, living) if together else rounds, together, extras_usd)
 
     async def shape(self, plan: Plan, offer: Offer, *, cluster: str) -> Shape:
-        """Of machines of this offer; ``cluster``: their placement group, if they have one.
+        """Return the shape of machines of this offer; ``cluster``: their placement group, if they have one.
 
         Raises:
             ProviderError

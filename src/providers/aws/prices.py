@@ -1,4 +1,4 @@
-"""What machines cost on demand: a bundled table, and AWS's own price list where it answers. See decision 20.
+"""The prices of machines on demand: a bundled table, and AWS's own price list where it answers. See decision 20.
 
 The table (``prices.json``) has us-east-1's prices, and for other regions a family's price there relative to that: all
 sizes of a family share it. A family of general-purpose types has one size; the others are in proportion to it.
@@ -30,7 +30,7 @@ FRACTIONS_OF_LARGE: Final = {"nano": 1 / 16, "micro": 1 / 8, "small": 1 / 4, "me
 
 
 class Api(Protocol):
-    """What is needed of `api.Api`."""
+    """The part of `api.Api` that this module needs."""
 
     @property
     def region(self) -> str: ...
@@ -52,11 +52,11 @@ class Price:
 
 
 async def on_demand(api: Api, types: Collection[str], *, now: float, kept: Path | None = None) -> dict[str, float]:
-    """What these types cost in the API's region, USD an hour. One that nobody knows the price of is left out.
+    """Return what these types cost in the API's region, in USD an hour. A type without a known price is left out.
 
-    Prices that are older than a month are asked for, and remembered in the file ``kept``; those of an endpoint of the
-    user's own are its own, and are not kept. Where the price list does not answer in 5 s, or is not for this account to
-    read, the old ones do: this never raises for its sake. ``now``: seconds since 1970.
+    Prices that are older than a month are asked for, and remembered in the file ``kept``. Prices of an endpoint of the
+    user's own are valid there only, and are not kept. If the price list does not answer in 5 s, or this account may not
+    read it, the old prices are used: this function never raises because of it. ``now``: seconds since 1970.
     """
     if api.endpoint_url is not None:
         kept = None
@@ -70,7 +70,7 @@ async def on_demand(api: Api, types: Collection[str], *, now: float, kept: Path 
 
 
 def cache_file(region: str) -> Path:
-    """Where prices of this region are kept between processes."""
+    """Return the file in which prices of this region are kept between processes."""
     return cache_root() / "aws" / f"prices-{region}.json"
 
 
@@ -78,7 +78,7 @@ def cache_file(region: str) -> Path:
 
 
 def bundled(type_: str, region: str) -> Price | None:
-    """What the table says."""
+    """Return the price in the bundled table; None: the table does not have it."""
     table = _table()
     family, _, size = type_.partition(".")
     entry = table["families"].get(family)

@@ -114,7 +114,7 @@ class AWS:
 
     @property
     def outlives(self) -> bool:
-        """Its machines are there for some minutes after their client's death: see `AWSFleet.adopt`."""
+        """Return that the machines outlive their client, for some minutes: see `AWSFleet.adopt`."""
         return True
 
     @asynccontextmanager
@@ -152,7 +152,7 @@ class AWS:
 
 
 async def _surely(run: Callable[[], T]) -> T:
-    """In a thread, to its end: a lock whose result is lost would be held for as long as the program lives."""
+    """Run ``run`` in a thread, uncancelled to its end: a lock whose result is lost is held until the program ends."""
     results: list[T] = []
     with anyio.CancelScope(shield=True):
         results.append(await in_thread(run))

@@ -1,4 +1,4 @@
-"""Which of an account's quotas an instance type counts against. Data; pure.
+"""The table of which of an account's quotas an instance type counts against. Data; pure.
 
 Names and codes: "Amazon EC2 endpoints and quotas", AWS General Reference, and "Spot Instance quotas", EC2 User Guide.
 """
@@ -12,7 +12,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """As the Service Quotas console and ``aws service-quotas`` name it. ``code`` empty: it is not listed there."""
+    """A quota as the Service Quotas console and ``aws service-quotas`` name it. ``code`` empty: they do not list it."""
 
     name: str
     code: str
@@ -22,7 +22,7 @@ class Quota:
         return f"the quota {self.name!r}" + (f" ({self.service} {self.code})" if self.code else "")
 
     def console(self, region: str) -> str:
-        """Where more is asked for."""
+        """Return the place where more of the quota is asked for: a URL, or AWS Support."""
         if not self.code:
             return "AWS Support"
         place = f"{region}." if region else ""

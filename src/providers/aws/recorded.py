@@ -52,11 +52,11 @@ class RecordedApi(Api):
 
     @property
     def made(self) -> list[Intent]:
-        """What this process has asked for."""
+        """Return the intents of all that this process has asked for."""
         return list(self._made.values())
 
     async def claim(self) -> Claim:
-        """What is the pool's here."""
+        """Return the pool's claim in this API's place."""
         return (await written_of(self, self.pool, self.journal, self.made)).claim
 
     async def call(
@@ -70,10 +70,10 @@ class RecordedApi(Api):
         lag_s: float = 0.0,
         **parameters: Any,
     ) -> dict[str, Any]:
-        """As `Api.call`; a create is shielded from cancellation and written down.
+        """Call AWS like `Api.call`; a create is shielded from cancellation and written down in the journal.
 
         Raises:
-            JournalError: it could not be written down, so nothing was created.
+            JournalError: the create could not be written down, so nothing was created.
             ProviderError: as `Api.call` does.
         """
 
@@ -112,7 +112,7 @@ class RecordedApi(Api):
         return answer
 
     async def learnt(self, kind: str, token: str, ids: Sequence[str]) -> None:
-        """What became of a call whose own answer did not say."""
+        """Record what became of a call whose own answer did not say it."""
         await self._happened(Intent(self.pool, kind, token, place_of(self), at=time.time()), ids)
 
     async def _intend(self, kind: str, token: str, facts: Mapping[str, str]) -> Intent:
@@ -131,7 +131,7 @@ class RecordedApi(Api):
 
 
 def _facts(parameters: Mapping[str, Any]) -> dict[str, str]:
-    """How many machines are asked for: when so many have been seen, there are no further ones."""
+    """Return how many machines the call asks for, to be recorded: once so many have been seen, there are no others."""
     count = (parameters.get("TargetCapacitySpecification") or {}).get("TotalTargetCapacity")
     return {} if count is None else {"count": str(count)}
 
@@ -145,5 +145,5 @@ def _with_token(specifications: Iterable[Mapping[str, Any]], token: str) -> list
 
 
 def is_lost(error: ProviderError) -> bool:
-    """Whether the call may have been carried out all the same: what AWS refuses it says."""
+    """Return whether the failed call may have been carried out all the same. A refusal by AWS shows that it was not."""
     return isinstance(error, Refused) and error.retry_after_s is not None

@@ -1,4 +1,4 @@
-"""When a call is made again: what passes by itself, what may be done twice, back-off with full jitter. Pure."""
+"""The rules for repeating a call: which trouble passes, what may be done twice, back-off with full jitter. Pure."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _SETS = ("Authorize", "Cancel", "Delete", "Modify", "Revoke", "CreateTags", "Sto
 
 
 def idempotent(operation: str, *, token: bool) -> bool:
-    """Whether doing it twice is as doing it once. ``token``: the call carries a ClientToken of the caller's."""
+    """Return whether the call is idempotent. ``token``: it carries a ClientToken of the caller's as idempotency key."""
     return token or operation.startswith(READS) or operation.startswith(_SETS)
 
 
 def trouble(code: str, status: int) -> Trouble | None:
-    """What kind of passing trouble an answer is; None: it is a real answer."""
+    """Return the kind of passing trouble that an answer is; None: it is a real answer."""
     if code in THROTTLED or status == 429:
         return "throttled"
     if code in UNREACHED:

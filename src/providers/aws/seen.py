@@ -1,4 +1,4 @@
-"""What DescribeInstances has shown of a pool's machines, and what of it is news. Pure: answers and the time come in.
+"""The book of what DescribeInstances shows of a pool's machines, and of what is news. Pure: answers and time come in.
 
 EC2 is eventually consistent: an answer may miss a machine that was just created, and may be older than the one before.
 
@@ -80,7 +80,7 @@ class Sight:
 
 @dataclass(slots=True)
 class News:
-    """What one answer changed."""
+    """The news: what one answer changed."""
 
     events: list[MachineEvent] = field(default_factory=list)
     interrupted: list[MachineId] = field(default_factory=list)  # EC2 took them: not from there again, for now
@@ -118,7 +118,7 @@ class _Lost:
         return self.found == self.ended and (self.whole or now >= self.until(now))
 
     def until(self, now: float) -> float:
-        """When EC2 would have shown it."""
+        """Return the time by which EC2 would have shown the launch's machines."""
         return min(self.looked_since, now) + GRACE_S
 
 
@@ -143,7 +143,7 @@ class Seen:
         self._lost_launches[token] = _Lost(now, count, spare_s)
 
     def launch_repeated(self, token: str) -> None:
-        """It is being asked again: until it is lost again, nothing follows from what EC2 shows of it."""
+        """Note that the launch is being repeated: until it is lost again, nothing follows from what EC2 shows of it."""
         self._lost_launches.pop(token, None)
 
     def ending(self, machines: Iterable[MachineId]) -> list[MachineId]:
@@ -169,7 +169,7 @@ class Seen:
         return news
 
     def told(self, sights: Sequence[Sight], now: float) -> News:
-        """What another call said of some machines: nothing follows for the rest."""
+        """Take in what another call said of some machines: nothing follows for the other machines."""
         news = News()
         for sight in sights:
             self._see(sight, now, news)
@@ -179,7 +179,7 @@ class Seen:
 
     @property
     def machines(self) -> list[MachineId]:
-        """Those that are not confirmed to have ended."""
+        """Return the machines that are not confirmed to have ended."""
         return list(self._known)
 
     @property
@@ -198,7 +198,7 @@ class Seen:
         return machine in self._known
 
     def still_on(self, machines: Iterable[MachineId]) -> list[MachineId]:
-        """Of these, those that EC2 has not begun to take away."""
+        """Return those of ``machines`` that EC2 has not begun to take away."""
         return [each for each in machines if each in self._known and self._known[each].step < _STEPS["shutting-down"]]
 
     def unsure_for(self, now: float) -> float:
@@ -272,7 +272,7 @@ class Seen:
 
 
 def cause(sight: Sight) -> str:
-    """Why it ended, in words."""
+    """Return in words why the machine ended."""
     known = _CAUSES.get(sight.reason)
     if known is not None and sight.state in {"stopping", "stopped"}:
         return known.replace("terminated", "stopped")
@@ -280,14 +280,14 @@ def cause(sight: Sight) -> str:
 
 
 def sights(instances: Iterable[Mapping[str, Any]], of: Claim | Others | None = None) -> list[Sight]:
-    """Of what a describe call gave, what is of that; None: of all."""
+    """Return the sights in a describe call's answer that belong to ``of``; None: all of them."""
     return [
         sight(instance) for instance in instances if of is None or of.has(tags.thing(instance["InstanceId"], instance))
     ]
 
 
 def sight(instance: Mapping[str, Any]) -> Sight:
-    """Of an instance as DescribeInstances shows it."""
+    """Return the sight of an instance as DescribeInstances shows it."""
     reason = instance.get("StateReason") or {}
     return Sight(
         id=MachineId(instance["InstanceId"]),
@@ -301,7 +301,7 @@ def sight(instance: Mapping[str, Any]) -> Sight:
 
 
 def change(instance: Mapping[str, Any]) -> Sight:
-    """Of an instance as TerminateInstances answers."""
+    """Return the sight of an instance as TerminateInstances answers it."""
     return Sight(MachineId(instance["InstanceId"]), instance["CurrentState"]["Name"])
 
 

@@ -24,7 +24,7 @@ class _Try(Generic[T]):
 
 
 class Shared(Generic[T]):
-    """What ``make`` returns. An error that may pass is told to those who wait; who asks later has it made again."""
+    """A shared result of ``make``. Those who wait get its error; if it may pass, a later caller makes it run again."""
 
     def __init__(self, tasks: TaskGroup, make: Callable[[], Awaitable[T]]) -> None:
         self._tasks, self._make = tasks, make
@@ -67,7 +67,7 @@ class Shared(Generic[T]):
 
 
 def only(error: Exception) -> BaseException:
-    """Of several errors at once, the one that says most to a user."""
+    """Return, of several errors at once, the one that says most to a user."""
     while isinstance(error, ExceptionGroup):
         error = next((each for each in error.exceptions if isinstance(each, ProviderError)), error.exceptions[0])
     return error

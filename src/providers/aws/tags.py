@@ -19,7 +19,7 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]")  # security groups, launch templa
 
 
 def tags_of(pool: str, others: Mapping[str, str]) -> dict[str, str]:
-    """What each resource of ``pool`` carries; ``others`` are the user's."""
+    """Return the tags that each resource of ``pool`` carries; ``others`` are the user's."""
     return {"Name": name_of(pool), **others, POOL: pool, OWNER: _owner()}
 
 
@@ -38,7 +38,7 @@ def told(resource: Mapping[str, Any]) -> dict[str, str]:
 
 
 def thing(name: str, resource: Mapping[str, Any]) -> Thing:
-    """What the journal knows by ``name``, as a describe call gives it; whose it is `whose` says."""
+    """Return the thing that the journal knows by ``name``, from a describe call's answer. `whose` says whose it is."""
     said = told(resource)
     return Thing(name, pool=said.get(POOL, ""), owner=said.get(OWNER, ""), launch=said.get(LAUNCH, ""))
 

@@ -39,7 +39,7 @@ def _unheard(text: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What was there, and is confirmed to be gone."""
+    """The things that were there, and are confirmed to be gone."""
 
     pool: str
     machines: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ class Swept:
 
 
 def place_of(api: Api) -> dict[str, str]:
-    """Where a pool is, as the journal has it."""
+    """Return the place of a pool, as the journal writes it."""
     place = {"region": api.region, "endpoint_url": api.endpoint_url, "profile": api.profile}
     return {key: value for key, value in place.items() if value}
 
@@ -142,7 +142,7 @@ async def _removed_all(api: Api, what: Claim | Others, book: Ending, written: Wr
 
 
 class _Rest:
-    """What a pool had beside its machines: it costs nothing. One that cannot be removed keeps no other."""
+    """The things that a pool had beside its machines; they cost nothing. A failure to remove one stops no other."""
 
     def __init__(self, api: Api, what: Claim | Others, written: Written) -> None:
         self._api, self._what, self._written = api, what, written
@@ -188,13 +188,13 @@ class _Rest:
 
 
 def _said(kind: str, name: str) -> str:
-    """For people."""
+    """Return a resource's kind and name in words for people."""
     words = kind.replace("-", " ")
     return f"perhaps a {words}" if name == "perhaps" else f"{words} {name}"
 
 
 async def written_of(api: Api, pool: str, journal: Journal | None, made: Sequence[Intent] = ()) -> Written:
-    """What is known of the pool in this region: the journal's, as far as it can be read, and ``made``."""
+    """Return what is known of the pool in this region: the journal's intents, as far as readable, and ``made``."""
     place, record = place_of(api), None
     known = journal is not None
     if journal is not None:
@@ -208,7 +208,7 @@ async def written_of(api: Api, pool: str, journal: Journal | None, made: Sequenc
 
 
 async def elsewhere(api: Api, pool: str, journal: Journal | None) -> str:
-    """Where the pool's machines are, as the journal knows; empty: here, whoever asked for them, or nobody knows."""
+    """Return where the journal has the pool's machines. Empty: here, whoever asked for them, or nobody knows where."""
     record = None if journal is None else await in_thread(journal.record, pool)
     intents = () if record is None else record.intents
     places = {(each.place.get("region"), each.place.get("endpoint_url")) for each in intents if each.kind == FLEET}
@@ -229,7 +229,7 @@ async def settle(api: Api, pool: str, journal: Journal | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What is written down of a pool in one place."""
+    """The written record of one pool in one place."""
 
     claim: Claim
     intents: Sequence[Intent] = ()
@@ -237,7 +237,7 @@ class Written:
 
     @property
     def machines(self) -> dict[str, float]:
-        """With the seconds since they were created."""
+        """Return the machines that were created, each with the seconds since then."""
         return {
             each: self.now - intent.at for intent in self.intents if intent.kind == FLEET for each in intent.ids or ()
         }

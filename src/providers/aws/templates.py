@@ -66,7 +66,7 @@ class Templates:
         return Template(made["LaunchTemplate"]["LaunchTemplateId"], shape, key.public)
 
     async def _make_cluster(self) -> str:
-        """Where somebody else's group has the pool's name, the pool's own has another."""
+        """Make the pool's placement group and return its name: a new name if another's group has the pool's name."""
         if await self._makes_cluster(self._name) or await self._has_cluster(self._name):
             return self._name
         other = f"{self._name}-{uuid4().hex[:8]}"
@@ -90,7 +90,7 @@ class Templates:
         return True
 
     async def _has_cluster(self, name: str) -> bool:
-        """Whether it is the pool's: made by a try whose answer was lost, or by who had the pool before."""
+        """Return whether the group is the pool's: made by a try whose answer was lost, or by an earlier owner."""
         claim = await self._api.claim()
         shown = await inventory.placement_groups(self._api, claim.pool)
         return any(each.id == name and claim.has(each) for each in shown)

@@ -1,4 +1,4 @@
-"""What a machine is told at its launch, for cloud-init: first its lease, then its host key and who may log in.
+"""The document for cloud-init at a machine's launch: first its lease, then its host key and who may log in.
 
 The document is JSON, which is YAML: nothing in it is quoted by us, for a shell or otherwise.
 """

@@ -29,7 +29,7 @@ CONTROL_FD, CLIENT_FD = 3, 4  # there
 
 
 class KeeperGone(ProviderError):
-    """It has ended, and with it every machine."""
+    """The keeper has ended, and with it every machine."""
 
 
 class KeeperClient:
@@ -144,7 +144,7 @@ class KeeperClient:
         self._over()
 
     async def _kill(self, why: str) -> None:
-        """By its warden, which ends all that it had; one that stands still itself is killed. Bounded."""
+        """End the keeper by its warden, which ends all that it had. The wait is bounded; a frozen warden is killed."""
         self._why = self._why or why
         for number in (signal.SIGTERM, signal.SIGKILL):
             if not self.ended:
@@ -167,7 +167,7 @@ class KeeperClient:
             await self._kill(f"did not end within {CLOSE_DEADLINE_S:g} s")
 
     def gone(self) -> KeeperGone:
-        """Where it has worked, another one will."""
+        """Return the error for the ended keeper. It may be retried if the keeper has worked: another one will, too."""
         what = f"the process that keeps the local nodes {self.how}{self.last_words()}"
         return KeeperGone(what, retry_after_s=1.0 if self._worked else None)
 
@@ -180,7 +180,7 @@ class KeeperClient:
 
 
 def _collect(pid: int) -> str:
-    """How it ended. It has closed its socket, which it does by ending: this takes no time."""
+    """Collect the process and return how it ended. It closes its socket only by ending, so this takes no time."""
     from .processes import describe
 
     try:

@@ -1,4 +1,4 @@
-"""What this computer is, against what a pool asks of each machine: every local node is all of it."""
+"""A check of this computer against what a pool asks of each machine: every local node is all of this computer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This computer's GPUs, and which node sees which."""
+"""A listing of this computer's GPUs, and the division of them among the nodes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one node sees."""
+    """The share of the devices that one node sees."""
 
     devices: tuple[Device, ...]
     hide_others: bool
@@ -49,7 +49,7 @@ class Share:
 
 
 async def find_devices() -> list[Device]:
-    """What CUDA would show this process. NVIDIA's own tool is asked only where its driver is: it takes a second."""
+    """Return the GPUs that CUDA would show this process. nvidia-smi takes a second, so it runs only with a driver."""
     if not _driver_is_loaded() or not (tool := shutil.which("nvidia-smi")):
         return []
     with anyio.move_on_after(20):
@@ -76,7 +76,7 @@ def parse(table: str) -> list[Device]:
 
 
 def visible(devices: Sequence[Device], chosen: str | None) -> list[Device]:
-    """Those that ``CUDA_VISIBLE_DEVICES`` leaves, as CUDA reads it: up to the first that there is not."""
+    """Return the devices that ``CUDA_VISIBLE_DEVICES`` leaves, read as CUDA does: up to the first that is not there."""
     if chosen is None:
         return list(devices)
     left: list[Device] = []
@@ -93,7 +93,7 @@ def _is_called(device: Device, name: str) -> bool:
 
 
 def warn_of_too_few(devices: Sequence[Device], nodes: int, wanted: AcceleratorRequest | None) -> None:
-    """Where there are GPUs and nobody has asked for them, nodes may see none, and tasks compute without a word."""
+    """Warn if nobody asked for GPUs and there are fewer than nodes: nodes may see none, which no error would tell."""
     if wanted is None and 0 < len(devices) < nodes:
         warnings.warn(
             f"none of {nodes} local nodes (spares included) sees a GPU, because this computer has only {len(devices)}: "

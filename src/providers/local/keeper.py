@@ -42,7 +42,7 @@ class ForkServer(Protocol):
 
 
 class Template(Protocol):
-    """What `Embedding.template` makes. Each of these raises BrokenPipeError when it has ended."""
+    """The process that `Embedding.template` makes. Each of its methods raises BrokenPipeError when it has ended."""
 
     pid: int
     ready: bool
@@ -133,7 +133,7 @@ class Keeper:
         self.late_at = 0.0
 
     def end_with(self, lifeline: int, client: int) -> None:
-        """When one of these becomes readable, everything ends: the warden's, and the client's, if it is not -1."""
+        """End everything when the descriptor of the warden, or of the client (if it is not -1), becomes readable."""
         self.lifeline, self.client = lifeline, client
         for fd in (lifeline, client):
             if fd >= 0:
@@ -267,7 +267,7 @@ class Keeper:
             self.launch(order["id"], order, client_key)
 
     def fork_machine(self, env: dict[str, str], control: socket.socket) -> int:
-        """Its fork server, which leads its process group."""
+        """Fork the machine's fork server and return its pid. It leads its own process group."""
         if self.template is not None:
             try:
                 return self.template.fork(env, [control.fileno()])
@@ -370,10 +370,10 @@ class Keeper:
         return processes.group_lives(machine.group)
 
     def kill_orphans(self) -> bool:
-        """Whether there were any: children of ours, dead or alive, that are no fork servers, foundry or template.
+        """Kill orphans and return whether there were any: our children that are no fork server, foundry or template.
 
-        Fork servers are subreapers themselves, so an orphan reaches us only when its machine is dead. One that died
-        between the look and the kill counts: its own children became ours at that moment.
+        Dead orphans count as well. Fork servers are subreapers themselves, so an orphan reaches us only when its
+        machine is dead. One that died between the look and the kill counts: its own children became ours just then.
         """
         self.reap()
         mine = {*self.machines, self.servers.pid, *([self.template.pid] if self.template is not None else [])}

@@ -1,4 +1,4 @@
-"""How the keeper's processes are made, and how it sees that they are gone: fork, prctl(2) and /proc."""
+"""The making of the keeper's processes, and the proof that they are gone: fork, prctl(2) and /proc."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def fork(run: Callable[[], object], *keep: socket.socket) -> int:
 
 
 def become(parent: int, run: Callable[[], object], *keep: socket.socket) -> NoReturn:
-    """What `fork` has a child do; ``parent`` is, or has adopted it."""
+    """Run ``run`` in a child, as `fork` does, and never return; ``parent`` is its parent, or has adopted it."""
     try:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
@@ -69,7 +69,7 @@ _had: list[tuple[int, int]] = []  # limits of descriptors: what this process had
 
 
 def raise_descriptors() -> None:
-    """As many as this process may have, as servers do."""
+    """Raise this process's limit of open descriptors to the most that it may have, as servers do."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -77,7 +77,7 @@ def raise_descriptors() -> None:
 
 
 def give_back_descriptors() -> None:
-    """For what runs users' code: a program that uses select() breaks with descriptors beyond 1,023."""
+    """Restore the limit of descriptors for users' code: programs that use select() break with numbers above 1,023."""
     if _had:
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         with suppress(ValueError, OSError):
@@ -126,7 +126,7 @@ def children() -> list[int]:
 
 
 def kill_children() -> bool:
-    """Whether there are any; the dead are collected."""
+    """Collect the dead children and kill the others. Return whether there were others."""
     for _ in ended_children():
         pass
     left = children()
@@ -144,14 +144,14 @@ def stat_of(pid: int) -> list[str]:
 
 
 class Standstill:
-    """Of a process that owes an answer: one that is slow uses a processor's time, one that stands still uses none."""
+    """A detector for a frozen process that owes an answer: a slow one uses processor time, a frozen one uses none."""
 
     def __init__(self) -> None:
-        """It owes one from now on."""
+        """Begin now: the process owes an answer from now on."""
         self._used, self._since = "", time.monotonic()
 
     def lasts(self, pid: int) -> bool:
-        """Whether it has stood still for `STILL_S`, as far as those saw it who looked."""
+        """Return whether the process has stood still for `STILL_S`, as far as the calls of this method have seen."""
         used, now = " ".join([str(pid), *stat_of(pid)[11:13]]), time.monotonic()  # utime, stime: in hundredths
         if used != self._used:
             self._used, self._since = used, now
@@ -182,7 +182,7 @@ def group_lives(group: int) -> bool:
 
 
 def describe(status: int) -> str:
-    """How a process ended, as the rest of a sentence about it."""
+    """Return how a process ended, as the rest of a sentence about it."""
     code = os.waitstatus_to_exitcode(status)
     if code == 0:
         return "ended by itself"
@@ -204,10 +204,10 @@ def close_all_but(kept: set[int]) -> None:
 
 
 def mount_unseen() -> None:
-    """From here on, what we mount is seen by us and our children alone, and gone with the last of us.
+    """Hide what we mount from now on from all but us and our children; it is gone with the last of us.
 
     Raises:
-        OSError: that takes CAP_SYS_ADMIN.
+        OSError: this takes CAP_SYS_ADMIN.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(CLONE_NEWNS) or libc.mount(None, b"/", None, MS_REC | MS_PRIVATE, None):

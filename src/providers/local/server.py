@@ -33,7 +33,7 @@ class Door(Protocol):
 
 
 class Home(Protocol):
-    """What `Embedding.home` makes: an executor behind any number of channels."""
+    """The object that `Embedding.home` makes: an executor behind any number of channels."""
 
     async def start(self) -> None: ...
     async def close(self) -> None: ...

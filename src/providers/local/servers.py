@@ -32,7 +32,7 @@ class Servers:
 
     @property
     def how(self) -> str:
-        """How it has ended, when that is known."""
+        """Return how the foundry has ended, or an empty text if that is not known."""
         if self._how and self._stood_still:
             return f"stood still for {processes.STILL_S:g} s and was killed"
         return self._how
@@ -58,7 +58,9 @@ class Servers:
             pass  # it is gone; its end of file says so
 
     def hear(self) -> dict[str, Any] | None:
-        """What it says of a machine; None: it has ended, as has every SSH server. The next order starts another."""
+        """Return the foundry's message about a machine. None: the foundry and every SSH server have ended; the next
+        order starts another foundry.
+        """
         assert self._control is not None
         try:
             data = self._control.recv(processes.FRAME_BYTES)
@@ -84,7 +86,7 @@ class Servers:
             self._kill()
 
     def _kill(self) -> None:
-        """It stands still. Its end of file is next."""
+        """Kill the foundry, which is frozen. Its end of file follows."""
         self._stood_still = True
         self._owed.clear()
         processes.kill(self.pid)

@@ -84,7 +84,7 @@ def _is_abandoned(directory: Path) -> bool:
 
 
 def _lock(file: int) -> bool:
-    """Whether it is ours now; not where a file system knows no locks, either."""
+    """Take the lock and return whether it is ours now. It is not if the file system has no locks, either."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

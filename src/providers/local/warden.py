@@ -69,7 +69,7 @@ class _Warden:
                     self._end(status)
 
     def _end(self, status: int) -> NoReturn:
-        """As the keeper has ended, when nothing is left of what it had."""
+        """Exit in the way that the keeper ended, once nothing is left of what it had."""
         deadline = time.monotonic() + KILL_DEADLINE_S
         while processes.kill_children() and time.monotonic() < deadline:
             time.sleep(0.001)
@@ -85,7 +85,7 @@ class _Warden:
         os._exit(abs(code))
 
     def _is_alone(self) -> bool:
-        """Whether the client is gone: nobody else removes the pool's directory."""
+        """Return whether the client is gone: if so, nobody else removes the pool's directory."""
         if self._client >= 0 and select.select([self._client], [], [], 0)[0]:
             return True
         try:

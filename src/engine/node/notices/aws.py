@@ -31,7 +31,7 @@ class Imds:
         self._renew_at = 0.0
 
     async def get(self, path: str) -> http.Answer | None:
-        """None: there is no such item.
+        """Return the metadata item; None if there is no such item.
 
         Raises:
             Unanswered
@@ -66,7 +66,7 @@ class Imds:
 
 
 class SpotAction:
-    """The interruption notice: 120 s before the end. Where it hibernates, hibernation has begun already."""
+    """The interruption notice: 120 s before the end. If the action is hibernation, it has begun already."""
 
     name = "aws"
 
@@ -106,7 +106,7 @@ class Rebalance:
 
 
 def _seconds_left(answer: http.Answer) -> float:
-    """By the service's own clock. A notice that cannot be read is still one."""
+    """Return the time left by the service's own clock. A notice that cannot be read still counts as one."""
     try:
         action = json.loads(answer.body)
         at = datetime.fromisoformat(action["time"])
@@ -119,5 +119,5 @@ def _seconds_left(answer: http.Answer) -> float:
 
 
 def _plausible(left: float) -> float:
-    """By our clock, which may be wrong."""
+    """Return the time left by our clock, which may be wrong: `NOTICE_S` if it cannot be true."""
     return left if 0.0 <= left <= NOTICE_S else NOTICE_S

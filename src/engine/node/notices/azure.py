@@ -58,7 +58,7 @@ class ScheduledEvents:
 
 
 def _seconds_left(event: dict[str, Any], date: datetime | None) -> float:
-    """By the service's own clock; an event that has started has no time any more."""
+    """Return the time left by the service's own clock; an event that has started leaves none."""
     if event.get("EventStatus") == "Started" or not event["NotBefore"]:
         return 0.0
     left = (parsedate_to_datetime(event["NotBefore"]) - (date or datetime.now(UTC))).total_seconds()

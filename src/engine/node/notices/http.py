@@ -1,4 +1,4 @@
-"""As much of an HTTP client as metadata services need: one small request per connection, bounded in time and size.
+"""A minimal HTTP client for metadata services: one small request per connection, bounded in time and size.
 
 urllib would go through the proxies of the environment, which is where the answers of these services must never go.
 """
@@ -25,7 +25,7 @@ class Answer(NamedTuple):
 
     @property
     def date(self) -> datetime | None:
-        """The service's clock, when it answered: no machine's own can be trusted to be right."""
+        """Return the service's clock when it answered: no machine's own can be trusted to be right."""
         try:
             date = parsedate_to_datetime(self.headers["date"])
         except (KeyError, ValueError):
@@ -34,9 +34,10 @@ class Answer(NamedTuple):
 
 
 async def ask(url: str, *, method: str = "GET", headers: Mapping[str, str] = {}, within_s: float) -> Answer:
-    """
+    """Send one request and return its answer.
+
     Raises:
-        Unanswered: nobody is there, in time, who speaks HTTP.
+        Unanswered: nobody who speaks HTTP answered in time.
     """
     try:
         async with asyncio.timeout(within_s):

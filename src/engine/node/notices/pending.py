@@ -16,7 +16,7 @@ NAME_CHARS = 64
 
 
 def bounded(seconds: float) -> float:
-    """As long as any notice leaves; what is not a number leaves nothing."""
+    """Limit ``seconds`` to 0 and the longest time that a notice may leave; not-a-number becomes 0."""
     return min(max(seconds, 0.0), LONGEST_S) if seconds == seconds else 0.0  # noqa: PLR0124 (not a number)
 
 
@@ -27,7 +27,7 @@ class Pending:
         self._last = 0
 
     def heard(self, source: str, seconds: float | None, now: float) -> bool:
-        """A source has a notice, or none (any more). True: that is news."""
+        """Record that a source has a notice, or none (any more). Return whether that is news."""
         source = source[:NAME_CHARS]
         known = self.known.get(source)
         if seconds is None:

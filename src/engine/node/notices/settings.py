@@ -1,4 +1,4 @@
-"""Which sources a node has, from the texts that its provider gives: nothing else is asked, or listened to.
+"""The preemption notice sources of a node, from the texts that its provider gives: no other source is used.
 
     aws   aws-rebalance   gcp   gcp-maintenance,seconds=3600   azure   slurm,USR1=120,TERM=30
 
@@ -26,9 +26,10 @@ _CLOUDS = {  # modules that are imported where they are asked for: an HTTP clien
 
 
 def sources(texts: Sequence[str]) -> list[NoticeSource]:
-    """
+    """Return the sources that the texts name.
+
     Raises:
-        ValueError: a text that says nothing of this kind; says what it could be.
+        ValueError: a text names no source; the error says what it could be.
     """
     found: list[NoticeSource] = []
     for text in texts:
@@ -46,7 +47,7 @@ def sources(texts: Sequence[str]) -> list[NoticeSource]:
 
 
 def signals(texts: Sequence[str]) -> list[int]:
-    """The signals that these sources listen to.
+    """Return the signals that these sources listen to.
 
     Raises:
         ValueError: as `sources`.

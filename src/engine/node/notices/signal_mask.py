@@ -1,4 +1,4 @@
-"""Signals that announce a machine's end reach every process on it: ours live on, all others do as ever."""
+"""Signals that announce a machine's end reach all its processes: the node's own survive them, others react as usual."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import os
 import signal
 from collections.abc import Iterable
 
-_ours: set[int] = set()  # this process, where it is one
+_ours: set[int] = set()  # the pid of this process, if it is shielded
 
 
 def shield(numbers: Iterable[int]) -> None:
-    """From now on these do not end this process. For each of ours: a forked child of another is not shielded.
+    """Keep these signals from ending this process.
+
+    Each process of ours calls this for itself: a child that another process forks is not shielded.
 
     A handler, and not SIG_IGN: what a task executes would inherit that, and then nobody could end it with SIGTERM.
     """

@@ -1,4 +1,4 @@
-"""What a source of notices is: something that knows of this machine's end before it comes."""
+"""The interface of a preemption notice source: something that knows of this machine's end before it comes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class NoticeSource(Protocol):
     def name(self) -> str: ...
 
     async def watch(self, tell: Tell) -> None:
-        """Run until cancelled. Saying the same again is free: only what changes counts."""
+        """Run until cancelled. Telling the same again is free: only changes count."""
         ...
 
 
@@ -27,8 +27,9 @@ class Unanswered(Exception):
 
 
 class Patience:
-    """Asks again and again, less often while there is no answer, whatever goes wrong. That is logged when it begins and
-    ends.
+    """Asks a service again and again, less often while it does not answer, whatever goes wrong.
+
+    The beginning and the end of such a failure are logged.
     """
 
     def __init__(self, name: str, *, every_s: float) -> None:
@@ -36,7 +37,7 @@ class Patience:
         self._failures = 0
 
     async def ask(self, question: Callable[[], Awaitable[None]]) -> None:
-        """Forever. A question that fails leaves everything as it was said before."""
+        """Ask forever. A question that fails changes nothing of what was told before."""
         while True:
             try:
                 await question()

@@ -1,4 +1,7 @@
-"""Hears what will become of this machine and of its peers; tells the client and, by the board, every task."""
+"""The preemption watcher: hears what will become of this machine and its peers, and tells the client.
+
+Every task learns it from the notice page.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from .pending import NAME_CHARS, Pending, bounded
 from .source import NoticeSource
 
 AGAIN_S = 10.0  # after a source has failed
-SETTLE_S = 0.01  # a rank that asked before it could see the word has counted by then
+SETTLE_S = 0.01  # by then every rank that asked before it could see the notice has counted
 
 
 class PreemptionWatcher:
@@ -39,13 +42,13 @@ class PreemptionWatcher:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def notice(self, source: str, seconds: float | None) -> None:
-        """This machine will be taken in ``seconds``; None: not for this source's reason (any more)."""
+        """Handle a notice: this machine will be taken in ``seconds``; None: not for this source's reason (any more)."""
         if self._learned(source, seconds):
             self._from_client.discard(source)
             self._say(Notice(source[:NAME_CHARS], None if seconds is None else bounded(seconds)))
 
     def heard(self, message: Notice | Doomed | StopAt) -> None:
-        """The client's word."""
+        """Handle a message of the client."""
         match message:
             case Notice(source, seconds):  # it learned this from the provider, and needs not be told
                 if self._learned(source, seconds):
@@ -56,7 +59,7 @@ class PreemptionWatcher:
                 self._stop_at(message)
 
     def greeted(self) -> None:
-        """A client that was away heard of our notices so long ago that the seconds are wrong."""
+        """Send our notices to a client that was away: it heard of them so long ago that the seconds are wrong."""
         now = time.monotonic()
         for source, doom in self._pending.known.items():
             if source not in self._from_client:
@@ -65,7 +68,7 @@ class PreemptionWatcher:
     # --- the other machines of a world -----------------------------------------------------------------------------
 
     def _doomed(self, message: Doomed) -> None:
-        """One of the machines that a generation here works with will be taken, or (None) none of them any more."""
+        """Handle news that a machine of a generation here will be taken, or (None) that none will be any more."""
         job, generation, number, node, source, seconds = message
         doom = None
         if seconds is not None:
@@ -102,9 +105,7 @@ class PreemptionWatcher:
         return news
 
     async def _watch(self, source: NoticeSource) -> None:
-        """One that fails is a defect of ours: it is logged once, and begins again, because its notices are still to
-        come.
-        """
+        """Run a source. If it fails, a defect of ours, log that once and begin again: its notices are still to come."""
         told: set[type[Exception]] = set()
         while True:
             try:
