@@ -12,7 +12,7 @@ from .errors import SpecError
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """So many devices of one type per node, each with at least ``memory_gb`` (0: whatever the type has)."""
+    """The devices of a node: ``count`` of one type, each with at least ``memory_gb`` (0: whatever the type has)."""
 
     type: str
     count: int = 1

@@ -38,7 +38,7 @@ class Plugin:
     fresh_ranks: ClassVar[bool] = False  # the same of a rank's process alone; those of tasks stay in their slots
     preload: ClassVar[tuple[str, ...]] = ()  # modules that a pool's processes have imported before their first task
     ports: ClassVar[Ports] = "none"
-    """Which of a generation's free ports it listens on: the head's, ``info.head_port``, or each rank on its own,
+    """The free ports of a generation that the plugin listens on: the head's, ``info.head_port``, or each rank its own,
     ``info.peers[rank].port``. In a broadcast one plugin of a function may have them."""
 
     def brings(self) -> Sequence[Plugin]:

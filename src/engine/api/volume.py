@@ -65,7 +65,7 @@ class Volume:
 
     @property
     def prefix(self) -> str:
-        """Without slashes at its ends; empty: the whole bucket."""
+        """The folder in the bucket, without slashes at its ends; empty: the whole bucket."""
         return self.url.removeprefix("s3://").partition("/")[2].rstrip("/")
 
     @property

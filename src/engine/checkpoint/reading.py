@@ -1,4 +1,4 @@
-"""What a rank gets out of a complete checkpoint, every byte of it checked."""
+"""Read a rank's state out of a complete checkpoint, every byte of it checked."""
 
 from __future__ import annotations
 
