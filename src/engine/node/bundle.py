@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 _PACKAGE = "outrider"
-_AT_THE_CLIENT = ("engine/cli/",)  # no task imports it
+_AT_THE_CLIENT = ("engine/cli/", "providers/aws/testing/")  # the command and the test cloud: no task imports them
 _PURE = ("__init__.py", "exceptions.py", "ext.py", "fallback.py")
 
 
@@ -28,7 +28,7 @@ class Runtime(NamedTuple):
 
 @cache
 def build() -> Runtime:
-    """About half a megabyte, in 0.2 s; once per process."""
+    """Pack the runtime: about 0.6 MB, in 0.2 s; once per process."""
     files = {
         "__main__.py": (Path(__file__).parent / "boot.py").read_bytes(),
         **_sources(Path(__file__).parents[2], _PACKAGE),
