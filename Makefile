@@ -26,9 +26,9 @@ test: lint typecheck  ## everything CI checks (lint, format, layers, types, test
 quick: lint typecheck  ## in three minutes: lint, types, and the tests of what is decided without a pool
 	$(BIN)/pytest -q -k "not without_its_guard" tests/actors tests/engine/wire tests/engine/test_*.py tests/project tests/typing
 
-test-frameworks: $(OTHERS)/.frameworks  ## the frameworks themselves on pools, and the examples that need them
+test-frameworks: $(OTHERS)/.frameworks  ## the frameworks themselves on pools, and the examples and guides that need them
 	$(OTHERS)/bin/pytest tests/frameworks
-	$(OTHERS)/bin/pytest tests/examples -m frameworks
+	$(OTHERS)/bin/pytest tests/examples tests/docs -m frameworks
 
 test-lab: $(VENV)/.dev  ## tests on real hosts, in network namespaces (needs root; see tests/lab/README.md)
 	$(BIN)/pytest tests/lab

@@ -1,8 +1,11 @@
 """The Python in the pages works: a block is run, or it is a file that is, or its page says why it is only compiled.
 
 A comment on the line before a block says which. None: it is run as a program of its own. ``<!-- run: PATH -->``: it is
-the whole of that file, which the tests of the examples run. ``<!-- compile: WHY -->``: it cannot be run here; where it
-imports `Pool` it is a program all the same.
+the whole of that file, which the tests of the examples run. ``<!-- machines: WHY -->``: it is run with nodes of this
+computer in place of machines elsewhere (see ``stand_in``), and with programs that act NVIDIA's tools where they are
+named. ``<!-- frameworks: MODULE, ... -->``: the same, where these modules are installed, as `make test-frameworks` does
+it. ``<!-- pytest: WHY -->``: it is run by pytest. ``<!-- compile: WHY -->``: it cannot be run here; where it imports
+`Pool` it is a program all the same.
 """
 
 from __future__ import annotations
@@ -10,16 +13,26 @@ from __future__ import annotations
 import ast
 import os
 import re
+import runpy
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
+if TYPE_CHECKING:
+    from _pytest.mark import ParameterSet
+
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"(?:^<!-- (?P<mark>.+?) -->\n)?^```python\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
-TIME_LIMIT_S = 60
+STAND_IN = Path(__file__).parent / "stand_in.py"
+TOOLS = ROOT / "tests" / "engine" / "plugins" / "test_gpu_sharing.py"
+TIME_LIMIT_S = 180
+RUN = {"run", "machines", "frameworks", "pytest"}
 
 
 class Block(NamedTuple):
@@ -32,6 +45,14 @@ class Block(NamedTuple):
     def name(self) -> str:
         return f"{self.page.relative_to(ROOT)}:{self.line}"
 
+    @property
+    def kind(self) -> str:
+        return self.mark.partition(": ")[0]
+
+    @property
+    def argument(self) -> str:
+        return self.mark.partition(": ")[2]
+
 
 def blocks() -> list[Block]:
     found = []
@@ -43,31 +64,54 @@ def blocks() -> list[Block]:
     return found
 
 
-@pytest.mark.parametrize("block", blocks(), ids=lambda block: block.name)
+def cases() -> Iterator[ParameterSet]:
+    for block in blocks():
+        marks = []
+        if block.kind == "frameworks":
+            absent = [name for name in block.argument.split(", ") if find_spec(name) is None]
+            reason = f"{absent} are there in make test-frameworks"
+            marks = [pytest.mark.frameworks, pytest.mark.skipif(bool(absent), reason=reason)]
+        yield pytest.param(block, id=block.name, marks=marks)
+
+
+@pytest.mark.parametrize("block", list(cases()))
 def test_block_works(block: Block, tmp_path: Path) -> None:
-    kind, _, argument = block.mark.partition(": ")
-    if kind == "run" and not argument:
-        program = tmp_path / "block.py"
-        program.write_text(block.code)
-        env = {**os.environ, "TMPDIR": str(tmp_path)}
+    if block.kind == "run" and block.argument:
+        assert block.argument.startswith("examples/")
+        assert block.code == (ROOT / block.argument).read_text()
+    elif block.kind in RUN:
+        run(block, tmp_path)
+    else:
+        assert block.kind == "compile"
+        assert block.argument, "say why"
+        flags = 0 if "Pool" in imported(block.code) else ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+        compile(block.code, block.name, "exec", flags=flags, dont_inherit=True)
+
+
+def run(block: Block, folder: Path) -> None:
+    program = folder / "test_block.py"
+    program.write_text(block.code)
+    env = dict(os.environ)
+    before = {"run": [], "pytest": ["-m", "pytest", "-q", "-p", "no:cacheprovider"]}.get(block.kind, [str(STAND_IN)])
+    if "plugins.mig(" in block.code or "plugins.mps(" in block.code:
+        acted_tools(folder)
+        env |= {"PATH": f"{folder}{os.pathsep}{env['PATH']}", "CUDA_VISIBLE_DEVICES": "0"}
+    with tempfile.TemporaryDirectory() as short:  # Ray puts sockets there: their paths have 107 bytes at most
         done = subprocess.run(
-            [sys.executable, program],
-            cwd=tmp_path,
-            env=env,
+            [sys.executable, *before, program],
+            cwd=folder,
+            env={**env, "TMPDIR": short},
             capture_output=True,
             text=True,
             timeout=TIME_LIMIT_S,
             check=False,
         )
-        assert done.returncode == 0, done.stderr
-    elif kind == "run":
-        assert argument.startswith("examples/")
-        assert block.code == (ROOT / argument).read_text()
-    else:
-        assert kind == "compile"
-        assert argument, "say why"
-        flags = 0 if "Pool" in imported(block.code) else ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-        compile(block.code, block.name, "exec", flags=flags, dont_inherit=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def acted_tools(folder: Path) -> None:
+    """The programs that act nvidia-smi and the MPS daemon, as the tests of these plugins have them."""
+    runpy.run_path(str(TOOLS))["Tools"](folder)
 
 
 @pytest.mark.parametrize("block", blocks(), ids=lambda block: block.name)

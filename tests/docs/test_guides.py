@@ -16,23 +16,29 @@ GUIDES = Path(__file__).parents[2] / "docs" / "guides"
 VARIABLE = re.compile(r"^\| `([A-Z_]+\*?)` \|", re.MULTILINE)
 
 DEEPSPEED = {"zero_stage": 3, "gradient_accumulation_steps": 2, "gradient_clipping": 1.0}
-USES: dict[str, list[Plugin]] = {  # that make a plugin set all it can
+USES: dict[str, list[Plugin]] = {  # page and section, and uses that make its plugin set all it can
     "torch": [plugins.torch()],
     "jax": [plugins.jax(2, cpu_devices=2)],
-    "tensorflow": [plugins.tensorflow(2)],
-    "keras": [plugins.keras()],
-    "huggingface": [plugins.huggingface(Secret("hf_0123"), home="/data", offline=True)],
-    "accelerate": [
+    "keras#TensorFlow": [plugins.tensorflow(2)],
+    "keras#Keras": [plugins.keras()],
+    "huggingface#Hugging Face": [plugins.huggingface(Secret("hf_0123"), home="/data", offline=True)],
+    "huggingface#accelerate": [
         plugins.accelerate(distributed_type="FSDP", use_cpu=True, debug=True, enable_cpu_affinity=True),
         plugins.accelerate(distributed_type="DEEPSPEED", deepspeed_config=DEEPSPEED, parallelism_config={"tp_size": 2}),
     ],
 }
-IN_SESSION = {"huggingface": {"ACCELERATE_USE_CPU"}}  # known only when torch is there
+IN_SESSION = {"huggingface#Hugging Face": {"ACCELERATE_USE_CPU"}}  # known only when torch is there
+
+
+def section(name: str) -> str:
+    page, _, title = name.partition("#")
+    text = (GUIDES / f"{page}.md").read_text()
+    return text.split(f"\n## {title}\n")[1].split("\n## ")[0] if title else text
 
 
 @pytest.mark.parametrize("name", USES)
 def test_the_listed_variables_are_those_that_are_set(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    listed = set(VARIABLE.findall((GUIDES / f"{name}.md").read_text()))
+    listed = set(VARIABLE.findall(section(name)))
     here = Peer(1, 0, "here", "127.0.0.1", 29501)
     peers = (replace(here, rank=0, port=29500), here)
     info = replace(
