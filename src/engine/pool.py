@@ -217,7 +217,7 @@ class Pool:
         if type(call) is not Call:
             call = pending(call)
         rank = settings.placement(on, most=self._settings.nodes.max)
-        payload = core.pack(call)
+        payload = core.packer.pack(call)
         job: SubmittedJob[R] = SubmittedJob(core, payload, call.options)
         core.submit(job.id, payload, call.options, rank, job)
         return job
@@ -234,7 +234,7 @@ class Pool:
         """
         core = self._opened()
         call = for_every_rank(pending(call))
-        payload = core.pack(call)
+        payload = core.packer.pack(call)
         job: BroadcastJob[R] = BroadcastJob(core, payload, call.options)
         core.broadcast(job.id, payload, call.options, core.plugins_of(call.function), job.settle_all)
         return await job
@@ -330,7 +330,7 @@ class Pool:
         core = self._opened()
         if not isinstance(call, StreamCall):
             raise NotACall(f"pool.stream takes the call of a generator function; {pending(call)!r} is for pool.run")
-        payload, output = core.pack_stream(call)
+        payload, output = core.packer.pack_stream(call)
         job: SubmittedJob[None] = SubmittedJob(core, payload, call.options)
 
         def settle(ending: Any) -> None:

@@ -80,7 +80,7 @@ class Settings:
     worker: Worker
     image: Image
     plugins: tuple[Plugin, ...]
-    on_loss: str
+    on_loss: OnLossOption
     checkpoints: str | None  # a URL
     boot_timeout_s: float
     replace_timeout_s: float

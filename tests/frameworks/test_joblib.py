@@ -14,7 +14,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.svm import SVC
 
 from outrider import plugins
-from outrider.engine.client.open_pool import OpenPool
+from outrider.engine.serialization.packer import Packer
 
 GRID = {"C": [0.1, 1.0, 10.0], "gamma": [0.0001, 0.001]}
 
@@ -22,13 +22,13 @@ GRID = {"C": [0.1, 1.0, 10.0], "gamma": [0.0001, 0.001]}
 @pytest.fixture
 def shared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sizes: list[int] = []
-    share = OpenPool.share
+    share = Packer.share
 
-    def counted(self: OpenPool, value: Any) -> Any:
+    def counted(self: Packer, value: Any) -> Any:
         sizes.append(value.nbytes)
         return share(self, value)
 
-    monkeypatch.setattr(OpenPool, "share", counted)
+    monkeypatch.setattr(Packer, "share", counted)
     return sizes
 
 

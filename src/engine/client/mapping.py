@@ -161,7 +161,7 @@ class MapRun(Generic[T]):
 
     def _send(self, items: list[Any], news: asyncio.Event) -> _Sent[T]:
         call: Call[list[Any]] = Call(self._function, (items,), {}, self._options)
-        payload = self._core.pack(call)
+        payload = self._core.packer.pack(call)
         job: SubmittedJob[list[Any]] = SubmittedJob(self._core, payload, self._options)
         sent: _Sent[T] = _Sent(job, len(items), news)
         self._core.submit(job.id, payload, self._options, None, sent.settle)

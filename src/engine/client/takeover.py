@@ -12,7 +12,7 @@ import secrets
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from ...providers.base import (
     Address,
@@ -31,6 +31,9 @@ from ...providers.threads import in_thread
 from ..api.errors import SpecError
 from ..api.settings import is_named
 from ..transport.ssh import PoolKey, kept_key, new_key, private_text
+
+if TYPE_CHECKING:
+    from ..pool_options import Settings
 
 KEY, REST = "client_key", "estate"  # under which names they are kept
 NOT_KEPT = ("login", "witnesses")  # no cloud's machine has any
@@ -99,6 +102,17 @@ class Estate:
             estate._host_keys[machine.id] = tuple(each["host_keys"])
         return estate
 
+    async def around(self, fleet: Fleet, settings: Settings) -> Kept:
+        """Return the fleet with its machines kept in this record, and with those that are in it already.
+
+        Raises:
+            ProviderError
+        """
+        if not settings.attach:
+            return Kept(fleet, self)
+        nodes = settings.nodes
+        return await Kept.inherit(fleet, self, nodes.desired + nodes.spare, settings.lease_s)
+
     async def close(self) -> None:
         """Close the record when the fleet is closed. If the fleet has settled the pool, the record goes with it."""
         if self._later is not None:
@@ -145,6 +159,19 @@ class Estate:
             {"machine": _plain(machine), "host_keys": self.pinned(machine)} for machine in self.machines.values()
         ]
         return json.dumps({"pool": self.pool, "lease_s": self.lease_s, "machines": machines})
+
+
+def open_record(settings: Settings, name: str, tag: str, pool: str) -> Estate:
+    """Return the takeover record of the pool that a dead client has left, where ``settings`` attach to it; else a new
+    one. ``name``: for people; ``tag``: the unique name of a new pool; ``pool``: its nodes' name for it.
+
+    Raises:
+        SpecError, ProviderError
+    """
+    journal, provider = Journal.open(), settings.provider.name
+    if settings.attach:
+        return Estate.inherit(journal, name, provider)
+    return Estate.begin(journal, tag, provider, pool=pool, lease_s=settings.lease_s)
 
 
 def lease_kept(ownership: Ownership) -> float | None:

@@ -225,7 +225,7 @@ class Work:
         if self._cancelled:
             return
         try:
-            payload = core.pack(_resolved(core, call))
+            payload = core.packer.pack(_resolved(core, call))
             job: SubmittedJob[Any] = SubmittedJob(core, payload, call.options)
             self._job = job
             core.submit(job.id, payload, call.options, None, self._settled)
@@ -395,7 +395,7 @@ def _resolved(core: OpenPool, call: Any) -> Any:
     shared = []
     for reference in cast("list[Reference]", references):
         if reference.shared is None:
-            reference.shared = core.share(reference.value)
+            reference.shared = core.packer.share(reference.value)
         shared.append(reference.shared)
     return type(call)(call.function, (packed, threads, *shared), {}, call.options)
 

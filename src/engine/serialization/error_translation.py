@@ -1,4 +1,6 @@
-"""Turns how attempts ended, as nodes and the ledger say it, into the errors users catch. Nothing else does."""
+"""Turn how attempts and pools ended, as nodes, providers and actors say it, into the errors that users catch. Nothing
+else does.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, assert_never
 
+from ...actors.kernel import RestartsExhausted
 from ...actors.ports import ConnectFailed, GaveUp, NoWorkers, Reason
 from ...providers.errors import (
     BadRequest,
@@ -231,6 +234,47 @@ def provider_error(error: ProviderError) -> OutriderError:
             failed = CapacityError(f"The provider failed ({said}): try again, or elsewhere.")
             failed.__cause__ = None if error.__cause__ is None else plainly(error.__cause__)
             return failed
+
+
+def pool_error(error: BaseException, course: Course) -> BaseException:
+    """Return the error that ended a pool, in users' terms. One that users know already is returned as it is."""
+    failure = _only(error)
+    match failure:
+        case NotGone():
+            return cleanup_error(failure, course)
+        case ProviderError():
+            return provider_error(failure)
+        case RestartsExhausted():
+            story = f"{type(failure.__cause__).__name__}: {failure.__cause__}"
+            closed = PoolClosed(f"The pool ended by a defect of Outrider's own ({story}).")
+            closed.__cause__ = plainly(error)
+            return closed
+        case ConnectFailed() | NoWorkers():
+            found = no_node_error(failure)
+            for note in getattr(failure, "__notes__", ()):  # what kept other nodes
+                found.add_note(note)
+            return found
+        case _:
+            return failure
+
+
+def not_ready_error(failed: Exception | None, ready: int, least: int, within_s: float) -> OutriderError:
+    """Return the error for a pool with too few ready nodes. ``failed``: what kept the last node from being ready."""
+    counts = f"{ready} of the {least} nodes that the pool needs were ready within {within_s:g} s"
+    if failed is None:
+        story = f"{counts}, and none has failed: give them longer, by boot_timeout."
+        return CapacityError(story, wanted=least, got=ready)
+    reason = pool_error(failed, "unstarted")
+    error = reason if isinstance(reason, OutriderError) else CapacityError(str(failed), wanted=least, got=ready)
+    error.add_note(f"Only {counts}.")
+    return error
+
+
+def _only(error: BaseException) -> BaseException:
+    """Return the exception that task groups have wrapped, if it is the only one."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
 
 
 def cleanup_error(trouble: NotGone, course: Course) -> CleanupError:

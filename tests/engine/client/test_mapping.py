@@ -36,6 +36,10 @@ class Played:
         self._calls: dict[int, Call[Any]] = {}
         self._ids = count(1)
 
+    @property
+    def packer(self) -> Played:
+        return self
+
     def new_job(self) -> JobId:
         return JobId(next(self._ids))
 

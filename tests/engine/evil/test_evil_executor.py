@@ -20,7 +20,7 @@ import evil_home
 from evil_home import Order, packed
 
 from outrider import Local, OutriderError, Pool, compute
-from outrider.engine.client import open_pool
+from outrider.engine.client import launch
 from outrider.engine.wire import codec
 from outrider.engine.wire import messages as m
 from outrider.engine.wire.session import FOR_CLIENTS
@@ -40,9 +40,9 @@ def anyio_backend() -> str:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("OUTRIDER_STATE", str(tmp_path / "state"))
     monkeypatch.setenv("OUTRIDER_EVIL", str(tmp_path))
-    usual = {field: getattr(open_pool.EMBEDDING, field) for field in open_pool.EMBEDDING.__slots__}
-    evil = open_pool.EMBEDDING.__class__(**usual | {"home": "evil_home:make"})
-    monkeypatch.setattr(open_pool, "EMBEDDING", evil)
+    usual = {field: getattr(launch.EMBEDDING, field) for field in launch.EMBEDDING.__slots__}
+    evil = launch.EMBEDDING.__class__(**usual | {"home": "evil_home:make"})
+    monkeypatch.setattr(launch, "EMBEDDING", evil)
     return tmp_path
 
 

@@ -31,7 +31,6 @@ from outrider.actors.ports import (
 )
 from outrider.engine.api import errors
 from outrider.engine.api.printable import plainly
-from outrider.engine.client import open_pool
 from outrider.engine.image.advice import explained
 from outrider.engine.image.shell import Exit
 from outrider.engine.observe.board import Board
@@ -208,7 +207,7 @@ def failures(text: str) -> Iterator[BaseException]:
     facts = NodeFacts(text, text, (), ((text, 1.0),))
     yield requirement_check.too_small(facts, {"cpus": 0}, requirement_check.Wanted(vcpus=1)) or ValueError(text)
     yield requirement_check.too_little(facts, AcceleratorRequest("A100", 1)) or ValueError(text)
-    yield open_pool._unreached(ConnectFailed(text))
+    yield error_translation.pool_error(ConnectFailed(text), "unstarted")
 
 
 @settings(max_examples=25, deadline=None)
@@ -301,7 +300,7 @@ async def raised(text: str) -> list[BaseException]:
         await caught(connection._transfer(transfer, Get("name"))),
         await caught(channel.first),
         await caught(transfer.done),
-        *[await caught(thrown(open_pool._unreached(failed))) for failed in told],
+        *[await caught(thrown(error_translation.pool_error(failed, "unstarted"))) for failed in told],
         *[error for failed in told if (error := failed.__cause__) is not None],
         await caught(of(lambda: outcome.load_value(unpickled(wrong), payload))),
     ]

@@ -280,11 +280,11 @@ async def test_functions_that_nobody_has_any_more_are_forgotten(pool: Pool) -> N
     much = b"x" * 1_000_000
     assert pool._core is not None
     gc.collect()
-    before = len(pool._core._defined)
+    before = len(pool._core._packer.definitions)
     for n in range(10):
         assert await pool.map(lambda x, n=n: len(much) + x + n, [1, 2]) == [n + 1_000_001, n + 1_000_002]
     gc.collect()
-    assert len(pool._core._defined) <= before + 1
+    assert len(pool._core._packer.definitions) <= before + 1
 
 
 async def test_so_is_what_they_closed_over_and_it_is_sent_anew_when_it_comes_again(pool: Pool) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from outrider import Local, Pool, SerializationError, SpecError, Worker, compute
-from outrider.engine.client.open_pool import OpenPool
+from outrider.engine.serialization.packer import Packer
 
 pytestmark = pytest.mark.anyio
 
@@ -23,8 +23,8 @@ async def busy(request: pytest.FixtureRequest) -> AsyncIterator[Pool]:
         yield pool
 
 
-def core(pool: Pool) -> OpenPool:
-    return pool._opened()
+def packer(pool: Pool) -> Packer:
+    return pool._opened().packer
 
 
 @compute
@@ -48,7 +48,7 @@ def fails(array: Any) -> None:
 
 async def test_all_workers_of_a_node_map_one_copy_and_cannot_change_it(busy: Pool) -> None:
     array = np.arange(300_000.0).reshape(300, 1000)
-    shared = core(busy).share(array)
+    shared = packer(busy).share(array)
     try:
         seen = await busy.gather(*(looked_at(shared, number) for number in range(24)))
     finally:
@@ -62,7 +62,7 @@ async def test_all_workers_of_a_node_map_one_copy_and_cannot_change_it(busy: Poo
 
 async def test_streams_broadcasts_and_failing_calls_take_it_as_well(busy: Pool) -> None:
     array = np.ones((5, 20_000))
-    shared = core(busy).share(array)
+    shared = packer(busy).share(array)
     assert [row async for row in busy.stream(rows(shared))] == [20_000.0] * 5
     assert [seen[0] for seen in await busy.broadcast(looked_at(shared, 0))] == [100_000.0] * 2
     with pytest.raises(ValueError, match=r"\(5, 20000\)"):
@@ -71,7 +71,7 @@ async def test_streams_broadcasts_and_failing_calls_take_it_as_well(busy: Pool) 
 
 
 async def test_it_stays_until_the_last_call_that_refers_to_it_and_is_gone_then(busy: Pool) -> None:
-    shared = core(busy).share(np.ones(100_000))
+    shared = packer(busy).share(np.ones(100_000))
     job = busy.submit(looked_at(shared, 1))
     shared.close()
     assert (await job)[0] == 100_001
@@ -82,7 +82,7 @@ async def test_it_stays_until_the_last_call_that_refers_to_it_and_is_gone_then(b
 
 
 async def test_what_fails_to_be_packed_is_no_user_of_it(busy: Pool) -> None:
-    shared = core(busy).share(np.ones(10))
+    shared = packer(busy).share(np.ones(10))
     with pytest.raises(SerializationError):
         busy.submit(looked_at(shared, (each for each in ())))
     assert (await busy.run(looked_at(shared, 2)))[0] == 12
@@ -92,7 +92,7 @@ async def test_what_fails_to_be_packed_is_no_user_of_it(busy: Pool) -> None:
 
 async def test_threads_of_one_worker_share_it() -> None:
     async with Pool(provider=Local(), worker=Worker(concurrency=3, kind="thread"), console="silent") as pool:
-        shared = core(pool).share(np.ones(50_000))
+        shared = packer(pool).share(np.ones(50_000))
         seen = await pool.gather(*(looked_at(shared, number) for number in range(9)))
         assert [total - number for number, (total, _, _, _) in enumerate(seen)] == [50_000.0] * 9
         shared.close()

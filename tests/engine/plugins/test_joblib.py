@@ -19,8 +19,8 @@ from joblib import Parallel, delayed, parallel_backend, parallel_config
 from joblib.parallel import BACKENDS
 
 from outrider import Local, Pool, PoolClosed, SpecError, SyncPool, TaskKilled, Worker, instance_info, plugins
-from outrider.engine.client.open_pool import OpenPool
 from outrider.engine.plugins import joblib_backend
+from outrider.engine.serialization.packer import Packer
 from outrider.engine.serialization.shared import Shared
 
 NODES = 2
@@ -45,13 +45,13 @@ def pool(_state: None) -> Iterator[SyncPool]:
 def shared(pool: SyncPool, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The sizes of what is shared with the nodes from now on."""
     sizes: list[int] = []
-    share = OpenPool.share
+    share = Packer.share
 
-    def counted(self: OpenPool, value: Any) -> Any:
+    def counted(self: Packer, value: Any) -> Any:
         sizes.append(value.nbytes if hasattr(value, "nbytes") else len(value))
         return share(self, value)
 
-    monkeypatch.setattr(OpenPool, "share", counted)
+    monkeypatch.setattr(Packer, "share", counted)
     return sizes
 
 
@@ -138,9 +138,9 @@ def test_a_call_goes_through_more_arrays_than_are_kept(pool: SyncPool, monkeypat
     arrays: list[weakref.ref[Any]] = []
     closed: list[None] = []
     kept: list[tuple[int, int]] = []
-    share, close = OpenPool.share, Shared.close
+    share, close = Packer.share, Shared.close
 
-    def opened(self: OpenPool, value: Any) -> Any:
+    def opened(self: Packer, value: Any) -> Any:
         arrays.append(weakref.ref(value))
         kept.append((sum(each() is not None for each in arrays), len(arrays) - len(closed)))
         return share(self, value)
@@ -149,7 +149,7 @@ def test_a_call_goes_through_more_arrays_than_are_kept(pool: SyncPool, monkeypat
         closed.append(None)
         close(self)
 
-    monkeypatch.setattr(OpenPool, "share", opened)
+    monkeypatch.setattr(Packer, "share", opened)
     monkeypatch.setattr(Shared, "close", ended)
     common = np.ones(500_000)
     with parallel_config(backend="outrider", n_jobs=2):

@@ -12,7 +12,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from outrider.engine.client.open_pool import EMBEDDING
+from outrider.engine.client.launch import EMBEDDING
 from outrider.engine.transport.ssh import new_key
 from outrider.providers.base import Embedding, LaunchRequest, Machine
 from outrider.providers.local import processes

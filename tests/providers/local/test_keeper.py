@@ -14,7 +14,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from outrider.engine.client.open_pool import EMBEDDING
+from outrider.engine.client.launch import EMBEDDING
 from outrider.engine.transport import ssh
 from outrider.providers.base import Embedding, LaunchRequest, MachineGone, MachineId
 from outrider.providers.errors import NoCapacity, ProviderError
@@ -256,7 +256,7 @@ async def test_a_foundry_that_stands_still_is_killed_and_the_next_launch_starts_
 
 CLIENT = """
 import anyio, os, sys
-from outrider.engine.client.open_pool import EMBEDDING
+from outrider.engine.client.launch import EMBEDDING
 from outrider.engine.transport.ssh import new_key
 from outrider.providers.base import LaunchRequest
 from outrider.providers.local.provider import Local

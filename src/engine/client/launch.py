@@ -1,0 +1,96 @@
+"""Translate a pool's settings into what its provider, its machines and its actors are given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ...actors.ports import PoolSpec
+from ...providers.base import Embedding, LaunchRequest
+from ..api.machine_spec import is_free
+from ..api.plugin import merged
+from ..api.secrets import revealed_env
+from ..checkpoint.urls import VARIABLE as CHECKPOINTS
+from .provider_fallback import FallbackFleet
+
+if TYPE_CHECKING:
+    from ...providers.base import Fleet, Machine
+    from ..pool_options import Settings
+    from ..transport.requirement_check import Wanted
+
+RECONNECT_S = 3.0  # a lost connection is tried again before its node counts as lost; heartbeats took 6 s to find out
+
+EMBEDDING = Embedding(
+    fork_server="outrider.engine.node.forkserver:serve",
+    home="outrider.engine.node.server:ExecutorServer",
+    template="outrider.engine.node.template:Template",
+)
+
+
+def embedding(settings: Settings) -> Embedding:
+    """Return what a provider runs whose machines are processes. They share the modules that plugins preload, unless
+    importing these might depend on the tasks' environment.
+    """
+    return EMBEDDING if settings.image.env else replace(EMBEDDING, preload=_preload(settings))
+
+
+def launch_request(settings: Settings, client_key: str) -> LaunchRequest:
+    """Return the launch request for the first spec's machines; a provider fallback among several specs asks for each
+    of them.
+    """
+    return settings.specs[0].asked(
+        LaunchRequest(
+            client_key=client_key,
+            nodes=settings.nodes.desired + settings.nodes.spare,
+            least=settings.nodes.min,
+            lease_s=settings.lease_s,
+            max_lifetime_s=settings.max_lifetime_s,
+        )
+    )
+
+
+def requirements(settings: Settings, fleet: Fleet) -> Callable[[Machine], Wanted]:
+    """Return how to find what a machine must turn out to have. Processors and memory of a cloud's machine are taken
+    from its catalogue.
+    """
+
+    def wanted(machine: Machine) -> Wanted:
+        from ..transport.requirement_check import Wanted
+
+        chosen = fleet.spec_of(machine.id) if isinstance(fleet, FallbackFleet) else None
+        spec = chosen or settings.specs[0]
+        if not is_free(spec.provider):
+            return Wanted(spec.accelerator)
+        return Wanted(spec.accelerator, spec.vcpus, spec.memory_gb)
+
+    return wanted
+
+
+def executor_setup(settings: Settings) -> dict[str, Any]:
+    """Return what each node's executor is told when it starts."""
+    worker, env = settings.worker, revealed_env(settings.image.env)
+    if settings.checkpoints is not None:
+        env[CHECKPOINTS] = settings.checkpoints
+    return {"slots": worker.concurrency, "kind": worker.kind, "env": env, "preload": list(_preload(settings))}
+
+
+def pool_spec(settings: Settings) -> PoolSpec:
+    """Return what the pool's actor is to keep up."""
+    nodes = settings.nodes
+    return PoolSpec(
+        desired=nodes.desired,
+        min=nodes.min,
+        max=nodes.max,
+        spare=nodes.spare,
+        slots=settings.worker.concurrency,
+        boot_timeout_s=settings.boot_timeout_s,
+        replace_timeout_s=settings.replace_timeout_s,
+        reconnect_s=RECONNECT_S,
+        lease_s=settings.lease_s,
+    )
+
+
+def _preload(settings: Settings) -> tuple[str, ...]:
+    modules = [module for plugin in merged(settings.plugins, ()) for module in plugin.preload]
+    return tuple(dict.fromkeys(modules))

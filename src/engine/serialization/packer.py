@@ -1,0 +1,160 @@
+"""Pickle calls for the nodes of one pool: the function once per pool, the arguments once per call."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any
+
+from ..api.errors import SpecError
+from ..api.plugin import merged
+from ..api.secrets import SECRET, crossing, is_crossing
+from ..wire import values
+from ..wire.messages import RunFlag, Value
+from . import pickling, program
+from .error_translation import pickling_error
+from .functions import Defined, Definitions
+from .payload import Blob, Payload
+from .shared import Shared, pending_references, referred
+from .streams import Source, Values
+
+if TYPE_CHECKING:
+    from ..api.calls import Call, StreamCall
+    from ..api.compute import Decorated
+    from ..api.plugin import Plugin
+    from ..api.settings import WorkerKind
+    from .importable import Reach
+
+
+class Packer:
+    """Makes the payloads of a pool's tasks. It is for the thread of the pool's loop."""
+
+    def __init__(
+        self,
+        plugins: Sequence[Plugin],
+        kind: WorkerKind,
+        *,
+        drop: Callable[[Blob], None],
+        forget: Callable[[bytes], None],
+    ) -> None:
+        """``plugins``: the pool's. ``kind``: of its workers. ``drop`` and ``forget`` are told of a blob, and of the
+        digest of a function, that no task needs any more.
+        """
+        self.reach: Reach | None = None  # the modules that nodes can import; None: those that this program can
+        self.definitions = Definitions(forget)
+        self.surrounding: tuple[Plugin, ...] = ()
+        self._plugins, self._kind, self._drop = tuple(plugins), kind, drop
+        self._blobs = itertools.count(1)
+        self._prefix = token_hex(4)  # nodes that are taken over may still have blobs of another client
+
+    def plugins_of(self, function: Decorated[Any]) -> tuple[Plugin, ...]:
+        return merged((*self.surrounding, *self._plugins), function.plugins)
+
+    def surround(self, plugins: Sequence[Plugin]) -> None:
+        """Set the plugins that surround every task from now on; none: no plugin does."""
+        self.surrounding = tuple(plugins)
+        self.definitions.clear()
+
+    def pack(self, call: Call[Any] | StreamCall[Any]) -> Payload:
+        """Pickle a call, once for all its attempts and ranks: later changes to the arguments do not show.
+
+        Raises:
+            SerializationError: with the path of what cannot be pickled.
+            SpecError: a plugin of the function cannot be used in this pool.
+        """
+        options = call.options
+        args, kwargs, inputs = call.detach()
+        defined = self.definitions.get(call.function) or self._define(call.function)
+        name = options.name or call.function.__name__
+        if defined.copied is None and self.reach is None:
+            value, blob = self._dump((args, kwargs), name)
+        else:
+            with pickling.towards(self.reach), pickling.copied(*([defined.copied] if defined.copied else ())):
+                value, blob = self._dump((args, kwargs), name, by_reference=False)
+        return Payload(
+            name,
+            defined.digest,
+            defined.code,
+            value,
+            blob,
+            options.timeout_s,
+            defined.flags | RunFlag.ALONE if inputs else defined.flags,
+            inputs=tuple(Source(each) for each in inputs) if inputs else (),
+            shared=referred() if pending_references else (),
+            defined=defined,
+        )
+
+    def pack_stream(self, call: StreamCall[Any]) -> tuple[Payload, Values]:
+        """Pickle the call of a generator, and return where its values arrive."""
+        payload, output = self.pack(call), Values()
+        payload.output = output
+        payload.flags |= RunFlag.STREAM | RunFlag.ALONE
+        return payload, output
+
+    def share(self, value: object) -> Shared[Any]:
+        """Pickle a value to give to any number of calls of this pool. It is sent to each node once.
+
+        Raises:
+            SerializationError
+        """
+        try:
+            dumped = values.dump(value)
+        except values.Unpicklable as error:
+            raise pickling_error(error, "share", "The value") from error
+        return Shared(self._blob(dumped), dumped.sizes, self._drop)
+
+    def release(self, payload: Payload) -> None:
+        """Drop what only this payload needed: its job is settled."""
+        if payload.blob is not None:
+            self._drop(payload.blob)
+            payload.blob = None
+        for shared in payload.shared:
+            shared.released()
+        payload.shared = ()
+
+    def _blob(self, dumped: values.Dumped) -> Blob:
+        return Blob(f"{self._prefix}-{next(self._blobs)}", dumped.parts, dumped.total)
+
+    def _dump(
+        self, arguments: tuple[tuple[Any, ...], dict[str, Any]], task: str, *, by_reference: bool = True
+    ) -> tuple[Value, Blob | None]:
+        try:
+            dumped = values.dump(arguments, ("args", "kwargs"), by_reference=by_reference)
+        except values.Unpicklable as error:
+            pending_references.clear()
+            if error.kind == SECRET and not is_crossing():
+                with crossing():
+                    return self._dump(arguments, task, by_reference=by_reference)
+            raise pickling_error(error, task, "an argument") from error
+        if dumped.total <= values.INLINE_BYTES:
+            return values.inline(dumped), None
+        blob = self._blob(dumped)
+        return Value(b"", dumped.sizes, blob.name), blob
+
+    def _define(self, function: Decorated[Any]) -> Defined:
+        """Pickle a function. Doing it once per pool saves 12 us a call; what the function refers to is a snapshot."""
+        plugins = self.plugins_of(function)
+        self._check(function, plugins)
+        module = function.__module__
+        with pickling.towards(self.reach):
+            code = program.build(function, (*self.surrounding, *self._plugins))
+            copied = None if module == "__main__" or pickling.reached(module) else module
+        flags = RunFlag.FRESH if any(plugin.fresh_process for plugin in plugins) else 0
+        return self.definitions.add(function, code, int(flags), copied)
+
+    def _check(self, function: Decorated[Any], plugins: Sequence[Plugin]) -> None:
+        for plugin in function.plugins:
+            if plugin.has_halves and plugin not in self._plugins:
+                raise SpecError(
+                    f"The {plugin.name} plugin works on whole nodes: give it to the pool, by Pool(plugins=[...]), and "
+                    f"not to {function.__name__} alone."
+                )
+        if self._kind != "thread":
+            return
+        for plugin in plugins:
+            if plugin.collective or plugin.fresh_process or plugin.fresh_ranks:
+                raise SpecError(
+                    f"The {plugin.name} plugin sets up a whole process, which {function.__name__} would share with "
+                    'other tasks: use Worker(kind="process").'
+                )

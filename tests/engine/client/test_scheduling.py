@@ -1,0 +1,90 @@
+"""What a call's options and plugins make of it: a task, or a broadcast."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from outrider import SpecError
+from outrider.actors.ports import JobId, NodeFacts, OnLoss
+from outrider.engine.api.plugin import Plugin
+from outrider.engine.api.settings import OnLossOption, Options
+from outrider.engine.client.scheduling import broadcast_of, on_loss_of, task_of
+from outrider.engine.node.freeports import FEW
+from outrider.engine.serialization.payload import Payload
+from outrider.engine.serialization.streams import Values
+from outrider.engine.wire.messages import Value
+
+JOB = JobId(7)
+
+
+class Ranks(Plugin):
+    """As many ranks per node as it has accelerators, each of which listens."""
+
+    name = "ranks"
+    collective = True
+    ports = "ranks"
+
+    def ranks_per_node(self, facts: NodeFacts) -> int:
+        return len(facts.accelerators)
+
+
+def payload(**given: Any) -> Payload:
+    return Payload("train", b"digest", b"code", Value(b""), **given)
+
+
+def node(accelerators: int) -> NodeFacts:
+    return NodeFacts("host", "10.0.0.1", (), (("A100", 40.0),) * accelerators)
+
+
+@pytest.mark.parametrize(
+    ("asked", "pool", "collective", "decided"),
+    [
+        ("auto", "auto", True, OnLoss.RESTART),
+        ("auto", "auto", False, OnLoss.RESEND),
+        ("auto", "fail", True, OnLoss.FAIL),
+        ("auto", "resend", True, OnLoss.RESEND),
+        ("restart", "fail", False, OnLoss.RESTART),
+        ("fail", "restart", True, OnLoss.FAIL),
+    ],
+)
+def test_a_calls_on_loss_overrides_the_pools_and_auto_looks_at_the_plugins(
+    asked: OnLossOption, pool: OnLossOption, collective: bool, decided: OnLoss
+) -> None:
+    assert on_loss_of(Options.of(on_loss=asked), pool, collective=collective) is decided
+
+
+@pytest.mark.parametrize("pool", ["auto", "restart", "resend", "fail"])
+def test_max_restarts_restarts_and_never_retrying_fails_whatever_the_pool_says(pool: OnLossOption) -> None:
+    assert on_loss_of(Options.of(max_restarts=2), pool, collective=False) is OnLoss.RESTART
+    assert on_loss_of(Options.of(retry="never"), pool, collective=True) is OnLoss.FAIL
+
+
+def test_a_task_has_the_retries_of_its_call() -> None:
+    task = task_of(JOB, payload(), Options.of(retries=5, max_restarts=2, queue_timeout=9), 3)
+    assert (task.retries, task.max_restarts, task.at_most_once) == (5, 2, False)
+    assert (task.on, task.queue_timeout_s, task.job) == (3, 9.0, JOB)
+
+
+@pytest.mark.parametrize("given", [{"output": Values()}, {"inputs": (object(),)}])
+def test_a_task_that_streams_runs_at_most_once(given: dict[str, Any]) -> None:
+    task = task_of(JOB, payload(**given), Options.of(retries=5, max_restarts=2), None)
+    assert (task.retries, task.max_restarts, task.at_most_once) == (0, 0, True)
+
+
+def test_a_broadcast_without_plugins_has_one_rank_per_node() -> None:
+    spec = broadcast_of(JOB, payload(), Options(), (), on_loss="auto", nodes=[node(8)])
+    assert spec.ranks_per_node(node(8)) == 1
+    assert (spec.collective, spec.every_rank_listens, spec.on_loss) == (False, False, OnLoss.RESEND)
+
+
+def test_a_broadcasts_plugins_decide_how_many_ranks_a_node_has() -> None:
+    spec = broadcast_of(JOB, payload(), Options(), (Ranks(),), on_loss="auto", nodes=[node(8)])
+    assert spec.ranks_per_node(node(4)) == 4
+    assert (spec.collective, spec.every_rank_listens, spec.on_loss) == (True, True, OnLoss.RESTART)
+
+
+def test_more_ranks_than_a_node_has_ports_are_refused() -> None:
+    with pytest.raises(SpecError, match=f"{FEW + 1} ranks per node would each need a port"):
+        broadcast_of(JOB, payload(), Options(), (Ranks(),), on_loss="auto", nodes=[node(1), node(FEW + 1)])

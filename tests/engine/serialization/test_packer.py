@@ -1,0 +1,124 @@
+"""Calls become payloads: functions are pickled once, large arguments become blobs, and blobs are dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from outrider import SpecError, compute
+from outrider.engine.api.compute import PLUGINS
+from outrider.engine.api.plugin import Plugin
+from outrider.engine.api.settings import WorkerKind
+from outrider.engine.serialization.packer import Packer
+from outrider.engine.serialization.payload import Blob
+from outrider.engine.wire import values
+from outrider.engine.wire.messages import RunFlag
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class Fresh(Plugin):
+    name = "fresh"
+    fresh_process = True
+
+
+class Halves(Plugin):
+    name = "halves"
+    has_halves = True
+
+
+@compute
+def size(data: object) -> int:
+    return len(str(data))
+
+
+@compute
+def numbers(upto: int) -> Iterator[int]:
+    yield from range(upto)
+
+
+@compute
+def total(items: Iterator[int]) -> int:
+    return sum(items)
+
+
+def packer(*plugins: Plugin, kind: WorkerKind = "process", dropped: list[Blob] | None = None) -> Packer:
+    drop = (lambda _: None) if dropped is None else dropped.append
+    return Packer(plugins, kind, drop=drop, forget=lambda _: None)
+
+
+async def test_a_function_is_pickled_once_and_its_arguments_each_time() -> None:
+    mine = packer()
+    first, second = mine.pack(size(1)), mine.pack(size(2))
+    assert first.code is second.code
+    assert values.load(first.args.data, first.args.sizes) == ((1,), {})
+    assert values.load(second.args.data, second.args.sizes) == ((2,), {})
+
+
+async def test_large_arguments_become_a_blob_that_is_dropped_when_the_job_is_settled() -> None:
+    dropped: list[Blob] = []
+    mine = packer(dropped=dropped)
+    first, second = (mine.pack(size(bytes(values.INLINE_BYTES + each))) for each in (1, 2))
+    assert first.blob is not None
+    assert second.blob is not None
+    assert first.args.blob == first.blob.name != second.blob.name
+    expected = [first.blob]
+    mine.release(first)
+    mine.release(first)
+    assert dropped == expected
+
+
+async def test_blobs_of_two_clients_of_one_pool_have_different_names() -> None:
+    blobs = {packer().share(1).blob.name for _ in range(2)}
+    assert len(blobs) == 2
+
+
+async def test_a_shared_value_is_dropped_when_it_is_closed_and_its_last_call_is_settled() -> None:
+    dropped: list[Blob] = []
+    mine = packer(dropped=dropped)
+    shared = mine.share("much")
+    payload = mine.pack(size(shared))
+    shared.close()
+    assert dropped == []
+    mine.release(payload)
+    assert dropped == [shared.blob]
+
+
+async def test_a_call_that_streams_has_its_process_to_itself() -> None:
+    mine = packer()
+    payload, output = mine.pack_stream(numbers(3))
+    assert payload.output is output
+    assert payload.flags == RunFlag.STREAM | RunFlag.ALONE
+    assert mine.pack(total(iter([1]))).flags == RunFlag.ALONE
+    assert mine.pack(size(1)).flags == 0
+
+
+async def test_plugins_set_before_hold_for_calls_packed_after() -> None:
+    mine = packer()
+    assert mine.pack(size(1)).flags == 0
+    mine.surround([Fresh()])
+    assert mine.pack(size(1)).flags == RunFlag.FRESH
+    mine.surround(())
+    assert mine.pack(size(1)).flags == 0
+
+
+async def test_a_plugin_that_sets_up_a_process_is_refused_where_tasks_are_threads() -> None:
+    with pytest.raises(SpecError, match="sets up a whole process"):
+        packer(Fresh(), kind="thread").pack(size(1))
+
+
+async def test_a_plugin_with_halves_is_the_pools_and_no_functions_alone() -> None:
+    def function() -> int:
+        return 1
+
+    halves = Halves()
+    setattr(function, PLUGINS, (halves,))
+    with pytest.raises(SpecError, match="works on whole nodes"):
+        packer().pack(compute(function)())
+    packer(halves).pack(compute(function)())
