@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import assert_never
 
+from ..providers.base import PreemptionNotice
 from . import events as ev
 from .events import Observe
 from .gang import (
@@ -56,7 +57,7 @@ class Broadcasts:
         self.failure: Exception | None = None  # why the last node failed to come; None once one has come since
         self._attempts: dict[AttemptId, Gang] = {}
         self._want_ports: dict[NodeId, list[tuple[Gang, NeedPorts]]] = {}
-        self._dooms = StopAgreement()
+        self._stop_agreement = StopAgreement()
 
     def __len__(self) -> int:
         return len(self._gangs)
@@ -96,8 +97,8 @@ class Broadcasts:
 
     def lost(self, node: NodeId, cause: str, now: float, *, since: float | None = None) -> None:
         self._want_ports.pop(node, None)
-        self._dooms.lost(node, now)
-        self._tell()
+        self._stop_agreement.lost(node, now)
+        self._send_agreements()
         for gang in list(self._gangs.values()):
             gang.lost(node, cause, now, since=since)
             self._carry_out(gang, now)
@@ -107,14 +108,14 @@ class Broadcasts:
             gang.leaving(node, noticed=noticed)
             self._carry_out(gang, now)
 
-    def noticed(self, node: NodeId, source: str, seconds: float | None, now: float) -> None:
-        """Tell the ranks that work with those on ``node`` of its preemption notice, or that it is withdrawn."""
-        self._dooms.noticed(node, source, seconds, now)
-        self._tell()
+    def noticed(self, node: NodeId, notice: PreemptionNotice, now: float) -> None:
+        """Send the notice about ``node`` to all nodes whose ranks work with those on it."""
+        self._stop_agreement.noticed(node, notice, now)
+        self._send_agreements()
 
     def asked(self, node: NodeId, report: Asked) -> None:
-        self._dooms.asked(node, report)
-        self._tell()
+        self._stop_agreement.asked(node, report)
+        self._send_agreements()
 
     def staying(self, node: NodeId, now: float) -> None:
         for gang in list(self._gangs.values()):
@@ -181,12 +182,12 @@ class Broadcasts:
                     case EndAll(endings, generation):
                         verdicts = tuple((e.verdict if isinstance(e, Settled) else e.reason).value for e in endings)
                         self._observe(ev.BroadcastFinished(job, generation, verdicts))
-                        self._dooms.ended(job)
+                        self._stop_agreement.ended(job)
                         self._settles.pop(job)(tuple(map(self._explained, endings)), generation)
                     case GenerationStarted(world, ranks):
                         self._nodes.tell_views()
-                        self._dooms.started(job, world, now)
-                        self._tell()
+                        self._stop_agreement.started(job, world, now)
+                        self._send_agreements()
                         self._observe(
                             ev.GenerationStarted(
                                 job, world.generation, world.nodes, ranks, head=world.head, head_port=world.head_port
@@ -204,11 +205,16 @@ class Broadcasts:
             return replace(ending, failure=self.failure)
         return ending
 
-    def _tell(self) -> None:
-        words, self._dooms.words = self._dooms.words, []
-        for node, word in words:
-            if (link := self._nodes.links.get(node)) is not None:
-                link.tell(word)
+    def _send_agreements(self) -> None:
+        agreement, links = self._stop_agreement, self._nodes.links
+        for node, notice, peer in agreement.notices:
+            if node in links:
+                links[node].notify(notice, peer)
+        for node, stop in agreement.stops:
+            if node in links:
+                links[node].stop_at(stop)
+        agreement.notices.clear()
+        agreement.stops.clear()
 
     def _give_ports(self, gang: Gang, asked: NeedPorts, now: float) -> None:
         """Give ``gang`` all the free ports it asked for, now or when the node that has too few reports more."""

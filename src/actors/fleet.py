@@ -53,7 +53,7 @@ class Standing(Enum):
     LATE = auto()  # still booting; another machine is asked for in its place
     READY = auto()  # it works
     SPARE = auto()  # it stands by
-    DOOMED = auto()  # it has a preemption notice
+    NOTICED = auto()  # it has a preemption notice
     DRAINING = auto()  # no longer wanted: it finishes what it has
 
 
@@ -193,7 +193,7 @@ class Fleet:
         """Handle a preemption notice: ask for a replacement now. Return whether anything changed."""
         standing = self.nodes.get(node)
         if standing in {Standing.READY, Standing.SPARE}:
-            self._leaves(node, Standing.DOOMED)
+            self._leaves(node, Standing.NOTICED)
         elif standing in {Standing.BOOTING, Standing.LATE}:
             self._dismiss(node)
         else:
@@ -203,7 +203,7 @@ class Fleet:
 
     def withdrawn(self, node: NodeId, now: float) -> bool:
         """Handle a withdrawn notice: ``node`` stays and works. Return whether anything changed."""
-        if self.nodes.get(node) is not Standing.DOOMED:
+        if self.nodes.get(node) is not Standing.NOTICED:
             return False
         self.nodes[node] = Standing.READY
         self._present += 1
@@ -213,7 +213,7 @@ class Fleet:
 
     def idle(self, node: NodeId) -> None:
         """Dismiss an empty noticed node if it has been replaced; if not, its notice may still be withdrawn."""
-        if self.nodes.get(node) is Standing.DOOMED and self._working >= self.wanted:
+        if self.nodes.get(node) is Standing.NOTICED and self._working >= self.wanted:
             self._dismiss(node)
 
     def away(self, node: NodeId) -> None:

@@ -10,10 +10,10 @@ class State(Enum):
     REACHING = "reaching"  # being connected to
     READY = "ready"
     STANDBY = "standby"  # ready, and starts to work when another node is lost
-    DOOMED = "doomed"  # has a preemption notice: it finishes what it has and gets no new work
+    NOTICED = "noticed"  # has a preemption notice: it finishes what it has and gets no new work
     DRAINING = "draining"  # no longer wanted: it finishes what it has
     SUSPECT = "suspect"  # ready, but its connection is lost and being tried again
-    DOOMED_SUSPECT = "doomed suspect"
+    NOTICED_SUSPECT = "noticed suspect"
     DRAINING_SUSPECT = "draining suspect"
     STANDBY_SUSPECT = "standby suspect"
     DISMISSED = "dismissed"  # ended by us
@@ -40,7 +40,7 @@ _BOOTING = {State.LAUNCHED, State.REACHING}
 _CONNECTED = {
     State.READY: State.SUSPECT,
     State.STANDBY: State.STANDBY_SUSPECT,
-    State.DOOMED: State.DOOMED_SUSPECT,
+    State.NOTICED: State.NOTICED_SUSPECT,
     State.DRAINING: State.DRAINING_SUSPECT,
 }
 
@@ -50,20 +50,20 @@ TABLE: dict[tuple[State, Fact], State] = {
     (State.READY, Fact.SPARED): State.STANDBY,
     (State.SUSPECT, Fact.SPARED): State.STANDBY_SUSPECT,
     (State.STANDBY, Fact.PROMOTED): State.READY,
-    (State.STANDBY, Fact.NOTICED): State.DOOMED,
-    (State.STANDBY_SUSPECT, Fact.NOTICED): State.DOOMED_SUSPECT,
+    (State.STANDBY, Fact.NOTICED): State.NOTICED,
+    (State.STANDBY_SUSPECT, Fact.NOTICED): State.NOTICED_SUSPECT,
     (State.STANDBY, Fact.UNWANTED): State.DRAINING,
     (State.STANDBY_SUSPECT, Fact.UNWANTED): State.DRAINING_SUSPECT,
-    (State.READY, Fact.NOTICED): State.DOOMED,
-    (State.DOOMED, Fact.WITHDRAWN): State.READY,
-    (State.SUSPECT, Fact.NOTICED): State.DOOMED_SUSPECT,
-    (State.DOOMED_SUSPECT, Fact.WITHDRAWN): State.SUSPECT,
+    (State.READY, Fact.NOTICED): State.NOTICED,
+    (State.NOTICED, Fact.WITHDRAWN): State.READY,
+    (State.SUSPECT, Fact.NOTICED): State.NOTICED_SUSPECT,
+    (State.NOTICED_SUSPECT, Fact.WITHDRAWN): State.SUSPECT,
     (State.READY, Fact.UNWANTED): State.DRAINING,
     (State.SUSPECT, Fact.UNWANTED): State.DRAINING_SUSPECT,
     (State.DRAINING, Fact.FINISHED): State.DISMISSED,
     (State.DRAINING_SUSPECT, Fact.FINISHED): State.DISMISSED,
-    (State.DOOMED, Fact.FINISHED): State.DISMISSED,
-    (State.DOOMED_SUSPECT, Fact.FINISHED): State.DISMISSED,
+    (State.NOTICED, Fact.FINISHED): State.DISMISSED,
+    (State.NOTICED_SUSPECT, Fact.FINISHED): State.DISMISSED,
     **{(state, Fact.UNWANTED): State.DISMISSED for state in _BOOTING},
     **{(state, Fact.NOTICED): State.DISMISSED for state in _BOOTING},
     **{(state, fact): State.FAILED for state in _BOOTING for fact in (Fact.UNREACHED, Fact.GONE)},

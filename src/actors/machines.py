@@ -19,11 +19,11 @@ from ..providers.base import (
     LaunchSettled,
     LaunchUnsure,
     Machine,
-    MachineDoomed,
     MachineEvent,
     MachineGone,
     MachineId,
     MachineReachable,
+    PreemptionNotice,
     Warned,
 )
 from ..providers.errors import NoCapacity, ProviderError
@@ -46,7 +46,6 @@ from .ports import (
     Connection,
     Lost,
     NodeId,
-    Noticed,
     NoWorkers,
     PoolSpec,
     Unfit,
@@ -106,8 +105,8 @@ class Machines:
         self._witness = given.witness
         self._chance = given.chance.random
         self._draining: set[NodeId] = set()
-        self._doomed: set[NodeId] = set()
-        self._idle: dict[NodeId, None] = {}  # the doomed nodes that hold nothing
+        self._noticed: set[NodeId] = set()
+        self._idle: dict[NodeId, None] = {}  # the noticed nodes that hold nothing
         self._away_since: dict[NodeId, float] = {}  # since when the connection of a node is lost and being tried again
         self._early: OrderedDict[MachineId, list[MachineEvent]] = OrderedDict()
         self._unusable: list[ConnectFailed] = []
@@ -219,10 +218,10 @@ class Machines:
                     self.unreached(member.id, ConnectFailed(f"its machine is gone: {cause}"), now)
                 else:
                     self.lost(member.id, cause, now)
-            case MachineDoomed(_, source, seconds):
+            case PreemptionNotice():
                 if member.link is not None:
-                    member.link.tell(Noticed(source, seconds))
-                self.noticed(member.id, source, seconds, now)
+                    member.link.notify(event)
+                self.noticed(member.id, event, now)
             case _:
                 assert_never(event)
 
@@ -333,15 +332,16 @@ class Machines:
             self._stands_by(member)
             self.fleet.back(node, now)
 
-    def noticed(self, node: NodeId, source: str, seconds: float | None, now: float) -> None:
-        member = self._nodes.members.get(node)
+    def noticed(self, node: NodeId, notice: PreemptionNotice, now: float) -> None:
+        """Handle a preemption notice about ``node``, from its provider or from the node itself."""
+        member, source, seconds = self._nodes.members.get(node), notice.source, notice.seconds
         if member is None or (len(member.notices) >= SOURCES_KEPT and source not in member.notices):
             return
         if seconds is None:
             member.notices.discard(source)
         else:
             member.notices.add(source)
-        self._broadcasts.noticed(node, source, seconds, now)
+        self._broadcasts.noticed(node, notice, now)
         if node in self._draining:  # it needs no replacement, but its machine's end may kill what runs there
             if seconds is not None:
                 self._observe(ev.NodeNoticed(node, source, seconds))
@@ -353,7 +353,7 @@ class Machines:
             if member.notices:
                 return  # a notice from another source still stands
             self._observe(ev.NodeNoticeWithdrawn(node, source))
-            self._not_doomed(node)
+            self._notice_over(node)
             state = member.life.step(Fact.WITHDRAWN)
             self._joins(member)
             self._broadcasts.staying(node, now)
@@ -365,7 +365,7 @@ class Machines:
         if member.life.step(Fact.NOTICED) is State.DISMISSED:
             self._observe(ev.NodeDismissed(node))
         else:
-            self._doomed.add(node)
+            self._noticed.add(node)
         self._no_new_work(member, now, noticed=True)
         self._emptied(node)
         self.fleet.noticed(node, now)
@@ -387,7 +387,7 @@ class Machines:
         member.life.step(fact)
         self._observe(ev.NodeLost(node, cause, announced))
         self._draining.discard(node)
-        self._not_doomed(node)
+        self._notice_over(node)
         self._nodes.left(member)
         self.silence.ended(node)
         unfit = None if member.unfit is None or member.unfit.has_run else NoWorkers(member.unfit.cause)
@@ -452,17 +452,17 @@ class Machines:
         return bool(changes or self._ledger.decisions.emptied)
 
     def _emptied(self, node: NodeId) -> None:
-        """Handle a draining or doomed node, if it holds nothing any more."""
+        """Handle a draining or noticed node, if it holds nothing any more."""
         if self._ledger.load(node):
             return
         if node in self._draining:
             self._draining.discard(node)
             self.fleet.drained(node)
-        elif node in self._doomed:
+        elif node in self._noticed:
             self._idle[node] = None
 
-    def _not_doomed(self, node: NodeId) -> None:
-        self._doomed.discard(node)
+    def _notice_over(self, node: NodeId) -> None:
+        self._noticed.discard(node)
         self._idle.pop(node, None)
 
     def _promote(self, member: Member, now: float) -> None:
@@ -495,7 +495,7 @@ class Machines:
         if member.life.state not in ENDS:
             member.life.step(Fact.UNWANTED if member.booting else Fact.FINISHED)
             self._observe(ev.NodeDismissed(member.id))
-            self._not_doomed(member.id)
+            self._notice_over(member.id)
             self.silence.ended(member.id)
             self._ledger.node_lost(member.id, "dismissed", now)
         member.tell(Leave())

@@ -16,7 +16,7 @@ from typing import assert_never
 import anyio
 
 from ..providers.base import Fleet as Provider
-from ..providers.base import LaunchRequest
+from ..providers.base import LaunchRequest, PreemptionNotice
 from . import events as ev
 from .broadcasts import Broadcasts
 from .events import Observe
@@ -58,7 +58,6 @@ from .ports import (
     Finished,
     GaveUp,
     NodeId,
-    Noticed,
     PoolSpec,
     PortsFree,
     Reason,
@@ -252,8 +251,8 @@ class PoolActor:
                     self._nodes.ports_free(node, ports)
                     self._broadcasts.ports_free(node, now)
                     rare = True
-                case Noticed(source, seconds):
-                    self._machines.noticed(node, source, seconds, now)
+                case PreemptionNotice():
+                    self._machines.noticed(node, report, now)
                     rare = True
                 case Unfit():
                     self._machines.unfit(node, report, now)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
 from typing import NamedTuple, NewType, Protocol
 
-from ..providers.base import Machine
+from ..providers.base import Machine, PreemptionNotice
 
 NodeId = NewType("NodeId", int)  # never used twice in a pool: a replacement is another node
 JobId = NewType("JobId", int)  # what the user submitted: one task, or a broadcast of several
@@ -113,14 +113,6 @@ class Returned(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Noticed:
-    """A preemption notice: the cloud will take the machine in ``seconds``; None: the notice is withdrawn."""
-
-    source: str
-    seconds: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class PortsFree:
     ports: tuple[int, ...]
 
@@ -130,7 +122,7 @@ class Asked(NamedTuple):
 
     job: JobId
     generation: int
-    number: int  # of the `PeerDoomed` that this answers
+    number: int  # of the notice that this answers
     asked: int
 
 
@@ -142,18 +134,16 @@ class Unfit:
     has_run: bool  # whether a worker there has taken an attempt
 
 
-Report = Started | Finished | Returned | Noticed | PortsFree | Asked | Unfit
+Report = Started | Finished | Returned | PreemptionNotice | PortsFree | Asked | Unfit
 
 
-class PeerDoomed(NamedTuple):
-    """A machine of this generation will be taken in ``seconds``; None: no notice stands any more."""
+class Peer(NamedTuple):
+    """The node of a generation whose machine a preemption notice is about; the notice is for the generation's ranks."""
 
     job: JobId
     generation: int
-    number: int  # of the notice
+    number: int  # of the notice; another one has another
     place: int  # index of the node in the world's nodes
-    source: str
-    seconds: float | None
 
 
 class StopAt(NamedTuple):
@@ -162,9 +152,6 @@ class StopAt(NamedTuple):
     job: JobId
     generation: int
     asked: int
-
-
-Word = Noticed | PeerDoomed | StopAt
 
 
 class Link(Protocol):
@@ -182,8 +169,11 @@ class Link(Protocol):
     def view(self, members: Sequence[tuple[NodeId, NodeFacts]]) -> None:
         """Send the ready nodes by rank, for `instance_info`."""
 
-    def tell(self, word: Word) -> None:
-        """Send the node's tasks a notice about its machine, or news of a generation with ranks there."""
+    def notify(self, notice: PreemptionNotice, peer: Peer | None = None) -> None:
+        """Send the node the notice about its own machine, or about ``peer``, of a generation that it runs ranks of."""
+
+    def stop_at(self, stop: StopAt) -> None:
+        """Send the node the question at which its ranks of a generation are to stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,7 +306,7 @@ class BroadcastSpec(NamedTuple):
     function: bytes
     content: object
     on_loss: OnLoss
-    collective: bool  # ranks wait for each other: a rank that raises dooms the rest
+    collective: bool  # ranks wait for each other: a rank that raises ends the rest
     ranks_per_node: Callable[[NodeFacts], int]  # the least over the nodes is used; must not raise
     every_rank_listens: bool = False  # a free port for each rank, and not for the head alone
     at_most_once: bool = False

@@ -129,8 +129,8 @@ class MachineGone:
 
 
 @dataclass(frozen=True, slots=True)
-class MachineDoomed:
-    """The provider says (from outside the machine) that it will take the machine; ``seconds`` None: withdrawn."""
+class PreemptionNotice:
+    """A notice that the cloud will take the machine in ``seconds``; None: ``source`` has withdrawn its notice."""
 
     id: MachineId
     source: str
@@ -162,7 +162,7 @@ class LaunchSettled:
     id: MachineId
 
 
-MachineEvent = MachineReachable | MachineGone | MachineDoomed | Warned | LaunchUnsure | LaunchSettled
+MachineEvent = MachineReachable | MachineGone | PreemptionNotice | Warned | LaunchUnsure | LaunchSettled
 
 
 class Fleet(Protocol):

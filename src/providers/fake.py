@@ -20,11 +20,11 @@ from .base import (
     Embedding,
     LaunchRequest,
     Machine,
-    MachineDoomed,
     MachineEvent,
     MachineGone,
     MachineId,
     MachineReachable,
+    PreemptionNotice,
 )
 from .errors import NoCapacity, ProviderError
 
@@ -84,7 +84,7 @@ class Fake:
 
 @dataclass(slots=True, eq=False)
 class FakeFleet:
-    """One pool's machines, and a test's hands on them: `lose`, `doom`, `reprieve`."""
+    """One pool's machines, and a test's hands on them: `lose`, `give_notice`, `withdraw_notice`."""
 
     provider: Fake
     pool: str
@@ -160,11 +160,11 @@ class FakeFleet:
         if told:
             self._say(MachineGone(machine, cause))
 
-    def doom(self, machine: MachineId, seconds: float = 120.0, source: str = "spot") -> None:
-        self._say(MachineDoomed(machine, source, seconds))
+    def give_notice(self, machine: MachineId, seconds: float = 120.0, source: str = "spot") -> None:
+        self._say(PreemptionNotice(machine, source, seconds))
 
-    def reprieve(self, machine: MachineId, source: str = "spot") -> None:
-        self._say(MachineDoomed(machine, source, None))
+    def withdraw_notice(self, machine: MachineId, source: str = "spot") -> None:
+        self._say(PreemptionNotice(machine, source, None))
 
     # --- inside ---------------------------------------------------------------------------------------------------
 

@@ -30,18 +30,19 @@ from outrider.actors.ports import (
     NodeId,
     OnLoss,
     Order,
+    Peer,
     PoolSpec,
     PortsFree,
     Report,
     Returned,
     Started,
+    StopAt,
     Task,
     TaskId,
     Verdict,
     Witness,
-    Word,
 )
-from outrider.providers.base import Embedding, LaunchRequest, Machine, Provider
+from outrider.providers.base import Embedding, LaunchRequest, Machine, PreemptionNotice, Provider
 from outrider.providers.fake import Fake, Script
 
 
@@ -74,7 +75,8 @@ class PlayedNode:
     orders: list[Order] = field(default_factory=list)
     killed: list[AttemptId] = field(default_factory=list)
     views: list[Sequence[tuple[NodeId, NodeFacts]]] = field(default_factory=list)
-    words: list[Word] = field(default_factory=list)
+    notices: list[tuple[PreemptionNotice, Peer | None]] = field(default_factory=list)
+    stops: list[StopAt] = field(default_factory=list)
     closed: bool = False
     dead: bool = False
     cut: bool = False  # the network: nothing arrives, what is said is kept
@@ -147,10 +149,16 @@ class PlayedNode:
     def view(self, members: Sequence[tuple[NodeId, NodeFacts]]) -> None:
         self.views.append(members)
 
-    def tell(self, word: Word) -> None:
-        self.words.append(word)
+    def notify(self, notice: PreemptionNotice, peer: Peer | None = None) -> None:
+        self.notices.append((notice, peer))
+
+    def stop_at(self, stop: StopAt) -> None:
+        self.stops.append(stop)
 
     # inside
+
+    def notice(self, source: str, seconds: float | None) -> None:
+        self.say(PreemptionNotice(self.machine.id, source, seconds))
 
     def next(self) -> None:
         alone = sum(1 for scope in self.running.values())

@@ -47,7 +47,7 @@ class FleetMachine(RuleBasedStateMachine):
         self.ready: set[NodeId] = set()  # they work
         self.spares: set[NodeId] = set()
         self.away: set[NodeId] = set()  # of the spares
-        self.doomed: set[NodeId] = set()
+        self.noticed: set[NodeId] = set()
         self.draining: set[NodeId] = set()
         self.ended: set[NodeId] = set()
         self.terminated: Counter[NodeId] = Counter()
@@ -116,10 +116,10 @@ class FleetMachine(RuleBasedStateMachine):
         self.act()
 
     @rule(data=st.data(), unfit=st.booleans(), chance=st.sampled_from([0.0, 0.5, 0.99]))
-    @precondition(lambda self: self.ready | self.spares | self.doomed | self.draining)
+    @precondition(lambda self: self.ready | self.spares | self.noticed | self.draining)
     def a_node_is_lost(self, data, unfit, chance):
-        node = data.draw(st.sampled_from(sorted(self.ready | self.spares | self.doomed | self.draining)))
-        for group in (self.ready, self.spares, self.away, self.doomed, self.draining):
+        node = data.draw(st.sampled_from(sorted(self.ready | self.spares | self.noticed | self.draining)))
+        for group in (self.ready, self.spares, self.away, self.noticed, self.draining):
             group.discard(node)
         self.ended.add(node)
         error = RuntimeError("no worker") if unfit else None
@@ -139,26 +139,26 @@ class FleetMachine(RuleBasedStateMachine):
         elif node not in self.booting:
             for group in (self.ready, self.spares, self.away):
                 group.discard(node)
-            self.doomed.add(node)
+            self.noticed.add(node)
         assert self.fleet.noticed(node, self.now)
         self.act()
 
     @rule(data=st.data())
-    @precondition(lambda self: self.doomed)
+    @precondition(lambda self: self.noticed)
     def a_notice_is_withdrawn(self, data):
-        node = data.draw(st.sampled_from(sorted(self.doomed)))
-        self.doomed.discard(node)
+        node = data.draw(st.sampled_from(sorted(self.noticed)))
+        self.noticed.discard(node)
         self.ready.add(node)
         self.fleet.withdrawn(node, self.now)
         self.act()
 
     @rule(data=st.data())
-    @precondition(lambda self: self.doomed)
+    @precondition(lambda self: self.noticed)
     def a_noticed_node_holds_nothing(self, data):
-        node = data.draw(st.sampled_from(sorted(self.doomed)))
+        node = data.draw(st.sampled_from(sorted(self.noticed)))
         self.fleet.idle(node)
         if len(self.ready) >= self.wanted:
-            self.doomed.discard(node)
+            self.noticed.discard(node)
             self.ended.add(node)
         self.act()
 
@@ -270,7 +270,7 @@ class FleetMachine(RuleBasedStateMachine):
         terminations, orders.terminations = orders.terminations, []
         for node in terminations:
             assert node not in self.ready | self.spares | self.draining, "FLEET-6: cut off a node that does work"
-            assert node not in self.doomed, "FLEET-8: cut off a noticed node"
+            assert node not in self.noticed, "FLEET-8: cut off a noticed node"
             self.terminated[node] += 1
             if node in self.late:
                 assert len(self.ready) + len(self.spares) >= self.wanted + self.spare, "FLEET-9: cut off too early"
@@ -298,7 +298,7 @@ class FleetMachine(RuleBasedStateMachine):
         assert {n for n, s in fleet.nodes.items() if s is Standing.LATE} == self.late, "FLEET-9: which are late"
         assert {n for n, s in fleet.nodes.items() if s is Standing.READY} == self.ready
         assert {n for n, s in fleet.nodes.items() if s is Standing.SPARE} == self.spares
-        assert {n for n, s in fleet.nodes.items() if s is Standing.DOOMED} == self.doomed, "FLEET-8: which are noticed"
+        assert {n for n, s in fleet.nodes.items() if s is Standing.NOTICED} == self.noticed, "FLEET-8: who is noticed"
         assert {n for n, s in fleet.nodes.items() if s is Standing.DRAINING} == self.draining
         assert fleet.launching == sum(self.calls)
         present = len(self.booting) + len(self.ready) + len(self.spares)
@@ -409,7 +409,7 @@ class DoesNotWait(Fleet):
 
 class CutsOff(Fleet):
     def _shrink(self, surplus):
-        others = {Standing.LATE, Standing.DOOMED, Standing.DRAINING}
+        others = {Standing.LATE, Standing.NOTICED, Standing.DRAINING}
         for node in [node for node, standing in self.nodes.items() if standing not in others][:surplus]:
             self._dismiss(node)
 
@@ -426,11 +426,11 @@ class PromotesWhoIsAway(Fleet):
 
 class EndsWhoMayStay(Fleet):
     def idle(self, node):
-        if self.nodes.get(node) is Standing.DOOMED:
+        if self.nodes.get(node) is Standing.NOTICED:
             self._dismiss(node)
 
 
-class KeepsTheDoomed(Fleet):
+class KeepsTheNoticed(Fleet):
     def idle(self, node):
         pass
 
@@ -482,7 +482,7 @@ class CountsTheLate(Fleet):
         (NeverPromotes, "FLEET-7"),
         (PromotesWhoIsAway, "FLEET-7"),
         (EndsWhoMayStay, "FLEET-8"),
-        (KeepsTheDoomed, "FLEET-8"),
+        (KeepsTheNoticed, "FLEET-8"),
         (WaitsForTheLate, "FLEET-2"),
         (KeepsTheLate, "FLEET-9"),
         (EndsTheLate, "FLEET-9"),

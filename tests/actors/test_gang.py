@@ -690,7 +690,7 @@ def test_seats_are_let_go_when_the_nodes_are_there_and_stay_busy():
     assert play.world.nodes == (5, 2, 3, 4)
 
 
-def test_a_rank_that_raises_in_a_collective_dooms_the_rest_after_a_grace():
+def test_a_rank_that_raises_in_a_collective_ends_the_rest_after_a_grace():
     play = Play().start()
     play.finish(play.of_rank(1), Verdict.RAISED)
     play.pass_time(GRACE_S / 2)

@@ -92,7 +92,7 @@ def test_a_machine_may_be_gone_whatever_state_its_node_is_in():
 
 
 def test_a_lost_connection_comes_back_to_where_it_was():
-    for state in (State.READY, State.STANDBY, State.DOOMED, State.DRAINING):
+    for state in (State.READY, State.STANDBY, State.NOTICED, State.DRAINING):
         suspect = TABLE[state, Fact.DROPPED]
         assert suspect in SUSPECTS
         assert TABLE[suspect, Fact.RESUMED] is state
@@ -104,5 +104,5 @@ def test_the_diagram_shows_every_step_once():
     assert lines[:2] == ["stateDiagram-v2", "    [*] --> launched"]
     arrows = [line.split(": ") for line in lines if ": " in line]
     assert sum(len(facts.split(", ")) for _, facts in arrows) == len(TABLE)
-    assert "    doomed --> ready: withdrawn" in lines
+    assert "    noticed --> ready: withdrawn" in lines
     assert "    lost --> [*]" in lines

@@ -22,10 +22,14 @@ class Chaos:
     def __init__(self, pool, dice, work):
         self.pool, self.dice, self.work = pool, dice, work
         self.tasks, self.broadcasts, self.cancelled, self.once = [], [], set(), set()
-        self.doomed = []
+        self.noticed = []
 
     async def run(self, steps):
-        deeds = [self.submit] * 6 + [self.broadcast] * 2 + [self.lose, self.die, self.drop, self.doom, self.reprieve]
+        deeds = (
+            [self.submit] * 6
+            + [self.broadcast] * 2
+            + [self.lose, self.die, self.drop, self.give_notice, self.withdraw_notice]
+        )
         deeds += [self.cut_network, self.cancel, self.resize, self.wait, self.wait]
         for _ in range(steps):
             await self.dice.choice(deeds)()
@@ -72,15 +76,15 @@ class Chaos:
             node.fresh = self.dice.random() < 0.2
             node.drop(cause="reset")
 
-    async def doom(self):
+    async def give_notice(self):
         node = self.node()
         if node is not None:
-            self.doomed.append(node.machine.id)
-            self.pool.fleet.doom(node.machine.id)
+            self.noticed.append(node.machine.id)
+            self.pool.fleet.give_notice(node.machine.id)
 
-    async def reprieve(self):
-        if self.doomed:
-            self.pool.fleet.reprieve(self.doomed.pop())
+    async def withdraw_notice(self):
+        if self.noticed:
+            self.pool.fleet.withdraw_notice(self.noticed.pop())
 
     async def cut_network(self):
         nodes = [node for node in self.pool.site.nodes.values() if not node.dead and not node.closed]
@@ -118,7 +122,7 @@ async def ride(rig, work, seed):
         await pool.ready()
         chaos = Chaos(pool, dice, work)
         await chaos.run(60)
-        for machine in chaos.doomed:
+        for machine in chaos.noticed:
             pool.fleet.lose(machine)
         pool.ref.tell(m.Resize(4))
         await pool.settled(*chaos.tasks, *chaos.broadcasts)

@@ -137,7 +137,7 @@ async def test_none_waits_for_its_turn_while_images_are_brought_to_others(rig):
 async def test_a_notice_for_a_late_node_ends_it(rig):
     async with rig(Script(boot_s=(1.0, 1.0, 1.0, NEVER_S, 5.0))) as pool:
         await pool.until(lambda: pool.seen.all("node_late"))
-        pool.fleet.doom(pool.provider.launched[3], seconds=120.0)
+        pool.fleet.give_notice(pool.provider.launched[3], seconds=120.0)
         await pool.ready()
         assert pool.seen.all("node_dismissed") == [{"node": 3}]
         assert len(pool.provider.launched) == 5

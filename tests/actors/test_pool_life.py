@@ -361,7 +361,9 @@ async def test_a_stream_of_events_that_always_fails_ends_no_pool(rig, monkeypatc
         await pool.ready()
         with monkeypatch.context() as patched:
             patched.setattr(FakeFleet, "__anext__", Broken.__anext__)
-            pool.provider.fleets[0].doom(pool.site.nodes[0].machine.id)  # who reads hears of it, and then of nothing
+            pool.provider.fleets[0].give_notice(
+                pool.site.nodes[0].machine.id
+            )  # who reads hears of it, and then of nothing
             await anyio.sleep(3600)
             job = pool.submit()
             await pool.settled(job)

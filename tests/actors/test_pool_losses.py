@@ -13,7 +13,6 @@ from outrider.actors.membership import PORTS_KEPT, SOURCES_KEPT, Membership
 from outrider.actors.ports import (
     Finished,
     GaveUp,
-    Noticed,
     OnLoss,
     PoolSpec,
     PortsFree,
@@ -220,7 +219,7 @@ async def test_a_notice_brings_the_replacement_before_the_machine_dies(rig, work
         await pool.ready()
         running = [pool.submit(work(takes_s=30)) for _ in range(2)]
         await anyio.sleep(1)
-        pool.fleet.doom(pool.site.nodes[0].machine.id, 120.0)
+        pool.fleet.give_notice(pool.site.nodes[0].machine.id, 120.0)
         queued = pool.submit(work())
         await pool.until(lambda: pool.fleet.requests[1:], within_s=0.1)
         await pool.settled(*running, queued)
@@ -236,7 +235,7 @@ async def test_a_noticed_node_is_ended_when_it_holds_nothing_and_is_replaced(rig
         await pool.ready()
         running = [pool.submit(work(takes_s=40)) for _ in range(2)]
         await anyio.sleep(1)
-        pool.fleet.doom(pool.site.nodes[0].machine.id, 120.0)
+        pool.fleet.give_notice(pool.site.nodes[0].machine.id, 120.0)
         await pool.until(lambda: 2 in pool.site.nodes)
         await anyio.sleep(1)
         assert pool.seen.all("node_dismissed") == [], "it works on"
@@ -250,7 +249,7 @@ async def test_a_noticed_node_that_holds_nothing_is_kept_until_it_is_replaced(ri
     """Its notice may be withdrawn."""
     async with rig(Script(boot_s=(20.0,)), desired=2) as pool:
         await pool.ready()
-        pool.fleet.doom(pool.site.nodes[0].machine.id, 120.0)
+        pool.fleet.give_notice(pool.site.nodes[0].machine.id, 120.0)
         await anyio.sleep(19)
         assert pool.seen.all("node_dismissed") == []
         await pool.until(lambda: pool.seen.all("node_dismissed"), within_s=2)
@@ -259,19 +258,19 @@ async def test_a_noticed_node_that_holds_nothing_is_kept_until_it_is_replaced(ri
 async def test_a_node_may_hear_of_its_end_by_itself(rig):
     async with rig(Script(boot_s=(0.0, 0.0, 20.0)), desired=2) as pool:
         await pool.ready()
-        pool.site.nodes[1].say(Noticed("file", 30.0))
+        pool.site.nodes[1].notice("file", 30.0)
         await pool.until(lambda: len(pool.fleet.requests) == 2, within_s=1)
         assert pool.seen.all("node_noticed") == [{"node": 1, "source": "file", "seconds": 30.0}]
         state = await pool.state()
-        assert [(node.node, node.state.value, node.rank) for node in state.nodes][1] == (1, "doomed", None)
+        assert [(node.node, node.state.value, node.rank) for node in state.nodes][1] == (1, "noticed", None)
 
 
 async def test_a_withdrawn_notice_returns_the_node_and_replaces_nothing_twice(rig):
     async with rig(Script(boot_s=(0.0, 0.0, 60.0)), desired=2) as pool:
         await pool.ready()
-        pool.fleet.doom(pool.site.nodes[0].machine.id)
+        pool.fleet.give_notice(pool.site.nodes[0].machine.id)
         await anyio.sleep(5)
-        pool.fleet.reprieve(pool.site.nodes[0].machine.id)
+        pool.fleet.withdraw_notice(pool.site.nodes[0].machine.id)
         await anyio.sleep(100)
         state = await pool.state()
         assert [(node.node, node.state.value) for node in state.nodes] == [(0, "ready"), (1, "ready")]
@@ -285,10 +284,10 @@ async def test_a_withdrawn_notice_drains_the_replacement_that_was_ready_already(
         await pool.ready()
         jobs = [pool.submit(work(takes_s=30)) for _ in range(3)]
         await anyio.sleep(1)
-        pool.fleet.doom(pool.site.nodes[0].machine.id)
+        pool.fleet.give_notice(pool.site.nodes[0].machine.id)
         await pool.until(lambda: 2 in pool.site.nodes)
         await anyio.sleep(1)
-        pool.fleet.reprieve(pool.site.nodes[0].machine.id)
+        pool.fleet.withdraw_notice(pool.site.nodes[0].machine.id)
         await pool.settled(*jobs)
         await anyio.sleep(1)
         assert {pool.endings[job].number for job in jobs} == {1}, "what it had was finished"
@@ -419,7 +418,7 @@ async def test_a_node_that_is_drained_when_its_notice_comes_loses_its_task_to_th
         await pool.until(lambda: pool.seen.all("node_draining"))
         (node,) = [pool.site.nodes[facts["node"]] for facts in pool.seen.all("node_draining")]
         (job,) = [order.task.job for order in node.orders]
-        pool.fleet.doom(node.machine.id, 120.0)
+        pool.fleet.give_notice(node.machine.id, 120.0)
         await anyio.sleep(1)
         if first == "the process ends":
             (attempt,) = node.running
@@ -508,24 +507,24 @@ async def test_a_notice_stands_while_one_of_its_sources_stands_by_it(rig, work):
         running = [pool.submit(work(takes_s=60.0)) for _ in range(2)]
         await anyio.sleep(1)
         node = pool.site.nodes[0]
-        pool.fleet.doom(node.machine.id, 120.0)
-        node.say(Noticed("imds", 120.0))
+        pool.fleet.give_notice(node.machine.id, 120.0)
+        node.notice("imds", 120.0)
         await anyio.sleep(1)
-        pool.fleet.reprieve(node.machine.id)
+        pool.fleet.withdraw_notice(node.machine.id)
         await anyio.sleep(1)
         jobs = [pool.submit(work(takes_s=5.0)) for _ in range(2)]
         await pool.settled(*jobs)
         assert 0 not in {pool.endings[job].node for job in jobs}
         assert not any(job in pool.endings for job in running)
         assert pool.seen.all("node_notice_withdrawn") == []
-        node.say(Noticed("imds", None))
+        node.notice("imds", None)
         await pool.until(lambda: pool.seen.all("node_notice_withdrawn"), within_s=1.0)
 
 
 async def test_a_machine_that_is_noticed_while_it_boots_is_let_go_of_and_replaced(rig):
     async with rig(Script(boot_s=(60.0, 0.0)), desired=1) as pool:
         await anyio.sleep(1)
-        pool.fleet.doom(next(iter(pool.fleet.machines)))
+        pool.fleet.give_notice(next(iter(pool.fleet.machines)))
         await pool.ready()
         assert pool.seen.all("node_dismissed") == [{"node": 0}]
         assert len(pool.provider.alive) == 1
@@ -569,7 +568,7 @@ async def test_queued_tasks_do_not_take_the_place_that_a_generation_waits_for(ri
         (first,) = pool.seen.all("generation_started")
         lost = pool.site.nodes[first["nodes"][1]].machine.id
         if noticed:
-            pool.fleet.doom(lost, 30.0)
+            pool.fleet.give_notice(lost, 30.0)
             await anyio.sleep(20)
         pool.fleet.lose(lost)
         await pool.until(lambda: len(pool.seen.all("generation_started")) == 2, within_s=5)
@@ -587,16 +586,16 @@ async def test_a_notice_promotes_the_spare_and_asks_for_the_next(rig, work):
         await anyio.sleep(1)
         running = [pool.submit(work(takes_s=100.0)) for _ in range(2)]
         await anyio.sleep(1)
-        doomed = next(node for node, order in pool.site.ran if order.task.job == running[0])
-        pool.fleet.doom(pool.site.nodes[doomed].machine.id, 120.0)
+        noticed = next(node for node, order in pool.site.ran if order.task.job == running[0])
+        pool.fleet.give_notice(pool.site.nodes[noticed].machine.id, 120.0)
         after = pool.submit(work(takes_s=1.0))
         await pool.settled(after, within_s=3)
         assert pool.endings[after].node == pool.seen.all("node_standby")[0]["node"]
         assert [count for _, count in pool.fleet.requests] == [3, 1]
-        pool.fleet.reprieve(pool.site.nodes[doomed].machine.id)
+        pool.fleet.withdraw_notice(pool.site.nodes[noticed].machine.id)
         await anyio.sleep(1)
         state = {node.node: node.state.value for node in (await pool.state()).nodes}
-        assert state[doomed] == "ready"
+        assert state[noticed] == "ready"
         assert sorted(state.values()) == ["ready", "ready", "standby"]
         await anyio.sleep(100)
         assert len(pool.provider.alive) == 3
@@ -609,11 +608,11 @@ async def test_a_withdrawn_notice_leaves_nothing_that_was_reserved(rig, work):
         await pool.until(lambda: pool.seen.all("node_standby"))
         first = pool.broadcast(work(takes_s=30.0))
         await anyio.sleep(1)
-        doomed = pool.site.nodes[pool.seen.all("generation_started")[0]["nodes"][0]].machine.id
+        noticed = pool.site.nodes[pool.seen.all("generation_started")[0]["nodes"][0]].machine.id
         for _ in range(3):
-            pool.fleet.doom(doomed, 120.0)
+            pool.fleet.give_notice(noticed, 120.0)
             await anyio.sleep(1)
-            pool.fleet.reprieve(doomed)
+            pool.fleet.withdraw_notice(noticed)
             await anyio.sleep(1)
         second = pool.broadcast(work(takes_s=1.0))
         await pool.settled(first, second, within_s=60)
@@ -624,9 +623,9 @@ async def test_a_withdrawn_notice_leaves_nothing_that_was_reserved(rig, work):
 async def test_a_node_that_stays_after_all_is_told_as_ready_with_its_rank(rig):
     async with rig(Script(boot_s=(0.0, 0.0, 100.0)), desired=2) as pool:
         await pool.ready()
-        pool.fleet.doom(pool.site.nodes[0].machine.id, 120.0)
+        pool.fleet.give_notice(pool.site.nodes[0].machine.id, 120.0)
         await anyio.sleep(1)
-        pool.fleet.reprieve(pool.site.nodes[0].machine.id)
+        pool.fleet.withdraw_notice(pool.site.nodes[0].machine.id)
         await anyio.sleep(1)
         told = pool.seen.all("node_ready")[2]
         assert (told["node"], told["ready"]) == (0, 2)
@@ -698,7 +697,7 @@ async def test_what_a_node_says_of_itself_is_kept_within_bounds(rig):
         for first in range(1, 60_000, 1000):
             said.say(PortsFree((first, first, *range(first, first + 1000))))
         for number in range(1000):
-            said.say(Noticed(f"source {number}", 30.0))
+            said.notice(f"source {number}", 30.0)
         await anyio.sleep(1)
         assert len({told["source"] for told in pool.seen.all("node_noticed")}) <= SOURCES_KEPT
 

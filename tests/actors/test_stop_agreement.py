@@ -1,4 +1,4 @@
-"""What generations hear of notices: a model of nodes and their ranks, every invariant, and that each can fail."""
+"""The stop agreement: a model of nodes and their ranks, every invariant, and that each can fail."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
 from outrider.actors import stop_agreement as module
-from outrider.actors.ports import Asked, JobId, NodeId, PeerDoomed, StopAt, World
+from outrider.actors.ports import Asked, JobId, NodeId, Peer, StopAt, World
 from outrider.actors.stop_agreement import StopAgreement
+from outrider.providers.base import MachineId, PreemptionNotice
 
 SIZE = 3
 JOB = JobId(7)
@@ -21,24 +22,24 @@ SOURCES = st.sampled_from(["file", "spot"])
 
 
 class Ranks:
-    """One node's ranks of one generation, with the link to them: words arrive in order, at any time."""
+    """One node's ranks of one generation, with the link to them: what is sent arrives in order, at any time."""
 
     def __init__(self) -> None:
-        self.inbox: list[PeerDoomed | StopAt] = []
+        self.inbox: list[tuple[PreemptionNotice, Peer] | StopAt] = []
         self.outbox: list[Asked] = []
-        self.doom: PeerDoomed | None = None
+        self.notice: tuple[PreemptionNotice, Peer] | None = None
         self.stop_at: int | None = None
         self.asked = 0
         self.waits = False  # in its question
         self.stopped: int | None = None
 
 
-class DoomsMachine(RuleBasedStateMachine):
+class StopAgreementMachine(RuleBasedStateMachine):
     checked: str | None = None  # only this invariant, to prove that it can fail
 
     @initialize()
     def begin(self) -> None:
-        self.dooms = StopAgreement()
+        self.agreement = StopAgreement()
         self.now = 100.0
         self.notices: dict[NodeId, dict[str, float]] = {}
         self.generation = 0
@@ -55,15 +56,20 @@ class DoomsMachine(RuleBasedStateMachine):
         self.generation += 1
         self.nodes, self.over = nodes, False
         self.ranks = {node: Ranks() for node in nodes}
-        self.dooms.started(JOB, World(self.generation, tuple(nodes), 1, "a", 1), self.now)
+        self.agreement.started(JOB, World(self.generation, tuple(nodes), 1, "a", 1), self.now)
         self._send()
 
     def _send(self) -> None:
-        words, self.dooms.words = self.dooms.words, []
-        for node, word in words:
-            self._hold("DOOM-3", true=not self.over and word[:2] == (JOB, self.generation))
+        for node, notice, peer in self.agreement.notices:
+            self._hold("STOP-3", true=not self.over and peer[:2] == (JOB, self.generation))
             if node in self.ranks:
-                self.ranks[node].inbox.append(word)
+                self.ranks[node].inbox.append((notice, peer))
+        for node, stop in self.agreement.stops:
+            self._hold("STOP-3", true=not self.over and stop[:2] == (JOB, self.generation))
+            if node in self.ranks:
+                self.ranks[node].inbox.append(stop)
+        self.agreement.notices.clear()
+        self.agreement.stops.clear()
 
     @rule(seconds=st.integers(1, 60))
     def time_passes(self, seconds: int) -> None:
@@ -75,23 +81,24 @@ class DoomsMachine(RuleBasedStateMachine):
             self.notices.get(node, {}).pop(source, None)
         else:
             self.notices.setdefault(node, {})[source] = self.now + seconds
-        self.dooms.noticed(node, source, None if seconds is None else float(seconds), self.now)
+        self.agreement.noticed(node, _notice(node, source, seconds), self.now)
         self._send()
 
     @rule(data=st.data())
-    def a_word_arrives(self, data: st.DataObject) -> None:
+    def a_message_arrives(self, data: st.DataObject) -> None:
         waiting = [node for node, ranks in self.ranks.items() if ranks.inbox]
         if not waiting:
             return
         ranks = self.ranks[data.draw(st.sampled_from(waiting))]
-        word = ranks.inbox.pop(0)
-        if isinstance(word, StopAt):
-            self._hold("DOOM-2", true=ranks.stop_at is None)
-            ranks.stop_at = word.asked
+        message = ranks.inbox.pop(0)
+        if isinstance(message, StopAt):
+            self._hold("STOP-2", true=ranks.stop_at is None)
+            ranks.stop_at = message.asked
         else:
-            ranks.doom = None if word.seconds is None else word
-            if ranks.doom is not None:
-                ranks.outbox.append(Asked(JOB, self.generation, word.number, ranks.asked))
+            notice, peer = message
+            ranks.notice = None if notice.seconds is None else message
+            if ranks.notice is not None:
+                ranks.outbox.append(Asked(JOB, self.generation, peer.number, ranks.asked))
         self._answer(ranks)
 
     @rule(data=st.data())
@@ -99,7 +106,7 @@ class DoomsMachine(RuleBasedStateMachine):
         waiting = [node for node, ranks in self.ranks.items() if ranks.outbox]
         if waiting:
             node = data.draw(st.sampled_from(waiting))
-            self.dooms.asked(node, self.ranks[node].outbox.pop(0))
+            self.agreement.asked(node, self.ranks[node].outbox.pop(0))
             self._send()
 
     @rule(data=st.data(), steps=st.integers(1, 4))
@@ -120,14 +127,14 @@ class DoomsMachine(RuleBasedStateMachine):
             return
         if ranks.stop_at is not None and ranks.asked >= ranks.stop_at:
             ranks.stopped, ranks.waits = ranks.asked, False
-        elif ranks.doom is None or ranks.stop_at is not None:
+        elif ranks.notice is None or ranks.stop_at is not None:
             ranks.waits = False
 
     @rule(node=NODES)
     def a_node_is_lost(self, node: NodeId) -> None:
         """Its generation is fenced, and the next begins without it."""
         self.notices.pop(node, None)
-        self.dooms.lost(node, self.now)
+        self.agreement.lost(node, self.now)
         if node in self.ranks:
             del self.ranks[node]
             self._send()
@@ -138,7 +145,7 @@ class DoomsMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.over)
     @rule()
     def the_broadcast_ends(self) -> None:
-        self.dooms.ended(JOB)
+        self.agreement.ended(JOB)
         self.over, self.ranks = True, {}
 
     @precondition(lambda self: self.over)
@@ -150,22 +157,22 @@ class DoomsMachine(RuleBasedStateMachine):
     def all_know_the_soonest(self) -> None:
         ends = [(at, place) for place, n in enumerate(self.nodes) for at in self.notices.get(n, {}).values()]
         for ranks in self.ranks.values():
-            told = [word for word in ranks.inbox if isinstance(word, PeerDoomed)]
-            knows = told[-1] if told else ranks.doom
-            if knows is None or knows.seconds is None:
-                self._hold("DOOM-1", true=not ends)
+            coming = [message for message in ranks.inbox if not isinstance(message, StopAt)]
+            last = coming[-1] if coming else ranks.notice
+            if last is None or last[0].seconds is None:
+                self._hold("STOP-1", true=not ends)
             else:
-                self._hold("DOOM-1", true=any(place == knows.place and at == min(ends)[0] for at, place in ends))
+                self._hold("STOP-1", true=any(place == last[1].place and at == min(ends)[0] for at, place in ends))
 
     @invariant()
     def all_stop_at_the_same_question(self) -> None:
         stopped = {ranks.stopped for ranks in self.ranks.values() if ranks.stopped is not None}
-        places = {word.asked for r in self.ranks.values() for word in r.inbox if isinstance(word, StopAt)}
+        places = {stop.asked for r in self.ranks.values() for stop in r.inbox if isinstance(stop, StopAt)}
         places |= {ranks.stop_at for ranks in self.ranks.values() if ranks.stop_at is not None}
-        self._hold("DOOM-2", true=len(stopped | places) <= 1)
+        self._hold("STOP-2", true=len(stopped | places) <= 1)
         for place in places:
             passed = [ranks.asked - ranks.waits for ranks in self.ranks.values() if ranks.stopped is None]
-            self._hold("DOOM-2", true=all(asked < place for asked in passed))
+            self._hold("STOP-2", true=all(asked < place for asked in passed))
 
 
 MACHINE = settings(
@@ -174,81 +181,85 @@ MACHINE = settings(
 
 
 def test_all_ranks_know_and_stop_together() -> None:
-    run_machine(DoomsMachine, settings=MACHINE)
+    run_machine(StopAgreementMachine, settings=MACHINE)
+
+
+def _notice(node: NodeId, source: str, seconds: float | None) -> PreemptionNotice:
+    return PreemptionNotice(MachineId(f"m{node}"), source, None if seconds is None else float(seconds))
 
 
 def _at_the_most(self: StopAgreement, job: JobId, generation: Any) -> None:
     if generation.stop_at is None and generation.asked and generation.asked.keys() == generation.nodes:
         generation.stop_at = max(generation.asked.values())
-        word = StopAt(job, generation.world.generation, generation.stop_at)
-        self.words += [(node, word) for node in generation.nodes]
+        stop = StopAt(job, generation.world.generation, generation.stop_at)
+        self.stops += [(node, stop) for node in generation.nodes]
 
 
 def _with_the_first(self: StopAgreement, job: JobId, generation: Any) -> None:
     if generation.stop_at is None and generation.asked:
         generation.stop_at = max(generation.asked.values()) + 1
-        word = StopAt(job, generation.world.generation, generation.stop_at)
-        self.words += [(node, word) for node in generation.nodes]
+        stop = StopAt(job, generation.world.generation, generation.stop_at)
+        self.stops += [(node, stop) for node in generation.nodes]
 
 
 def _nothing(*_: Any, **__: Any) -> None: ...
 
 
 MUTATIONS: dict[str, tuple[str, str, Any]] = {
-    "a new generation is not told of what is known": ("DOOM-1", "started", lambda self, job, world, now: None),
-    "they stop where one has gone past": ("DOOM-2", "_agree", _at_the_most),
-    "not all are waited for": ("DOOM-2", "_agree", _with_the_first),
-    "the end is forgotten": ("DOOM-3", "ended", _nothing),
+    "a new generation is not told of what is known": ("STOP-1", "started", lambda self, job, world, now: None),
+    "they stop where one has gone past": ("STOP-2", "_agree", _at_the_most),
+    "not all are waited for": ("STOP-2", "_agree", _with_the_first),
+    "the end is forgotten": ("STOP-3", "ended", _nothing),
 }
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS)
 def test_the_machine_sees_when(mutation: str, monkeypatch: pytest.MonkeyPatch) -> None:
     name, method, change = MUTATIONS[mutation]
-    monkeypatch.setattr(DoomsMachine, "checked", name)
+    monkeypatch.setattr(StopAgreementMachine, "checked", name)
     monkeypatch.setattr(StopAgreement, method, change)
     with pytest.raises(AssertionError, match=name):
         run_machine(
-            DoomsMachine, settings=settings(MACHINE, max_examples=10_000, derandomize=True, phases=[Phase.generate])
+            StopAgreementMachine,
+            settings=settings(MACHINE, max_examples=10_000, derandomize=True, phases=[Phase.generate]),
         )
 
 
-def test_a_time_that_is_told_again_is_not_told_again() -> None:
-    dooms = StopAgreement()
-    dooms.started(JOB, World(1, (NodeId(0), NodeId(1)), 1, "a", 1), 0.0)
-    dooms.noticed(NodeId(1), "file", 30.0, 0.0)
-    assert dooms.words == [(NodeId(n), PeerDoomed(JOB, 1, 1, 1, "file", 30.0)) for n in range(2)]
-    dooms.words.clear()
-    dooms.noticed(NodeId(1), "file", 28.0 + module.SAME_S / 2, 2.0)
-    assert dooms.words == []
-    dooms.noticed(NodeId(1), "file", 20.0, 2.0)
-    assert [word.seconds for _, word in dooms.words if isinstance(word, PeerDoomed)] == [20.0, 20.0]
+def test_a_notice_that_comes_again_with_the_same_time_is_not_sent_again() -> None:
+    agreement = StopAgreement()
+    agreement.started(JOB, World(1, (NodeId(0), NodeId(1)), 1, "a", 1), 0.0)
+    agreement.noticed(NodeId(1), _notice(NodeId(1), "file", 30.0), 0.0)
+    notice = _notice(NodeId(1), "file", 30.0)
+    assert agreement.notices == [(NodeId(n), notice, Peer(JOB, 1, 1, 1)) for n in range(2)]
+    agreement.notices.clear()
+    agreement.noticed(NodeId(1), _notice(NodeId(1), "file", 28.0 + module.SAME_S / 2), 2.0)
+    assert agreement.notices == []
+    agreement.noticed(NodeId(1), _notice(NodeId(1), "file", 20.0), 2.0)
+    assert [notice.seconds for _, notice, _ in agreement.notices] == [20.0, 20.0]
 
 
 def test_answers_of_others_count_for_nothing() -> None:
-    dooms = StopAgreement()
-    dooms.started(JOB, World(2, (NodeId(0), NodeId(1)), 1, "a", 1), 0.0)
-    dooms.noticed(NodeId(1), "file", 30.0, 0.0)
-    dooms.words.clear()
+    agreement = StopAgreement()
+    agreement.started(JOB, World(2, (NodeId(0), NodeId(1)), 1, "a", 1), 0.0)
+    agreement.noticed(NodeId(1), _notice(NodeId(1), "file", 30.0), 0.0)
     for node, report in (
         (5, Asked(JOB, 2, 1, 3)), (0, Asked(JobId(8), 2, 1, 3)), (0, Asked(JOB, 1, 1, 3)), (0, Asked(JOB, 2, 9, 3)),
     ):  # fmt: skip
-        dooms.asked(NodeId(node), report)
-    dooms.asked(NodeId(1), Asked(JOB, 2, 1, 4))
-    assert dooms.words == []
-    dooms.asked(NodeId(0), Asked(JOB, 2, 1, 3))
-    assert dooms.words == [(NodeId(n), StopAt(JOB, 2, 5)) for n in range(2)]
+        agreement.asked(NodeId(node), report)
+    agreement.asked(NodeId(1), Asked(JOB, 2, 1, 4))
+    assert agreement.stops == []
+    agreement.asked(NodeId(0), Asked(JOB, 2, 1, 3))
+    assert agreement.stops == [(NodeId(n), StopAt(JOB, 2, 5)) for n in range(2)]
 
 
 def test_a_late_answer_to_what_was_withdrawn_does_not_count_for_the_next_notice() -> None:
     """Its ranks have gone on meanwhile, past what it says."""
-    dooms = StopAgreement()
-    dooms.started(JOB, World(1, (NodeId(0),), 1, "a", 1), 0.0)
-    dooms.noticed(NodeId(0), "file", 30.0, 0.0)
-    dooms.noticed(NodeId(0), "file", None, 1.0)
-    dooms.noticed(NodeId(0), "file", 30.0, 2.0)
-    dooms.words.clear()
-    dooms.asked(NodeId(0), Asked(JOB, 1, 1, 3))
-    assert dooms.words == []
-    dooms.asked(NodeId(0), Asked(JOB, 1, 2, 50))
-    assert dooms.words == [(NodeId(0), StopAt(JOB, 1, 51))]
+    agreement = StopAgreement()
+    agreement.started(JOB, World(1, (NodeId(0),), 1, "a", 1), 0.0)
+    agreement.noticed(NodeId(0), _notice(NodeId(0), "file", 30.0), 0.0)
+    agreement.noticed(NodeId(0), _notice(NodeId(0), "file", None), 1.0)
+    agreement.noticed(NodeId(0), _notice(NodeId(0), "file", 30.0), 2.0)
+    agreement.asked(NodeId(0), Asked(JOB, 1, 1, 3))
+    assert agreement.stops == []
+    agreement.asked(NodeId(0), Asked(JOB, 1, 2, 50))
+    assert agreement.stops == [(NodeId(0), StopAt(JOB, 1, 51))]

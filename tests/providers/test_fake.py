@@ -7,7 +7,7 @@ import pytest
 import trio.testing
 
 from outrider.providers import contract
-from outrider.providers.base import Embedding, LaunchRequest, MachineDoomed, MachineGone, MachineReachable
+from outrider.providers.base import Embedding, LaunchRequest, MachineGone, MachineReachable, PreemptionNotice
 from outrider.providers.errors import NoCapacity
 from outrider.providers.fake import Fake, Script
 
@@ -90,11 +90,11 @@ async def test_machines_boot_and_fail_by_the_script():
             await fleet.launch(REQUEST, 1)
 
 
-async def test_a_test_can_lose_doom_and_reprieve_machines():
+async def test_a_test_can_lose_machines_and_give_and_withdraw_notices():
     async with Fake().open("p", Embedding("", "")) as fleet:
         (machine,) = await fleet.launch(REQUEST, 1)
-        fleet.doom(machine.id, 30.0)
-        fleet.reprieve(machine.id)
+        fleet.give_notice(machine.id, 30.0)
+        fleet.withdraw_notice(machine.id)
         fleet.lose(machine.id)
         seen = []
         async for event in fleet.events():
@@ -102,7 +102,7 @@ async def test_a_test_can_lose_doom_and_reprieve_machines():
             if isinstance(event, MachineGone):
                 break
         assert seen == [
-            MachineDoomed(machine.id, "spot", 30.0),
-            MachineDoomed(machine.id, "spot", None),
+            PreemptionNotice(machine.id, "spot", 30.0),
+            PreemptionNotice(machine.id, "spot", None),
             MachineGone(machine.id, "spot interruption"),
         ]

@@ -97,7 +97,7 @@ def lacking(parts: Sequence[Part], ranks: int) -> str | None:
     return None
 
 
-def doomed(keys: Sequence[str], folders: Sequence[str] = (), *, term: int, keep: int) -> tuple[list[At], list[At]]:
+def to_delete(keys: Sequence[str], folders: Sequence[str] = (), *, term: int, keep: int) -> tuple[list[At], list[At]]:
     """(complete checkpoints, remains of incomplete ones) that the world of ``term`` may delete.
 
     Only the newest world deletes anything. It leaves the newest ``keep`` complete ones (CKPT-2), and what may still

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from threading import Event
 
 from ..api.errors import CheckpointError
-from .decisions import doomed, first_parts, lacking, old_terms, places, shares
+from .decisions import first_parts, lacking, old_terms, places, shares, to_delete
 from .records import (
     MANIFEST,
     METADATA,
@@ -153,7 +153,7 @@ def clean(turn: Turn, keep: int) -> None:
     """Delete what is not wanted any more, each checkpoint's manifest first: nobody finds a half of one."""
     store = turn.store
     keys = store.names()
-    done, remains = doomed(keys, store.folders(), term=turn.term.number, keep=keep)
+    done, remains = to_delete(keys, store.folders(), term=turn.term.number, keep=keep)
     for at in done:
         store.delete(at.manifest)
         store.remove(at.folder)

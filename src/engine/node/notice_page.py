@@ -11,7 +11,7 @@ import mmap
 import os
 import struct
 import zlib
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import msgpack
 
@@ -24,8 +24,8 @@ _SIZE_BYTES = _CELLS_AT + CELLS * _CELL.size
 KEPT = 64  # so many worlds, the latest
 
 
-class Doom(NamedTuple):
-    """A machine will be taken."""
+class PostedNotice(NamedTuple):
+    """A preemption notice as tasks read it: a machine will be taken."""
 
     number: int  # no two notices of a node have the same; one whose time changes keeps its own
     source: str
@@ -38,51 +38,52 @@ class World(NamedTuple):
     """The client's information about the other machines that a generation runs with."""
 
     generation: int
-    doom: Doom | None
+    notice: PostedNotice | None  # the soonest of them
     stop_at: int | None  # the count at which all of its ranks stop
 
 
-class Word(NamedTuple):
+class PageText(NamedTuple):
     """The whole text of the notice page."""
 
-    own: Doom | None = None
+    own: PostedNotice | None = None
     worlds: dict[int, World] = {}  # by job  # noqa: RUF012 (replaced as a whole, never changed)
 
 
-NOTHING = Word()
+EMPTY = PageText()
 
 
 class NoticePage:
-    """The notice page, shared across forks or through its descriptor. Only one process writes words."""
+    """The notice page, shared across forks or through its descriptor. Only one process writes it."""
 
     def __init__(self, fd: int | None = None) -> None:
-        self.fd = os.memfd_create("board", os.MFD_CLOEXEC) if fd is None else fd
+        self.fd = os.memfd_create("notices", os.MFD_CLOEXEC) if fd is None else fd
         if os.fstat(self.fd).st_size < _SIZE_BYTES:
             os.ftruncate(self.fd, _SIZE_BYTES)
         self._page = mmap.mmap(self.fd, _SIZE_BYTES)
         self.closed = False
         self._head = bytes(_HEADER.size)
-        self._word = NOTHING
+        self._text = EMPTY
         self._written = 0
 
-    def post(self, word: Word) -> None:
-        kept = dict(list(word.worlds.items())[-KEPT:])
-        text = cast("bytes", msgpack.packb([word.own, kept]))
-        assert len(text) <= _TEXT_BYTES, "dooms are short: see `Pending.heard`"
+    def post(self, text: PageText) -> None:
+        """Replace the page's text. Of many worlds the latest are kept."""
+        kept = dict(list(text.worlds.items())[-KEPT:])
+        data = cast("bytes", msgpack.packb([text.own, kept]))
+        assert len(data) <= _TEXT_BYTES, "notices are short: see `Pending.heard`"
         self._written += 1
-        self._page[_HEADER.size : _HEADER.size + len(text)] = text
-        _HEADER.pack_into(self._page, 0, self._written, len(text), zlib.crc32(text))
+        self._page[_HEADER.size : _HEADER.size + len(data)] = data
+        _HEADER.pack_into(self._page, 0, self._written, len(data), zlib.crc32(data))
 
-    def read(self) -> Word:
-        """Return the latest word; while another is being written, the one before."""
+    def read(self) -> PageText:
+        """Return the latest text; while another is being written, the one before."""
         head = self._page[: _HEADER.size]
         if head == self._head:
-            return self._word
+            return self._text
         _, size, checksum = _HEADER.unpack(head)
-        text = self._page[_HEADER.size : _HEADER.size + min(size, _TEXT_BYTES)]
-        if zlib.crc32(text) == checksum:
-            self._word, self._head = _parsed(text), head
-        return self._word
+        data = self._page[_HEADER.size : _HEADER.size + min(size, _TEXT_BYTES)]
+        if zlib.crc32(data) == checksum:
+            self._text, self._head = _parsed(data), head
+        return self._text
 
     def count(self, cell: int, attempt: int, job: int, generation: int) -> int:
         """Count one more question of this attempt; return how many that makes."""
@@ -105,9 +106,13 @@ class NoticePage:
         self._page.close()
 
 
-def _parsed(text: bytes) -> Word:
-    own, worlds = msgpack.unpackb(text, use_list=False, strict_map_key=False)
-    return Word(
-        None if own is None else Doom(*own),
-        {job: World(of, None if doom is None else Doom(*doom), stop_at) for job, (of, doom, stop_at) in worlds.items()},
+def _parsed(data: bytes) -> PageText:
+    own, worlds = msgpack.unpackb(data, use_list=False, strict_map_key=False)
+    return PageText(
+        _notice(own),
+        {job: World(of, _notice(fields), stop_at) for job, (of, fields, stop_at) in worlds.items()},
     )
+
+
+def _notice(fields: tuple[Any, ...] | None) -> PostedNotice | None:
+    return None if fields is None else PostedNotice(*fields)

@@ -79,7 +79,7 @@ class Scheduler:
             self._queue_of(attempt).remove(attempt)
             self._end(attempt, Cause.KILLED, 0)
         else:
-            self._doom(attempt, Cause.KILLED, now)
+            self._mark_for_kill(attempt, Cause.KILLED, now)
 
     def recalled(self, attempt_ids: tuple[int, ...]) -> None:
         recall = Recall([])
@@ -91,7 +91,7 @@ class Scheduler:
                 self._queue_of(attempt).remove(attempt)
                 del self._attempts[attempt_id]
                 recall.returned.append(attempt_id)
-            elif attempt is not attempt.slot.pipe[0] and attempt.doom is None and attempt.slot.worker is not None:
+            elif attempt is not attempt.slot.pipe[0] and attempt.kill_cause is None and attempt.slot.worker is not None:
                 attempt.recall = recall
                 recall.waiting.add(attempt.slot.worker.id)
                 self._steal(attempt.slot)
@@ -120,9 +120,9 @@ class Scheduler:
         if attempt is None or slot is None or slot.worker is None or slot.worker.id != worker_id:
             return False  # answered already
         slot.pipe.remove(attempt)
-        relayed = not interrupted and attempt.doom is not Cause.TIMEOUT
+        relayed = not interrupted and attempt.kill_cause is not Cause.TIMEOUT
         if not relayed:
-            self._end(attempt, attempt.doom or Cause.KILLED, 0)
+            self._end(attempt, attempt.kill_cause or Cause.KILLED, 0)
         else:
             self._learn(attempt.run.function, took_us)
             del self._attempts[attempt_id]
@@ -157,7 +157,7 @@ class Scheduler:
                     if attempt_ids:  # else it was empty before, and is free already
                         self._release(slot)
                         self._free.sort(key=lambda slot: not slot.stuck)  # a worker that does not read comes last
-                elif slot.pipe[0].doom is not None and not self._is_shared(worker):
+                elif slot.pipe[0].kill_cause is not None and not self._is_shared(worker):
                     self._end_worker(worker, now)
         for recall in self._recalls:
             recall.waiting.discard(worker_id)
@@ -246,9 +246,9 @@ class Scheduler:
             if not slot.pipe:
                 continue
             head = slot.pipe[0]
-            if head.doom is not None and self._is_shared(slot.worker):
-                times.append(head.doomed_at + PATIENCE_S)
-            elif head.doom is None and head.run.timeout_s is not None and head.started is not None:
+            if head.kill_cause is not None and self._is_shared(slot.worker):
+                times.append(head.kill_asked_at + PATIENCE_S)
+            elif head.kill_cause is None and head.run.timeout_s is not None and head.started is not None:
                 times.append(head.started + head.run.timeout_s)
             if len(slot.pipe) > 1 and not slot.stuck and not slot.worker.stealing:
                 times.append(slot.since + STALL_S)
@@ -317,7 +317,7 @@ class Scheduler:
         attempt.started = now
         if attempt.run.flags & _ANNOUNCE:
             self._effects.append(Answer(Started(attempt.run.attempt)))
-        if attempt.doom is not None:
+        if attempt.kill_cause is not None:
             self._press(slot, attempt, now)
 
     def _release(self, slot: Slot) -> None:
@@ -363,10 +363,10 @@ class Scheduler:
 
     # --- ending ------------------------------------------------------------------------------------------------------
 
-    def _doom(self, attempt: Attempt, cause: Cause, now: float) -> None:
+    def _mark_for_kill(self, attempt: Attempt, cause: Cause, now: float) -> None:
         """End an attempt, wherever in a pipe it is. The first cause stays."""
-        if attempt.doom is None and attempt.slot is not None and attempt.slot.worker is not None:
-            attempt.doom, attempt.doomed_at = cause, now
+        if attempt.kill_cause is None and attempt.slot is not None and attempt.slot.worker is not None:
+            attempt.kill_cause, attempt.kill_asked_at = cause, now
             if self._is_shared(attempt.slot.worker):
                 self._effects.append(Interrupt(attempt.slot.worker.id, attempt.run.attempt))
             else:
@@ -378,17 +378,17 @@ class Scheduler:
         if worker is None or worker.ending:
             return
         if (
-            head.doom is None
+            head.kill_cause is None
             and head.started is not None
             and head.run.timeout_s is not None
             and head.started + head.run.timeout_s <= now
         ):
-            self._doom(head, Cause.TIMEOUT, now)
+            self._mark_for_kill(head, Cause.TIMEOUT, now)
             return
         if self._is_shared(worker):
-            if head.doom is not None and head.doomed_at + PATIENCE_S <= now:
+            if head.kill_cause is not None and head.kill_asked_at + PATIENCE_S <= now:
                 self._end_worker(worker, now)
-        elif any(attempt.doom for attempt in slot.pipe):
+        elif any(attempt.kill_cause for attempt in slot.pipe):
             self._steal(slot)  # first take back the other attempts; then `stolen` ends the worker
         elif len(slot.pipe) > 1 and not slot.stuck and slot.since + STALL_S <= now:
             self._steal(slot)
@@ -414,8 +414,8 @@ class Scheduler:
         head = slot.pipe.popleft()
         while slot.pipe:
             self._unstarted(slot.pipe.pop())
-        if head.doom is not None:
-            self._end(head, head.doom, 0, detail)
+        if head.kill_cause is not None:
+            self._end(head, head.kill_cause, 0, detail)
         elif worker.ending:
             self._end(head, Cause.SIGNAL, 9, detail or _WITH_ANOTHER)
         else:
@@ -424,13 +424,13 @@ class Scheduler:
     def _unstarted(self, attempt: Attempt) -> None:
         """Take an attempt back from a pipe: end it, return it, or queue it again. Called newest first."""
         attempt.slot = attempt.started = None
-        if attempt.doom is Cause.KILLED:
+        if attempt.kill_cause is Cause.KILLED:
             self._end(attempt, Cause.KILLED, 0)
         elif attempt.recall is not None:
             del self._attempts[attempt.run.attempt]
             attempt.recall.returned.append(attempt.run.attempt)
         else:
-            attempt.doom = None
+            attempt.kill_cause = None
             self._queue_of(attempt).appendleft(attempt)
 
     def _end(self, attempt: Attempt, cause: Cause, code: int, detail: str = "") -> None:

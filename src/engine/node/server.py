@@ -21,16 +21,15 @@ from ..wire.messages import (
     Bye,
     Credit,
     Define,
-    Doomed,
     Drop,
     Hello,
     Input,
     Kill,
     Lend,
     Message,
-    Notice,
     Ping,
     Pong,
+    PreemptionNotice,
     Recall,
     Refused,
     Run,
@@ -227,8 +226,8 @@ class ExecutorServer:
                 self._store.adopt(blob, path, size_bytes)
             case View():
                 crew.view(message)
-            case Notice() | Doomed() | StopAt():
-                self._lookout.heard(message)
+            case PreemptionNotice() | StopAt():
+                self._lookout.received(message)
             case Ping(sent_ms):
                 self._session.send(Pong(sent_ms))
                 self._machine_lease.renew(self._heard_at)

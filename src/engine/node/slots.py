@@ -45,6 +45,6 @@ class Attempt:
     body: bytes
     slot: Slot | None = None
     started: float | None = None  # None: it waits, or its worker is not there yet
-    doom: Cause | None = None
-    doomed_at: float = 0.0
+    kill_cause: Cause | None = None
+    kill_asked_at: float = 0.0
     recall: Recall | None = None

@@ -13,7 +13,7 @@ from ..node import context
 from ..node.context import TaskContext
 
 if TYPE_CHECKING:
-    from ..node.notice_page import Doom, NoticePage, World
+    from ..node.notice_page import NoticePage, PostedNotice, World
 
 MARGIN_S = 5.0  # for what comes after a callback: the process's end, the last bytes on their way
 MARGIN_SHARE = 0.2  # of a short notice
@@ -89,14 +89,14 @@ def pending(board: NoticePage, task: TaskContext | None, *, everywhere: bool) ->
     if own is not None:
         return _preemption(own, node, (own.number,))
     world = None if task is None else _world(others, task)
-    if world is None or world.doom is None or world.doom.node in (None, node):
+    if world is None or world.notice is None or world.notice.node in (None, node):
         return None
-    return _preemption(world.doom, world.doom.node, (world.generation, world.doom.number))
+    return _preemption(world.notice, world.notice.node, (world.generation, world.notice.number))
 
 
-def _preemption(doom: Doom, node: int | None, key: tuple[int, ...]) -> Preemption:
-    margin_s = min(MARGIN_S, MARGIN_SHARE * doom.seconds)
-    return Preemption(doom.source, -1 if node is None else node, doom.at, margin_s, key)
+def _preemption(notice: PostedNotice, node: int | None, key: tuple[int, ...]) -> Preemption:
+    margin_s = min(MARGIN_S, MARGIN_SHARE * notice.seconds)
+    return Preemption(notice.source, -1 if node is None else node, notice.at, margin_s, key)
 
 
 def _world(worlds: dict[int, World], task: TaskContext) -> World | None:
@@ -108,28 +108,28 @@ def _world(worlds: dict[int, World], task: TaskContext) -> World | None:
 def _agreed(board: NoticePage, task: TaskContext) -> bool:
     """The ranks stop where the one that has asked most often will ask next.
 
-    First the question is counted, then the board is read. So a rank either sees that a machine is doomed, and waits
+    First the question is counted, then the board is read. So a rank either sees the notice about a machine, and waits
     here, or has been counted when its node says how far it is.
     """
     asked = board.count(task.info["worker"], task.attempt, task.job, task.info["generation"])
     world = _world(board.read().worlds, task)
-    if world is not None and world.stop_at is None and world.doom is not None:
-        world = _waited(board, task, world.doom)
+    if world is not None and world.stop_at is None and world.notice is not None:
+        world = _waited(board, task, world.notice)
     return world is not None and world.stop_at is not None and asked >= world.stop_at
 
 
-def _waited(board: NoticePage, task: TaskContext, doom: Doom) -> World | None:
+def _waited(board: NoticePage, task: TaskContext, notice: PostedNotice) -> World | None:
     """Wait for the ranks to agree, and return the world they agreed on; None: nothing. After a failure to agree, the
     next question does not wait again.
     """
-    asked_in_vain = (task.attempt, doom.number)
+    asked_in_vain = (task.attempt, notice.number)
     if asked_in_vain in _in_vain:
         return None
     until = time.monotonic() + AGREE_S
     while time.monotonic() < until:
         time.sleep(_PAUSE_S)
         world = _world(board.read().worlds, task)
-        if world is None or world.stop_at is not None or world.doom is None:
+        if world is None or world.stop_at is not None or world.notice is None:
             return world
     _in_vain.clear()
     _in_vain.add(asked_in_vain)

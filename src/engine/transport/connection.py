@@ -192,6 +192,7 @@ class NodeConnection:
         self.link = NodeLink(
             node,
             self._session,
+            machine=machine.id,
             views=terms.views,
             same_host=machine.same_host,
             bulk=self,

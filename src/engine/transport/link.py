@@ -6,7 +6,7 @@ import asyncio
 import errno
 import signal
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, assert_never, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from ...actors.ports import (
     Asked,
@@ -15,9 +15,8 @@ from ...actors.ports import (
     JobId,
     NodeFacts,
     NodeId,
-    Noticed,
     Order,
-    PeerDoomed,
+    Peer,
     PortsFree,
     Report,
     Returned,
@@ -25,8 +24,8 @@ from ...actors.ports import (
     StopAt,
     Unfit,
     Verdict,
-    Word,
 )
+from ...providers.base import MachineId, PreemptionNotice
 from ...providers.threads import in_thread
 from ..api.errors import TaskFailed
 from ..api.printable import plain
@@ -72,13 +71,14 @@ class NodeLink:
         node: NodeId,
         session: Session,
         *,
+        machine: MachineId,
         views: Views,
         same_host: bool,
         bulk: Bulk,
         reports: Callable[[Sequence[Report]], None],
         printed: Callable[[Order | None, wire.Output], None],
     ) -> None:
-        self.node, self.session = node, session
+        self.node, self.session, self._machine = node, session, machine
         self._views, self._same_host = views, same_host
         self._bulk, self._reports, self._printed = bulk, reports, printed
         self._write: Callable[[bytes], object] | None = None
@@ -164,16 +164,13 @@ class NodeLink:
             self.kill(AttemptId(attempt))
         await asyncio.wait([self._none_left], timeout=within_s)
 
-    def tell(self, word: Word) -> None:
-        match word:
-            case Noticed(source, seconds):
-                self.send(wire.Notice(source[:NAME_CHARS], None if seconds is None else bounded(seconds)))
-            case PeerDoomed():
-                self.send(wire.Doomed(*word))
-            case StopAt():
-                self.send(wire.StopAt(*word))
-            case _:
-                assert_never(word)
+    def notify(self, notice: PreemptionNotice, peer: Peer | None = None) -> None:
+        seconds = None if notice.seconds is None else bounded(notice.seconds)
+        about = None if peer is None else wire.Peer(*peer)
+        self.send(wire.PreemptionNotice(notice.source[:NAME_CHARS], seconds, about))
+
+    def stop_at(self, stop: StopAt) -> None:
+        self.send(wire.StopAt(*stop))
 
     def drop(self, blob: Blob) -> None:
         """No attempt will read this blob any more."""
@@ -281,8 +278,10 @@ class NodeLink:
                 for attempt in back:
                     self._over(attempt)
                 return Returned(tuple(back))
-            case wire.Notice(source, seconds):
-                return Noticed(source, seconds)
+            case wire.PreemptionNotice(source, seconds, None):
+                return PreemptionNotice(self._machine, source, seconds)
+            case wire.PreemptionNotice():
+                raise ProtocolError(f"node {self.node} speaks of another's machine")
             case wire.Asked(job, generation, number, asked):
                 return Asked(JobId(job), generation, number, asked)
             case wire.Ports(ports):

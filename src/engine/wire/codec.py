@@ -19,7 +19,7 @@ from . import messages as m
 MAX_FRAME_BYTES = 1 << 20  # of a body; what is larger travels as a blob
 HEADER_BYTES = 4
 
-# Stable for ever: a number is never given to another message.
+# Stable for ever: a number is never given to another message. 18 was one of version 1.
 TAGS: dict[type[m.Message], int] = {
     m.Hello: 1,
     m.Welcome: 2,
@@ -36,7 +36,6 @@ TAGS: dict[type[m.Message], int] = {
     m.Drop: 15,
     m.Adopt: 16,
     m.Lend: 17,
-    m.Doomed: 18,
     m.StopAt: 19,
     m.Input: 20,
     m.Credit: 21,
@@ -47,7 +46,7 @@ TAGS: dict[type[m.Message], int] = {
     m.Returned: 34,
     m.Yield: 35,
     m.Output: 36,
-    m.Notice: 37,
+    m.PreemptionNotice: 37,
     m.Ports: 38,
     m.Asked: 39,
     m.Unfit: 40,
@@ -113,9 +112,9 @@ def decode_again(body: bytes) -> m.Message:
     """`decode` for a body that has been through it on this machine. Takes half the time: nothing is checked."""
     fields = [*msgpack.unpackb(body, use_list=False)]
     form = _FORMS[fields[0]]
-    for index in form.values:
+    for index, make in form.records:
         if fields[index] is not None:
-            fields[index] = tuple.__new__(m.Value, fields[index])
+            fields[index] = tuple.__new__(make, fields[index])
     message: m.Message = tuple.__new__(form.make, fields[1:])
     return message
 
@@ -210,7 +209,7 @@ class _Form(NamedTuple):
     shapes: frozenset[tuple[type, ...]]  # every combination of types that the tag and its fields may have
     ranges: tuple[tuple[int, float, float], ...]  # fields that are numbers, each with its least and its most
     refine: tuple[tuple[int, Callable[[Any], Any]], ...]  # fields whose type and range alone do not say enough
-    values: tuple[int, ...]  # fields that are a `Value`
+    records: tuple[tuple[int, type[Any]], ...]  # fields that have fields themselves
 
 
 class _Kind(NamedTuple):
@@ -219,15 +218,25 @@ class _Kind(NamedTuple):
     types: tuple[type, ...]
     range: m.Range | None = None  # of a number
     refine: Callable[[Any], Any] | None = None
+    record: type[Any] | None = None  # a named tuple within the message
 
 
-def _value(raw: Any) -> m.Value:
-    if tuple(map(type, raw)) not in _VALUE.shapes:
-        raise ProtocolError(f"not a value: {raw!r:.80}")
-    for index, check in _VALUE.refine:
-        if raw[index] is not None:
-            check(raw[index])
-    return tuple.__new__(m.Value, raw)
+def _record(form: _Form) -> Callable[[Any], Any]:
+    """Return the check of a field that has fields itself; it returns the field as an instance of ``form.make``."""
+    make, shapes, ranges, refine, _ = form
+
+    def check(raw: Any) -> Any:
+        if tuple(map(type, raw)) not in shapes:
+            raise ProtocolError(f"not a {make.__name__}: {raw!r:.80}")
+        for index, least, most in ranges:
+            if raw[index] is not None and not least <= raw[index] <= most:
+                raise ProtocolError(f"{raw[index]} is out of range: {make._fields[index]} of a {make.__name__}")
+        for index, refined in refine:
+            if raw[index] is not None:
+                refined(raw[index])
+        return tuple.__new__(make, raw)
+
+    return check
 
 
 def _all(kind: _Kind) -> Callable[[Any], Any]:
@@ -279,7 +288,6 @@ _KINDS: dict[Any, _Kind] = {
     bool: _Kind((bool,)),
     type(None): _Kind((type(None),)),
     m.Cause: _Kind((str,), refine=_cause),
-    m.Value: _Kind((tuple,), refine=_value),
 }
 
 
@@ -291,7 +299,8 @@ def _form(make: type[Any], *before: _Kind) -> _Form:
     numbers = ((index, kind.range) for index, kinds in enumerate(fields) for kind in kinds)
     ranges = tuple((index, range_.least, range_.most) for index, range_ in numbers if range_)
     refine = tuple((index, kind.refine) for index, kinds in enumerate(fields) for kind in kinds if kind.refine)
-    return _Form(make, shapes, ranges, refine, tuple(index for index, check in refine if check is _value))
+    records = tuple((index, kind.record) for index, kinds in enumerate(fields) for kind in kinds if kind.record)
+    return _Form(make, shapes, ranges, refine, records)
 
 
 def _is_union(hint: object) -> bool:
@@ -301,5 +310,6 @@ def _is_union(hint: object) -> bool:
 _pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack
 _size_at = struct.Struct(">I").unpack_from
 _TAG = _Kind((int,))
-_VALUE = _form(m.Value)
+for _make in (m.Value, m.Peer):
+    _KINDS[_make] = _Kind((tuple,), refine=_record(_form(_make)), record=_make)
 _FORMS = {tag: _form(make, _TAG) for make, tag in TAGS.items()}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import IntFlag, StrEnum
 from typing import Annotated, Any, NamedTuple
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 LOST = "lost: "  # begins the name of a blob that is nowhere, and says why: the node had no room for it
 LONGEST_S = 1e14  # three million years, a little more than the longest `timedelta`
 
@@ -41,6 +41,15 @@ class Value(NamedTuple):
     data: bytes
     sizes: tuple[Size, ...] | None = None
     blob: str | None = None
+
+
+class Peer(NamedTuple):
+    """The node of a generation whose machine a notice is about. The receiver runs ranks of that generation."""
+
+    job: Number
+    generation: Number
+    number: Number  # another notice has another number
+    node: Number  # the number within the generation, as in `instance_info`
 
 
 class RunFlag(IntFlag):
@@ -138,20 +147,6 @@ class Lend(NamedTuple):
 
     attempt: Number
     blobs: tuple[str, ...]
-
-
-class Doomed(NamedTuple):
-    """A machine of this generation will be taken in ``seconds``; None: none of them, not any more.
-
-    For the ranks that this node runs of it; answered by `Asked`.
-    """
-
-    job: Number
-    generation: Number
-    number: Number  # another notice has another number
-    node: Number  # the number within the generation, as in `instance_info`
-    source: Name
-    seconds: Seconds | None
 
 
 class StopAt(NamedTuple):
@@ -268,7 +263,7 @@ class Asked(NamedTuple):
 
     job: Number
     generation: Number
-    number: Number  # of the `Doomed` that this answers
+    number: Number  # of the notice that this answers
     asked: Number
 
 
@@ -288,14 +283,17 @@ class Ports(NamedTuple):
 # --- both ways ------------------------------------------------------------------------------------------------------
 
 
-class Notice(NamedTuple):
-    """The node's machine will be taken in ``seconds``; None: not for this reason (any more).
+class PreemptionNotice(NamedTuple):
+    """A machine will be taken in ``seconds``; None: the notice is withdrawn.
 
-    The node learned it on the machine, or the client from the provider.
+    Without ``peer`` it is the node's own machine: the node learned it there, or the client from the provider. A client
+    also sends the soonest notice about the machines of a generation, with ``peer``; seconds None: there is none any
+    more. The node answers it by `Asked`.
     """
 
     source: Name
     seconds: Seconds | None
+    peer: Peer | None = None
 
 
 # --- both ways, neither counted nor kept for a reconnect --------------------------------------------------------------
@@ -341,7 +339,7 @@ class Missing(NamedTuple):
 
 
 ToNode = (
-    Hello | View | Define | Run | Kill | Recall | Drop | Adopt | Lend | Doomed | StopAt | Bye | Input | Credit | Notice
+    Hello | View | Define | Run | Kill | Recall | Drop | Adopt | Lend | StopAt | Bye | Input | Credit | PreemptionNotice
 )
 ToClient = (
     Welcome
@@ -355,7 +353,7 @@ ToClient = (
     | Credit
     | Output
     | Asked
-    | Notice
+    | PreemptionNotice
     | Ports
     | Unfit
 )

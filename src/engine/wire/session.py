@@ -25,7 +25,6 @@ from .messages import (
     Credit,
     Define,
     Done,
-    Doomed,
     Drop,
     Ended,
     Failed,
@@ -34,11 +33,11 @@ from .messages import (
     Kill,
     Lend,
     Message,
-    Notice,
     Output,
     Ping,
     Pong,
     Ports,
+    PreemptionNotice,
     Recall,
     Refused,
     Returned,
@@ -53,10 +52,10 @@ from .messages import (
 
 UNCOUNTED = frozenset({Hello, Welcome, Refused, Ack, Ping, Pong})
 FOR_NODES = frozenset({Ack, Ping, Pong, Credit}) | frozenset(
-    {View, Define, Run, Kill, Recall, Drop, Adopt, Lend, Doomed, StopAt, Bye, Input, Notice}
+    {View, Define, Run, Kill, Recall, Drop, Adopt, Lend, StopAt, Bye, Input, PreemptionNotice}
 )
 FOR_CLIENTS = frozenset({Welcome, Refused, Ack, Ping, Pong, Credit}) | frozenset(
-    {Started, Done, Failed, Ended, Returned, Yield, Output, Notice, Asked, Ports, Unfit}
+    {Started, Done, Failed, Ended, Returned, Yield, Output, PreemptionNotice, Asked, Ports, Unfit}
 )
 ACK_EVERY = 64  # reliable frames received that make an `Ack` due; a heartbeat does, whatever their number
 # At a client, for one node: generous. An honest node that stalls leaves its tasks' orders, and a window of items for

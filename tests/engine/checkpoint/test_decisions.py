@@ -12,12 +12,12 @@ from outrider.engine.checkpoint.decisions import (
     Join,
     Stale,
     Wait,
-    doomed,
     entry,
     lacking,
     old_terms,
     places,
     shares,
+    to_delete,
     verdict,
 )
 from outrider.engine.checkpoint.records import At, Entry, Part, Term, Where, World, complete, term_key
@@ -166,7 +166,7 @@ def test_the_newest_stay_and_so_does_what_is_being_written(
     finished: set[At], remains: set[At], term: int, terms: int, keep: int
 ) -> None:
     keys = keys_of(finished, remains, terms)
-    done, rest = doomed(keys, term=term, keep=keep)
+    done, rest = to_delete(keys, term=term, keep=keep)
     if term < terms:
         assert (done, rest) == ([], [])  # fenced
     assert set(complete(keys)[: max(keep, 1)]) & set(done) == set()  # CKPT-2
@@ -181,7 +181,7 @@ def test_the_newest_stay_and_so_does_what_is_being_written(
 def test_however_many_clean_at_once_one_is_left(finished: set[At], cleaners: list[tuple[int, int]]) -> None:
     """Each has looked before any of them deletes (CKPT-2)."""
     keys = keys_of(finished, set(), 0)
-    deleted = {at for term, keep in cleaners for at in doomed(keys, term=term, keep=keep)[0]}
+    deleted = {at for term, keep in cleaners for at in to_delete(keys, term=term, keep=keep)[0]}
     assert max(finished) not in deleted
 
 

@@ -34,7 +34,7 @@ WORDS: dict[type[Any], Callable[[int], m.Message]] = {
     m.Yield: lambda attempt: m.Yield(attempt, FORGED),
     m.Credit: lambda attempt: m.Credit(attempt, attempt % 3 - 1, 2**63 - 1),
     m.Output: lambda attempt: m.Output(attempt, 1, b"", 2**63 - 1),
-    m.Notice: lambda attempt: m.Notice(f"forged {attempt}", None),
+    m.PreemptionNotice: lambda attempt: m.PreemptionNotice(f"forged {attempt}", None),
     m.Asked: lambda attempt: m.Asked(attempt, attempt % 5, attempt % 7, 2**63 - 1),
     m.Ports: lambda attempt: m.Ports(tuple(range(1 + attempt % 60_000, 400 + attempt % 60_000))),
     m.Welcome: lambda attempt: m.Welcome(1, True, attempt, {}, ("b",), (1,)),

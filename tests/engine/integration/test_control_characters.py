@@ -51,7 +51,7 @@ from outrider.engine.transport.views import Views
 from outrider.engine.wire.messages import LOST, Cause, Ended, Failed, Get, Value
 from outrider.engine.wire.session import Session
 from outrider.providers import errors as providers
-from outrider.providers.base import AcceleratorRequest, Machine
+from outrider.providers.base import AcceleratorRequest, Machine, MachineId
 
 PLACE = error_translation.Place("train", 0)
 BIDI = {"\u061c", "\u200e", "\u200f", *map(chr, range(0x202A, 0x202F)), *map(chr, range(0x2066, 0x206A))}
@@ -278,7 +278,8 @@ async def raised(text: str) -> list[BaseException]:
     wrong = "\x1b" + text.replace("\0", "")
     bulk, payload = Hostile(text), Payload("train", b"", b"", Value(b"", None))
     node = NodeLink(
-        NodeId(0), Session(), views=Views("pool", 1), same_host=False, bulk=bulk,  # type: ignore[arg-type]
+        NodeId(0), Session(), machine=MachineId("0"), views=Views("pool", 1),
+        same_host=False, bulk=bulk,  # type: ignore[arg-type]
         reports=lambda _: None, printed=lambda *_: None,
     )  # fmt: skip
     order = Order(AttemptId(1), Task(TaskId(1), JobId(1), b"", payload, None, 3, False, None), 1)

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 import pytest
 
 from outrider.engine.node import notice_page as boards
-from outrider.engine.node.notice_page import CELLS, KEPT, NOTHING, Doom, NoticePage, Word, World
+from outrider.engine.node.notice_page import CELLS, EMPTY, KEPT, NoticePage, PageText, PostedNotice, World
 
-OWN = Doom(1, "file", 30.0, 1000.5)
-PEER = Doom(2, "gcp", 30.0, 1001.5, 3)
+OWN = PostedNotice(1, "file", 30.0, 1000.5)
+PEER = PostedNotice(2, "gcp", 30.0, 1001.5, 3)
 
 
 @pytest.fixture
@@ -24,8 +24,8 @@ def board() -> Iterator[NoticePage]:
 
 
 def test_a_word_is_seen_across_a_fork(board: NoticePage) -> None:
-    assert board.read() == NOTHING
-    word = Word(OWN, {7: World(2, PEER, None), 8: World(1, None, 41)})
+    assert board.read() == EMPTY
+    word = PageText(OWN, {7: World(2, PEER, None), 8: World(1, None, 41)})
     pid = os.fork()
     if pid == 0:
         board.post(word)
@@ -36,25 +36,25 @@ def test_a_word_is_seen_across_a_fork(board: NoticePage) -> None:
 
 
 def test_and_through_the_descriptor(board: NoticePage) -> None:
-    board.post(Word(OWN))
+    board.post(PageText(OWN))
     other = NoticePage(os.open(f"/proc/self/fd/{board.fd}", os.O_RDWR))
     assert other.read().own == OWN
     other.close()
 
 
-def test_a_word_half_written_is_not_read(board: NoticePage) -> None:
+def test_a_text_half_written_is_not_read(board: NoticePage) -> None:
     """Whatever of it is there: every byte of the header and the text, new or old."""
-    board.post(Word(Doom(1, "a", 1.0, 1.0)))
+    board.post(PageText(PostedNotice(1, "a", 1.0, 1.0)))
     old, before = board.read(), bytes(board._page)
-    board.post(Word(Doom(2, "b", 2.0, 2.0)))
-    whole, after = Word(Doom(2, "b", 2.0, 2.0)), bytes(board._page)
+    board.post(PageText(PostedNotice(2, "b", 2.0, 2.0)))
+    whole, after = PageText(PostedNotice(2, "b", 2.0, 2.0)), bytes(board._page)
     differ = [place for place in range(len(after)) if after[place] != before[place]]
     chance = random.Random(3)
     for _ in range(300):
         new = set(chance.sample(differ, chance.randrange(len(differ))))
         board._page[:] = bytes(after[i] if i in new else before[i] for i in range(200)) + after[200:]
         reader = NoticePage(os.dup(board.fd))
-        reader._word = old
+        reader._text = old
         assert reader.read() in (old, whole)
         reader.close()
 
@@ -67,7 +67,7 @@ def test_a_reader_never_sees_what_nobody_wrote(board: NoticePage) -> None:
         number = 0
         while not stop.is_set():
             number += 1
-            board.post(Word(Doom(number, "x" * (number % 50), float(number), float(number))))
+            board.post(PageText(PostedNotice(number, "x" * (number % 50), float(number), float(number))))
 
     thread = threading.Thread(target=write)
     thread.start()
@@ -83,13 +83,13 @@ def test_a_reader_never_sees_what_nobody_wrote(board: NoticePage) -> None:
 
 
 def test_the_latest_worlds_are_kept(board: NoticePage) -> None:
-    board.post(Word(None, {job: World(1, None, job) for job in range(3 * KEPT)}))
+    board.post(PageText(None, {job: World(1, None, job) for job in range(3 * KEPT)}))
     assert list(board.read().worlds) == list(range(2 * KEPT, 3 * KEPT))
 
 
 def test_the_longest_word_fits(board: NoticePage) -> None:
-    far = Doom(2**60, "ü" * 64, 1e300, 1e300, 2**30)
-    board.post(Word(far, {2**60 + n: World(2**60, far, 2**60) for n in range(KEPT)}))
+    far = PostedNotice(2**60, "ü" * 64, 1e300, 1e300, 2**30)
+    board.post(PageText(far, {2**60 + n: World(2**60, far, 2**60) for n in range(KEPT)}))
     assert board.read().own == far
 
 
@@ -109,8 +109,8 @@ def test_a_node_with_too_many_tasks_says_so(board: NoticePage) -> None:
 
 
 def test_cells_and_words_do_not_touch(board: NoticePage) -> None:
-    far = Doom(2**60, "ü" * 64, 1e300, 1e300, 2**30)
-    word = Word(far, {2**60 + n: World(2**60, far, 2**60) for n in range(KEPT)})
+    far = PostedNotice(2**60, "ü" * 64, 1e300, 1e300, 2**30)
+    word = PageText(far, {2**60 + n: World(2**60, far, 2**60) for n in range(KEPT)})
     board.count(0, 1, 7, 1)
     board.post(word)
     assert board.counted(7, 1) == 1

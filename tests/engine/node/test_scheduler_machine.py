@@ -276,7 +276,7 @@ class ExecutorMachine(RuleBasedStateMachine):
         for run, took_us in unheard:
             self.ends_the_row(worker)
             known = self.core._attempts.get(run.attempt)
-            if known is not None and known.doom is Cause.TIMEOUT:
+            if known is not None and known.kill_cause is Cause.TIMEOUT:
                 self.late.add(run.attempt)
             self.core.finished(worker.fork.worker, run.attempt, took_us, str(run.attempt).encode(), self.now)
 
@@ -377,7 +377,7 @@ TestExecutor.settings = MACHINE
 
 
 def test_a_worker_that_is_gone_is_asked_for_nothing() -> None:
-    """Its last result, heard with its death, makes the next in its pipe the first: one with a doom on it."""
+    """Its last result, heard with its death, makes the next in its pipe the first: one that is to be killed."""
     core = Scheduler()
     core.open(1, threads=False, now=0.0)
     (fork,) = core.decide(0.0)
@@ -483,8 +483,8 @@ def _believe(finished: Any) -> Any:
 def _take_what_is_late(finished: Any) -> Any:
     def finish(self: Scheduler, worker: int, attempt: int, *rest: Any, **more: Any) -> None:
         known = self._attempts.get(attempt)
-        if known is not None and known.doom is Cause.TIMEOUT:
-            known.doom = None
+        if known is not None and known.kill_cause is Cause.TIMEOUT:
+            known.kill_cause = None
         finished(self, worker, attempt, *rest, **more)
 
     return finish

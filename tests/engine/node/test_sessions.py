@@ -132,7 +132,7 @@ async def test_a_channel_that_begins_with_anything_else_is_closed(make: Any, bul
     "data",
     [
         *(b"\xff" * 8, encode(m.Started(1)), encode(m.Ack(999)), encode(m.Hello(*[0] * 6, {}))),
-        *(encode(m.Kill(2**64 - 1)), encode(m.Credit(1, -2, 1)), encode(m.Notice("cloud", math.inf))),
+        *(encode(m.Kill(2**64 - 1)), encode(m.Credit(1, -2, 1)), encode(m.PreemptionNotice("cloud", math.inf))),
     ],
 )
 async def test_something_malformed_costs_the_connection_not_the_session(make: Any, data: bytes) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from outrider import Preemption, instance_info, on_preemption, preemption, should_stop, wait_preemption
 from outrider.engine.node import context
-from outrider.engine.node.notice_page import Doom, NoticePage, Word, World
+from outrider.engine.node.notice_page import NoticePage, PageText, PostedNotice, World
 from outrider.engine.runtime import on_preemption as module
 
 pytestmark = pytest.mark.anyio
@@ -49,12 +49,12 @@ class Node:
         own = None
         if seconds is not None:
             number = next(self.numbers) if number is None else number
-            own = Doom(number, source, seconds, time.monotonic() + seconds)
+            own = PostedNotice(number, source, seconds, time.monotonic() + seconds)
         self.board.post(self.board.read()._replace(own=own))
 
     def peers(self, node: int, *, generation: int = 2) -> None:
-        doom = Doom(next(self.numbers), "gcp", 30.0, time.monotonic() + 30.0, node)
-        self.board.post(self.board.read()._replace(worlds={7: World(generation, doom, None)}))
+        notice = PostedNotice(next(self.numbers), "gcp", 30.0, time.monotonic() + 30.0, node)
+        self.board.post(self.board.read()._replace(worlds={7: World(generation, notice, None)}))
 
 
 @pytest.fixture
@@ -350,7 +350,7 @@ def test_asking_is_cheap(node: Node) -> None:
 
 
 def test_words_are_what_home_posts(node: Node) -> None:
-    node.board.post(Word(Doom(1, "x", 1.0, time.monotonic() - 5)))
+    node.board.post(PageText(PostedNotice(1, "x", 1.0, time.monotonic() - 5)))
     notice = preemption()
     assert notice is not None
     assert (notice.seconds_left, notice.budget_s) == (0.0, 0.0)

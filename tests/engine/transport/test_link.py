@@ -11,7 +11,21 @@ from typing import Any
 
 import pytest
 
-from outrider.actors.ports import AttemptId, Finished, JobId, NodeId, Order, Report, Returned, Task, TaskId, Verdict
+from outrider.actors.ports import (
+    AttemptId,
+    Finished,
+    JobId,
+    NodeId,
+    Order,
+    Peer,
+    Report,
+    Returned,
+    StopAt,
+    Task,
+    TaskId,
+    Verdict,
+)
+from outrider.engine.node.notices.pending import NAME_CHARS
 from outrider.engine.node.streams import WINDOW
 from outrider.engine.serialization.payload import Blob, Part, Payload
 from outrider.engine.serialization.streams import AHEAD, Values
@@ -22,6 +36,7 @@ from outrider.engine.transport.views import Views
 from outrider.engine.wire import messages as wire
 from outrider.engine.wire.codec import ProtocolError, encode
 from outrider.engine.wire.session import Session
+from outrider.providers.base import MachineId, PreemptionNotice
 
 pytestmark = pytest.mark.anyio
 PATIENCE_S = 10.0
@@ -88,7 +103,7 @@ class Node:
     def __init__(self, *, same_host: bool = False) -> None:
         self.bulk, self.batches = Bulk(), asyncio.Queue[Sequence[Report]]()
         self.link = NodeLink(
-            NodeId(0), Session(), views=Views("pool", 1), same_host=same_host, bulk=self.bulk,
+            NodeId(0), Session(), machine=MachineId("m"), views=Views("pool", 1), same_host=same_host, bulk=self.bulk,
             reports=self.batches.put_nowait, printed=lambda *_: None,
         )  # fmt: skip
         self.link.session.resume(0)
@@ -336,3 +351,28 @@ async def test_a_task_asks_for_no_more_items_than_may_be_on_their_way(counts: li
     with pytest.raises(ProtocolError, match="of at most 16 on the way"):
         node.says(*(wire.Credit(1, 0, count) for count in counts))
     assert feed.asked <= WINDOW
+
+
+async def test_notices_of_the_provider_and_about_peers_are_sent_as_they_are() -> None:
+    node, sent = Node(), list[wire.Message]()
+    node.link.send = sent.append  # type: ignore[method-assign]
+    notice = PreemptionNotice(MachineId("m"), "spot", 120.0)
+    node.link.notify(notice)
+    node.link.notify(notice, Peer(JobId(7), 2, 1, 3))
+    node.link.notify(PreemptionNotice(MachineId("m"), "x" * 1000, None))
+    node.link.stop_at(StopAt(JobId(7), 2, 40))
+    assert sent == [
+        wire.PreemptionNotice("spot", 120.0, None),
+        wire.PreemptionNotice("spot", 120.0, wire.Peer(7, 2, 1, 3)),
+        wire.PreemptionNotice("x" * NAME_CHARS, None, None),
+        wire.StopAt(7, 2, 40),
+    ]
+
+
+async def test_a_node_gives_notice_of_its_own_machine_and_of_no_other() -> None:
+    node = Node()
+    node.says(wire.PreemptionNotice("file", 30.0))
+    assert node.batches.get_nowait() == [PreemptionNotice(MachineId("m"), "file", 30.0)]
+    with pytest.raises(ProtocolError):
+        node.says(wire.PreemptionNotice("file", 30.0, wire.Peer(1, 1, 1, 1)))
+    assert node.batches.empty()

@@ -18,7 +18,7 @@ ROWS = re.findall(r"^\| (\d+) \| (\w+) \| (.*?) ?\|$", PAGE, re.MULTILINE)
 HEX = [line for block in re.findall(r"```hex\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
 RANGES = {name: get_args(kind)[1] for name, kind in vars(messages).items() if get_origin(kind) is Annotated}
 TYPES = {
-    "str": "str", "bytes": "bin", "bool": "bool", "None": "nil", "Cause": "str", "Value": "value",
+    "str": "str", "bytes": "bin", "bool": "bool", "None": "nil", "Cause": "str", "Value": "value", "Peer": "peer",
     "tuple[str, ...]": "[str]", "dict[str, Any]": "map",
     **{name: name.lower() for name in RANGES}, **{f"tuple[{name}, ...]": f"[{name.lower()}]" for name in RANGES},
 }  # fmt: skip
@@ -55,7 +55,7 @@ def test_the_tables_say_who_says_what() -> None:
     to_node, to_client, both, _ = (set(table) for table in tables)
     assert to_node | both == {kind.__name__ for kind in FOR_NODES} | {"Hello"}
     assert to_client | both == {kind.__name__ for kind in FOR_CLIENTS}
-    assert both - {"Credit", "Notice"} == {"Ack", "Ping", "Pong"}
+    assert both - {"Credit", "PreemptionNotice"} == {"Ack", "Ping", "Pong"}
 
 
 @pytest.mark.parametrize("line", HEX)

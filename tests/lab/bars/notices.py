@@ -31,7 +31,7 @@ class Acted(NamedTuple):
 
 async def notice(lab: Lab) -> Acted:
     """Of two nodes one is noticed, and a third host stands free: what comes later runs elsewhere."""
-    async with _noticed(lab) as (pool, diary, doomed, file):
+    async with _noticed(lab) as (pool, diary, victim, file):
         job = pool.submit(tasks.told(), on=1)
         await diary.started(2, since=0)
         since, began = len(diary.events), time.time()
@@ -41,7 +41,7 @@ async def notice(lab: Lab) -> Acted:
         requested = await diary.first(events.NodesRequested, 20, since=since)
         ready = await diary.first(events.NodeReady, 60, since=since)
         assert (noticed.source, requested.count) == ("file", 1)
-        assert doomed.name not in await pool.gather(*(tasks.where() for _ in range(8)))
+        assert victim.name not in await pool.gather(*(tasks.where() for _ in range(8)))
         assert len(diary.all(events.NodeLaunching)) == 1
         return Acted(*(at - began for at in (told_at, noticed.at, requested.at, ready.at)))
 
@@ -51,7 +51,7 @@ async def withdrawn(lab: Lab) -> float:
 
     Its task goes on meanwhile, and the replacement that had come is the one too many.
     """
-    async with _noticed(lab) as (pool, diary, doomed, file):
+    async with _noticed(lab) as (pool, diary, victim, file):
         job = pool.submit(tasks.kept(), on=1)
         await diary.started(2, since=0)
         file.write_text("120")
@@ -63,7 +63,7 @@ async def withdrawn(lab: Lab) -> float:
         assert await asyncio.wait_for(job, 20) == 1, "its task went on"
         gone = await diary.first(events.NodeDismissed, 30)
         assert (back.node, gone.node) == (noticed.node, replacement.node)
-        assert set(await pool.broadcast(tasks.where())) >= {doomed.name}
+        assert set(await pool.broadcast(tasks.where())) >= {victim.name}
         assert len(diary.all(events.NodeLaunching)) == 1, "nothing was replaced twice"
         assert states(pool) == ["ready", "ready"]
         return back.at - began
@@ -74,6 +74,6 @@ async def _noticed(lab: Lab) -> AsyncIterator[tuple[Pool, Diary, Host, Path]]:
     """A pool of two nodes on three hosts, its second node's host, and the file that is a notice there."""
     made = lab.create_many(3)
     async with Pool(provider=provider(lab, made), nodes=2, console="silent") as pool, watched(pool) as diary:
-        doomed = named(made, (await pool.broadcast(tasks.where()))[1])
+        victim = named(made, (await pool.broadcast(tasks.where()))[1])
         folder = await pool.run(tasks.folder(), on=1)
-        yield pool, diary, doomed, doomed.path(folder) / "preempt"
+        yield pool, diary, victim, victim.path(folder) / "preempt"

@@ -8,7 +8,7 @@ PENDING-4: it is news exactly when a source begins to have a notice, takes it ba
 
 from __future__ import annotations
 
-from ..notice_page import Doom
+from ..notice_page import PostedNotice
 
 SAME_S = 1.0  # an end computed twice from what a cloud says differs by its rounding
 LONGEST_S = 30 * 86400.0
@@ -22,8 +22,8 @@ def bounded(seconds: float) -> float:
 
 class Pending:
     def __init__(self) -> None:
-        self.known: dict[str, Doom] = {}  # by source
-        self.holds: Doom | None = None
+        self.known: dict[str, PostedNotice] = {}  # by source
+        self.holds: PostedNotice | None = None
         self._last = 0
 
     def heard(self, source: str, seconds: float | None, now: float) -> bool:
@@ -37,12 +37,14 @@ class Pending:
             news = known is None or abs(now + seconds - known.at) >= SAME_S
             if news:
                 self._last += known is None
-                self.known[source] = Doom(self._last if known is None else known.number, source, seconds, now + seconds)
+                self.known[source] = PostedNotice(
+                    self._last if known is None else known.number, source, seconds, now + seconds
+                )
         self.holds = self._soonest(now)
         return news
 
-    def _soonest(self, now: float) -> Doom | None:
-        ahead = [doom for doom in self.known.values() if doom.at > now]
+    def _soonest(self, now: float) -> PostedNotice | None:
+        ahead = [notice for notice in self.known.values() if notice.at > now]
         if ahead:
-            return min(ahead, key=lambda doom: (doom.at, doom.number))
-        return max(self.known.values(), key=lambda doom: (doom.at, doom.number), default=None)
+            return min(ahead, key=lambda notice: (notice.at, notice.number))
+        return max(self.known.values(), key=lambda notice: (notice.at, notice.number), default=None)

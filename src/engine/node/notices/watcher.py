@@ -1,6 +1,6 @@
-"""The preemption watcher: hears what will become of this machine and its peers, and tells the client.
+"""The preemption watcher: takes notices about this machine and its peers, posts them, and sends its own to the client.
 
-Every task learns it from the notice page.
+Every task reads them from the notice page.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import time
 import traceback
 from collections.abc import Callable, Iterable
 
-from ...wire.messages import Asked, Doomed, Notice, StopAt
-from ..notice_page import Doom, NoticePage, World
+from ...wire.messages import Asked, Peer, PreemptionNotice, StopAt
+from ..notice_page import NoticePage, PostedNotice, World
 from .pending import NAME_CHARS, Pending, bounded
 from .source import NoticeSource
 
@@ -21,10 +21,10 @@ SETTLE_S = 0.01  # by then every rank that asked before it could see the notice 
 
 
 class PreemptionWatcher:
-    def __init__(self, board: NoticePage, say: Callable[[Notice | Asked], None]) -> None:
+    def __init__(self, page: NoticePage, send: Callable[[PreemptionNotice | Asked], None]) -> None:
         self._loop = asyncio.get_running_loop()
-        self._board = board
-        self._say = say
+        self._page = page
+        self._send = send
         self._pending = Pending()
         self._from_client: set[str] = set()  # sources
         self._tasks: set[asyncio.Task[None]] = set()
@@ -45,75 +45,75 @@ class PreemptionWatcher:
         """Handle a notice: this machine will be taken in ``seconds``; None: not for this source's reason (any more)."""
         if self._learned(source, seconds):
             self._from_client.discard(source)
-            self._say(Notice(source[:NAME_CHARS], None if seconds is None else bounded(seconds)))
+            self._send(PreemptionNotice(source[:NAME_CHARS], None if seconds is None else bounded(seconds)))
 
-    def heard(self, message: Notice | Doomed | StopAt) -> None:
+    def received(self, message: PreemptionNotice | StopAt) -> None:
         """Handle a message of the client."""
         match message:
-            case Notice(source, seconds):  # it learned this from the provider, and needs not be told
+            case PreemptionNotice(source, seconds, None):  # the client has it from the provider: it is not sent back
                 if self._learned(source, seconds):
                     self._from_client.add(source)
-            case Doomed():
-                self._doomed(message)
+            case PreemptionNotice(source, seconds, Peer() as peer):
+                self._post_notice(source, seconds, peer)
             case StopAt():
                 self._stop_at(message)
 
     def greeted(self) -> None:
-        """Send our notices to a client that was away: it heard of them so long ago that the seconds are wrong."""
+        """Send this machine's notices again to a client that was away: the seconds it knows have passed meanwhile."""
         now = time.monotonic()
-        for source, doom in self._pending.known.items():
+        for source, notice in self._pending.known.items():
             if source not in self._from_client:
-                self._say(Notice(source, max(0.0, doom.at - now)))
+                self._send(PreemptionNotice(source, max(0.0, notice.at - now)))
 
     # --- the other machines of a world -----------------------------------------------------------------------------
 
-    def _doomed(self, message: Doomed) -> None:
-        """Handle news that a machine of a generation here will be taken, or (None) that none will be any more."""
-        job, generation, number, node, source, seconds = message
-        doom = None
+    def _post_notice(self, source: str, seconds: float | None, peer: Peer) -> None:
+        """Post the notice about a machine of a generation here, or (None) that there is none any more."""
+        job, generation, number, node = peer
+        notice = None
         if seconds is not None:
-            doom = Doom(number, source[:64], seconds, time.monotonic() + seconds, node)
+            notice = PostedNotice(number, source[:NAME_CHARS], seconds, time.monotonic() + seconds, node)
         known = self._world(job, generation)
-        self._post(job, World(generation, doom, None if known is None else known.stop_at))
-        if doom is not None:
+        self._post(job, World(generation, notice, None if known is None else known.stop_at))
+        if notice is not None:
             self._loop.call_later(SETTLE_S, self._count, job, generation, number)
 
     def _stop_at(self, message: StopAt) -> None:
         job, generation, asked = message
         known = self._world(job, generation)
-        self._post(job, World(generation, None if known is None else known.doom, asked))
+        self._post(job, World(generation, None if known is None else known.notice, asked))
 
     def _world(self, job: int, generation: int) -> World | None:
-        known = self._board.read().worlds.get(job)
+        known = self._page.read().worlds.get(job)
         return known if known is not None and known.generation == generation else None
 
     def _post(self, job: int, world: World) -> None:
-        word = self._board.read()
-        worlds = {each: of for each, of in word.worlds.items() if each != job}
-        self._board.post(word._replace(worlds={**worlds, job: world}))
+        text = self._page.read()
+        worlds = {each: of for each, of in text.worlds.items() if each != job}
+        self._page.post(text._replace(worlds={**worlds, job: world}))
 
     def _count(self, job: int, generation: int, number: int) -> None:
-        if not self._board.closed:
-            self._say(Asked(job, generation, number, self._board.counted(job, generation)))
+        if not self._page.closed:
+            self._send(Asked(job, generation, number, self._page.counted(job, generation)))
 
     # --- this machine ----------------------------------------------------------------------------------------------
 
     def _learned(self, source: str, seconds: float | None) -> bool:
         news = self._pending.heard(source, seconds, time.monotonic())
-        if self._board.read().own != self._pending.holds:
-            self._board.post(self._board.read()._replace(own=self._pending.holds))
+        if self._page.read().own != self._pending.holds:
+            self._page.post(self._page.read()._replace(own=self._pending.holds))
         return news
 
     async def _watch(self, source: NoticeSource) -> None:
         """Run a source. If it fails, a defect of ours, log that once and begin again: its notices are still to come."""
-        told: set[type[Exception]] = set()
+        logged: set[type[Exception]] = set()
         while True:
             try:
                 await source.watch(lambda seconds: self.notice(source.name, seconds))
                 return
             except Exception as error:  # noqa: BLE001 - the edge
-                if type(error) not in told:
-                    told.add(type(error))
+                if type(error) not in logged:
+                    logged.add(type(error))
                     print(f"notices: {source.name} has failed, and begins again", file=sys.stderr)
                     traceback.print_exc()
             await asyncio.sleep(AGAIN_S)

@@ -19,11 +19,11 @@ from ....providers.base import (
     Embedding,
     LaunchRequest,
     Machine,
-    MachineDoomed,
     MachineEvent,
     MachineGone,
     MachineId,
     MachineReachable,
+    PreemptionNotice,
 )
 from ....providers.errors import NoCapacity, ProviderError
 from .faults import Bad
@@ -80,9 +80,9 @@ class ScriptedCloud:
         if told_s is not None:
             self._site.loop.call_later(told_s, self._say_gone, machine, cause)
 
-    def doom(self, machine: MachineId, seconds: float | None) -> None:
+    def give_notice(self, machine: MachineId, seconds: float | None) -> None:
         if machine in self.alive:
-            self._fleet_of[machine].say(MachineDoomed(machine, "cloud", seconds))
+            self._fleet_of[machine].say(PreemptionNotice(machine, "cloud", seconds))
 
     def break_events(self) -> None:
         for fleet in self._fleets:
@@ -200,8 +200,8 @@ class ScriptedFleet:
         event = self._events.popleft()
         if isinstance(event, ProviderError):
             raise event
-        if isinstance(event, MachineDoomed):
-            self._site.referee.told_doomed(event.id, "cloud", event.seconds)
+        if isinstance(event, PreemptionNotice):
+            self._site.referee.notice_given(event)
         return event
 
     def say(self, event: MachineEvent | ProviderError) -> None:

@@ -17,14 +17,13 @@ from ....actors.ports import (
     Lost,
     NodeFacts,
     NodeId,
-    Noticed,
     Order,
     Report,
     Returned,
     Started,
     Verdict,
 )
-from ....providers.base import Machine
+from ....providers.base import Machine, PreemptionNotice
 from ...serialization.payload import Blob, Part, Received
 from ...transport.link import NodeLink
 from ...transport.transfer_progress import TransferProgress
@@ -128,6 +127,7 @@ class PlayedConnection:
         self.link = PlayedLink(
             node,
             self._session,
+            machine=machine.id,
             views=site.views,
             same_host=False,
             bulk=self,
@@ -258,8 +258,8 @@ class PlayedConnection:
     def _tell(self, reports: Sequence[Report]) -> None:
         self._site.heard(self._reports, reports)
         for report in reports:
-            if isinstance(report, Noticed):
-                self._site.referee.told_doomed(self._machine.id, report.source, report.seconds)
+            if isinstance(report, PreemptionNotice):
+                self._site.referee.notice_given(report)
         self._reports(reports)
 
     # --- when something is wrong ------------------------------------------------------------------------------------

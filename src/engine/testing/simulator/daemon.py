@@ -26,10 +26,10 @@ from ...wire.messages import (
     Hello,
     Kill,
     Message,
-    Notice,
     Ping,
     Pong,
     Ports,
+    PreemptionNotice,
     Recall,
     Refused,
     Returned,
@@ -161,7 +161,7 @@ class Daemon:
     def notice(self, source: str, seconds: float | None) -> None:
         """What its cloud tells this machine."""
         self.noticed = seconds
-        self._say(Notice(source, seconds))
+        self._say(PreemptionNotice(source, seconds))
         self._flush()
 
     def forge(self, attempts: Sequence[int]) -> None:

@@ -23,7 +23,7 @@ class _Fault:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Notice(_Fault):
+class GiveNotice(_Fault):
     """The cloud will take a machine in ``seconds``; the node learns it, or the provider says it, or both do."""
 
     who: Who
@@ -171,7 +171,7 @@ class Resize(_Fault):
 
 
 Fault = (
-    Notice
+    GiveNotice
     | Death
     | Outage
     | Reset

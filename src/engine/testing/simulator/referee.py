@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from ....actors import events as ev
 from ....actors.ports import AttemptId, JobId, NodeId, Order
-from ....providers.base import MachineId
+from ....providers.base import MachineId, PreemptionNotice
 from .rules.executors import ExecutorRules
 from .rules.jobs import JobRules
 from .rules.nodes import NodeRules
@@ -142,8 +142,8 @@ class Referee:
         """Somebody who had connected."""
         self.waves.answered(machine)
 
-    def told_doomed(self, machine: MachineId, source: str, seconds: float | None) -> None:
-        self.nodes.told_doomed(machine, source, seconds)
+    def notice_given(self, notice: PreemptionNotice) -> None:
+        self.nodes.notice_given(notice)
 
     def trouble(self, fault: Fault, hosts: Sequence[Host]) -> None:
         self.nodes.trouble(fault, hosts)

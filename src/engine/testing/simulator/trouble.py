@@ -103,7 +103,7 @@ class Trouble:
     def _to_host(self, fault: f.Fault, host: Host) -> None:
         site = self._site
         match fault:
-            case f.Notice():
+            case f.GiveNotice():
                 self._notice(fault, host)
             case f.Death(silent=silent, told_s=told_s):
                 site.cloud.fell(host.machine, "it died", silent=silent, told_s=told_s)
@@ -135,22 +135,22 @@ class Trouble:
             case _:
                 raise AssertionError(fault)
 
-    def _notice(self, fault: f.Notice, host: Host) -> None:
-        self._tell_notice(fault, host, fault.seconds)
+    def _notice(self, fault: f.GiveNotice, host: Host) -> None:
+        self._give_notice(fault, host, fault.seconds)
         match fault.then:
             case "dies":
                 end = lambda: self._site.cloud.fell(host.machine, "interrupted", told_s=0.5)  # noqa: E731
                 self._later(fault.after_s, end)
             case "withdrawn":
-                self._later(fault.after_s, lambda: self._tell_notice(fault, host, None))
+                self._later(fault.after_s, lambda: self._give_notice(fault, host, None))
             case "nothing":
                 pass
             case _:
                 assert_never(fault.then)
 
-    def _tell_notice(self, fault: f.Notice, host: Host, seconds: float | None) -> None:
+    def _give_notice(self, fault: f.GiveNotice, host: Host, seconds: float | None) -> None:
         if fault.by != "node":
-            self._site.cloud.doom(host.machine, seconds)
+            self._site.cloud.give_notice(host.machine, seconds)
         if fault.by != "cloud":
             host.do(lambda: host.daemon.notice("node", seconds) if host.daemon is not None else None)
 

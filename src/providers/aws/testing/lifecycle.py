@@ -27,7 +27,7 @@ class Lifecycle:
     def __init__(self, region: Region, instance_id: str) -> None:
         self._region, self._world, self._id = region, region.world, instance_id
         self._power = "off"  # booting, on, going
-        self._doomed = 0  # how often it was noticed: a notice that was withdrawn takes nothing
+        self._notices = 0  # how often it was noticed: a notice that was withdrawn takes nothing
 
     @property
     def instance(self) -> Instance:
@@ -64,8 +64,8 @@ class Lifecycle:
     def interrupt(self, notice_s: float, rebalance_s: float | None) -> None:
         """The recommendation, the notice ``rebalance_s`` later, the end ``notice_s`` after that."""
         with self._world.lock:
-            self._doomed += 1
-            noticed = partial(self._notice, self._doomed, notice_s)
+            self._notices += 1
+            noticed = partial(self._notice, self._notices, notice_s)
             if rebalance_s is None:
                 noticed()
             else:
@@ -75,7 +75,7 @@ class Lifecycle:
 
     def withdraw(self) -> None:
         with self._world.lock:
-            self._doomed += 1
+            self._notices += 1
             for path in (REBALANCE, ACTION, TERMINATION):
                 self._world.hypervisor.metadata(self._id, path, None)
 
@@ -86,19 +86,19 @@ class Lifecycle:
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
-    def _notice(self, doom: int, notice_s: float) -> None:
+    def _notice(self, notice: int, notice_s: float) -> None:
         with self._world.lock:
-            if doom != self._doomed or self.instance.state in ENDED:
+            if notice != self._notices or self.instance.state in ENDED:
                 return
             at = self._time(notice_s)
             self._world.hypervisor.metadata(self._id, ACTION, json.dumps({"action": "terminate", "time": at}))
             self._world.hypervisor.metadata(self._id, TERMINATION, at)
             self._spot("active", "marked-for-termination")
-            self._world.clock.after(notice_s, partial(self._take, doom))
+            self._world.clock.after(notice_s, partial(self._take, notice))
 
-    def _take(self, doom: int) -> None:
+    def _take(self, notice: int) -> None:
         with self._world.lock:
-            if doom == self._doomed and self.instance.state not in ENDED:
+            if notice == self._notices and self.instance.state not in ENDED:
                 self._end(SPOT, SPOT[0], spot_status="instance-terminated-no-capacity")
 
     def _boot(self) -> None:

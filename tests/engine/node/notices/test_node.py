@@ -57,14 +57,14 @@ async def test_a_notice_reaches_the_client_and_the_tasks_that_run(make: Any, kin
     attempts = [client.run(wait_for_one) for _ in range(2)]
     await client.turn()
     client.home.notice("signal", 30.0)
-    assert await client.expect(m.Notice) == m.Notice("signal", pytest.approx(30.0, abs=0.1))
+    assert await client.expect(m.PreemptionNotice) == m.PreemptionNotice("signal", pytest.approx(30.0, abs=0.1))
     for attempt in attempts:
         notice = client.result(await client.answer(attempt))
         assert (notice.source, notice.node) == ("signal", 0)
         assert 25 < notice.seconds_left <= 30
         assert notice.budget_s == pytest.approx(notice.seconds_left - 5, abs=0.1)
     client.home.notice("signal", None)
-    assert await client.until(lambda: m.Notice("signal", None) in client.heard)
+    assert await client.until(lambda: m.PreemptionNotice("signal", None) in client.heard)
     assert await client.call(preemption) is None
 
 
@@ -114,9 +114,9 @@ async def test_the_file_of_a_node_is_a_source(make: Any, tmp_path: Path, monkeyp
     client = await make()
     file = tmp_path / "preempt"
     file.write_text("120")
-    await client.until(lambda: client.heard[-1] == m.Notice("file", pytest.approx(120, abs=0.1)))
+    await client.until(lambda: client.heard[-1] == m.PreemptionNotice("file", pytest.approx(120, abs=0.1)))
     file.unlink()
-    await client.until(lambda: client.heard[-1] == m.Notice("file", None))
+    await client.until(lambda: client.heard[-1] == m.PreemptionNotice("file", None))
 
 
 @pytest.mark.usefixtures("quick")
@@ -129,7 +129,7 @@ async def test_the_clouds_that_its_setup_names_are_asked(make: Any, service: Any
     assert service.asked == []
     client.setup["notices"] = [f"gcp,url={service.url}"]
     await client.connect()
-    assert await client.expect(m.Notice) == m.Notice("gcp", pytest.approx(30, abs=0.1))
+    assert await client.expect(m.PreemptionNotice) == m.PreemptionNotice("gcp", pytest.approx(30, abs=0.1))
 
 
 async def test_no_setup_no_question(make: Any, monkeypatch: Any) -> None:
@@ -163,10 +163,10 @@ async def test_signals_that_announce_the_end_end_nothing(make: Any) -> None:
     await client.connect()
     worker = await client.call(told_as_well)
     os.kill(os.getpid(), signal.SIGUSR1)
-    assert await client.expect(m.Notice) == m.Notice("slurm", pytest.approx(120, abs=0.1))
+    assert await client.expect(m.PreemptionNotice) == m.PreemptionNotice("slurm", pytest.approx(120, abs=0.1))
     assert await client.call(os.getpid) == worker
     os.kill(os.getpid(), signal.SIGUSR2)
-    await client.until(lambda: client.heard[-1] == m.Notice("slurm", None))
+    await client.until(lambda: client.heard[-1] == m.PreemptionNotice("slurm", None))
 
 
 async def test_a_source_of_ones_own_and_one_that_fails(make: Any, capfd: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,32 +190,32 @@ async def test_a_source_of_ones_own_and_one_that_fails(make: Any, capfd: Any, mo
 
     monkeypatch.setattr(watcher, "AGAIN_S", 0.01)
     client = await make(sources=[Broken(), Cloud()])
-    assert await client.expect(m.Notice) == m.Notice("cloud", pytest.approx(5, abs=0.1))
-    await client.until(lambda: client.heard[-1] == m.Notice("broken", pytest.approx(7, abs=0.1)))
+    assert await client.expect(m.PreemptionNotice) == m.PreemptionNotice("cloud", pytest.approx(5, abs=0.1))
+    await client.until(lambda: client.heard[-1] == m.PreemptionNotice("broken", pytest.approx(7, abs=0.1)))
     assert capfd.readouterr().err.count("broken has failed") == 1
 
 
 async def test_a_client_that_was_away_hears_how_long_is_left_now(make: Any) -> None:
     client = await make()
     client.home.notice("signal", 9.0)
-    await client.expect(m.Notice)
+    await client.expect(m.PreemptionNotice)
     client.cut()
     await asyncio.sleep(0.05)
     await client.connect()
-    await client.until(lambda: len([x for x in client.heard if isinstance(x, m.Notice)]) == 2)
-    first, second = (x.seconds for x in client.heard if isinstance(x, m.Notice))
+    await client.until(lambda: len([x for x in client.heard if isinstance(x, m.PreemptionNotice)]) == 2)
+    first, second = (x.seconds for x in client.heard if isinstance(x, m.PreemptionNotice))
     assert second <= first - 0.05
     client.cut()
     client.home.notice("signal", None)
     await client.connect()
-    await client.until(lambda: client.heard[-1] == m.Notice("signal", None))
+    await client.until(lambda: client.heard[-1] == m.PreemptionNotice("signal", None))
 
 
 async def test_what_the_client_heard_from_outside_reaches_the_tasks(make: Any) -> None:
     client = await make()
     attempt = client.run(wait_for_one)
     await client.turn()
-    client.send(m.Notice("spot", 50.0))
+    client.send(m.PreemptionNotice("spot", 50.0))
     assert client.result(await client.answer(attempt)).source == "spot"
     client.home.notice("file", 20.0)
     assert (await client.call(preemption)).source == "file"
@@ -223,10 +223,10 @@ async def test_what_the_client_heard_from_outside_reaches_the_tasks(make: Any) -
     assert (await client.call(preemption)).source == "spot"
     client.cut()
     await client.connect()
-    client.send(m.Notice("spot", None))
+    client.send(m.PreemptionNotice("spot", None))
     while await client.call(preemption) is not None:
         pass
-    assert {x.source for x in client.heard if isinstance(x, m.Notice)} == {"file"}, "it knows its own"
+    assert {x.source for x in client.heard if isinstance(x, m.PreemptionNotice)} == {"file"}, "it knows its own"
 
 
 # --- the ranks of a generation ---------------------------------------------------------------------------------------
@@ -238,7 +238,7 @@ async def test_ranks_stop_at_the_same_question_wherever_they_are(make: Any) -> N
     attempts = [client.run(steps, True, pause, world=rank(number)) for number, pause in enumerate((0.001, 0.004))]
     for attempt in attempts:
         await on_its_way(client, attempt)
-    client.send(m.Doomed(7, 2, 1, 3, "gcp", 30.0))
+    client.send(m.PreemptionNotice("gcp", 30.0, m.Peer(7, 2, 1, 3)))
     asked = await client.expect(m.Asked)
     assert asked[:2] == (7, 2)
     late = client.run(steps, True, 0.0, world=rank(2))
@@ -258,7 +258,7 @@ async def test_a_peers_notice_can_be_read_and_is_not_ones_own(make: Any) -> None
     client = await make(slots=2)
     attempt = client.run(what_is_known, world=rank())
     await client.turn()
-    client.send(m.Doomed(7, 2, 1, 3, "gcp", 30.0))
+    client.send(m.PreemptionNotice("gcp", 30.0, m.Peer(7, 2, 1, 3)))
     notice, own, stop = client.result(await client.answer(attempt))
     assert (notice.source, notice.node, own, stop) == ("gcp", 3, None, False)
     assert 25 < notice.seconds_left <= 30
@@ -270,11 +270,11 @@ async def test_a_peers_notice_that_is_withdrawn_lets_the_ranks_go_on(make: Any) 
     client = await make()
     attempt = client.run(steps, world=rank())
     await on_its_way(client, attempt)
-    client.send(m.Doomed(7, 2, 1, 3, "gcp", 30.0))
+    client.send(m.PreemptionNotice("gcp", 30.0, m.Peer(7, 2, 1, 3)))
     asked = (await client.expect(m.Asked)).asked
-    client.send(m.Doomed(7, 2, 1, 3, "gcp", None))
+    client.send(m.PreemptionNotice("gcp", None, m.Peer(7, 2, 1, 3)))
     await asyncio.sleep(0.05)
-    client.send(m.Doomed(7, 2, 2, 3, "gcp", 30.0))
+    client.send(m.PreemptionNotice("gcp", 30.0, m.Peer(7, 2, 2, 3)))
     again = await client.until(lambda: [x for x in client.heard if isinstance(x, m.Asked)][1:])
     assert again[0].asked > asked + 1, "it went on meanwhile"
     assert [x.number for x in client.heard if isinstance(x, m.Asked)] == [1, 2]
@@ -300,7 +300,7 @@ async def test_ranks_that_cannot_agree_go_on(make: Any) -> None:
     client = await make()
     attempt = client.run(in_vain, world=rank())
     await client.turn()
-    client.send(m.Doomed(7, 2, 1, 3, "gcp", 30.0))
+    client.send(m.PreemptionNotice("gcp", 30.0, m.Peer(7, 2, 1, 3)))
     waited, stops, first = client.result(await client.answer(attempt))
     assert waited >= 0.05
     assert (stops, first) == (0, False)

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from outrider.engine.node.notice_page import Doom
+from outrider.engine.node.notice_page import PostedNotice
 from outrider.engine.node.notices import pending
 from outrider.engine.node.notices.pending import LONGEST_S, SAME_S, Pending
 
@@ -78,12 +78,14 @@ def test_many_sources_are_one_notice() -> None:
     run_state_machine_as_test(PendingMachine, settings=MACHINE)
 
 
-def _latest(self: Pending, now: float) -> Doom | None:
-    return max(self.known.values(), key=lambda doom: doom.at, default=None)
+def _latest(self: Pending, now: float) -> PostedNotice | None:
+    return max(self.known.values(), key=lambda notice: notice.at, default=None)
 
 
-def _ahead_alone(self: Pending, now: float) -> Doom | None:
-    return min((doom for doom in self.known.values() if doom.at > now), key=lambda doom: doom.at, default=None)
+def _ahead_alone(self: Pending, now: float) -> PostedNotice | None:
+    return min(
+        (notice for notice in self.known.values() if notice.at > now), key=lambda notice: notice.at, default=None
+    )
 
 
 def _renumbered(self: Pending, source: str, seconds: float | None, now: float) -> bool:
@@ -91,7 +93,7 @@ def _renumbered(self: Pending, source: str, seconds: float | None, now: float) -
     if seconds is None:
         self.known.pop(source, None)
     else:
-        self.known[source] = Doom(1, source, seconds, now + seconds)
+        self.known[source] = PostedNotice(1, source, seconds, now + seconds)
     self.holds = self._soonest(now)
     return before != self.known.get(source)
 

@@ -151,7 +151,7 @@ def forgets_what_it_asked_for(patch: Patch) -> None:
 def waits_for_the_death(patch: Patch) -> None:
     def noticed(self, of, now):
         if self.nodes.get(of) is Standing.READY:
-            self._leaves(of, Standing.DOOMED)
+            self._leaves(of, Standing.NOTICED)
         return True
 
     patch.setattr(Fleet, "noticed", noticed)
@@ -205,7 +205,7 @@ def waits_for_whoever_is_silent(patch: Patch) -> None:
 
 
 def has_a_hole_in_its_table(patch: Patch) -> None:
-    patch.delitem(TABLE, (State.DOOMED, Fact.FINISHED))
+    patch.delitem(TABLE, (State.NOTICED, Fact.FINISHED))
 
 
 def believes_every_node(patch: Patch) -> None:

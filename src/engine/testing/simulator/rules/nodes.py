@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from .....actors.ports import NodeId
-from .....providers.base import Machine, MachineId
+from .....providers.base import Machine, MachineId, PreemptionNotice
 from .. import faults as f
 
 if TYPE_CHECKING:
@@ -187,17 +187,17 @@ class NodeRules:
 
     # --- notices ----------------------------------------------------------------------------------------------------
 
-    def told_doomed(self, machine: MachineId, source: str, seconds: float | None) -> None:
-        """The pool is being told so."""
-        seat = self._by_machine.get(machine)
+    def notice_given(self, notice: PreemptionNotice) -> None:
+        """The pool receives a preemption notice."""
+        seat, source = self._by_machine.get(notice.id), notice.source
         if seat is None:
-            self._early.setdefault(machine, {})[source] = self._now
+            self._early.setdefault(notice.id, {})[source] = self._now
             return
         if seat.state not in PRESENT:
             return
         self._changed = True
         self._present -= seat.present
-        if seconds is None:
+        if notice.seconds is None:
             seat.notices.pop(source, None)
             self._returns()
         else:
@@ -231,7 +231,7 @@ class NodeRules:
         """There was more than the one trouble, from a while before ``since`` on."""
         recent = [fault for at, fault in self._all_troubles if _over_at(at, fault) > since - MEMORY_S]
         falls = sum(at > since - MEMORY_S for at in self._falls)
-        return len(recent) > 1 or falls > 1 or any(not isinstance(fault, f.Death | f.Notice) for fault in recent)
+        return len(recent) > 1 or falls > 1 or any(not isinstance(fault, f.Death | f.GiveNotice) for fault in recent)
 
     def stands_by(self) -> bool:
         """A node does, and can be reached."""
