@@ -1,7 +1,7 @@
-"""How the ranks of a world agree, through the storage alone, on the checkpoint they resume from.
+"""The ranks of a world agree, through the storage alone, on the checkpoint that they resume from.
 
-Rank 0 proposes one, every rank reads its part and votes, and rank 0 decides: the world's, or the next one is proposed.
-A rank that is run again alone comes too late for that, and takes what its world has.
+Rank 0 proposes a checkpoint, every rank reads its part of it and votes. Where all could read it, rank 0 writes the
+decision; otherwise it proposes the next older one. A rank that is restarted alone finds a decision and follows it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Found(Generic[T]):
 
 
 class Reader(Generic[T]):
-    """One load: ``read`` gives what this rank has in a checkpoint, or raises `Damaged`."""
+    """Load one checkpoint: ``read`` gives this rank's part of a checkpoint, or raises `Damaged`."""
 
     def __init__(self, turn: Turn, number: int, read: Callable[[At], T], within_s: float) -> None:
         self._turn = turn
@@ -42,10 +42,10 @@ class Reader(Generic[T]):
         self._damage: list[str] = []
 
     def run(self) -> Found[T] | None:
-        """None: there is no checkpoint.
+        """Return what this rank has read; None where the run has no checkpoint.
 
         Raises:
-            CheckpointError: there are, and none can be read; or another rank does not answer.
+            CheckpointError: every checkpoint is damaged, or another rank did not answer within ``within_s``.
         """
         if self._turn.alone:
             return self._first(complete(self._store.names()))
@@ -66,7 +66,7 @@ class Reader(Generic[T]):
         return None
 
     def _late(self, decided: list[At]) -> Found[T] | None:
-        """What this world has completed, before what it resumed from."""
+        """Load the newest checkpoint that this world has completed, or else the one that it resumed from."""
         own = [at for at in complete(self._store.names()) if at.term == self._turn.term.number]
         return self._first([*own, *decided])
 
@@ -92,7 +92,7 @@ class Reader(Generic[T]):
             number += 1
 
     def _propose(self, number: int, at: At | None) -> At | None:
-        """What is proposed: if an earlier life of this rank has done it, that."""
+        """Return the proposal of this number, which an earlier process of this rank may have written already."""
         key = f"{self._folder}/proposal-{number:03}.json"
         if self._store.create(key, json.dumps({"at": at}).encode()):
             return at
@@ -143,7 +143,7 @@ class Reader(Generic[T]):
         self._store.create(f"{self._folder}/decision.json", json.dumps(decision).encode())
 
     def _decision(self) -> list[At] | None:
-        """None: there is none yet."""
+        """The decision of this load: [] means that nothing can be loaded; None where rank 0 has not decided yet."""
         try:
             decision = json.loads(self._store.get(f"{self._folder}/decision.json"))
         except FileNotFoundError:
@@ -170,7 +170,7 @@ class Reader(Generic[T]):
         )
 
     def _end(self) -> None:
-        """There is nothing (left): a training that has checkpoints must not begin again without a word."""
+        """Raise where checkpoints exist but all are damaged: training must not silently start from step 0."""
         if self._damage:
             raise self._error(f"all of them are damaged ({'; '.join(self._damage)}); to begin anew take another name")
 

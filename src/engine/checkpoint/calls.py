@@ -1,4 +1,4 @@
-"""Tells the ranks of a world which step is saved next, where that is a matter of time: a thread that looks for it."""
+"""A thread on each rank that writes and reads which step is saved next, for saves by time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .turn import Turn
 
 
 class Calls:
-    """Runs from `start` to `stop`. ``lock`` guards ``pace``, which the training asks in its own thread."""
+    """Announce and read steps from `start` to `stop`. ``lock`` guards ``pace``, which the training uses as well."""
 
     def __init__(self, turn: Turn, pace: Pace, lock: threading.Lock) -> None:
         self._store = turn.store
@@ -31,7 +31,7 @@ class Calls:
         while not self._stop.wait(interval_s(self._store.poll_s)):
             try:
                 self._look()
-            except CheckpointError:  # the next save will say so
+            except CheckpointError:  # the next save raises it
                 continue
 
     def _look(self) -> None:
@@ -52,10 +52,10 @@ class Calls:
 
 
 def interval_s(poll_s: float) -> float:
-    """Between two looks: an object storage bills each."""
+    """Seconds between two reads of the storage: object storage bills each request."""
     return 2 * poll_s
 
 
 def lead_s(poll_s: float) -> float:
-    """After so long all ranks have heard of a call: one look to make it, one to find it, and what these take."""
+    """Seconds until every rank has read an announced step: one interval to write it, one to read it, one to spare."""
     return 3 * interval_s(poll_s)

@@ -1,4 +1,4 @@
-"""`checkpoint`: what a training saves every so often, and resumes from."""
+"""`checkpoint`: save the state of a training every so often, and resume from it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .urls import VARIABLE, open_store
 
 
 class Loaded(NamedTuple):
-    """What training goes on from: ``(0, None)`` where nothing has been saved yet."""
+    """The step and the state that training resumes from: ``(0, None)`` where nothing has been saved."""
 
     step: int
     state: Any
@@ -40,15 +40,15 @@ def checkpoint(
     root: str | os.PathLike[str] | None = None,
     timeout: float | timedelta = 600.0,
 ) -> Checkpoint:
-    """The checkpoints of one training, called by every rank with the same arguments.
+    """Open the checkpoints of one training. Every rank calls this with the same arguments.
 
-    ``every``: how often `save` saves: each so many steps (an int), or seconds (a float, or a timedelta); by default
-    each time it is called. ``keep``: how many complete ones stay. ``root``: a folder that all nodes share, or a URL
-    such as ``"s3://bucket/folder"``; by default the pool's, ``Pool(checkpoints=...)``. ``timeout``: how long ranks wait
+    ``every``: how often `save` saves: every so many steps (an int) or seconds (a float or a timedelta); by default on
+    each call. ``keep``: how many complete checkpoints are kept. ``root``: a folder that all nodes share, or a URL such
+    as ``"s3://bucket/folder"``; by default that of ``Pool(checkpoints=...)``. ``timeout``: how many seconds ranks wait
     for each other.
 
     Raises:
-        SpecError
+        SpecError: an argument is not valid, or neither the pool nor this call names a root.
     """
     root = root if root is not None else os.environ.get(VARIABLE)
     if root is None:
@@ -64,7 +64,7 @@ def checkpoint(
 
 
 class Checkpoint:
-    """See `checkpoint`. Not for several threads at a time."""
+    """The checkpoints of one training, as `checkpoint` opens them. Not thread-safe."""
 
     def __init__(
         self, name: str, root: str, *, steps: int | None, every_s: float | None, keep: int, within_s: float
@@ -92,16 +92,16 @@ class Checkpoint:
         _close_at_end(self.close)
 
     def load(self, *, into: Any = None) -> Loaded:
-        """(step, state) of the newest complete checkpoint that every rank can read, or (0, None). All ranks call it.
+        """Load the newest complete checkpoint that every rank can read: (step, state), or (0, None). All ranks call it.
 
-        Each rank gets what it saved. If there are more or fewer ranks now, rank ``r`` gets what rank ``r % saved`` had,
-        and tensors that were spread over the ranks (`DTensor`) are whole. ``into``: a state of the same form, whose
-        tensors are filled in place and come back in the state: so a model that is spread over these ranks gets its
-        parts of one that was spread over others.
+        Each rank gets what it saved. With another number of ranks than saved it, rank ``r`` gets the state of rank
+        ``r % saved``, and tensors that were sharded over ranks (`DTensor`) come back whole. ``into``: a state of the
+        same form whose tensors are filled in place and are part of the returned state; so a model that is sharded over
+        these ranks is filled from one that was sharded differently.
 
         Raises:
-            CheckpointError: all are damaged, or the storage or another rank does not answer.
-            SerializationError: it cannot be unpickled here.
+            CheckpointError: all checkpoints are damaged, or the storage or another rank does not answer.
+            SerializationError: the state cannot be unpickled here.
         """
         turn, saving, _ = self._turn()
         if self._loads:
@@ -115,19 +115,20 @@ class Checkpoint:
         return loaded
 
     def due(self, step: int) -> bool:
-        """Whether `save` saves this step. Some microseconds; for a state that takes effort to put together."""
+        """Whether `save` would save this step. Takes microseconds; ask before you put together a costly state."""
         with self._lock:
             return self._pace.due(step, now(), self._urgent)
 
     def save(self, step: int, state: Any, *, force: bool = False) -> bool:
-        """Save, if it is due (or ``force``), after ``step`` steps; whether it was. Every rank asks at the same steps.
+        """Save ``state`` after ``step`` steps if a save is due, or with ``force``; return whether it was saved.
 
-        Returns when the state is copied: it is written while training goes on. A save that comes before the last one is
-        written waits for that. When this machine or another rank's will be taken, it is due at once.
+        Every rank calls it at the same steps. It returns when the state is copied; a thread writes the copy while
+        training goes on. A save waits until the one before it is written. When a machine of any rank will be taken, a
+        save is due at once.
 
         Raises:
-            CheckpointError: the last one could not be written (``full``: no room); this one was not begun.
-            CheckpointFenced: a newer world does this training.
+            CheckpointError: the previous save could not be written (``full``: no space left); this was not begun.
+            CheckpointFenced: a newer run of this training has taken over.
             SerializationError: ``state`` cannot be pickled.
         """
         context.stepped("save")
@@ -145,10 +146,10 @@ class Checkpoint:
         return True
 
     def wait(self) -> None:
-        """Return when what was saved last is complete.
+        """Return when the latest save is complete on every rank.
 
         Raises:
-            CheckpointError: it could not be written, or another rank has not saved that step.
+            CheckpointError: the save could not be written, or another rank has not saved that step.
         """
         if self._opened is not None:
             self._opened[1].finish()
@@ -158,9 +159,9 @@ class Checkpoint:
         return [at.step for at in complete(self._store.names())]
 
     def close(self, failed: bool = False) -> None:
-        """`wait`, and save no more. At the end of a task, or of a script, it comes by itself.
+        """`wait`, then refuse further saves. The end of a task, or of a script, calls it.
 
-        ``failed``: what has been begun is written, and other ranks are not waited for.
+        ``failed``: write what has been begun, but do not wait for other ranks.
         """
         if self._closed:
             return
@@ -202,7 +203,7 @@ class Checkpoint:
 
 
 def _pace(every: object) -> tuple[int | None, float | None]:
-    """(steps, seconds)"""
+    """The two meanings of ``every``: (steps, seconds), at most one of them not None."""
     if every is None:
         return None, None
     if isinstance(every, int) and not isinstance(every, bool):
@@ -213,7 +214,7 @@ def _pace(every: object) -> tuple[int | None, float | None]:
 
 
 def _close_at_end(close: Callable[[bool], None]) -> None:
-    """Of the task, or of this process: what is begun by then is written."""
+    """Call ``close`` at the end of the task, or of the process where there is no task."""
     if (task := context.current()) is not None:
         task.closing.append(close)
     else:

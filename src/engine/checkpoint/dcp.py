@@ -1,4 +1,4 @@
-"""What torch.distributed.checkpoint does of it: which parts of a tensor make which others, and its table of them."""
+"""Checkpoints in the format of torch.distributed.checkpoint: its planner for sharded tensors, and its metadata file."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from .records import Entry, Part, Where
 
 
 def fill(targets: dict[str, Any], chunks: Mapping[str, Sequence[Entry]], read: Callable[[Entry], Any]) -> None:
-    """Fill tensors that are spread over these ranks, each rank its part, from those that others wrote."""
+    """Fill tensors that are sharded over these ranks from shards that other ranks wrote."""
     stored = Metadata({name: _described(each) for name, each in chunks.items()})
     reader = _Reader(stored, {_index(entry): entry for each in chunks.values() for entry in each}, read)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="torch.distributed is")  # it is not asked for: `no_dist`
+        warnings.filterwarnings("ignore", message="torch.distributed is")  # `no_dist` says that already
         load(targets, storage_reader=reader, no_dist=True)
 
 
 def metadata(parts: Sequence[Part]) -> bytes:
-    """The ``.metadata`` of torch.distributed.checkpoint: so its own reader finds the tensors of a folder too.
+    """The file ``.metadata``, with which the reader of torch.distributed.checkpoint finds the tensors of a folder.
 
-    Where ranks have different tensors of one name that are not parts of a whole, it has the lowest rank's.
+    Where ranks have different tensors of one name that are not shards of one tensor, it describes the lowest rank's.
     """
     from torch.distributed.checkpoint.filesystem import _StorageInfo
 
@@ -55,7 +55,7 @@ def metadata(parts: Sequence[Part]) -> bytes:
 
 
 class _Reader(StorageReader):
-    """Gives torch.distributed.checkpoint what its plan for this rank asks for."""
+    """Read for torch.distributed.checkpoint the shards that its plan for this rank asks for."""
 
     def __init__(self, stored: Metadata, entries: dict[MetadataIndex, Entry], read: Callable[[Entry], Any]) -> None:
         self._metadata, self._entries, self._read = stored, entries, read

@@ -1,11 +1,11 @@
-"""What may be done with a run, from what its storage holds: no storage, no clock in here.
+"""Decide what may be done with a run, from the files in its storage. No I/O, no clock.
 
 Invariants:
 
-CKPT-1  What is complete has the data of every rank: of each digest that any rank needs, a place is known.
+CKPT-1  A complete checkpoint has the data of every rank: every digest that a rank needs has a known place.
 CKPT-2  The newest complete checkpoint is never deleted, whoever else deletes at the same time.
-CKPT-3  What a fenced world still completes never comes before what a later one has completed.
-CKPT-4  All ranks of a world resume from the same checkpoint, one that each of them could read.
+CKPT-3  A checkpoint that a fenced world completes never comes before one that a later world has completed.
+CKPT-4  All ranks of a world resume from the same checkpoint, and each of them could read it.
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ TERMS_KEPT = 8
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """The world's turn has begun, as this term."""
+    """The rank's world has this term already."""
 
     term: Term
 
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Rank 0 begins the turn, with this number."""
+    """Rank 0 begins a term with this number."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Rank 0 has not begun it yet."""
+    """Rank 0 has not begun a term yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stale:
-    """This world is fenced: ``by`` came after it."""
+    """This world is fenced by ``by``, a later term."""
 
     by: Term
 
 
 def entry(world: World, rank: int, terms: Sequence[Term]) -> Join | Begin | Wait | Stale:
-    """How a rank gets a term, from those that there are.
+    """Decide how a rank of ``world`` gets a term, from the ``terms`` that exist.
 
-    Of one broadcast (or task) the later generation (or attempt) wins, whoever comes first; between others, who comes
-    last: there is no other order between them.
+    Within one broadcast (or task) the later generation (or attempt) wins, whichever comes first. Between different
+    ones the last comer wins, as nothing else orders them.
     """
     newest = max(terms, key=lambda term: term.number, default=None)
     for term in sorted(terms, key=lambda term: term.number, reverse=True):
@@ -63,9 +63,10 @@ def entry(world: World, rank: int, terms: Sequence[Term]) -> Join | Begin | Wait
 
 
 def shares(entries: Sequence[Entry], ranks: int) -> list[int]:
-    """For each entry, which rank writes it, if all ranks had the same: each about as many bytes.
+    """For each entry the rank that should write it, -1 for all: spread so that ranks write about equally many bytes.
 
-    The pickle is everybody's own. Nothing relies on the ranks being alike: what nobody wrote is found by its digest.
+    Every rank writes its own pickle. The ranks' states need not be the same: what nobody wrote is found by its digest
+    and written in a second part.
     """
     writers = [-1] * len(entries)
     loads = [0] * ranks
@@ -82,12 +83,12 @@ def first_parts(parts: Iterable[Part]) -> dict[int, Part]:
 
 
 def places(parts: Iterable[Part]) -> set[str]:
-    """The digests of what is written."""
+    """The digests of the contents that are written."""
     return {name for part in parts for name in part.where}
 
 
 def lacking(parts: Sequence[Part], ranks: int) -> str | None:
-    """Why the checkpoint is not complete yet; None: it is (CKPT-1)."""
+    """The reason why the checkpoint is not complete yet; None where it is (CKPT-1)."""
     first = first_parts(parts)
     if missing := [rank for rank in range(ranks) if rank not in first]:
         return f"nothing of rank {', '.join(map(str, missing[:8]))}{', ...' if len(missing) > 8 else ''}"
@@ -100,9 +101,9 @@ def lacking(parts: Sequence[Part], ranks: int) -> str | None:
 def to_delete(keys: Sequence[str], folders: Sequence[str] = (), *, term: int, keep: int) -> tuple[list[At], list[At]]:
     """(complete checkpoints, remains of incomplete ones) that the world of ``term`` may delete.
 
-    Only the newest world deletes anything. It leaves the newest ``keep`` complete ones (CKPT-2), and what may still
-    become complete: anything of its own after the last complete one. ``folders``: those of which ``keys`` may show
-    nothing, because a save left them empty.
+    Only the newest world deletes anything. It keeps the newest ``keep`` complete checkpoints (CKPT-2), and everything
+    of its own after the last complete one, because that may still become complete. ``folders``: folders of the run,
+    also those without a key in ``keys`` because a save left them empty.
     """
     if any((number := term_number(key)) is not None and number > term for key in keys):
         return [], []
@@ -115,7 +116,7 @@ def to_delete(keys: Sequence[str], folders: Sequence[str] = (), *, term: int, ke
 
 
 def old_terms(keys: Iterable[str], term: int) -> list[int]:
-    """Terms whose files nobody needs any more."""
+    """The terms whose files nobody needs any more."""
     numbers = {number for key in keys if (number := term_number(key)) is not None}
     return sorted(number for number in numbers if number <= term - TERMS_KEPT)
 
@@ -129,13 +130,13 @@ class Propose:
 
 @dataclass(frozen=True, slots=True)
 class Agreed:
-    """Every rank has read it."""
+    """Every rank has read the checkpoint."""
 
     at: At
 
 
 def verdict(at: At, votes: Mapping[int, str], ranks: int) -> Agreed | str | None:
-    """Of the ranks' votes ("" or what is wrong): agreed, the reason against it, or None where some are missing."""
+    """Count the ranks' votes ("" or what is wrong): agreed, the reasons against it, or None while votes are missing."""
     against = [f"rank {rank}: {reason}" for rank, reason in sorted(votes.items()) if reason]
     if against:
         return "; ".join(against)

@@ -1,4 +1,4 @@
-"""Checkpoints in a folder: a local disk, or one that all nodes share. The standard library is all it takes."""
+"""Checkpoints in a folder of a local disk, or of one that all nodes share. Needs the standard library alone."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ..api.errors import CheckpointError
 from .store import Piece
 
 _UNFINISHED = ".unfinished-"
-_AGAIN = 100  # each time somebody else must have removed the folder in the same moment
+_AGAIN = 100  # attempts; for each to fail another rank must remove the folder in that very moment
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
 class FileStore:
-    """Implements `store.Store`. A file is written beside its place, flushed to the disk, and renamed."""
+    """A `store.Store` in a folder. A file is written beside its place, flushed to the disk, and renamed."""
 
     poll_s = 0.1
 
@@ -35,7 +35,7 @@ class FileStore:
     def create(self, key: str, data: bytes) -> bool:
         with self._told("written"), self._written(key, [data]) as (written, path):
             try:
-                os.link(written, path)  # unlike a rename it fails where there is one: on NFS too
+                os.link(written, path)  # unlike a rename, a link fails where the file exists: on NFS too
             except FileExistsError:
                 return path.read_bytes() == data
             except OSError as error:
@@ -61,7 +61,7 @@ class FileStore:
             return data[:at]
 
     def names(self, folder: str = "") -> list[str]:
-        """Whole, or an error: what is missing here counts as never saved, and as nobody's."""
+        """The keys of all files, or an error: a key that is left out would count as never saved."""
         path, below = self._folder / folder, f"{folder}/" if folder else ""
         with self._told("listed"):
             try:
@@ -69,7 +69,7 @@ class FileStore:
             except OSError as error:
                 if error.errno != errno.ESTALE:
                     raise
-                return list(_files(path, below))  # another host removed a folder, and NFS is told of it this way
+                return list(_files(path, below))  # another host removed a folder: NFS reports that as ESTALE
 
     def folders(self) -> list[str]:
         with self._told("listed"):
@@ -80,20 +80,20 @@ class FileStore:
                 return []
 
     def delete(self, key: str) -> None:
-        """And its folder, if that is empty then: whoever is about to write there makes it again."""
+        """Delete a file, and its folder where that is empty then; a rank that writes there makes the folder again."""
         path = self._folder / key
         with self._told("deleted"):
             path.unlink(missing_ok=True)
         if path.parent != self._folder:
-            with suppress(OSError):  # what is in it is somebody's
+            with suppress(OSError):  # the folder is not empty
                 path.parent.rmdir()
 
     def remove(self, folder: str) -> None:
-        shutil.rmtree(self._folder / folder, ignore_errors=True)  # somebody else may be at it too
+        shutil.rmtree(self._folder / folder, ignore_errors=True)  # another rank may remove it at the same time
 
     @contextmanager
     def _written(self, key: str, pieces: Iterable[Piece]) -> Iterator[tuple[Path, Path]]:
-        """(Where it is for now, where it belongs.)"""
+        """Write ``pieces`` to a temporary file; gives (its path, the path where it belongs)."""
         path = self._folder / key
         written = path.with_name(f"{_UNFINISHED}{secrets.token_hex(8)}")
         try:
@@ -128,7 +128,7 @@ class FileStore:
 
 
 def _files(folder: os.PathLike[str] | str, below: str) -> Iterator[str]:
-    """All in it, as paths from where ``below`` leads. Whatever goes away meanwhile is left out."""
+    """Yield the paths of all files in ``folder``, prefixed with ``below``. Files that vanish meanwhile are left out."""
     try:
         with os.scandir(folder) as entries:
             found = list(entries)
@@ -142,7 +142,7 @@ def _files(folder: os.PathLike[str] | str, below: str) -> Iterator[str]:
 
 
 def _begun(path: Path) -> FileIO:
-    """A new file, in a folder that is made for it. Another rank whose part failed may remove that while it is empty."""
+    """Open a new file and make its folder, which a rank whose save failed may remove at any time while it is empty."""
     for _ in range(_AGAIN):
         path.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError):
@@ -157,7 +157,7 @@ def _write_all(fd: int, piece: Piece) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """So that the name is on the disk too, not only the file."""
+    """Flush a folder, so that a new file's name survives a power cut and not only its content."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)

@@ -1,4 +1,4 @@
-"""The tensors of a state that is loaded: new ones in main memory, or those that the caller has, filled."""
+"""Tensors of a state that is loaded: new ones in main memory, or the caller's own, filled."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Loading:
         return made.requires_grad_(requires_grad)
 
     def finish(self) -> None:
-        """Fill what is spread over ranks, all at once.
+        """Fill the tensors of ``into`` that are sharded over ranks, all at once.
 
         Raises:
             ValueError: ``into`` has tensors that the checkpoint does not have.
@@ -80,7 +80,7 @@ class Loading:
         return whole
 
     def _chunks(self, name: str | None) -> dict[tuple[int, ...], Entry]:
-        """The parts of a tensor, by their offset; this rank's own first, where several have one."""
+        """The shards of a tensor by their offset; this rank's own where several ranks wrote the same one."""
         order = [self._parts[self._rank], *self._parts.values()]
         found: dict[tuple[int, ...], Entry] = {}
         for part in order:

@@ -1,4 +1,4 @@
-"""Whether to save at once because a machine will be taken: on every rank at the same question, asked once per step."""
+"""Save at once because a machine will be taken: `urgent` gives every rank the same answer at the same step."""
 
 from __future__ import annotations
 
@@ -9,4 +9,4 @@ from ..runtime.preemption import stopping
 def urgent(*, alone: bool) -> bool:
     if alone:
         return stopping(everywhere=False)
-    return current() is not None and stopping(everywhere=True)  # else nobody counts the steps of this process
+    return current() is not None and stopping(everywhere=True)  # without a task nobody counts this process's steps

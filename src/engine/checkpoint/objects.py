@@ -1,4 +1,4 @@
-"""Checkpoints in object storage: S3 and its like, Google Cloud Storage, Azure. Only this module uses obstore."""
+"""Checkpoints in object storage: S3 and compatible ones, Google Cloud Storage, Azure. Only this module uses obstore."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PIECE_BYTES = 8 * 1024 * 1024  # a part of a multipart upload; S3 takes 10,000 
 
 
 class ObjectStore:
-    """Implements `store.Store`. An object is there whole or not at all; what creates uses ``If-None-Match``."""
+    """A `store.Store` of objects, each written whole or not at all. `create` sends ``If-None-Match``."""
 
     poll_s = 1.0
 
@@ -43,7 +43,7 @@ class ObjectStore:
             try:
                 self._obstore.put(self._store, key, data, mode="create", use_multipart=False)
             except self._obstore.exceptions.AlreadyExistsError:
-                return self.get(key) == data  # it may be our own: a request whose answer was lost is sent again
+                return self.get(key) == data  # obstore repeats a request whose answer was lost: the object may be ours
         return True
 
     def get(self, key: str) -> bytes:
@@ -54,7 +54,7 @@ class ObjectStore:
         if not length:
             return b""
         with self._told("read"):
-            # Arrays are made over it, so it must be writable.
+            # NumPy arrays are made over this memory, so it must be writable.
             return memoryview(bytearray(self._obstore.get_range(self._store, key, start=start, length=length)))
 
     def names(self, folder: str = "") -> list[str]:
@@ -62,7 +62,7 @@ class ObjectStore:
             return [each["path"] for page in self._obstore.list(self._store, folder or None) for each in page]
 
     def folders(self) -> list[str]:
-        return []  # there are none, only objects' names
+        return []  # object storage has no folders
 
     def delete(self, key: str) -> None:
         self._delete([key])

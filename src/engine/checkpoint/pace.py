@@ -1,8 +1,8 @@
-"""When a step is saved: every n steps, every so often, or because a machine will be taken. No clock, no I/O.
+"""Decide which steps are saved: every n steps, every n seconds, or because a machine will be taken. No clock, no I/O.
 
-All ranks must save the same steps, and each has a clock of its own. What follows from the steps alone each decides
-alone; the time is rank 0's, which calls a step a little ahead: each rank saves the first one that is not before it.
-Who has passed it already when it hears of it has missed it, and calls again, further ahead.
+All ranks must save the same steps, and each has a clock of its own. So saves by steps are decided by each rank alone,
+while for saves by time rank 0 announces a step a little ahead, and each rank saves at its first step that is not
+before it. A rank that is past that step when it reads the announcement asks for another one, further ahead.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from collections import deque
 from collections.abc import Callable
 from math import ceil
 
-_RATE_OVER = 32  # questions
+_RATE_OVER = 32  # steps over which the speed of training is measured
 
 
 class Pace:
-    """One rank's. Times are seconds of any clock, the same for all calls."""
+    """The save interval of one rank. Times are seconds of any clock, the same for all calls."""
 
     def __init__(
         self, *, steps: int | None, seconds: float | None, alone: bool, leads: bool, lead_s: float, now: float
     ) -> None:
-        """``lead_s``: how long it takes until all ranks have heard of a call."""
+        """``lead_s``: seconds until all ranks have read an announced step."""
         self._steps, self._seconds = steps, seconds
         self._alone, self._leads = alone, leads
         self._lead_s = lead_s
@@ -32,14 +32,14 @@ class Pace:
         self.resumed(0, now)
 
     def resumed(self, step: int, now: float) -> None:
-        """Training goes on from ``step``."""
+        """Note that training goes on from ``step``."""
         self._last, self._last_at = step, now
         self._asked.clear()
         self._calls.clear()
         self._wishes = self._answer = False
 
     def due(self, step: int, now: float, urgent: Callable[[], bool]) -> bool:
-        """Whether ``step`` is saved. Asked twice for the same one, it gives the same answer and asks nobody."""
+        """Whether ``step`` is saved. A second call for the same step answers the same without asking ``urgent``."""
         if self._asked and self._asked[-1][1] == step:
             return self._answer
         self._asked.append((now, step))
@@ -62,21 +62,21 @@ class Pace:
         return self._answer
 
     def saved(self, step: int, now: float) -> None:
-        """It was, whatever `due` had said: asked again, it is not due."""
+        """Note that ``step`` was saved, whether it was due or not: it is not due a second time."""
         self._last, self._last_at = step, now
         if self._asked and self._asked[-1][1] == step:
             self._answer = False
 
     def wish(self) -> int | None:
-        """The step to call, if one is to be called."""
-        if not self._wishes or len(self._asked) < 2:  # how fast steps go must be known
+        """The step that rank 0 must announce, or None."""
+        if not self._wishes or len(self._asked) < 2:  # two steps at least, to know how fast training is
             return None
         (then, first), (now, step) = self._asked[0], self._asked[-1]
         rate = (step - first) / (now - then) if now > then else 0.0
         return step + max(1, ceil(rate * self._lead_s))
 
     def called(self, target: int) -> None:
-        """Somebody has called a step."""
+        """Take note of an announced step."""
         if self._asked and self._asked[-1][1] >= target:
             self._lead_s *= 2
             self._wishes = True

@@ -1,4 +1,4 @@
-"""Read a rank's state out of a complete checkpoint, every byte of it checked."""
+"""Read a rank's state from a complete checkpoint and verify every byte of it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from .store import Piece, Store
 
 
 def read(store: Store, at: At, rank: int, into: object = None) -> Any:
-    """The state that rank ``rank`` of the present world resumes with: that of the saved rank ``rank % world_size``.
+    """The state that rank ``rank`` of this world resumes with: the one that rank ``rank % world_size`` saved.
 
     Raises:
-        Damaged: something of it is gone, or is not what was written.
-        CheckpointError: it cannot be told, now or by this version.
+            Damaged: a part of it is missing, or is not what was written.
+            CheckpointError: the storage does not answer, or a newer version of Outrider wrote the checkpoint.
     """
     manifest = Manifest.load(_got(store, at.manifest))
     if manifest.format != FORMAT:

@@ -1,16 +1,16 @@
-"""What is written beside the data: who is at work, what a rank has, what is complete. JSON, to be read by people too.
+"""Records beside the data: which world saves, what each rank has, which checkpoint is complete. Readable JSON.
 
 The files of a run::
 
-    terms/00000007.json                   world 7 has begun: no world of a lower number may complete anything any more
-    terms/00000007/load-0000/...          how its ranks agree on what they resume from
-    terms/00000007/calls/...              how its ranks agree on a step that nobody could foresee
-    step-000000001200.term-00000007/      one checkpoint (with ``.again-1`` where world 7 saved that step once before):
+    terms/00000007.json                   world 7 has begun: worlds with lower numbers may complete nothing any more
+    terms/00000007/load-0000/...          how its ranks agree on the checkpoint that they resume from
+    terms/00000007/calls/...              steps that rank 0 has announced, where saves go by time
+    step-000000001200.term-00000007/      one checkpoint (with ``.again-1`` if world 7 saved that step once before):
         rank-00003-5f2a91c0.distcp        data that rank 3 wrote
         rank-00003.0.json                 what rank 3 has, and where its data is: a `Part`
-        rank-00003.1.json                 where the rest of it is, when that turned out to be needed
-        .metadata                         where tensors are, as torch.distributed.checkpoint has it
-        manifest.json                     written last: the checkpoint is complete, and these are its files
+        rank-00003.1.json                 where data is that rank 3 wrote later, because no other rank had
+        .metadata                         the index of tensors for torch.distributed.checkpoint
+        manifest.json                     the list of files; written last, it makes the checkpoint complete
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Damaged(Exception):
 
 
 class At(NamedTuple):
-    """One checkpoint. The greater is the newer: a later world's counts more than a later step."""
+    """The identity of one checkpoint. Greater is newer: a later world's counts as newer than a later step."""
 
     term: int
     step: int
-    again: int = 0  # how many times its world had saved that step before
+    again: int = 0  # how many times the world had saved that step before
 
     @property
     def folder(self) -> str:
@@ -57,7 +57,7 @@ class At(NamedTuple):
 
     @classmethod
     def of(cls, key: str) -> At | None:
-        """Which one the file ``key`` belongs to."""
+        """The checkpoint that the file ``key`` belongs to; None for other files."""
         found = _FOLDER.fullmatch(key.partition("/")[0])
         return None if found is None else cls(int(found[2]), int(found[1]), int(found[3] or 0))
 
@@ -72,13 +72,13 @@ def term_number(key: str) -> int | None:
 
 
 def part_of(key: str) -> tuple[int, int] | None:
-    """(rank, number), where ``key`` is that of a part."""
+    """(rank, number) from the key of a part; None for other keys."""
     found = _PART.fullmatch(key.rpartition("/")[2])
     return None if found is None else (int(found[1]), int(found[2]))
 
 
 def digest(*pieces: Any) -> str:
-    """What ``b2sum --length=256`` prints."""
+    """The digest that ``b2sum --length=256`` prints."""
     hashed = hashlib.blake2b(digest_size=32)
     for piece in pieces:
         hashed.update(piece)
@@ -93,7 +93,7 @@ class Record:
 
     @classmethod
     def load(cls, data: bytes) -> Self:
-        """Raises: Damaged"""
+        """Parse JSON; raises `Damaged` where it is not such a record."""
         try:
             facts = json.loads(data)
             return cls(**{each.name: facts[each.name] for each in fields(cls)})  # type: ignore[arg-type]
@@ -103,19 +103,19 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class World(Record):
-    """Who saves: one generation of a broadcast, or one attempt of a task alone."""
+    """The processes that save together: one generation of a broadcast, or one attempt of a task."""
 
     pool: str
     job: int
     generation: int
-    attempt: int  # 0 where there are several ranks: one that is run again alone is still of its world
+    attempt: int  # 0 where there are several ranks: a rank that is restarted alone stays in its world
     size: int
-    nonce: str = ""  # outside a pool nothing else tells worlds apart
+    nonce: str = ""  # tells worlds apart outside a pool, where all other fields are the same
 
 
 @dataclass(frozen=True, slots=True)
 class Term(Record):
-    """A world's turn, by number: it fences all worlds with a lower one."""
+    """The numbered term of a world: it fences all worlds with a lower number, as in Raft."""
 
     number: int
     pool: str
@@ -137,8 +137,8 @@ class Term(Record):
 class Entry(NamedTuple):
     """One piece of a rank's state: its pickle (always the first), a tensor or a buffer.
 
-    ``digest`` is that of the content. For a tensor: its ``path`` in the state, ``dtype`` and whole ``shape``, and where
-    in it (``offset``, ``extent``) this rank's part lies.
+    ``digest`` is that of the content. A tensor has its ``path`` in the state, its ``dtype`` and whole ``shape``, and
+    the place of this rank's shard in it (``offset``, ``extent``).
     """
 
     digest: str
@@ -152,7 +152,7 @@ class Entry(NamedTuple):
 
     @property
     def name(self) -> str | None:
-        """As torch.distributed.checkpoint flattens names."""
+        """The name of a tensor as torch.distributed.checkpoint flattens paths; None for pickles and buffers."""
         return None if self.path is None else ".".join(map(str, self.path))
 
     @property
@@ -161,21 +161,21 @@ class Entry(NamedTuple):
 
     @property
     def vacant(self) -> bool:
-        """There were more ranks than parts, and none fell to this one."""
+        """Whether this rank's shard is empty, because there were more ranks than shards."""
         return self.sharded and 0 in self.extent
 
 
 class Where(NamedTuple):
-    """Bytes of a checkpoint."""
+    """A range of bytes in a file of a checkpoint."""
 
-    file: str  # in its folder
+    file: str  # relative to the checkpoint's folder
     start: int
     length: int
 
 
 @dataclass(frozen=True, slots=True)
 class Part(Record):
-    """What one rank has (number 0), and where it put what it wrote (number 0, and perhaps 1)."""
+    """What one rank has (number 0 alone), and where it wrote its data (number 0, and perhaps 1)."""
 
     rank: int
     number: int
@@ -183,7 +183,7 @@ class Part(Record):
     step: int
     entries: list[Entry]
     where: Mapping[str, Where]  # by digest of the content
-    files: Mapping[str, tuple[int, str]]  # (size, digest) of what it wrote
+    files: Mapping[str, tuple[int, str]]  # (size, digest) of the files that this rank wrote
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "entries", [_entry(each) for each in self.entries])
@@ -202,13 +202,13 @@ class Manifest(Record):
     generation: int
     pool: str
     world_size: int
-    written: str  # when
+    written: str  # an ISO time in UTC
     files: Mapping[str, tuple[int, str]]
     format: int = field(default=FORMAT)
 
 
 def checked(data: bytes, name: str, wanted: tuple[int, str]) -> bytes:
-    """Raises: Damaged"""
+    """Return ``data``; raises `Damaged` where its size or digest is not the wanted one."""
     size, expected = wanted
     if len(data) != size or digest(data) != expected:
         raise Damaged(f"{name} is not what was written")

@@ -1,4 +1,4 @@
-"""The background of one rank: a thread per save, one at a time, and what its failure means for the training."""
+"""Saves in the background: a thread per save, one at a time. A failure is raised by the next call of the training."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .writing import Parts, clean, complete_checkpoint, write
 
 
 class Saving:
-    """What this rank has saved and is not complete yet. Used by one thread; its own is one more."""
+    """The saves of this rank that are not complete yet. For use by one thread."""
 
     def __init__(self, turn: Turn, *, keep: int, within_s: float) -> None:
         self._turn = turn
@@ -24,23 +24,23 @@ class Saving:
         self._thread: threading.Thread | None = None
         self._hurry = threading.Event()
         self._failure: CheckpointError | None = None
-        self._pending: dict[At, Parts] = {}  # rank 0: what is to be completed
+        self._pending: dict[At, Parts] = {}  # rank 0: checkpoints to be completed
         self._newest: At | None = None
-        self._begun: Counter[int] = Counter()  # by step: all ranks save the same ones, as often
+        self._begun: Counter[int] = Counter()  # saves by step; the same on all ranks
 
     def start(self, step: int, snapshot: Snapshot, *, delay_s: float) -> None:
-        """Write in the background. The last save must be `settled`."""
+        """Write in the background. The previous save must be `settled`."""
         self._hurry.clear()
         self._newest = at = At(self._turn.term.number, step, self._begun[step])
         self._begun[step] += 1
         self._thread = threading.Thread(target=self._run, args=[at, snapshot, delay_s], name="outrider-checkpoint")
-        self._thread.start()  # no daemon: a script ends when what it saved is written
+        self._thread.start()  # no daemon: a script ends only when its last save is written
 
     def settle(self, *, hurry: bool) -> None:
-        """Return when this rank's part is written. ``hurry``: not waiting for what others have.
+        """Return when this rank's part is written. ``hurry``: do not wait to see what other ranks have written.
 
         Raises:
-            CheckpointError: it could not be.
+            CheckpointError: the part could not be written.
         """
         if self._thread is not None:
             if hurry:
@@ -52,10 +52,10 @@ class Saving:
             raise failure
 
     def finish(self) -> None:
-        """Return when what was saved last is complete: on every rank, once its part is written.
+        """Return when the latest save is complete: every rank's part is written, and the manifest.
 
         Raises:
-            CheckpointError: it could not be written, or a rank's part is missing.
+            CheckpointError: the save could not be written, or a rank's part is missing.
         """
         self.settle(hurry=False)
         newest, self._newest = self._newest, None
@@ -65,7 +65,7 @@ class Saving:
         for _ in polls(self._turn.store, self._within_s):
             if self._turn.leads:
                 lack = self._complete()
-            else:  # a later one may be, and this one be gone again
+            else:  # a later checkpoint may be complete, and this one deleted
                 done = any(at >= newest for at in complete(self._turn.store.names()))
                 lack = None if done else "rank 0 has not completed it"
             if lack is None:
@@ -98,7 +98,7 @@ class Saving:
             self._failure.__cause__ = error
 
     def _complete(self) -> str | None:
-        """Complete what can be. What is older than that never can any more; of what is left: what the newest lacks."""
+        """Complete what is possible, forget what is older; return what the newest pending checkpoint lacks, or None."""
         lacks = {at: complete_checkpoint(self._turn, at, self._pending[at]) for at in sorted(self._pending)}
         done = [at for at, lack in lacks.items() if lack is None]
         if done:
@@ -108,7 +108,7 @@ class Saving:
 
 
 def spread_s(rank: int, ranks: int, since_last_s: float) -> float:
-    """How long a rank waits so that all of them do not write in one burst: over a tenth of the time between saves."""
+    """Seconds that a rank waits before it writes: ranks spread over a tenth of the time between saves, at most 5 s."""
     return min(5.0, since_last_s / 10) * rank / ranks
 
 

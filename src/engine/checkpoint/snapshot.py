@@ -1,6 +1,6 @@
-"""A state as it is now: its pickle, with large buffers and tensors beside it, all copied. And a state again from that.
+"""A copy of a state: its pickle, and large buffers and tensors beside it. Also the way back, from a copy to a state.
 
-Training goes on, and changes the arrays in place, while the copies are written.
+Training goes on and changes arrays in place while the copies are written.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ IN_BAND_BYTES = 4096  # smaller buffers stay in the pickle
 
 
 class Memory:
-    """Where snapshots are copied to, kept from one to the next: fresh pages cost more than the copying."""
+    """Memory for snapshots, kept from one to the next: fresh pages cost more time than the copying."""
 
     def __init__(self) -> None:
         self._buffers: dict[int, bytearray] = {}
@@ -40,12 +40,12 @@ class Memory:
 
 
 class Snapshot:
-    """Everything that a rank has. ``payload(index)``: what is written of an entry."""
+    """A copy of everything that a rank has. ``payload(index)``: the bytes to write for an entry."""
 
     def __init__(self, state: object, memory: Memory) -> None:
-        """Raises: SerializationError"""
+        """Copy ``state``; raises `SerializationError` where it cannot be pickled."""
         self.entries: list[Entry] = []
-        self.writers: dict[int, bool] = {}  # entries of which it is known that this rank writes them, or does not
+        self.writers: dict[int, bool] = {}  # entries of which this rank knows whether it writes them
         self._payloads: list[Callable[[], Piece]] = []
         self._hashes: list[Callable[[], str]] = []
         file = io.BytesIO()
@@ -68,7 +68,7 @@ class Snapshot:
         return len(self.entries) - 1
 
     def hash(self) -> None:
-        """Fill in the digests: 1 s per GB, so not where the training waits."""
+        """Fill in the digests. Takes 1 s per GB, so it does not belong in the training's thread."""
         self.entries = [
             entry._replace(digest=hashed()) for entry, hashed in zip(self.entries, self._hashes, strict=True)
         ]
@@ -78,7 +78,7 @@ class Snapshot:
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # without types
-    """Cloudpickle takes what is of ``__main__`` along: who loads it may have another one."""
+    """Cloudpickle, which pickles code of ``__main__`` as a copy: another program may load the checkpoint."""
 
     def __init__(self, file: io.BytesIO, state: object, snapshot: Snapshot, memory: Memory) -> None:
         super().__init__(file, protocol=5, buffer_callback=self._buffer)
@@ -87,7 +87,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # without types
         self._seen: dict[int, tuple[object, tuple[Any, ...]]] = {}
         self._torch = sys.modules.get("torch")
         self._paths = paths(state, self._torch.Tensor) if self._torch is not None else {}
-        snapshot.add(Entry("", "pickle", 0), str, bytes)  # its place is the first
+        snapshot.add(Entry("", "pickle", 0), str, bytes)  # the pickle is always the first entry
 
     def _buffer(self, buffer: pickle.PickleBuffer) -> bool:
         content = buffer.raw()
@@ -107,17 +107,17 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # without types
             known = tensor(obj, self._paths.get(id(obj)), self._snapshot, self._memory.copies)
             if known is None:
                 return None
-            self._seen[id(obj)] = obj, known  # with the object: else its id may be used again
+            self._seen[id(obj)] = obj, known  # keeps the object alive: its id must not be used again
         return self._seen[id(obj)][1]
 
 
 def restored(
     entries: list[Entry], read: Callable[[Entry], Piece], tensor: Callable[[int, tuple[Any, ...]], Any]
 ) -> Any:
-    """The state of a rank. ``read`` gives the content of an entry, checked; ``tensor`` makes that of an index.
+    """Build the state of a rank: ``read`` gives the checked content of an entry, ``tensor`` the tensor of an index.
 
     Raises:
-        SerializationError: it was written as it is, and cannot be unpickled here.
+            SerializationError: the bytes are intact but cannot be unpickled here.
     """
     buffers = (read(entry) for entry in entries if entry.kind == "buffer")
     unpickler = _Unpickler(io.BytesIO(read(entries[0])), buffers, tensor)
@@ -147,7 +147,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def paths(state: object, kind: type[Any]) -> dict[int, list[str | int]]:
-    """Where in nested dicts and sequences each object of ``kind`` is, by its id; the first place counts."""
+    """Where each object of ``kind`` is in nested dicts and sequences, by its id; the first place where it is found."""
     found: dict[int, list[str | int]] = {}
     names: set[str] = set()
 
@@ -169,7 +169,7 @@ def paths(state: object, kind: type[Any]) -> dict[int, list[str | int]]:
 
 
 def _explained(state: object, error: Exception) -> Exception:
-    """With the path of what cannot be pickled."""
+    """The error, with the path of the object that cannot be pickled where that can be found."""
     from ..serialization.error_translation import pickling_error
     from ..wire import values
 

@@ -1,4 +1,4 @@
-"""Where checkpoints are kept: what a storage must be able to do."""
+"""The protocol of a storage for checkpoints."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ Piece = bytes | bytearray | memoryview
 
 
 class Store(Protocol):
-    """The storage of one run. Keys are relative, with slashes. All but the below raises `CheckpointError`."""
+    """The storage of one run. Keys are relative, with slashes. Failures raise `CheckpointError`, unless noted."""
 
     url: str
-    poll_s: float  # how often at the most it is asked for what others write
+    poll_s: float  # the shortest pause between two reads for what other ranks write
 
     def put(self, key: str, pieces: Iterable[Piece]) -> None:
-        """Write or replace a file: nobody ever sees a part of it."""
+        """Write or replace a file. No reader ever sees a part of it."""
         ...
 
     def create(self, key: str, data: bytes) -> bool:
-        """The same, but False where there is one already with another content: of several writers one wins."""
+        """Write a file unless it exists. False where it exists with another content: of several writers one wins."""
         ...
 
     def get(self, key: str) -> bytes:
-        """Raises: FileNotFoundError"""
+        """The content of a file; raises FileNotFoundError."""
         ...
 
     def read(self, key: str, start: int, length: int) -> Piece:
-        """Raises: FileNotFoundError"""
+        """``length`` bytes of a file from ``start``; raises FileNotFoundError."""
         ...
 
     def names(self, folder: str = "") -> list[str]:
@@ -37,20 +37,20 @@ class Store(Protocol):
         ...
 
     def folders(self) -> list[str]:
-        """The names of those directly in the run's that `names` may show nothing of: empty, or with half of a file."""
+        """The names of the run's folders, also of those without a finished file. [] in object storage."""
         ...
 
     def delete(self, key: str) -> None:
-        """Also where there is none."""
+        """Delete a file, which need not exist."""
         ...
 
     def remove(self, folder: str) -> None:
-        """Everything below it, half-written files too."""
+        """Delete everything below a folder, half-written files too."""
         ...
 
 
 def polls(store: Store, within_s: float, wake: Event | None = None) -> Iterator[None]:
-    """Once now, then after pauses that grow, until ``within_s`` have passed or ``wake`` is set."""
+    """Yield at once, then after growing pauses, until ``within_s`` have passed or ``wake`` is set."""
     wake = wake or Event()
     end = time.monotonic() + within_s
     pause = store.poll_s / 16

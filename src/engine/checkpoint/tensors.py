@@ -1,4 +1,4 @@
-"""Tensors as they are copied, written and read again: each by itself, as ``torch.save`` has it."""
+"""Tensors are copied, written and read one by one, in the format of ``torch.save``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Copies:
-    """Copies of tensors in main memory, pinned where they come from a GPU; the memory is used again and again."""
+    """Copies of tensors in main memory, pinned where they come from a GPU. The next snapshot reuses the memory."""
 
     def __init__(self) -> None:
         self._kept: dict[int, Any] = {}
@@ -35,7 +35,7 @@ class Copies:
         return kept
 
     def settle(self) -> None:
-        """All of them at once: the copies ran beside each other."""
+        """Wait until all copies are done; they run side by side on their devices."""
         while self._devices:
             torch.cuda.current_stream(self._devices.pop()).synchronize()
 
@@ -43,7 +43,7 @@ class Copies:
 def tensor(
     source: Any, path: list[str | int] | None, snapshot: Snapshot, copies: Copies
 ) -> tuple[Any, ...] | None:  # its persistent id
-    """Add a tensor to a snapshot. None: one of a kind that pickles itself, out of tensors or otherwise."""
+    """Add a tensor to a snapshot. None for tensors that must pickle themselves, such as sparse ones and subclasses."""
     is_parameter = type(source) is torch.nn.Parameter
     shape, offset, mine = tuple(source.shape), (0,) * source.dim(), None
     local = source.detach()
@@ -71,7 +71,7 @@ def _is_plain(source: Any) -> bool:
 
 
 def _writes(source: Any, path: list[str | int]) -> bool:
-    """Of the ranks that hold the same part of a DTensor one writes it: another one for another tensor."""
+    """Whether this rank writes its shard: of the ranks with the same shard one does, which one depends on the name."""
     coordinate = source.device_mesh.get_coordinate()
     if coordinate is None:
         return False
@@ -95,12 +95,12 @@ def _saved(content: Any) -> Piece:
 
 
 def opened(data: Piece, entry: Entry) -> Any:
-    """Raises: Damaged"""
+    """Read a tensor from bytes; raises `Damaged`."""
     try:
         content = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
         if tuple(content.shape) == entry.extent and content_digest(content) == entry.digest:
             return content
-    except Exception as error:  # whatever torch says of bytes that are not its own
+    except Exception as error:  # torch raises various errors for bytes that are not its own
         raise Damaged(f"the tensor {entry.name or ''} cannot be read: {type(error).__name__}") from error
     raise Damaged(f"the tensor {entry.name or ''} is not what was written")
 

@@ -1,4 +1,4 @@
-"""A world's turn at a run: how its ranks find it, whether it is over, and who a rank is."""
+"""The part that a process takes in a run: which world and rank it is, its term, and whether that is over."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .store import Store, polls
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What a rank needs to take part."""
+    """One rank in a term of a run."""
 
     store: Store
     run: str
@@ -33,17 +33,17 @@ class Turn:
         return self.term.size == 1
 
     def check(self) -> None:
-        """Raises: CheckpointFenced"""
+        """Raise CheckpointFenced where a later term has begun."""
         numbers = [number for key in self.store.names("terms") if (number := term_number(key)) is not None]
         if numbers and max(numbers) > self.term.number:
             raise fenced(self.run, self.store, Term.load(self.store.get(term_key(max(numbers)))))
 
 
 def this_world() -> tuple[World, int]:
-    """The world that this process is in, and its rank.
+    """The world that this process belongs to, and its rank.
 
     Raises:
-        SpecError: one of several processes that were not started by a pool, so that nothing tells their runs apart.
+        SpecError: there are several processes and no pool has started them, so nothing tells their runs apart.
     """
     info: InstanceInfo = instance_info()
     if info.pool:
@@ -63,11 +63,11 @@ def this_world() -> tuple[World, int]:
 
 
 def begin(store: Store, run: str, world: World, rank: int, within_s: float) -> Turn:
-    """The turn of ``world``; rank 0 begins it, the others wait for that.
+    """Get the term of ``world``: rank 0 begins it, other ranks wait until it has.
 
     Raises:
-        CheckpointFenced: it is over already.
-        CheckpointError: rank 0 did not begin it in time.
+        CheckpointFenced: a later world has taken the run over.
+        CheckpointError: rank 0 did not begin the term within ``within_s`` seconds.
     """
     known: dict[str, Term] = {}
     for _ in polls(store, within_s):
@@ -75,7 +75,7 @@ def begin(store: Store, run: str, world: World, rank: int, within_s: float) -> T
             if key not in known and term_number(key) is not None:
                 try:
                     known[key] = Term.load(store.get(key))
-                except FileNotFoundError:  # an old one, just removed
+                except FileNotFoundError:  # an old term that was just removed
                     continue
         match entry(world, rank, list(known.values())):
             case Join(term):

@@ -1,4 +1,4 @@
-"""Which storage of checkpoints a path or a URL means."""
+"""Choose the storage for checkpoints by the form of a path or URL."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from ..api.errors import SpecError
 if TYPE_CHECKING:
     from .store import Store
 
-VARIABLE = "OUTRIDER_CHECKPOINTS"  # in the environment of tasks: the root that ``Pool(checkpoints=...)`` has
+VARIABLE = "OUTRIDER_CHECKPOINTS"  # in the environment of tasks: the root of ``Pool(checkpoints=...)``
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=-]*(/[A-Za-z0-9][A-Za-z0-9._=-]*)*")
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://(.*)", re.DOTALL)
 
 
 def open_store(root: str, run: str) -> Store:
-    """The storage of ``run`` below ``root``: a path, or a URL.
+    """The storage of ``run`` below ``root``, which is a path or a URL.
 
     Raises:
-        SpecError
+        SpecError: the name or the root is not valid, or a package for it is missing.
     """
     if not _NAME.fullmatch(run):
         raise SpecError(
@@ -37,10 +37,10 @@ def open_store(root: str, run: str) -> Store:
 
 
 def checked_root(name: str, root: object) -> str:
-    """A root as a URL without a slash at its end; a path becomes absolute here.
+    """``root`` as a URL without a slash at its end; a path is made absolute. ``name`` names the option in errors.
 
     Raises:
-        SpecError
+        SpecError: ``root`` names no folder or bucket.
     """
     from os import PathLike, fspath
     from pathlib import Path

@@ -1,4 +1,4 @@
-"""One rank's part of a checkpoint, written and found complete: what runs in the background."""
+"""Write one rank's part of a checkpoint, and the manifest once all parts exist. Runs in the background."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .turn import Turn
 
 
 class Parts:
-    """The parts of one checkpoint that are there, each read once."""
+    """The parts of one checkpoint that have been written so far, each read once."""
 
     def __init__(self, turn: Turn, at: At) -> None:
         self._turn = turn
@@ -42,7 +42,7 @@ class Parts:
         for key in store.names(folder):
             name = key.rpartition("/")[2]
             if part_of(name) is not None and name not in self.known:
-                with suppress(FileNotFoundError, Damaged):  # it is being removed
+                with suppress(FileNotFoundError, Damaged):  # the part is being removed
                     data = store.get(key)
                     self.known[name] = Part.load(data)
                     self.records[name] = data
@@ -50,12 +50,13 @@ class Parts:
 
 
 def write(turn: Turn, at: At, snapshot: Snapshot, *, hurry: Event, within_s: float) -> None:
-    """Write this rank's part: first what falls to it, then what turned out that nobody else had.
+    """Write this rank's part: first its share, then contents that it needs and no rank has written.
 
-    Until ``hurry``, or ``within_s``, it waits for the others to say what they have.
+    Until ``hurry`` is set, or ``within_s`` have passed, it waits for the other ranks' parts before the second step.
 
     Raises:
-        CheckpointFenced, CheckpointError
+        CheckpointFenced: a later world has taken the run over.
+        CheckpointError: the storage failed.
     """
     turn.check()
     snapshot.hash()
@@ -109,20 +110,21 @@ def _write_part(turn: Turn, at: At, snapshot: Snapshot, number: int, digests: se
         )
         if store.create(key, part.dump()):
             return part
-        store.delete(f"{at.folder}/{file}")  # an earlier life of this rank was here
+        store.delete(f"{at.folder}/{file}")  # an earlier process of this rank has written the part already
         return Part.load(store.get(key))
     except CheckpointError:
-        with suppress(CheckpointError):  # it cannot become complete any more: make room
+        with suppress(CheckpointError):  # the checkpoint cannot become complete any more: free its space
             store.delete(key)
             store.delete(f"{at.folder}/{file}")
         raise
 
 
 def complete_checkpoint(turn: Turn, at: At, parts: Parts) -> str | None:
-    """Write the manifest where every rank's part is there; else what is lacking. For rank 0.
+    """Write the manifest if every rank's part exists; otherwise return what is missing. For rank 0.
 
     Raises:
-        CheckpointFenced, CheckpointError
+        CheckpointFenced: a later world has taken the run over.
+        CheckpointError: the storage failed.
     """
     known = parts.look()
     if (lack := lacking(known, turn.term.size)) is not None:
@@ -150,7 +152,7 @@ def complete_checkpoint(turn: Turn, at: At, parts: Parts) -> str | None:
 
 
 def clean(turn: Turn, keep: int) -> None:
-    """Delete what is not wanted any more, each checkpoint's manifest first: nobody finds a half of one."""
+    """Delete what is not needed any more, each checkpoint's manifest first, so that nobody loads half a checkpoint."""
     store = turn.store
     keys = store.names()
     done, remains = to_delete(keys, store.folders(), term=turn.term.number, keep=keep)

@@ -1,4 +1,4 @@
-"""The clouds that `outrider ps` and `outrider gc` ask: which pools there are in a place, and that one of them ends."""
+"""The clouds that `outrider ps` and `outrider gc` ask which pools exist, and where `gc` ends them."""
 
 from __future__ import annotations
 
@@ -19,22 +19,24 @@ if TYPE_CHECKING:
     from ...providers.aws.api import Api
     from ...providers.aws.inventory import MachineSeen
 
-AT_A_TIME = 8  # places
+AT_A_TIME = 8  # places that are asked concurrently
 
 
 class Cloud(Protocol):
-    """One kind of provider whose machines outlive a client."""
+    """A kind of provider whose machines outlive their client."""
 
     async def survey(self, place: Place, known: Sequence[Intent]) -> Asked:
-        """Whatever has a pool's tag there, and the machines of those intents, which may have lost theirs.
+        """Find everything with a pool's tag in a place, and the machines of ``known`` intents, which may lack tags.
 
         Raises:
-            ProviderError
+            ProviderError: the cloud did not answer, or refused.
         """
         ...
 
     async def sweep(self, place: Place, pool: str, journal: Journal, *, lease_s: float | None = None) -> None:
-        """End all of the pool there, confirmed, and settle it. ``lease_s``: of its machines; None: not known.
+        """End everything of the pool in a place, confirmed, and mark it as settled in the journal.
+
+        ``lease_s``: the lease of its machines in seconds; None where it is unknown.
 
         Raises:
             ProviderError: something may be left; `NotGone` says what.
@@ -42,7 +44,7 @@ class Cloud(Protocol):
         ...
 
     async def sweep_others(self, place: Place, pool: str, journal: Journal) -> None:
-        """End all that has the pool's tag there and is not the pool's, confirmed.
+        """End everything in a place that has the pool's tag and yet is not the pool's, confirmed.
 
         Raises:
             ProviderError: something may be left.
@@ -50,16 +52,16 @@ class Cloud(Protocol):
         ...
 
     async def everywhere(self, place: Place) -> Sequence[Place]:
-        """All places that can be reached as this one is.
+        """All places (regions) that can be reached with the credentials of this one.
 
         Raises:
-            ProviderError
+            ProviderError: the cloud did not answer, or refused.
         """
         ...
 
 
 class AWSCloud:
-    """Amazon EC2. A place has a region, and maybe an endpoint_url and a profile."""
+    """Amazon EC2. A place has a region, and optionally an endpoint_url and a profile."""
 
     async def survey(self, place: Place, known: Sequence[Intent]) -> Asked:
         from ...providers.aws.inventory import survey
@@ -94,7 +96,10 @@ CLOUDS: Mapping[str, Cloud] = {"aws": AWSCloud()}
 
 
 async def ask(records: Sequence[PoolRecord], places: Sequence[Place], *, everywhere: Place | None) -> list[Asked]:
-    """Each place that the journal knows, and those: all at the same time. ``everywhere``: as that one is reached."""
+    """Ask every place that the journal knows and every one of ``places``, concurrently.
+
+    ``everywhere``: a place with whose access all regions are asked as well.
+    """
     wanted: dict[tuple[str, tuple[tuple[str, str], ...]], tuple[str, Place]] = {}
     errors: list[Asked] = []
     known = [(record.provider or "aws", place) for record in records for place in record.places]
@@ -137,7 +142,7 @@ def _api(place: Place) -> AbstractAsyncContextManager[Api]:
 
 
 async def _prices(api: Api, machines: Sequence[MachineSeen]) -> dict[tuple[str, str], float]:
-    """USD per hour, by type and by zone for spot or ``""`` on demand. For people: without them all else is shown."""
+    """USD per hour by (type, zone) for spot and (type, "") on demand. Empty where prices are not to be had."""
     from ...providers.aws import prices
 
     found: dict[tuple[str, str], float] = {}

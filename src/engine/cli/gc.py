@@ -1,4 +1,4 @@
-"""`outrider gc`: finds what dead clients left in clouds, and with ``--apply`` ends it."""
+"""`outrider gc`: find what dead clients left in clouds, and with ``--apply`` end it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from . import clouds
 from .leftovers import Left, Verdict, verdict
 from .where import Where
 
-NOTHING, SOMETHING, UNKNOWN = 0, 1, 2  # left: how it exits
+NOTHING, SOMETHING, UNKNOWN = 0, 1, 2  # exit codes: what is left
 
 
 def gc(
@@ -24,21 +24,21 @@ def gc(
     foreign: Annotated[bool, Parameter(negative="")] = False,
     as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
 ) -> int:
-    """Show what nobody owns any more, and remove it if told to.
+    """Show what dead clients left in clouds; with --apply, remove it.
 
-    Looks where the journal of this computer knows of pools, and in the places given. A pool whose owner is alive on
-    this computer is never touched. Exits with 0 when nothing is left of this computer's dead pools, with 1 when
-    something is, and with 2 when a place could not be asked.
+    Looks in the places that this computer's journal knows, and in those given. A pool whose owner is alive on this
+    computer is never touched. Exits with 0 when nothing is left of this computer's dead pools, with 1 when something
+    is left, and with 2 when a place could not be asked.
 
     Parameters
     ----------
     apply:
-        Remove it: without this, it is only shown.
+        Remove what was found. Without this it is only shown.
     foreign:
-        Also pools of other computers, those that this computer's journal does not know, and what only has the tags of
-        one that it knows. Be sure that nobody uses them.
+        Also remove pools of other computers, pools that this computer's journal does not know, and machines that only
+        have the tags of a pool that it knows. Be sure that nobody uses them.
     as_json:
-        For programs.
+        Print JSON, for programs.
     """
     import anyio
     from rich.console import Console
@@ -79,7 +79,7 @@ def _status(
 
 
 async def _remove(journal: Journal, pools: Sequence[Left], verdicts: Sequence[Verdict]) -> list[str]:
-    """One after another; of each, why it is not gone, or nothing."""
+    """Remove the pools one after another. For each: why it is not gone, or ""."""
     return [await _removed(journal, pool) if each.remove else "" for pool, each in zip(pools, verdicts, strict=True)]
 
 
@@ -92,7 +92,7 @@ async def _removed(journal: Journal, pool: Left) -> str:
         if cloud is not None and pool.standing == "unknown":
             await cloud.sweep_others(pool.place, pool.pool, journal)
             return ""
-        with journal.own(pool.pool, pool.provider, adopt=True) as owned:  # nobody attaches to it meanwhile
+        with journal.own(pool.pool, pool.provider, adopt=True) as owned:  # so that no client attaches meanwhile
             if cloud is not None:
                 await cloud.sweep(pool.place, pool.pool, journal, lease_s=lease_kept(owned))
             journal.settled(pool.pool, pool.place or None)

@@ -1,4 +1,4 @@
-"""What is left of pools, by the journal and by tags, and which of it nobody owns: decisions alone."""
+"""Decide which machines in clouds nobody owns any more, by the journal and by tags. No I/O."""
 
 from __future__ import annotations
 
@@ -23,24 +23,25 @@ class MachineLeft(Thing):
     state: str
     launched_at: float  # unix time
     address: str = ""
-    hourly_usd: float | None = None  # None: nobody knows
+    hourly_usd: float | None = None  # None: unknown
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One place, and what it answered. ``error``: why it did not; then nothing is known of it."""
+    """The answer of one place. ``error``: why it did not answer; nothing is known of it then."""
 
     provider: str
     place: Place
     machines: tuple[MachineLeft, ...] = ()
-    others: tuple[Thing, ...] = ()  # security groups and such, that cost nothing
+    others: tuple[Thing, ...] = ()  # security groups and the like, which cost nothing
     error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What there is of one owner's pool in one place: of one that the journal here knows, or (``standing`` "unknown")
-    whatever has the tag of a pool and is not that one's.
+    """Everything of one pool in one place.
+
+    ``standing`` is "unknown" for things that have the tag of a pool but belong to none that the journal knows.
     """
 
     pool: str
@@ -50,33 +51,33 @@ class Left:
     standing: Standing
     machines: tuple[MachineLeft, ...] = ()
     others: tuple[str, ...] = ()
-    unsettled: int = 0  # things that the journal says may exist there
+    unsettled: int = 0  # things that may exist there according to the journal
     error: str = ""
-    tagged: bool = False  # it has the tag of a pool that the journal knows
-    unsaid: bool = False  # of some of it, no tag says whose it is
+    tagged: bool = False  # its tag names a pool that the journal knows
+    unsaid: bool = False  # some of it has no tag that names an owner
 
     @property
     def hourly_usd(self) -> float | None:
-        """Of all its machines; None: of one, nobody knows."""
+        """USD per hour of all its machines; None where the price of one is unknown."""
         prices = [machine.hourly_usd for machine in self.machines]
         return None if None in prices else sum(price for price in prices if price is not None)
 
     @property
     def ours(self) -> bool:
-        """Nobody here owns it, and it is this computer's to remove, or may be."""
+        """Whether no living client here owns it, and this computer should remove it, or might have to."""
         return self.standing in ("dead", "elsewhere") or (self.tagged and self.unsaid)
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What `outrider gc` does with it, and why, as a clause for people."""
+    """The decision of `outrider gc` on a pool, and the reason as a clause for people."""
 
     remove: bool
     why: str
 
 
 def left(records: Sequence[PoolRecord], answers: Sequence[Asked]) -> list[Left]:
-    """Every pool in every place that the journal or its tags know of, by name; each thing is judged by itself."""
+    """Every pool in every place that the journal or tags know of, by name. Each thing is in one row."""
     found = [
         _of_record(record, place, next((each for each in answers if _key(each.place) == _key(place)), None))
         for record in records
@@ -88,10 +89,11 @@ def left(records: Sequence[PoolRecord], answers: Sequence[Asked]) -> list[Left]:
 
 
 def verdict(pool: Left, *, foreign: bool) -> Verdict:
-    """GC-1: what a living owner on this computer has is never touched, nor another computer's unless ``foreign``.
+    """Decide whether `gc` removes a pool.
 
-    GC-2: what somebody else has, under whatever tags, keeps nothing of this computer's from being removed. GC-3: of all
-    that was seen with a pool's tag or id, each thing is in one row.
+    GC-1: what a living owner on this computer has is never touched, nor another computer's unless ``foreign``.
+    GC-2: what somebody else has, under whatever tags, does not stop the removal of what is this computer's.
+    GC-3: each thing that was seen with a pool's tag or id is in exactly one row.
     """
     if pool.error:
         return Verdict(False, f"its cloud could not be asked: {pool.error}")
@@ -110,7 +112,7 @@ def verdict(pool: Left, *, foreign: bool) -> Verdict:
 
 
 def _of_record(record: PoolRecord, place: Place, asked: Asked | None) -> Left:
-    """What is the pool's; nothing seen of it may mean that the answer is an old one."""
+    """The row of a pool in the journal. An empty one is kept too, as the cloud's answer may be out of date."""
     claim, asked = record.claim(place), asked or Asked(record.provider or "aws", place)
     return Left(
         record.pool,
@@ -126,7 +128,7 @@ def _of_record(record: PoolRecord, place: Place, asked: Asked | None) -> Left:
 
 
 def _of_others(asked: Asked, claims: Sequence[Claim]) -> list[Left]:
-    """What is of none of the pools that the journal knows, by the pool that its tag names."""
+    """Rows of things that belong to no pool in the journal, by the pool that their tag names."""
 
     def is_other(thing: Thing) -> bool:
         return bool(thing.pool) and not any(claim.has(thing) for claim in claims)

@@ -1,4 +1,4 @@
-"""`outrider ps`: the pools there are, with their machines, what they cost, and whether anybody still owns them."""
+"""`outrider ps`: list pools with their machines, what they cost, and whether their owners are alive."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def ps(
 ) -> int:
     """Show this user's pools of cloud machines.
 
-    Those that the journal of this computer knows, and in more places by their tags. Pools of this computer and of hosts
-    over SSH end with their client and are not shown. Exits with 2 if a place could not be asked.
+    Lists the pools that this computer's journal knows, and in the places given those found by their tags. Pools of
+    `Local` and `SSH` end with their client and are not shown. Exits with 2 if a place could not be asked.
 
     Parameters
     ----------
     as_json:
-        For programs.
+        Print JSON, for programs.
     """
     import anyio
     from rich.console import Console

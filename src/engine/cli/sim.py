@@ -1,4 +1,4 @@
-"""`outrider sim`: pools on virtual time, one per seed, and what becomes of their promises."""
+"""`outrider sim`: play pools on virtual time, one per seed, and report which promises were broken."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from ..testing.simulator.scenario import Scenario
     from ..testing.simulator.simulation import Played
 
-SHOWN = 3  # broken promises that are shown with a smallest scenario
-TAIL = 30  # lines of a trace
+SHOWN = 3  # broken promises for which a smallest scenario is shown
+TAIL = 30  # lines of a trace that are shown
 Count = Annotated[int | None, Parameter(validator=Number(gte=1))]
 
 
@@ -44,17 +44,17 @@ def sim(
     Parameters
     ----------
     seeds:
-        So many, from 0 or from --seed. Default: 100; 1 with --seed.
+        How many seeds, from 0 or from --seed on. Default: 100; 1 with --seed.
     seed:
-        The first of them.
+        The first seed.
     nodes:
-        Every pool has so many nodes; else it is drawn.
+        The number of nodes of every pool. Default: drawn.
     span:
-        For so many seconds jobs and faults begin; else it is drawn.
+        Seconds during which jobs and faults begin. Default: drawn.
     processes:
-        That play at a time. Default: one per core.
+        How many processes play at a time. Default: one per core.
     shrink:
-        Look for the smallest scenario that breaks a promise as well.
+        Also look for the smallest scenario that breaks a promise.
     trace:
         Write every line of what happened to this file. One seed only.
     report:
@@ -63,7 +63,7 @@ def sim(
     Returns
     -------
     int
-        0: every promise held. 1: one was broken. 2: it was not begun.
+        0: every promise held. 1: one was broken. 2: an option was wrong, and nothing was played.
     """
     console = Console(highlight=False)
     first, count = seed or 0, seeds or (1 if seed is not None else 100)
@@ -94,7 +94,7 @@ def sim(
 
 
 def _unwritable(path: Path) -> str | None:
-    """Why: to be known before the first seed is played. What is there stays until there is something new."""
+    """The reason why ``path`` cannot be written, or None. Creates it if it is missing, and keeps its content."""
     try:
         path.open("a").close()
     except OSError as error:
@@ -133,7 +133,7 @@ def _scenario(console: Console, scenario: Scenario) -> None:
 
 
 def _written(value: Any) -> str:
-    """As code, without what is as it would be anyway."""
+    """A dataclass as code, without the fields that have their default."""
     shown = [
         f"{each.name}={getattr(value, each.name)!r}"
         for each in fields(value)
@@ -147,7 +147,7 @@ def _written(value: Any) -> str:
 
 @contextmanager
 def _progress(count: int) -> Iterator[Any]:
-    """What is called once per seed; a bar where somebody looks."""
+    """Yield a function to call once per seed; it moves a progress bar if stderr is a terminal."""
     bar = Progress(
         TextColumn("seeds"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=Console(stderr=True)
     )

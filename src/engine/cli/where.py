@@ -1,4 +1,4 @@
-"""What `outrider ps` and `outrider gc` have in common: where to look, and how it is shown."""
+"""The options and the table that `outrider ps` and `outrider gc` share."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Where:
-    """Where to look, besides the places that the journal of this computer knows.
+    """Places to look in, besides those that this computer's journal knows.
 
     Parameters
     ----------
@@ -35,9 +35,9 @@ class Where:
     all_regions:
         Every AWS region of the account.
     profile:
-        Of ~/.aws, for those. Default: as the AWS command line takes it.
+        The profile in ~/.aws to use for them. Default: that of the AWS command line.
     endpoint_url:
-        Of another cloud that speaks EC2, for those.
+        The endpoint of another cloud with EC2's interface, to use for them.
     """
 
     region: Annotated[list[str] | None, Parameter(negative="")] = None
@@ -55,7 +55,7 @@ class Where:
 
 
 def journal() -> Journal:
-    """This user's; ends the command with 2 where there can be none."""
+    """Open this user's journal; exit with 2 where that fails."""
     try:
         return Journal.open()
     except ProviderError as error:
@@ -64,7 +64,7 @@ def journal() -> Journal:
 
 
 async def look(book: Journal, where: Where) -> tuple[list[Left], list[Asked]]:
-    """What there is, and the places that could not be asked."""
+    """Find all pools; returns them and the places that could not be asked."""
     records = book.records()
     places: list[Place] = [{"region": region, **where.access} for region in where.region or ()]
     answers = await clouds.ask(records, places, everywhere=where.access if where.all_regions else None)
@@ -72,7 +72,7 @@ async def look(book: Journal, where: Where) -> tuple[list[Left], list[Asked]]:
 
 
 def table(pools: Sequence[Left], last: str, words: Sequence[str]) -> Table:
-    """One line per pool and place; ``words`` go into the ``last`` column."""
+    """A table with one row per pool and place. ``words`` are the cells of the ``last`` column."""
     from rich.table import Table
     from rich.text import Text
 
@@ -102,7 +102,7 @@ def machines(pool: Left) -> str:
 
 
 def age(pool: Left, now: float) -> str:
-    """Of its oldest machine."""
+    """The age of the pool's oldest machine."""
     if not pool.machines:
         return ""
     minutes = max(0, int(now - min(machine.launched_at for machine in pool.machines))) // 60
@@ -119,6 +119,6 @@ def price(pool: Left) -> str:
 
 
 def as_json(pools: Sequence[Left], more: Sequence[dict[str, object]]) -> str:
-    """For programs: each pool with all that is known of it, and with what one has to say of it."""
+    """A JSON list of all that is known of each pool, joined with the command's own fields in ``more``."""
     rows = [{**asdict(pool), "place": dict(pool.place), "hourly_usd": pool.hourly_usd} for pool in pools]
     return json.dumps([{**row, **own} for row, own in zip(rows, more, strict=True)], indent=2)

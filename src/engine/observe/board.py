@@ -1,4 +1,4 @@
-"""What the live table shows, from events alone: no clock, no terminal."""
+"""The state of a pool as the live table shows it, built from events alone: no clock, no terminal."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class State(StrEnum):
 
 @dataclass(slots=True)
 class Row:
-    """One node. ``running``: what it does, by job and task (`RANKS` for a broadcast's), with when that began."""
+    """One node. ``running``: its tasks by (job, task) with name and start; `RANKS` stands for a broadcast's ranks."""
 
     node: int
     state: State
@@ -38,7 +38,7 @@ class Row:
 
 @dataclass(slots=True)
 class Board:
-    """The present state of one pool, for the eye."""
+    """The present state of one pool, for display."""
 
     pool: str = ""
     provider: str = ""
@@ -141,7 +141,7 @@ class Board:
                 pass
 
     def _generation(self, event: ev.GenerationStarted) -> None:
-        """All ranks the first time; later all again, or only those that were lost."""
+        """Start ranks: all of them the first time, later all again or only those that were lost."""
         before = self.broadcasts.get(event.job)
         size = len(event.ranks) if before is None else len(before)
         self.wanted += size if before is None else 0
@@ -171,7 +171,7 @@ class Board:
         return row
 
     def _forget_lost(self, keep: int = 0) -> None:
-        """Lost nodes are shown until one is ready in their place, and never more than a few."""
+        """Drop the rows of lost nodes, but for the newest ``keep``: they are shown until a replacement is ready."""
         lost = [node for node, row in self.rows.items() if row.state is State.LOST]
         for node in lost[: max(0, len(lost) - keep)]:
             del self.rows[node]

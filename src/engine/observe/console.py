@@ -1,4 +1,4 @@
-"""Where a pool's events are shown: a live table, plain lines, or only the log."""
+"""Choose where a pool's events are shown: in a live table, in plain lines, or in the log only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Console = Literal["auto", "rich", "plain", "silent"]
 
 
 def make_sink(console: Console) -> Sink:
-    """The log always; with it, what ``console`` says. A second live table becomes plain lines above the first."""
+    """A sink for the log, and for what ``console`` asks for. A second live table becomes lines above the first one."""
     shown = automatic() if console == "auto" else console
     if shown == "silent":
         return LogSink()
@@ -28,7 +28,9 @@ def make_sink(console: Console) -> Sink:
 
 
 def automatic() -> Shown:
-    """Silent in an application that has set up logging and in notebooks; a table on a terminal; else plain lines."""
+    """The choice for ``console="auto"``: silent in notebooks and in applications that have set up logging; a table on a
+    terminal; otherwise plain lines.
+    """
     if logging.getLogger().handlers or _structlog_configured() or _in_notebook():
         return "silent"
     if sys.stderr is not None and sys.stderr.isatty():

@@ -1,4 +1,4 @@
-"""The live table on a terminal; what tasks print runs above it."""
+"""The live table on a terminal. The output of tasks scrolls above it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 INTERVAL_S = 0.125
 
-_terminal = Lock()  # held by the one sink of the process that draws; a terminal has one bottom
+_terminal = Lock()  # held by the one sink of this process that draws: a terminal has room for one live table
 
 
 class RichSink(Sink):
-    """Importing rich, drawing and printing all happen in the writer's thread; the loop only counts.
+    """A live table. Importing rich, drawing and printing happen in the writer's thread; the event loop only counts.
 
-    While the table is up, rich puts a proxy in place of `sys.stdout` and `sys.stderr` that prints above it: there the
-    lines of tasks and of the application end up, each in its order.
+    While the table is up, rich replaces `sys.stdout` and `sys.stderr` by proxies that print above it: the lines of
+    tasks and of the application go there, in order.
     """
 
     tasks = True
@@ -37,12 +37,12 @@ class RichSink(Sink):
         self._console = console
         self._live: Live | None = None
         self._board = Board()
-        self._lock = Lock()  # the board is kept on the loop and read in the thread
+        self._lock = Lock()  # the event loop writes the board, the writer's thread reads it
         self._writer = Writer(write_plain, refresh=self._draw, finish=self._finish, interval_s=INTERVAL_S)
 
     @classmethod
     def claim(cls) -> RichSink | None:
-        """One that has the terminal until it is closed; None: another has it."""
+        """A sink that has the terminal until it is closed; None where another sink has it."""
         if not _terminal.acquire(blocking=False):
             return None
         sink = cls()

@@ -1,7 +1,7 @@
-"""Events as log records: structlog over the standard logger "outrider", whatever the application has configured.
+"""Events as log records: structlog on the standard logger "outrider", whatever the application has configured.
 
-The message is the event with its facts as `key=value`; the facts are also on the record, as ``record.outrider``, for
-formatters that write JSON. What tasks print goes to "outrider.task", by itself.
+A message is the event's name and its fields as `key=value`. The fields are also in ``record.outrider``, for formatters
+that write JSON. The output of tasks goes to the logger "outrider.task", without formatting.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import structlog
 
 _LOGGER = logging.getLogger("outrider")
-_LOGGER.addHandler(logging.NullHandler())  # without it, Python prints warnings of a library that nobody configured
+_LOGGER.addHandler(logging.NullHandler())  # without a handler, Python prints a library's warnings on stderr
 _PRINTED = logging.getLogger("outrider.task")
 
 _WARNINGS = (
@@ -47,7 +47,7 @@ def level_of(event: ev.Event) -> int:
 
 
 class LogSink(Sink):
-    """Writes nothing where nobody listens, and only then imports structlog: that takes 80 ms."""
+    """A sink that logs events. Where no handler listens it does nothing, and does not import structlog (80 ms)."""
 
     def __init__(self) -> None:
         self.tasks = _heard(_LOGGER, logging.DEBUG)
@@ -71,7 +71,7 @@ class LogSink(Sink):
     def _log(self) -> structlog.stdlib.BoundLogger:
         import structlog
 
-        # Everything is given: what is not would come from the application's `structlog.configure`.
+        # All arguments are given: defaults would come from the application's `structlog.configure`.
         log: structlog.stdlib.BoundLogger = structlog.wrap_logger(
             _LOGGER,
             processors=[structlog.contextvars.merge_contextvars, _as_record],
@@ -83,7 +83,7 @@ class LogSink(Sink):
 
 
 def _as_record(_: object, __: str, facts: MutableMapping[str, Any]) -> tuple[tuple[str], dict[str, Any]]:
-    """The arguments of the standard logger's method."""
+    """The arguments for the standard logger's method."""
     event = facts.pop("event")
     pairs = " ".join(f"{key}={_shown(value)}" for key, value in facts.items())
     return (f"{event} {pairs}",), {"extra": {"outrider": dict(facts)}}
@@ -97,7 +97,7 @@ def _shown(value: object) -> str:
 
 
 def _heard(logger: logging.Logger, level: int) -> bool:
-    """Whether any handler would get a record of ``level``."""
+    """Whether any handler would receive a record of ``level``."""
     if not logger.isEnabledFor(level):
         return False
     above: logging.Logger | None = logger

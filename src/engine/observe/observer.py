@@ -1,4 +1,4 @@
-"""From what the actors report to what users see: typed events, the console, and the pool's present state."""
+"""Turn events of actors into what users see: complete events, the console, and the pool's present state."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .console import Console
     from .sink import Sink
 
-KEPT = 10_000  # events a slow reader may be behind before it misses the oldest
+KEPT = 10_000  # events that a slow reader may be behind before it misses the oldest
 STATES: dict[type[ev.Event], str] = {
     ev.NodeLate: "late",
     ev.NodePreparing: "preparing",
@@ -36,21 +36,21 @@ POOL_STATES: dict[type[ev.Event], str] = {ev.PoolReady: "ready", ev.PoolClosing:
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """One node at present. ``state``: launching, late, preparing, ready, standby, suspect, noticed, draining."""
+    """One node's present state: launching, late, preparing, ready, standby, suspect, noticed or draining."""
 
     node: int
     state: str
-    rank: int | None = None  # among the ready nodes; None before it is
+    rank: int | None = None  # among the ready nodes; None for others
     machine: str = ""
     hostname: str = ""
     address: str = ""
     accelerators: int = 0
-    facts: Mapping[str, str] | None = None  # what the provider says of the machine: pid, zone, type, price, ...
+    facts: Mapping[str, str] | None = None  # facts from the provider: pid, zone, type, price, ...
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A pool at one moment. Counts are of jobs: a broadcast is one."""
+    """A pool at one moment. Counts are of jobs: a broadcast is one job."""
 
     pool: str
     state: str  # starting, ready, closing, closed
@@ -61,12 +61,12 @@ class Snapshot:
 
     @property
     def ready(self) -> int:
-        """Nodes that take work."""
+        """The number of nodes that take work."""
         return sum(node.state in {"ready", "suspect"} for node in self.nodes)
 
 
 class Observer:
-    """Implements `actors.ports.Observe` for one pool."""
+    """The receiver of one pool's events, an `actors.ports.Observe`."""
 
     def __init__(self, console: Console, *, slots: int) -> None:
         self._console: Console = console
@@ -81,11 +81,11 @@ class Observer:
         self.tasks = False
 
     def open(self) -> None:
-        """Start the console; until then nothing of it is imported."""
+        """Start the console. Its modules are imported here, not before."""
         from .console import make_sink
 
         self._sink = sink = make_sink(self._console)
-        self.tasks = self.tasks or sink.tasks  # somebody may read events already
+        self.tasks = self.tasks or sink.tasks  # a subscriber may have set it already
 
     def close(self) -> None:
         for reader in self._readers:
@@ -93,10 +93,10 @@ class Observer:
         if self._sink is not None:
             self._sink.close()
 
-    # --- what is told to us ---------------------------------------------------------------------------------------
+    # --- events in ------------------------------------------------------------------------------------------------
 
     def __call__(self, event: ev.Event, /) -> None:
-        """Keep the present state, and tell whoever watches. Called in the pool actor, which it must not harm."""
+        """Update the present state and publish the event. Runs in the pool actor, so it raises nothing."""
         if isinstance(event, ev.OfJobs) and not self.tasks:
             return
         now = time.time()
@@ -108,7 +108,7 @@ class Observer:
             logging.getLogger("outrider").debug("could not observe %r: %r", event, error)
 
     def _known(self, event: ev.Event, now: float) -> dict[str, Any]:
-        """The fields that only the observer can fill in."""
+        """The event's fields that only the observer knows."""
         match event:
             case ev.TaskSubmitted() | ev.BroadcastSubmitted():
                 return {"function": self._names.get(event.job, "")}
@@ -144,7 +144,7 @@ class Observer:
                 self._state = POOL_STATES.get(type(event), self._state)
 
     def printed(self, node: NodeId, order: Order | None, output: Output) -> None:
-        """A task's output has come."""
+        """Publish a task's output."""
         if self._sink is None and not self._readers:
             return
         rank, job, name = 0, 0, ""
@@ -155,7 +155,7 @@ class Observer:
         self._publish(ev.TaskOutput(job, node, rank, stream, text, name, output.dropped, at=time.time()))
 
     def job(self, job: int, name: str) -> None:
-        """A job of this name was submitted."""
+        """Count a submitted job and remember its name."""
         self.submitted += 1
         if self.tasks:
             self._names[job] = name
@@ -186,10 +186,10 @@ class Observer:
         for reader in self._readers:
             reader.put(event)
 
-    # --- what we are asked ------------------------------------------------------------------------------------------
+    # --- state out --------------------------------------------------------------------------------------------------
 
     def slots(self) -> int:
-        """Tasks that can run at the same time now, at least 1."""
+        """The number of tasks that can run at the same time now, at least 1."""
         return max(1, self._slots_each * sum(node.state == "ready" for node in self._nodes.values()))
 
     def snapshot(self) -> Snapshot:
@@ -222,7 +222,7 @@ class Observer:
 
 
 class _Reader:
-    """One consumer of events; the oldest go first when it is slow."""
+    """One subscriber's queue of events. When it is full, the oldest are dropped."""
 
     def __init__(self) -> None:
         self.events: deque[ev.Event] = deque(maxlen=KEPT)
@@ -242,6 +242,6 @@ E = TypeVar("E", bound=ev.Event)
 
 
 def told(event: E, at: float, known: dict[str, Any]) -> E:
-    """The event as users see it: with its time and what the observer knows, and without control characters."""
+    """The event as users see it: with its time and the ``known`` fields, and without control characters."""
     facts = {each.name: getattr(event, each.name) for each in fields(event)} | known | {"at": at}
     return type(event)(**{name: all_plain(value) for name, value in facts.items()})

@@ -1,4 +1,4 @@
-"""Plain lines: the pool's own on stderr, what tasks print where they printed it."""
+"""Plain lines: the pool's own on stderr, the output of tasks on the stream that they wrote to."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def stream_of(event: ev.TaskOutput) -> int:
 
 
 class PlainSink(Sink):
-    """For pipes, files and CI logs."""
+    """A sink for pipes, files and CI logs."""
 
     def __init__(self) -> None:
         self._writer = Writer(write_plain)
@@ -33,7 +33,7 @@ class PlainSink(Sink):
                 self._opened_at = event.at
             case ev.PoolReady():
                 self._ready = True
-            case ev.NodeReady() if self._ready:  # the first ones are counted by `PoolReady`
+            case ev.NodeReady() if self._ready:  # before that, `PoolReady` counts the nodes
                 self._say(f"node {event.node} ready, {event.ready} of {count(event.wanted, 'node')}")
             case ev.PoolClosed() if self._opened_at is not None:
                 self._say(f"closed after {seconds(event.at - self._opened_at)}")
@@ -48,7 +48,7 @@ class PlainSink(Sink):
 
 
 def write_plain(text: str, stream: int, dropped: int) -> None:
-    """Looks `sys.stdout` up each time: applications and tests replace it."""
+    """Write to `sys.stdout` or `sys.stderr`, looked up on each call: applications and tests replace them."""
     if dropped:
         print(f"outrider: {count(dropped, 'piece')} of output not shown, stdout was too slow", file=sys.stderr)
     target = sys.stdout if stream == STDOUT else sys.stderr

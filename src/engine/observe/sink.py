@@ -1,4 +1,4 @@
-"""What a pool's events are poured into. Sinks show; they decide nothing and can harm nothing."""
+"""The base of everything that shows events: the log, plain lines, the live table."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ if TYPE_CHECKING:
 
 
 class Sink(ABC):
-    """Called on the event loop for every event: quick, and never raises."""
+    """A receiver of all events, called on the event loop. It must be quick; what it raises is logged and dropped."""
 
-    tasks = False  # whether it wants the events of single tasks, which cost time on the busiest path
+    tasks = False  # whether it wants events of single tasks, which cost time on the busiest path
 
     def __call__(self, event: Event) -> None:
         try:
             self.show(event)
-        except Exception as error:  # noqa: BLE001 - the edge: what is shown must not fail what runs
+        except Exception as error:  # noqa: BLE001 - a failing display must not fail the pool
             logging.getLogger("outrider").debug("%s could not show %r: %r", type(self).__name__, event, error)
 
     @abstractmethod
     def show(self, event: Event) -> None: ...
 
-    def close(self) -> None:  # noqa: B027 - most have nothing left
-        """Show what is left, in bounded time. Idempotent; called after the last event."""
+    def close(self) -> None:  # noqa: B027 - most sinks hold nothing back
+        """Show what was held back, in bounded time. Idempotent; called after the last event."""
 
 
 class Both(Sink):
-    """One after the other."""
+    """A sink that passes each event to several sinks in turn."""
 
     def __init__(self, *sinks: Sink) -> None:
         self._sinks = sinks

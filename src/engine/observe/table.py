@@ -1,4 +1,4 @@
-"""The board as a rich table, for any width and height."""
+"""The live table: a `Board` as a rich table, for any width and height."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ COLOURS = {
     State.DRAINING: "yellow",
     State.LOST: "red",
 }
-AROUND = 5  # lines of the terminal left to header, bar, the line about hidden rows and the prompt
-WIDE = 64  # columns from which on there is room for where a node is
-BAR_FROM = 8  # tasks from which on a bar says more than the numbers
+AROUND = 5  # lines of the terminal for the header, the bar, the count of hidden rows and the prompt
+WIDE = 64  # columns from which on a column for the machine fits
+BAR_FROM = 8  # tasks from which on a progress bar is shown
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 
 class View:
-    """A board at a moment. ``lock`` is held while it is read."""
+    """A board at the time ``now``. ``lock`` is held while it is read."""
 
     def __init__(self, board: Board, now: float, lock: AbstractContextManager[object] | None = None) -> None:
         self._board = board
@@ -97,7 +97,7 @@ class View:
 
 
 def summary(board: Board, now: float) -> Text:
-    """What is left of the table when the pool has ended."""
+    """The line that stays on the terminal after the pool has ended."""
     text = Text(f"outrider {one_line(board.provider)} · {count(board.done, 'task')} done", style="dim")
     if board.failed:
         text.append(f" · {board.failed:,} failed", style="red")
@@ -105,7 +105,7 @@ def summary(board: Board, now: float) -> Text:
 
 
 def chosen(board: Board, most: int) -> list[Row]:
-    """The rows there is room for, by node: those in trouble first, then those at work."""
+    """Choose the rows to show, at most ``most``: nodes with problems first, then busy ones; sorted by node."""
     rows = list(board.rows.values())
     if len(rows) > most:
         rows.sort(key=lambda row: (row.state is State.READY, not row.running, row.node))

@@ -1,4 +1,4 @@
-"""Events in words for people: one line each, or none for what only a program wants to know."""
+"""Describe events in one line each for people; events that only programs need have none."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from ...actors import events as ev
 from ..api.money import cents
 from ..api.printable import lines, one_line
 
-LONG_S = 5.0  # steps of bringing an image onto a node are worth a line from then on
+LONG_S = 5.0  # steps of preparing a node that took this long get a line
 
 
 def words(event: ev.Event) -> str | None:  # noqa: PLR0911, PLR0912 - a table
-    """What happened. Causes come from elsewhere: they are made one printable line."""
+    """Describe an event in one printable line; None for events that are not shown."""
     match event:
         case ev.PoolStarting():
             return f"starting {count(event.wanted, 'node')} ({_line(event.provider)})"
@@ -66,7 +66,7 @@ def words(event: ev.Event) -> str | None:  # noqa: PLR0911, PLR0912 - a table
 
 
 def printed(event: ev.TaskOutput) -> str:
-    """What a task printed, each line marked with where it comes from."""
+    """The output of a task, each line prefixed with its rank and function."""
     mark = f"[rank {event.rank} · {one_line(event.function) or event.job}] "
     gap = f"{mark}... {event.dropped:,} bytes were lost here\n" if event.dropped else ""
     return gap + "".join(f"{mark}{line}\n" for line in lines(event.text))

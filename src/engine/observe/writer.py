@@ -1,4 +1,4 @@
-"""One thread that writes, so that a stopped terminal or a full pipe never stops the event loop."""
+"""A thread that writes to the terminal, so that a stopped terminal or a full pipe never stops the event loop."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ BACKLOG_CHARS = 16 * 1024 * 1024
 
 
 class Writer:
-    """Runs ``write`` for each item put, ``refresh`` every ``interval_s`` (None: never) and ``finish`` at the end.
+    """Run ``write`` for each item put, ``refresh`` every ``interval_s`` (None: never) and ``finish`` at the end.
 
-    ``put`` lets the thread catch up first, so that a task's lines stand before what the client prints of its result;
-    but waits `PATIENCE_S` at most, and not again before a thread that fell behind has caught up. Items beyond a backlog
-    of `BACKLOG_CHARS` are dropped; ``write`` is told how many stood before an item, or (stream 0) before the present.
+    ``put`` waits up to `PATIENCE_S` for the thread, so that a task's lines stand before what the client prints of its
+    result. Once the thread has fallen behind, ``put`` waits no more until it has caught up. Items beyond a backlog of
+    `BACKLOG_CHARS` are dropped; ``write`` gets the number of items dropped before its item (stream 0: just now).
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Writer:
             self._thread.start()
 
     def close(self, within_s: float = 2.0) -> None:
-        """Write what is left, if that is possible ``within_s``. Idempotent."""
+        """Write what is left, for at most ``within_s`` seconds. Idempotent."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -87,7 +87,7 @@ class Writer:
         self._guarded(self._finish)
 
     def _next(self, due: float) -> tuple[str, int, int] | None:
-        """The next item; None when a refresh is due or, with all written, when it is time to end."""
+        """The next item; None when a refresh is due, or when everything is written and the writer is closing."""
         with self._changed:
             wait_s = None if self._interval_s is None else max(0.0, due - time.monotonic())
             self._changed.wait_for(lambda: self._items or self._dropped or self._closing, wait_s)
@@ -100,7 +100,7 @@ class Writer:
             return None
 
     def _guarded(self, step: Callable[..., None], *arguments: object) -> None:
-        """What cannot be shown (a closed stdout, a terminal that went away) must not harm what runs."""
+        """Call ``step``; log what it raises. A closed stdout or a vanished terminal must not harm the pool."""
         try:
             step(*arguments)
         except Exception as error:  # noqa: BLE001 - the edge

@@ -1,6 +1,6 @@
-"""One volume on this host, for as long as one supervisor wants it: found, mounted, mended, and taken away.
+"""Mount one volume on this host, keep it mounted, and unmount it.
 
-It may run on a Python as old as 3.8.
+Runs on Python 3.8 and newer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from . import mounts, places, rclone
 from .mount_lock import Busy, MountLock
 
 _ASKED_S, _MOUNTED_S, _LISTED_S = 25.0, 30.0, 10.0
-_ENDED_S = 1.0  # all in all less than a pool waits for its nodes to end
+_ENDED_S = 1.0  # times three, still less than a pool waits for its nodes to end
 _POLL_S = 0.02
 _AGAIN_S = 2.0
 _SAID_LINES = 20
@@ -33,7 +33,7 @@ _libc = ctypes.CDLL(None)
 
 
 class Refused(Exception):
-    """The volume cannot be had here. ``log``: the output that explains it."""
+    """The volume cannot be mounted here. ``log``: the output that explains why."""
 
     def __init__(self, reason: str, log: Sequence[str] = ()) -> None:
         super().__init__(reason)
@@ -41,7 +41,7 @@ class Refused(Exception):
 
 
 class VolumeMount:
-    """``order``: the host's, ``volume``: one of its volumes; see `agent.volumes`."""
+    """One volume's mount. ``order``: the order to this host; ``volume``: one of its volumes; see `agent.volumes`."""
 
     def __init__(self, order: Mapping[str, Any], volume: Mapping[str, Any]) -> None:
         self._order, self._volume = order, volume
@@ -58,7 +58,7 @@ class VolumeMount:
         """Mount the volume, or share another pool's mount of it; it is mounted when this returns.
 
         Raises:
-            Refused
+            Refused: it cannot be mounted.
         """
         if objection := places.objection(self.mount):
             raise Refused(f"{self._volume['mount']} is {self.mount} there, and that {objection}")
@@ -74,18 +74,18 @@ class VolumeMount:
             raise Refused(f"another pool has been busy with {self.mount} for minutes") from None
 
     def check(self) -> None:
-        """Mend the mount if it is gone: a process may be killed, ours or that of the pool that had begun."""
+        """Mount again if the mount is gone: rclone, or the other pool's supervisor that ran it, may be killed."""
         if self._running is not None and self._running.poll() is None:
             return
         if time.monotonic() < self._due_at or (self._running is None and not self._claim.own()):
             return
         self._due_at = time.monotonic() + _AGAIN_S
-        with suppress(Refused, Busy, OSError), self._claim.alone():  # tried again: the store may be away
+        with suppress(Refused, Busy, OSError), self._claim.alone():  # a failure is tried again: the store may be away
             self._made = self._claim.told().get("made", [])
             self._mend()
 
     def end(self) -> bool:
-        """End our use of the volume. Return whether that was all: if others still use our mount, call again later."""
+        """End this pool's use of the volume. False where other pools still use our mount: call again later."""
         try:
             with self._claim.alone():
                 if self._claim.leave() and self._claim.own():
@@ -100,7 +100,7 @@ class VolumeMount:
 
     @property
     def _identity(self) -> list[Any]:
-        """Return what identifies the mount: pools that want exactly the same share it."""
+        """The settings that identify the mount; pools with exactly the same share it."""
         wanted = self._volume
         same = [wanted[name] for name in ("source", "read_only", "region", "endpoint", "cache_bytes")]
         key = wanted["credentials"].get("AWS_ACCESS_KEY_ID", "")  # the key itself is written to no file
@@ -126,7 +126,7 @@ class VolumeMount:
         self._start()
 
     def _ask(self) -> None:
-        """Check that the store answers, knows us, and has the bucket: list a name that nothing has, which is short."""
+        """Check that the store answers, accepts the credentials and has the bucket: list a name that does not exist."""
         source = self._volume["source"]
         argv = [self._order["rclone"], "lsf", "--max-depth", "1", rclone.remote(self._volume, ".outrider-is-here")]
         try:
@@ -143,7 +143,7 @@ class VolumeMount:
             raise Refused(rclone.reason(source, said), said.splitlines())
 
     def _clear(self) -> None:
-        """Take away what a killed process left mounted here; what somebody else has mounted stays, and is refused."""
+        """Unmount what a killed rclone left here. Refuse if something else is mounted."""
         found = mounts.at(self.mount)
         if found is None:
             return
@@ -191,7 +191,7 @@ class VolumeMount:
             time.sleep(_POLL_S)
 
     def _look(self) -> None:
-        """Check that a volume to read is not empty, as its prefix would be a mistake. A long list is not waited for."""
+        """Refuse an empty volume that is to be read: its prefix is wrong. A slow listing counts as not empty."""
         seen: list[bool | OSError] = []
         looking = threading.Thread(target=_into, args=(self.mount, seen), daemon=True)
         looking.start()
@@ -214,7 +214,7 @@ class VolumeMount:
             mounts.unmount(self.mount)
         shutil.rmtree(self._cache, ignore_errors=True)
         for folder in (*reversed(self._made), str(self._cache.parent)):
-            with suppress(OSError):  # somebody has put something there
+            with suppress(OSError):  # the folder is not empty
                 os.rmdir(folder)  # noqa: PTH106
         self._made = []
         self._claim.remove()
@@ -226,7 +226,7 @@ class VolumeMount:
                 self._said.append(line.decode(errors="replace").rstrip())
 
     def _last_words(self) -> str:
-        time.sleep(_POLL_S)  # they may still be on their way
+        time.sleep(_POLL_S)  # rclone's last lines may still be on their way
         return self._said[-1] if self._said else "it does not say why"
 
 
@@ -239,7 +239,7 @@ def _into(folder: str, seen: list[bool | OSError]) -> None:
 
 
 def _ended(running: subprocess.Popen[bytes]) -> None:
-    """Wait for rclone to end, as it does when nothing is mounted any more; if it does not, signal it to."""
+    """Wait for rclone to end, which it does when nothing is mounted any more; signal it if it does not."""
     for number in (signal.SIGTERM, signal.SIGKILL, None):
         try:
             running.wait(_ENDED_S)
@@ -251,7 +251,7 @@ def _ended(running: subprocess.Popen[bytes]) -> None:
 
 
 def _end_with(parent: int) -> Callable[[], None]:
-    """Return a child's preparation before it runs rclone: SIGTERM, at which rclone unmounts, when ``parent`` dies."""
+    """Return the function that a child calls before it becomes rclone: SIGTERM when ``parent`` dies, so it unmounts."""
 
     def prepare() -> None:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -1,9 +1,9 @@
-"""The claims on a mount folder of this host: several pools may want the same there; the last one to leave removes it.
+"""Locks on a mount folder of this host, which several pools may use; the last one to leave unmounts it.
 
-Three locks in a folder, all given back by the kernel when their holder dies: ``lock`` around every change, ``users``
-(shared) for each who wants the mount, ``owner`` for the one whose process mounts it, which writes its facts into it.
+Three lock files, all released by the kernel when their holder dies: ``lock`` around every change, ``users`` (shared)
+for each pool that uses the mount, ``owner`` for the one whose process mounts it; that one writes its facts into it.
 
-It may run on a Python as old as 3.8.
+Runs on Python 3.8 and newer.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from pathlib import Path
 from typing import Any
 
 _BOOT, _NAMESPACE = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/mnt")
-_PATIENCE_S = 120.0  # another may be asking a store that does not answer
+_PATIENCE_S = 120.0  # the holder may be asking a store that does not answer
 _POLL_S = 0.05
 
 
 class Busy(Exception):
-    """Another process does not finish its change."""
+    """Another process has held the lock for minutes."""
 
 
 class MountLock:
-    """The claim on the folder ``mount``; hosts that share a home directory have the claims' ``registry`` in common."""
+    """The locks on the folder ``mount``. ``registry`` is where they lie; hosts with one home directory share it."""
 
     def __init__(self, registry: Path, mount: str) -> None:
         self.name = hashlib.sha256(f"{_here()} {mount}".encode(errors="surrogateescape")).hexdigest()[:16]
@@ -38,10 +38,10 @@ class MountLock:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Hold the lock: nobody else changes anything meanwhile.
+        """Hold the lock, so that no other pool changes the mount meanwhile.
 
         Raises:
-            Busy
+            Busy: another process has held it for 120 s.
         """
         fd = self._locked()
         try:
@@ -50,12 +50,12 @@ class MountLock:
             os.close(fd)
 
     def use(self) -> None:
-        """Declare that this process wants the mount."""
+        """Register this process as a user of the mount."""
         self._users = self._open("users")
         fcntl.flock(self._users, fcntl.LOCK_SH)
 
     def own(self) -> bool:
-        """Become the owner, if there is none."""
+        """Become the owner if there is none; return whether this process is the owner."""
         if self._owner < 0:
             fd = self._open("owner")
             if not _try(fd, fcntl.LOCK_EX):
@@ -65,7 +65,7 @@ class MountLock:
         return True
 
     def told(self) -> dict[str, Any]:
-        """Return the facts that the owner, or one that has died, has written; empty if there are none."""
+        """Read the facts that the present or last owner has written; empty if there are none."""
         try:
             said: dict[str, Any] = json.loads((self._folder / "owner").read_text())
         except (OSError, ValueError):
@@ -77,7 +77,7 @@ class MountLock:
         os.pwrite(self._owner, json.dumps(facts).encode(), 0)
 
     def leave(self) -> bool:
-        """Give up the claim. Return whether nobody else has one: then we must end the mount, while we hold the lock."""
+        """Stop being a user. Return whether no user is left: the mount must end then, while the lock is held."""
         if self._users >= 0:
             os.close(self._users)
             self._users = -1
@@ -94,17 +94,17 @@ class MountLock:
         self._users = self._owner = -1
 
     def remove(self) -> None:
-        """Remove all of the claims' files, while we hold the lock. Who waits for the lock sees that it is a new one."""
+        """Remove the lock files, while holding the lock. A process that waits for it notices, and takes a new one."""
         self.close()
         shutil.rmtree(self._folder, ignore_errors=True)
         for folder in (self._folder.parent, self._folder.parent.parent):
-            with suppress(OSError):  # others are in it
+            with suppress(OSError):  # the folder has other locks
                 folder.rmdir()
 
     def _locked(self) -> int:
         deadline = time.monotonic() + _PATIENCE_S
         while True:
-            with suppress(FileNotFoundError):  # whoever had it has just removed it all
+            with suppress(FileNotFoundError):  # the last holder has just removed the folder
                 fd = self._open("lock")
                 if _try(fd, fcntl.LOCK_EX) and os.fstat(fd).st_nlink:
                     return fd
@@ -119,7 +119,7 @@ class MountLock:
 
 
 def _here() -> str:
-    """Return the place in which mounts are seen: this kernel, since it was booted, and the namespace."""
+    """Identify where mounts are visible: this boot of this kernel, and the mount namespace."""
     return f"{_BOOT.read_text().strip()} {_NAMESPACE.stat().st_ino}"
 
 

@@ -1,6 +1,6 @@
-"""The mounts of this host, and how one is taken away.
+"""List and unmount the mounts of this host.
 
-It may run on a Python as old as 3.8.
+Runs on Python 3.8 and newer.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Mount(NamedTuple):
 
 
 def parse(mountinfo: str) -> list[Mount]:
-    """Return the mounts of a text as in ``/proc/self/mountinfo``, proc(5): the uppermost last."""
+    """Parse text in the form of ``/proc/self/mountinfo``, proc(5). Later mounts hide earlier ones."""
     found = []
-    for line in mountinfo.split("\n"):  # and nothing else: names may contain whatever Python takes for a line's end
+    for line in mountinfo.split("\n"):  # not splitlines: names may contain other characters that it splits at
         before, _, after = line.partition(" - ")
         if after:
             kind, source = after.split(" ")[:2]
@@ -35,24 +35,24 @@ def parse(mountinfo: str) -> list[Mount]:
 
 
 def at(point: str) -> Mount | None:
-    """Return the mount that is visible at that path; None if there is none."""
+    """Return the mount that is visible at the path ``point``, or None."""
     text = os.fsdecode(Path("/proc/self/mountinfo").read_bytes())
     return next((mount for mount in reversed(parse(text)) if mount.point == point), None)
 
 
 def is_dead(point: str) -> bool:
-    """Return whether the process behind the mount has gone."""
+    """Return whether the process behind the mount is gone."""
     try:
-        os.statvfs(point)  # is always asked; what stat tells, the kernel remembers for a second
+        os.statvfs(point)  # always asks the process; the kernel caches the answer of stat for a second
     except OSError as error:
         return error.errno in (errno.ENOTCONN, errno.ECONNABORTED)
     return False
 
 
 def unmount(point: str, within_s: float = _BUSY_S) -> str:
-    """Take away everything of rclone at that path; processes that still use it may see it a little longer.
+    """Unmount everything of rclone at ``point``. Processes that still use it may see it for a little longer.
 
-    Return what hinders it; empty: nothing.
+    Return the error that prevents it, or "".
     """
     deadline = time.monotonic() + within_s
     told, lazily = "", False
@@ -69,7 +69,7 @@ def unmount(point: str, within_s: float = _BUSY_S) -> str:
 
 
 def _unmount(point: str, *, lazily: bool) -> str:
-    """Unmount once; return the error, or empty. Only who mounted it can unmount it: root, or the user by fusermount."""
+    """Unmount once; return the error, or "". Only root, or with fusermount the user who mounted it, can do that."""
     if os.geteuid() == 0:
         argv = ["umount", *(["-l"] if lazily else []), "--", point]
     else:
@@ -89,5 +89,5 @@ def _unmount(point: str, *, lazily: bool) -> str:
 
 
 def _plain(written: str) -> str:
-    """Return the text without the octal escapes of blanks and backslashes."""
+    """Decode the octal escapes of blanks and backslashes."""
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found.group(1), 8)), written)

@@ -1,20 +1,20 @@
-"""The places where a volume may be mounted: decided from the path alone, on the client and again on the host.
+"""Decide from a path alone whether a volume may be mounted there, on the client and again on the host.
 
-It may run on a Python as old as 3.8.
+Runs on Python 3.8 and newer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-# ruff: noqa: S108 - the point is that nobody uses them
-# What is below these belongs to the system; the others are folders that everybody's programs look into.
+# ruff: noqa: S108 - nothing is written there
+# All below _TREES belongs to the system; the folders in _FOLDERS are shared by everybody's programs.
 _TREES = ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/proc", "/run", "/sbin", "/sys", "/usr")
 _FOLDERS = ("/", "/home", "/media", "/mnt", "/opt", "/root", "/srv", "/tmp", "/var", "/var/lib", "/var/log", "/var/tmp")
 
 
 def objection(path: str) -> str:
-    """Return why nothing can be mounted at ``path``, as the end of a sentence that begins with it; empty if it can."""
+    """Why nothing can be mounted at ``path``, as the end of a sentence that begins with the path; "" if it can."""
     if not path.startswith("/"):
         return "is not absolute: tasks have folders of their own to work in"
     if any(ord(letter) < 32 or ord(letter) == 127 for letter in path):
@@ -30,14 +30,14 @@ def objection(path: str) -> str:
 
 
 def is_in(path: str, folder: str) -> bool:
-    """Return whether ``path`` is that folder, or below it. Both are plain and absolute."""
+    """Return whether ``path`` is ``folder`` or lies below it. Both are absolute and normalised."""
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 def overlap(paths: Sequence[str]) -> tuple[str, str] | None:
-    """Return two of these paths of which one would hide the other, the upper one first; None if there are none."""
+    """Return two of ``paths`` of which the first would hide the second; None if there are none."""
     ordered = sorted(paths, key=lambda path: path.split("/"))
-    for upper, lower in zip(ordered, ordered[1:]):  # noqa: B905, RUF007 - 3.8 has neither
+    for upper, lower in zip(ordered, ordered[1:]):  # noqa: B905, RUF007 - Python 3.8 has neither
         if is_in(lower, upper):
             return upper, lower
     return None

@@ -1,7 +1,7 @@
-"""The environment for rclone: it carries all options, since anyone on the host can read arguments, and since a version
-that does not know an option ignores its variable.
+"""Environments for rclone. All options are in the environment, as anyone on the host can read a process's arguments,
+and a version that does not know an option ignores its variable.
 
-It may run on a Python as old as 3.8.
+Runs on Python 3.8 and newer.
 """
 
 from __future__ import annotations
@@ -10,28 +10,28 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-LEAST = (1, 53)  # Debian 11's and Ubuntu 22.04's; the first whose cache keeps parts of files
-NO_BUCKET = 3  # "directory not found", rclone's documentation: "Exit code"
+LEAST = (1, 53)  # the version of Debian 11 and Ubuntu 22.04, and the first whose cache keeps parts of files
+NO_BUCKET = 3  # exit code for "directory not found"; rclone's documentation, "Exit code"
 
-_LISTS_KEPT_S = {True: 60, False: 5}  # by read_only: who writes looks for what others write
+_LISTS_KEPT_S = {True: 60, False: 5}  # by read_only: a writer wants to see what others write
 _PASSED_ON = re.compile(r"(https?|all|no)_proxy|AWS_.*", re.IGNORECASE)
-_NOT_PASSED_ON = ("AWS_CA_BUNDLE", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")  # rclone stumbles over the first
+_NOT_PASSED_ON = ("AWS_CA_BUNDLE", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")  # rclone fails on the first
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def version(said: str) -> tuple[int, int]:
-    """Return the version in the output of ``rclone version``; (0, 0) if the output is of something else."""
+    """Parse the output of ``rclone version``; (0, 0) if it is something else."""
     found = re.match(r"rclone v(\d+)\.(\d+)", said)
     return (int(found.group(1)), int(found.group(2))) if found else (0, 0)
 
 
 def remote(volume: Mapping[str, Any], below: str = "") -> str:
-    """Return the volume, or a place in it, as rclone's commands name it."""
+    """The volume, or the path ``below`` in it, as rclone's commands name it."""
     return ":s3:" + "/".join(filter(None, [volume["bucket"], volume["prefix"], below]))
 
 
 def inherited(environ: Mapping[str, str], home: str) -> dict[str, str]:
-    """Return what of a login's environment leads to a store and its credentials: root does not have it after sudo."""
+    """Variables of a login that rclone needs for a store and its credentials; sudo does not pass them on to root."""
     kept = {name: value for name, value in environ.items() if _PASSED_ON.fullmatch(name) and name not in _NOT_PASSED_ON}
     kept.setdefault("AWS_SHARED_CREDENTIALS_FILE", f"{home}/.aws/credentials")
     kept.setdefault("AWS_CONFIG_FILE", f"{home}/.aws/config")
@@ -41,13 +41,13 @@ def inherited(environ: Mapping[str, str], home: str) -> dict[str, str]:
 
 
 def environment(volume: Mapping[str, Any], login: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of every command on the volume. ``login``: what `inherited` has kept."""
+    """The environment of every rclone command on the volume. ``login``: variables from `inherited`."""
     env = {
         **login,
         "RCLONE_CONFIG": "/dev/null",
         "RCLONE_S3_PROVIDER": "AWS",
-        "RCLONE_S3_NO_CHECK_BUCKET": "true",  # else it tries to make the bucket
-        "RCLONE_USE_SERVER_MODTIME": "true",  # else it asks for every file by itself
+        "RCLONE_S3_NO_CHECK_BUCKET": "true",  # otherwise rclone tries to create the bucket
+        "RCLONE_USE_SERVER_MODTIME": "true",  # otherwise rclone sends one request for each file
         "RCLONE_CONTIMEOUT": "10s",
         "RCLONE_TIMEOUT": "60s",
     }
@@ -70,14 +70,14 @@ def environment(volume: Mapping[str, Any], login: Mapping[str, str]) -> dict[str
 
 
 def asking(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment for a question whose answer is waited for: a failure is reported soon."""
+    """The environment for a command whose answer is waited for: failures are reported soon."""
     return {**env, "RCLONE_RETRIES": "1", "RCLONE_LOW_LEVEL_RETRIES": "2", "RCLONE_TIMEOUT": "10s"}
 
 
 def mounting(
     volume: Mapping[str, Any], env: Mapping[str, str], *, uid: int, gid: int, as_root: bool, cache: str
 ) -> dict[str, str]:
-    """Return the environment for ``rclone mount``: only ``uid`` owns and sees the files. ``cache``: a folder."""
+    """The environment for ``rclone mount``. Only ``uid`` owns and sees the files. ``cache``: a folder."""
     folders, files = ("0500", "0400") if volume["read_only"] else ("0700", "0600")
     mounted = {
         **env,
@@ -93,7 +93,7 @@ def mounting(
         "RCLONE_CACHE_DIR": cache,
     }
     if as_root:
-        mounted["RCLONE_ALLOW_OTHER"] = "true"  # else root's alone; the permissions above still hold
+        mounted["RCLONE_ALLOW_OTHER"] = "true"  # otherwise only root could enter; the permissions above still hold
     if volume["cache_bytes"]:
         mounted["RCLONE_VFS_CACHE_MODE"] = "full"
         mounted["RCLONE_VFS_CACHE_MAX_SIZE"] = f"{volume['cache_bytes']}b"
@@ -103,7 +103,7 @@ def mounting(
 
 
 def reason(source: str, said: str) -> str:
-    """Return why a store does not answer as it should: the first error that rclone prints, in one line."""
+    """Say in one line why a store does not answer as it should: the first error that rclone printed."""
     lines = [line for line in said.splitlines() if line.strip()]
     line = next((line for line in lines if "ERROR" in line or "Failed" in line), lines[0] if lines else "")
     text = re.sub(r"^\d{4}/\d\d/\d\d \d\d:\d\d:\d\d ((ERROR|NOTICE|CRITICAL) *: )?(: )?", "", line)

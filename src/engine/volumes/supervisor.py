@@ -1,12 +1,12 @@
-"""Keeps a node's volumes mounted for as long as its executor lives: a process of its own, root's where that is needed.
+"""Keep a node's volumes mounted for as long as its executor lives. Its own process, as root where that is needed.
 
     python3 -I <runtime> volumes <socket
 
-Its stdin is a socket: first the order (a line of JSON), then nothing until the other ends are closed, by the agent that
-failed or the executor that ended, however that was. It answers ``ready`` or ``failed``, and closes its end when
-everything is as it was found.
+Its stdin is a socket. It reads one order (a line of JSON), then nothing until the other ends are closed, because the
+agent failed or the executor ended, in whatever way. It answers ``ready`` or ``failed``, and closes its end when
+everything is unmounted and removed.
 
-It may run on a Python as old as 3.8.
+Runs on Python 3.8 and newer.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CHECK_S = 0.5
 
 
 class _Ended(BaseException):
-    """The supervisor was told to end while it was still mounting."""
+    """The supervisor was asked to end while it was still mounting."""
 
 
 def main() -> int:
@@ -43,14 +43,14 @@ def main() -> int:
             os._exit(0)
         _let_go()
         _keep(client)
-    except BaseException:  # noqa: BLE001 - nobody above
+    except BaseException:  # noqa: BLE001 - the process ends here
         _say(client, {"is": "failed", "reason": "the keeper failed", "log": traceback.format_exc().splitlines()})
     finally:
         os._exit(0)
 
 
 def _let_go() -> None:
-    """Release what the starter has given this process: its folder, its umask and its standard streams."""
+    """Detach from the process that started this one: its folder, its umask and its standard streams."""
     os.chdir("/")
     os.umask(0o077)
     nothing = os.open(os.devnull, os.O_RDWR)
@@ -66,7 +66,7 @@ def _keep(client: socket.socket) -> None:
 
     def end(number: int, _: object) -> None:
         told_to_end.append(number)
-        if not answer and len(told_to_end) == 1:  # else whoever wants it waits for a store that does not answer
+        if not answer and len(told_to_end) == 1:  # otherwise ending would wait for a store that does not answer
             raise _Ended
 
     woken, waker = os.pipe()
@@ -98,7 +98,7 @@ def _keep(client: socket.socket) -> None:
     with suppress(OSError):
         client.shutdown(socket.SHUT_RDWR)  # a thread is reading it, so closing it is not enough
     client.close()
-    while posts:  # what another pool has come to use
+    while posts:  # mounts that another pool uses too
         select.select([], [], [], _CHECK_S)
         _check(posts)
         posts = _end(posts)
@@ -110,7 +110,7 @@ def _check(posts: list[VolumeMount]) -> None:
 
 
 def _end(posts: list[VolumeMount]) -> list[VolumeMount]:
-    """End these mounts; return those that cannot be ended yet."""
+    """End mounts; return those that other pools still use."""
     return [post for post in reversed(posts) if not post.end()]
 
 
@@ -118,7 +118,7 @@ def _line(client: socket.socket) -> bytes:
     """Return the first line.
 
     Raises:
-        EOFError: whoever started us has gone.
+        EOFError: the starter is gone.
     """
     data = b""
     while not data.endswith(b"\n"):
@@ -130,15 +130,15 @@ def _line(client: socket.socket) -> bytes:
 
 
 def _end_with(client: socket.socket, main: threading.Thread) -> None:
-    """Tell this process to end when nobody holds the other end of its socket any more."""
+    """Make this process end when nobody holds the other end of its socket any more."""
     with suppress(OSError):
         while client.recv(4096):
             pass
-    signal.pthread_kill(main.ident or 0, signal.SIGTERM)  # this wakes the main thread, whatever it waits for
+    signal.pthread_kill(main.ident or 0, signal.SIGTERM)  # this wakes the main thread out of any wait
 
 
 def _say(client: socket.socket, frame: Mapping[str, Any]) -> None:
-    with suppress(OSError):  # nobody listens any more
+    with suppress(OSError):  # the reader is gone
         client.sendall(json.dumps(frame).encode() + b"\n")
 
 
