@@ -1,4 +1,4 @@
-"""Failures of a bootstrap as users read them, with what to do next: from what its commands printed."""
+"""Errors of a bootstrap as users read them, with the next step, chosen by what the failed commands printed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ..api.errors import BootstrapError
 
-LOG_LINES = 20  # of a command's end, in a message
+LOG_LINES = 20  # of the end of a command's output, in an error's message
 
 _OFFLINE = "have packages fetched on this computer: Image(offline=True)"
 _PYTHON = "install the right Python on that host, or name it: Image(python='/path/to/python3')"
@@ -17,12 +17,12 @@ _LONGER = "if it only was slow, raise Image(bootstrap_timeout=...)"
 
 
 class _Sign(NamedTuple):
-    """``words``: as programs say them, whichever of them; in any command's log or in those of one ``phase``."""
+    """A known failure: any of the patterns ``words``, in any command's log or only in those of one ``phase``."""
 
     words: tuple[str, ...]
     hint: str
     phase: str | None = None
-    alike: bool = False  # on every host: the image asks for what there is not
+    alike: bool = False  # every host fails in the same way: the image asks for something that does not exist
 
     def is_in(self, text: str) -> bool:
         return any(re.search(word, text, re.IGNORECASE) for word in self.words)
@@ -87,7 +87,7 @@ _VOLUMES = (
     ),
 )
 
-# The first that matches counts: a full disk explains everything else.
+# The first sign that matches counts: a full disk explains everything else.
 _SIGNS = (
     _Sign(
         ("no space left on device", "disk quota exceeded", r"os error 28\b"),
@@ -182,12 +182,12 @@ _WHEN_LATE = {
 
 
 class Advice(NamedTuple):
-    hint: str  # what to do next, in one clause
+    hint: str  # the next step, in one clause
     alike: bool  # whether another host would fail in the same way
 
 
 def advice(phase: str, texts: Sequence[str], *, exit_status: int | None = None, timed_out: bool = False) -> Advice:
-    """From what is known of a failure."""
+    """Choose the advice for a failure by its texts, exit status or timeout."""
     text = "\n".join(texts)
     for sign in _VOLUMES if phase == "volumes" else _SIGNS:
         if sign.phase in (None, phase) and (phase != "run" or sign is _SIGNS[0]) and sign.is_in(text):
@@ -211,7 +211,7 @@ def explained(
     alike: bool = False,
     timed_out: bool = False,
 ) -> BootstrapError:
-    """The error for a failure, with advice where there is no ``hint`` yet."""
+    """The error for a failure, with the advice for it unless ``hint`` gives one."""
     log = log[-LOG_LINES:]
     known = advice(phase, [reason, *log], exit_status=exit_status, timed_out=timed_out)
     hint = hint or known.hint

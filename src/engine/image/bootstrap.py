@@ -1,4 +1,4 @@
-"""Brings a prepared image onto one host, over any `Shell`: probe, runtime, agent. Idempotent; safe to cancel."""
+"""Bring a prepared image onto one host, over any `Shell`: probe, runtime, agent. Idempotent; safe to cancel."""
 
 from __future__ import annotations
 
@@ -30,31 +30,31 @@ __all__ = ["Bootstrapped", "ClientFacts", "Phase", "Prepared", "bootstrap", "pre
 
 _NOT_IN_PATHS = re.compile(
     r"[^A-Za-z0-9@._-]"
-)  # the folder's name is in lists of paths: the colon of a port parts them
+)  # the folder's name is put into lists of paths, which a colon would separate
 _PIECE_BYTES = 256 << 10
-NEEDS = 1000  # of an agent that wait to be answered; it has one at a time
-FAILURE = ("phase", "reason", "command", "exit_status", "log", "hint", "timed_out")  # what an agent that failed says
-_PACKED_BYTES = 8 << 20  # a larger file is sent as it is: wheels are compressed already
-_CEDE_S = 2.0  # the agent gives up by itself so much before we do, and says what it was doing
+NEEDS = 1000  # requests of an agent that may wait for an answer; it sends one at a time
+FAILURE = ("phase", "reason", "command", "exit_status", "log", "hint", "timed_out")  # fields of an agent's "failed"
+_PACKED_BYTES = 8 << 20  # larger files are sent as they are: wheels are compressed already
+_CEDE_S = 2.0  # the agent gives up so much before the client does, and reports what it was doing
 
-# One line each, without quotes inside that some login shell might read differently.
+# One line each, without quotes inside that some login shells read differently.
 _UNPACK = (
     'umask 077; mkdir -p "$1" && cd "$1" && t=$(mktemp -d ".$2.XXXXXX") || exit 1; trap "rm -rf $t" EXIT; '
     'tar -xzf - -C "$t" && if [ -e "$2" ]; then :; else mv -T "$t" "$2" || [ -e "$2" ]; fi'
 )
 
-# Before a command: what it makes, nobody else writes in, whatever the login's umask.
+# Put before a command so that nobody else can write in what it makes, whatever the login's umask.
 _PRIVATELY = ("sh", "-c", 'umask 077; exec "$@"', "sh", "env")
 
 Progress = Callable[[Phase], None]
 
 
 class Bootstrapped(NamedTuple):
-    """A node whose executor runs. All are paths there."""
+    """A node whose executor runs. All values are paths on the node."""
 
     door: str  # the executor's unix socket
     python: str  # the tasks' interpreter
-    runtime: str  # the folder to run: ``<python> -I <runtime> bridge <door>``
+    runtime: str  # the archive to run: ``<python> -I <runtime> bridge <door>``
 
 
 async def bootstrap(
@@ -71,10 +71,10 @@ async def bootstrap(
 ) -> Bootstrapped:
     """Leave the host with a running executor for ``pool``'s ``node``, within the image's ``bootstrap_timeout``.
 
-    ``machine`` is this host among the pool's: what earlier nodes of the pool may have left running there is ended.
-    ``address``: by which the pool's other nodes reach this one; None: it finds out itself. ``lease_file``: the file
-    there by which the host lives, if there is one; the executor renews it. Cancelled, or when the connection is lost,
-    what runs on the host ends, and doing it again goes on with what is there already.
+    ``machine`` identifies the host within the pool: executors that earlier nodes of the pool left there are ended.
+    ``address``: how the pool's other nodes reach this one; None: it finds out itself. ``lease_file``: a file there that
+    keeps the machine alive while the executor renews it; empty: none. When this is cancelled or the connection is
+    lost, everything it started on the host ends; a further call goes on with what is there already.
 
     Raises:
         BootstrapError: this host, or this image, cannot do it; says what to do.
@@ -95,7 +95,7 @@ class _Bootstrap:
         self._scrub = Scrubber(plan.hidden(prepared))
         self._tell = progress
         self._phase = "probe"
-        self._lines: list[str] = []  # the present phase's
+        self._lines: list[str] = []  # printed in the present phase
         self._deadline = time.monotonic() + prepared.image.bootstrap_timeout
 
     async def run(
@@ -135,10 +135,10 @@ class _Bootstrap:
         )
         return await self._agent(host, agent, order)
 
-    # --- before there is an agent ---------------------------------------------------------------------------------
+    # --- before there is an agent -----------------------------------------------------------------------------------
 
     async def _survey(self, runtime: str) -> tuple[Host, plan.Choice, wheels.Tool | None]:
-        """What the host is, its Pythons, and the uv that it needs; None: it needs none."""
+        """Probe the host and choose its Pythons, and the uv that it needs; None: it needs none."""
         prepared = self._prepared
         likely = None
         if prepared.uv is not None and prepared.image.needs_uv:
@@ -149,7 +149,7 @@ class _Bootstrap:
             return host, choice, None
         assert prepared.uv is not None, "without it there is no such choice"
         tool = await prepared.depot.tool(prepared.uv, wheels.tool_target(host.machine, host.libc))
-        if tool != likely:  # it has no fitting Python, or is of another kind than this computer
+        if tool != likely:  # the host lacks a fitting Python, or is of another kind than this computer
             host = await self._probe([runtime, tool.place])
         return host, choice, tool
 
@@ -180,7 +180,7 @@ class _Bootstrap:
         )
 
     def _room(self, host: Host, size: int) -> None:
-        if host.free_bytes is not None and host.free_bytes < 4 * size:  # unpacked it is three times as large
+        if host.free_bytes is not None and host.free_bytes < 4 * size:  # unpacked it takes three times as much
             raise self._failed(
                 f"only {host.free_bytes / 1e6:.0f} MB are free in {host.cache}", log=["No space left on device"]
             )
@@ -192,7 +192,7 @@ class _Bootstrap:
             raise self._failed(f"{path} could not be unpacked in {host.cache}", ended, f"tar -xzf - -C {folder}")
 
     async def _fetch_python(self, host: Host, version: str, uv: str) -> str:
-        """For a host that has none at all."""
+        """Have uv install a Python on a host that has none; returns its path."""
         binary, place = f"{host.cache}/{uv}/uv", f"{host.cache}/pythons"
         env = (*_PRIVATELY, f"UV_CACHE_DIR={host.cache}/uv-cache", f"UV_PYTHON_INSTALL_DIR={place}", "UV_NO_PROGRESS=1")
         for argv in (
@@ -206,7 +206,7 @@ class _Bootstrap:
                     f"install Python {'.'.join(version.split('.')[:2])} on that host: it has none, and does not get it"
                 )
                 raise self._failed(f"{command} ended with {ended.how}", ended, command, hint=hint)
-        return ended.stdout.decode().strip().rpartition("\n")[2]  # behind what the login prints
+        return ended.stdout.decode().strip().rpartition("\n")[2]  # the last line: a login may print others before it
 
     # --- the agent --------------------------------------------------------------------------------------------------
 
@@ -245,7 +245,7 @@ class _Bootstrap:
         yield
         self._heard(Phase(name, "finished", "", time.monotonic() - began))
 
-    # --- what went wrong --------------------------------------------------------------------------------------------
+    # --- errors -----------------------------------------------------------------------------------------------------
 
     def _failed(
         self, reason: str, ended: Exit | None = None, command: str | None = None, *,
@@ -291,7 +291,7 @@ class _Bootstrap:
 
 
 class _Talk:
-    """The conversation with one agent: what it says decides what it is sent."""
+    """The conversation with one agent: its requests decide what it is sent."""
 
     def __init__(self, prepared: Prepared, host: Host, phase: Callable[[Phase], None], order: dict[str, Any]) -> None:
         self._prepared, self._host, self._phase = prepared, host, phase
@@ -303,8 +303,8 @@ class _Talk:
         }
         self.result: dict[str, Any] | None = None
         self.failure: dict[str, Any] | None = None
-        self.defect: BootstrapError | OSError | None = None  # of this side
-        self.garbled = ""  # how the agent's side errs: nothing more of it is heard
+        self.defect: BootstrapError | OSError | None = None  # a failure on the client's side
+        self.garbled = ""  # the agent's violation of the protocol; everything after it is ignored
 
     def close(self) -> None:
         self._wanted.put_nowait(None)
@@ -342,7 +342,7 @@ class _Talk:
         self.close()
 
     async def said(self) -> AsyncIterator[bytes]:
-        """The agent's stdin: open as long as it works, because its end is the agent's."""
+        """The bytes for the agent's stdin, which stays open while the agent works, as it ends when stdin does."""
         yield frames.encode("plan", **self._order)
         try:
             while (wanted := await self._wanted.get()) is not None:
@@ -376,7 +376,7 @@ class _Talk:
 
 
 async def _file(source: wheels.Wheel | Copy) -> AsyncIterator[bytes]:
-    """One frame, in pieces; a small file compressed where that helps."""
+    """One file as a frame, in pieces. A small file is compressed where that helps."""
     size = source.size_bytes
     if size <= _PACKED_BYTES:
         data = await in_thread(source.read, 0, size, abandon=True)

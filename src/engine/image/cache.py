@@ -1,4 +1,4 @@
-"""What this computer keeps for later pools: what it fetched, and what it made of that."""
+"""The cache of this computer: wheels and tools that pools fetched or made, kept for later pools."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from .advice import explained
 
 
 def client_cache() -> Path:
-    """Its folder, which is there and is this user's alone: nodes run what comes out of it.
+    """The cache's folder. It is private to this user, because nodes run what comes out of it.
 
     Raises:
-        BootstrapError: it cannot be.
+        BootstrapError: it cannot be made, or is not private.
     """
     folder = cache_root()
     try:
@@ -39,7 +39,7 @@ def sha256(path: Path) -> str:
 
 @contextmanager
 def written(path: Path) -> Iterator[Path]:
-    """Where to write what is to be ``path``, which it is, whole and on the disk, once the block ends without an error.
+    """Yield a temporary path that becomes ``path``, whole and flushed, when the block ends without an error.
 
     Others may do the same at the same time, in this process or in a container with the same process ids.
     """

@@ -1,4 +1,4 @@
-"""Which of the user's own files go to the nodes, and under which names tasks import them there."""
+"""Find the user's own files that go to the nodes, and the names under which tasks import them there."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .snapshot import Copy, Snapshot
 
 
 class File(NamedTuple):
-    """One file as it was when it was read."""
+    """A copy of one file, as it was when it was read."""
 
     copy: Copy
     executable: bool
@@ -29,7 +29,7 @@ class File(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Includes:
-    """``files`` by their place in the tree on the node; ``paths``: its folders that come first on `sys.path` there."""
+    """``files`` by their path in the tree on the node; ``paths``: folders of the tree that come first on `sys.path`."""
 
     files: Mapping[str, File] = field(default_factory=dict)
     paths: tuple[str, ...] = (".",)
@@ -41,16 +41,17 @@ class Includes:
 
 
 class Root(NamedTuple):
-    """One of ``includes=``: a file or folder here, and its place in the tree."""
+    """One entry of ``includes=``: a file or folder here, and its place in the tree."""
 
     source: Path
     place: PurePosixPath
 
 
 def roots(image: Image) -> list[Root]:
-    """
+    """Resolve ``image.includes``.
+
     Raises:
-        SpecError: there is no such thing, or two have the same place.
+        SpecError: an entry does not exist, or two have the same place in the tree.
     """
     found: dict[PurePosixPath, Root] = {}
     for include in image.includes:
@@ -65,10 +66,10 @@ def roots(image: Image) -> list[Root]:
 
 
 def scan(image: Image, *, path: Sequence[str] | None = None) -> Includes:
-    """Copy and hash every included file, as they are now. ``path``: the present `sys.path`.
+    """Copy and hash every included file as it is now. ``path``: search path to use instead of `sys.path`.
 
     Raises:
-        SpecError
+        SpecError: an included file does not exist or cannot be read, or `roots` refuses one.
     """
     if not image.includes:
         return Includes()
@@ -81,7 +82,7 @@ def scan(image: Image, *, path: Sequence[str] | None = None) -> Includes:
         if root.source.is_dir():
             for source in patterns.walk(root.source, image.excludes):
                 files[(root.place / source.relative_to(root.source)).as_posix()] = _read(source, snapshot)
-            for folder in folders:  # what is imported from inside the folder here is imported so there
+            for folder in folders:  # a folder of sys.path inside the included one is on the nodes' sys.path too
                 if folder.is_relative_to(root.source):
                     inside = (root.place / folder.relative_to(root.source)).as_posix()
                     if inside not in paths:
@@ -94,10 +95,10 @@ def scan(image: Image, *, path: Sequence[str] | None = None) -> Includes:
 
 
 def on_this_computer(image: Image) -> Image:
-    """The same for nodes on this computer: what is included is imported from where it is.
+    """The image for nodes on this computer: they import included files from where they are.
 
     Raises:
-        SpecError: it asks for what such nodes do not get, or includes what is not there.
+        SpecError: the image asks for something that local nodes do not get, or an include does not exist.
     """
     check_local(image)
     folders = [str(root.source.parents[len(root.place.parts) - 1]) for root in roots(image)]
@@ -128,7 +129,7 @@ def _roots_of(include: str | os.PathLike[str] | ModuleType) -> Iterator[Root]:
 
 
 def _module(name: str) -> Iterator[Root]:
-    """A module's file, or its package's folders, by the name under which it is imported here."""
+    """The file of a module, or the folders of a package, at the place that makes its name importable."""
     parts = name.split(".")
     locations, origin = _found(name, parts[0], None)
     for depth in range(2, len(parts) + 1):
@@ -158,10 +159,10 @@ def _found(asked: str, name: str, search: list[str] | None) -> tuple[list[str] |
 
 
 def _find(name: str, search: Sequence[str] | None) -> tuple[list[str] | None, str | None] | None:
-    """Folders and file of a module: of one that is loaded as it is, else as an import would find it."""
+    """(folders, file) of a module: of the loaded one, or else as an import would find it. None: there is none."""
     spec = getattr(sys.modules.get(name), "__spec__", None)
     if spec is None and search is not None:
-        spec = PathFinder.find_spec(name.rpartition(".")[2], search)  # a namespace's own name would ask for its parent
+        spec = PathFinder.find_spec(name.rpartition(".")[2], search)  # a namespace's full name would need its parent
     for finder in sys.meta_path if spec is None and search is None else ():
         find_spec = getattr(finder, "find_spec", None)
         if find_spec is not None and (spec := find_spec(name, None)) is not None:

@@ -1,4 +1,4 @@
-"""Which files of a folder are not the user's own work: by .gitignore files, as git reads them, and by ``excludes=``."""
+"""Leave out files that are not the user's own work: by .gitignore files, as git reads them, and by ``excludes=``."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _COMPILED = (".pyc", ".pyo")
 
 
 def walk(top: Path, excludes: Sequence[str]) -> Iterator[Path]:
-    """Every file below ``top`` that belongs to it, in a fixed order; links are followed.
+    """Yield every file below ``top`` that is not ignored, in a fixed order; symlinks are followed.
 
     Raises:
-        SpecError: ``excludes`` or a .gitignore cannot be understood.
+        SpecError: ``excludes`` or a .gitignore cannot be parsed.
     """
     ignored = _Ignored(top, excludes)
     seen: set[tuple[int, int]] = set()
     for at, folders, names in os.walk(top, followlinks=True):
         here = Path(at)
         status = here.stat()
-        if (status.st_dev, status.st_ino) in seen:  # a link back up
+        if (status.st_dev, status.st_ino) in seen:  # a symlink to a folder above
             folders.clear()
             continue
         seen.add((status.st_dev, status.st_ino))
@@ -44,19 +44,19 @@ def walk(top: Path, excludes: Sequence[str]) -> Iterator[Path]:
             path = here / name
             if name in _NEVER or name.endswith(_COMPILED) or ignored.has(path, is_folder=False):
                 continue
-            if path.is_file():  # no socket, no link to nowhere
+            if path.is_file():  # neither a socket nor a dangling symlink
                 yield path
 
 
 class _Ignored:
-    """What applies below ``top``: .gitignore files from the top of its repository down; the user's patterns last."""
+    """Patterns for files below ``top``: of .gitignore files from the repository's top down, and the user's."""
 
     def __init__(self, top: Path, excludes: Sequence[str]) -> None:
         self._top, self._excludes = top, excludes
         self._specs: dict[Path, GitIgnoreSpec | None] = {}
 
     def has(self, path: Path, *, is_folder: bool) -> bool:
-        """The last word counts: the user's, then that of the nearest .gitignore that says anything."""
+        """Whether ``path`` is ignored. The user's patterns come first, then the nearest .gitignore that matches."""
         if self._own is not None and (word := _word(self._own, self._top, path, is_folder)) is not None:
             return word
         inside = [folder for folder in path.parents if folder == self._top or folder.is_relative_to(self._top)]
@@ -72,14 +72,14 @@ class _Ignored:
 
     @cached_property
     def _above(self) -> list[Path]:
-        """Folders above ``top`` in its repository; none where they ignore ``top``, which was asked for."""
+        """Folders above ``top`` in its repository; none where they ignore ``top`` itself, as it was asked for."""
         folders: list[Path] = []
         for folder in () if (self._top / ".git").exists() else self._top.parents:
             folders.append(folder)
             if (folder / ".git").exists():
                 break
         else:
-            return []  # in no repository
+            return []  # not in a repository
         for folder in folders:
             spec, inner = self._spec(folder), self._top
             while spec is not None and inner != folder:
@@ -97,7 +97,7 @@ class _Ignored:
 
 
 def _word(spec: GitIgnoreSpec, base: Path, path: Path, is_folder: bool) -> bool | None:
-    """True: ignored; False: not, by a pattern with ``!``; None: nothing is said of it."""
+    """True: ignored; False: not ignored, by a pattern with ``!``; None: no pattern matches."""
     return spec.check_file(path.relative_to(base).as_posix() + ("/" if is_folder else "")).include
 
 

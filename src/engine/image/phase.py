@@ -1,4 +1,4 @@
-"""How far a node's image is: what `bootstrap` tells while it works."""
+"""The progress of a bootstrap, as `bootstrap` reports it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ State = Literal["started", "line", "finished"]
 
 
 class Phase(NamedTuple):
-    """``text``: what is done (started), or what it printed (line); ``seconds`` since its start."""
+    """``text``: what is being done (started), or a line of output (line). ``seconds``: since the phase began."""
 
     name: str
     state: State

@@ -1,4 +1,4 @@
-"""What is to be done on one host: decided here, from the image and what the probe found; carried out by the agent."""
+"""Decide what is to be done on one host, from the image and the probe's findings. The agent carries it out."""
 
 from __future__ import annotations
 
@@ -16,25 +16,26 @@ from .probe import Host, Python
 from .requirements import without_password
 from .uv import index_environment
 
-AGENT_PYTHON = (3, 8)  # what the agent can do with; tasks need the client's own minor version
+AGENT_PYTHON = (3, 8)  # the oldest that the agent runs on; tasks need the client's own minor version
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which Pythons: one of the host's for the agent, one for tasks.
+    """The Pythons to use: one of the host's for the agent, one for tasks.
 
-    ``base``: a path there, or a version that uv is to fetch. ``isolated`` False: a given interpreter's packages stay
-    visible under those of the image.
+    ``base``: a path there, or a version that uv must fetch. ``isolated`` False: the environment also sees the packages
+    of the interpreter that the user has named.
     """
 
-    agent: Python | None  # None: it has none at all
+    agent: Python | None  # None: the host has no Python at all
     base: str
-    environment: bool  # whether tasks get an environment made by uv, or ``base`` as it is
+    environment: bool  # whether uv makes an environment for tasks; otherwise they use ``base`` itself
     isolated: bool = True
 
 
 def choose(prepared: Prepared, host: Host) -> Choice:
-    """
+    """Choose the Pythons of a host.
+
     Raises:
         BootstrapError: the host cannot have the right Python.
     """
@@ -61,7 +62,7 @@ def choose(prepared: Prepared, host: Host) -> Choice:
 
 
 def environment(prepared: Prepared, host: Host, choice: Choice, uv: str) -> dict[str, Any] | None:
-    """How the agent makes the environment; None: tasks use ``choice.base`` itself. ``uv``: its place in the cache."""
+    """How the agent makes the environment; None: tasks use ``choice.base``. ``uv``: its path in the host's cache."""
     if not choice.environment:
         return None
     wanted = prepared.requirements
@@ -100,7 +101,7 @@ def order(
     lease_file: str,
     timeout_s: float,
 ) -> dict[str, Any]:
-    """The agent's whole plan, as JSON values. It crosses on the agent's stdin, and nothing of it is stored there."""
+    """The agent's whole plan as JSON values. The agent gets it on stdin, and stores none of it."""
     image = prepared.image
     return {
         "cache": host.cache,
@@ -127,7 +128,7 @@ def order(
 
 
 def hidden(prepared: Prepared) -> list[str]:
-    """The texts that must be in nothing that is shown: secrets, in every form."""
+    """Texts that no output may show: secrets in every form."""
     variables = prepared.requirements.variables.values() if prepared.requirements else ()
     values = {*prepared.secrets, *variables}
     for url in prepared.requirements.urls if prepared.requirements else ():
@@ -136,7 +137,7 @@ def hidden(prepared: Prepared) -> list[str]:
 
 
 def _passwords(url: str) -> list[str]:
-    """As it is written in a URL, and as it is."""
+    """The password of a URL, as it is written there and decoded."""
     login, _, _ = url.partition("://")[2].partition("/")[0].rpartition("@")
     written = login.partition(":")[2]
     return [written, unquote(written)] if written else []

@@ -1,4 +1,4 @@
-"""What of an image does not depend on the host, made once per pool while its machines launch."""
+"""Prepare the parts of an image that are the same for every host, once per pool while its machines launch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .wheels import Depot
 
 @dataclass(frozen=True, slots=True)
 class ClientFacts:
-    """What this program is: nodes must fit it."""
+    """The versions of this program, which nodes must match."""
 
     python: str  # "3.11.7"
     cloudpickle: str
@@ -39,24 +39,24 @@ class ClientFacts:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """An image, read and resolved as far as this computer can: what `bootstrap` brings to each host."""
+    """An image, read and resolved as far as this computer can; `bootstrap` brings it to each host."""
 
     image: Image
     client: ClientFacts
     runtime: bundle.Runtime
     includes: Includes
-    requirements: Requirements | None  # None: no packages are asked for
-    uv: Uv | None  # None: not installed here, and so far not needed
-    depot: Depot  # wheels, and the uv of other platforms: fetched when the first node needs them
-    secrets: tuple[str, ...]  # that must be in no log
+    requirements: Requirements | None  # None: the image asks for no packages
+    uv: Uv | None  # None: not installed here, and not needed so far
+    depot: Depot  # wheels, and uv for other platforms, fetched when the first node needs them
+    secrets: tuple[str, ...]  # texts that no log may show
     volumes: tuple[Volume, ...] = ()
 
 
 async def prepare(image: Image, volumes: Sequence[Volume] = (), *, client: ClientFacts | None = None) -> Prepared:
-    """Read the included files and the lock, and make the runtime. Cancel-safe.
+    """Read the included files and the lock, and build the runtime archive. Cancel-safe.
 
     Raises:
-        SpecError: something that the image names is not there, or uv is needed and not installed here.
+        SpecError: the image names something that does not exist, or needs uv, which is not installed here.
         BootstrapError: the lock cannot be read.
     """
     client = client or ClientFacts.here()

@@ -1,15 +1,15 @@
-"""What a host is, as one command there tells: its system, its cache, its Pythons."""
+"""Probe a host with one command: its system, its cache, its Pythons."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-# Read by the host's sh on stdin, so that no login shell has to quote it. Arguments: the wanted minor version, a path or
-# "", then paths in the cache to look for. A function, because what it runs must not read on in the script.
+# The host's sh reads the script on stdin, so that no login shell has to quote it. Arguments: the wanted minor version,
+# a path or "", then paths in the cache to look for. It is a function, because its commands must not read the script.
 #
-# What is in the cache is run, by the probe itself too: nothing there is touched before it is known that nobody else may
-# have put it there. Whoever may not write in a folder makes no files in it, so it is enough to look at the folders.
+# Programs in the cache are run, by the probe itself too. So nothing there is touched before it is known that nobody
+# else may have put it there; checking the folders is enough, as nobody makes files in a folder without write access.
 SCRIPT = b"""\
 entries() {
     stat -c "%u 700 %n" "$cache" || echo "? ? $cache"
@@ -70,7 +70,7 @@ class Python(NamedTuple):
     version: str  # "3.11.2"
     implementation: str  # "cpython"
     path: str
-    asked: bool = False  # it is the one that the user named
+    asked: bool = False  # it is the interpreter that the user named
 
     @property
     def minor(self) -> str:
@@ -81,7 +81,7 @@ class Python(NamedTuple):
 
 
 class Host(NamedTuple):
-    """What the probe found."""
+    """The probe's findings."""
 
     system: str  # "Linux"
     machine: str  # "x86_64"
@@ -89,19 +89,19 @@ class Host(NamedTuple):
     uid: int
     cache: str
     refused: str  # why the cache cannot be written; empty: it can
-    exposed: str  # why what is in the cache is not run, as "UID MODE PATH"; empty: nobody else may write there
+    exposed: str  # who else may write in the cache, so that nothing in it is run: "UID MODE PATH"; empty: nobody
     free_bytes: int | None
-    present: frozenset[str]  # of the paths in the cache that were asked for
+    present: frozenset[str]  # those of the paths asked for that are in the cache
     pythons: tuple[Python, ...]  # in the order of preference
 
     @property
     def platform(self) -> str:
-        """As in a node's caches: what compiled things there depend on."""
+        """The platform in names of a node's caches: everything that compiled files depend on."""
         return f"{self.system}-{self.machine}-{self.libc.replace(' ', '-')}".lower()
 
 
 class NotAHost(ValueError):
-    """What answered is not the probe."""
+    """The output is not the probe's."""
 
 
 def arguments(minor: str, asked: str, paths: Sequence[str]) -> list[str]:
@@ -109,7 +109,8 @@ def arguments(minor: str, asked: str, paths: Sequence[str]) -> list[str]:
 
 
 def parse(stdout: bytes) -> Host:
-    """
+    """Parse the output of the probe.
+
     Raises:
         NotAHost: the script did not run to its end.
     """
@@ -125,7 +126,7 @@ def parse(stdout: bytes) -> Host:
         elif word in ("python", "asked") and rest.count(" ") >= 2:
             version, implementation, path = rest.split(" ", 2)
             pythons.append(Python(version, implementation, path, word == "asked"))
-        elif word not in facts:  # a refusal of several lines
+        elif word not in facts:  # a message of several lines may repeat a word
             facts[word] = rest
     system, _, machine = facts.get("system", "").partition(" ")
     free = facts.get("free", "")
@@ -144,7 +145,7 @@ def parse(stdout: bytes) -> Host:
 
 
 def _absolute(exposed: str, cache: str) -> str:
-    """``path`` is told from the cache's own folder on."""
+    """Make the path in ``exposed`` absolute; it is relative to the cache."""
     owner, _, rest = exposed.partition(" ")
     mode, _, path = rest.partition(" ")
     return f"{owner} {mode} {path if path.startswith('/') else f'{cache}/{path}'}" if exposed else ""

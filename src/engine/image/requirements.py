@@ -1,4 +1,4 @@
-"""Which packages an image asks for, as one text that uv reads anywhere: from requirements, files of them, and locks."""
+"""Collect the packages that an image asks for into one text for uv, from requirements, files of them, and locks."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ _COMMENT = re.compile(r"(^|\s)#.*$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Requirements:
-    """What to install, and where it is looked for."""
+    """Packages to install, and where to find them."""
 
-    text: str  # of a requirements file that names no other file, except wheels of this computer
+    text: str  # a requirements file that refers to no other file, except to wheels on this computer
     constraints: str = ""
     urls: tuple[str | Secret, ...] = ()  # indexes, in the order of preference
-    folders: tuple[Path, ...] = ()  # of wheels, on this computer
-    only_folders: bool = False  # no index is asked, not even the default one
-    options: tuple[str, ...] = ()  # of `uv pip install` and `uv pip compile`
-    variables: Mapping[str, str] = field(default_factory=dict)  # that the text refers to, with their values here
-    listed: tuple[tuple[str, int], ...] = ()  # the names and sizes of the wheels in the folders, when it was read
-    wheels: tuple[str, ...] = ()  # the SHA-256 of those that the text names, which are in this computer's cache
+    folders: tuple[Path, ...] = ()  # folders of wheels on this computer
+    only_folders: bool = False  # no index is used, not even the default one
+    options: tuple[str, ...] = ()  # for `uv pip install` and `uv pip compile`
+    variables: Mapping[str, str] = field(default_factory=dict)  # environment variables in the text, with their values
+    listed: tuple[tuple[str, int], ...] = ()  # names and sizes of the wheels in the folders
+    wheels: tuple[str, ...] = ()  # SHA-256 of the wheels that the text names; they are in this computer's cache
 
     @property
     def is_local(self) -> bool:
-        """Whether only this computer can resolve it."""
+        """Whether only this computer can resolve the requirements."""
         return bool(self.folders or self.wheels)
 
     def identity(self) -> list[object]:
-        """What makes environments of it the same: no passwords, but the contents of local wheels."""
+        """The values that decide whether two environments are the same: without passwords, with the local wheels."""
         return [
             self.text,
             self.constraints,
@@ -62,9 +62,10 @@ class Requirements:
 
 
 async def read(image: Image, uv: Uv | None) -> Requirements | None:
-    """
+    """Read the requirements of an image; None where it asks for no packages.
+
     Raises:
-        SpecError: a file is not there, or asks for what cannot be sent.
+        SpecError: a file does not exist, or asks for something that cannot be sent.
         BootstrapError: uv cannot read the lock.
     """
     if not image.has_packages:
@@ -127,7 +128,7 @@ def _indexes(given: Sequence[str | Secret]) -> tuple[tuple[str | Secret, ...], t
 
 
 class _Reader:
-    """Requirements files, as pip defines them, put into one."""
+    """Merge requirements files, in pip's format, into one."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -182,7 +183,7 @@ class _Reader:
 
 
 def _kept(wheel: Path) -> tuple[str, Path]:
-    """A copy in this computer's cache, by its SHA-256: machines that join later get it, whatever was built since."""
+    """Copy a wheel into the cache by its SHA-256, so that later machines get the same one even if it is rebuilt."""
     try:
         digest = sha256(wheel)
         kept = client_cache() / "wheels" / digest / wheel.name
@@ -206,7 +207,7 @@ def _own_code(what: str, where: str) -> str:
 async def _locked(
     lock: Path, uv: Uv, given: Sequence[str | Secret]
 ) -> tuple[str, tuple[str | Secret, ...], tuple[Path, ...]]:
-    """A lock as exact requirements with their hashes, and the indexes that it was made from."""
+    """A lock as exact requirements with hashes, the indexes, and the folders of wheels that it refers to."""
     if lock.name == "uv.lock":
         export = ("export", "--frozen", "--no-dev", "--no-emit-project", "--no-emit-local", "--format", "pylock.toml")
         text = await uv.run("--quiet", *export, "--no-header", "--directory", str(lock.parent))

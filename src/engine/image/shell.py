@@ -1,4 +1,4 @@
-"""What bringing an image onto a host asks of a connection to it: that commands can be run there."""
+"""The protocol of a connection to a host, on which a bootstrap runs commands."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import NamedTuple, Protocol
 
 
 class Exit(NamedTuple):
-    """How a command ended. ``status`` None: by a ``signal``, or (that None too) the connection died with it."""
+    """The end of a command. ``status`` is None if a ``signal`` ended it; both are None if the connection was lost."""
 
     status: int | None
     signal: str | None
     stdout: bytes
-    stderr: bytes  # its end, where it is long
+    stderr: bytes  # its last part, if it is long
 
     @property
     def how(self) -> str:
@@ -22,7 +22,7 @@ class Exit(NamedTuple):
 
 
 class Shell(Protocol):
-    """One host, as one user, who may run commands there."""
+    """One host, logged in as one user."""
 
     async def run(
         self,
@@ -31,12 +31,12 @@ class Shell(Protocol):
         stdin: bytes | AsyncIterable[bytes] = b"",
         output: Callable[[bytes], None] | None = None,
     ) -> Exit:
-        """Run a command to its end. ``argv`` is data: it is quoted here for the user's login shell.
+        """Run a command to its end. ``argv`` is quoted here for the user's login shell.
 
-        ``stdin`` is written and then closed; an iterator is left early when the command ends. ``output`` gets stdout as
-        it comes (then `Exit.stdout` is empty). Cancelling closes the command's stdin and ends it.
+        ``stdin`` is written and then closed; an iterator is left when the command ends. ``output`` gets stdout as it
+        arrives (`Exit.stdout` is empty then). Cancelling closes the command's stdin and ends it.
 
         Raises:
-            ConnectionError: the connection is lost, or was.
+            ConnectionError: the connection is lost.
         """
         ...

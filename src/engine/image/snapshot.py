@@ -1,4 +1,4 @@
-"""Files as they were when a pool began: later machines get what the first ones got, whatever was edited since."""
+"""Copies of files as they were when a pool began, so that later machines get the same files as the first ones."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _CHUNK_BYTES = 1 << 20
 
 
 class Snapshot:
-    """Copies in one file without a name: gone with its last user, also when that is killed. Kept by one thread."""
+    """Copies in one unnamed temporary file, which is gone with its last user, even a killed one. Not thread-safe."""
 
     def __init__(self, folder: Path) -> None:
-        """``folder``: one that is there, on a disk with room for them."""
+        """Make it in ``folder``, which exists on a disk with room for the copies."""
         with tempfile.TemporaryFile(dir=folder) as nameless:
             self._fd = os.dup(nameless.fileno())
         weakref.finalize(self, os.close, self._fd)
@@ -24,10 +24,10 @@ class Snapshot:
         self._kept: dict[str, Copy] = {}
 
     def keep(self, fd: int) -> Copy:
-        """A copy of what is left to read of an open file.
+        """Copy the rest of an open file.
 
         Raises:
-            OSError: it cannot be read, or there is no room.
+            OSError: it cannot be read, or the disk is full.
         """
         digest, end = hashlib.sha256(), self._end
         while data := os.read(fd, _CHUNK_BYTES):
@@ -52,5 +52,5 @@ class Copy(NamedTuple):
     size_bytes: int
 
     def read(self, offset: int, size: int) -> bytes:
-        """At most ``size`` bytes of it."""
+        """At most ``size`` bytes of the copy from ``offset``."""
         return self.snapshot.read(self.begins + offset, min(size, self.size_bytes - offset))

@@ -1,4 +1,4 @@
-"""The uv that is installed here: run to resolve packages, and sent to nodes that need it."""
+"""The uv that is installed on this computer: it resolves packages here, and is sent to nodes that need it."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ INSTALL = "pip install 'outrider[image]'"
 
 
 class Uv(NamedTuple):
-    """The binary here, as the ``uv`` package brought it."""
+    """The uv binary of the installed package ``uv``."""
 
     path: Path
     version: str
 
     @classmethod
     def find(cls, wanted_for: str) -> Uv:
-        """
+        """Find the binary.
+
         Raises:
-            SpecError: it is not installed; ``wanted_for`` says what needs it.
+            SpecError: uv is not installed; ``wanted_for`` says what needs it.
         """
         from importlib.metadata import PackageNotFoundError, version
 
@@ -51,10 +52,10 @@ class Uv(NamedTuple):
         self, *arguments: str, secrets: Iterable[Secret] = (), env: Mapping[str, str] | None = None, stdin: bytes = b"",
         cwd: Path | None = None,
     ) -> str:  # fmt: skip
-        """What it prints. Cancel-safe.
+        """Run uv and return its stdout. Cancel-safe.
 
         Raises:
-            BootstrapError: in phase "packages", with the end of its log.
+            BootstrapError: it failed; in phase "packages", with the end of its log.
         """
         running = await asyncio.create_subprocess_exec(
             str(self.path),
@@ -88,13 +89,13 @@ class Uv(NamedTuple):
 
 @cache
 def digest_of(path: Path) -> str:
-    """SHA-256 of a file that does not change, shortened as caches name it."""
+    """The SHA-256 of a file that never changes, shortened to the 32 digits that names in caches have."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:32]
 
 
 def index_environment(urls: Sequence[str | Secret], folders: Sequence[Path] = ()) -> dict[str, str]:
-    """Tells uv its indexes in the order of preference. Not by arguments: they may contain passwords."""
+    """Environment variables that tell uv its indexes by preference. As arguments, passwords would be visible."""
     env: dict[str, str] = {}
     if urls:
         env["UV_INDEX"] = " ".join(map(revealed, urls))

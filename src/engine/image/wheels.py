@@ -1,4 +1,4 @@
-"""Packages for nodes that reach no index: resolved and fetched here for their platform, kept by content, and sent."""
+"""Wheels for nodes that reach no index: resolved and fetched here for the nodes' platform, cached, and sent."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from .cache import client_cache, sha256, written
 from .requirements import Requirements, without_password
 from .uv import Uv, digest_of, index_environment
 
-_PATIENCE_S = 30.0  # for a server that says nothing
+_PATIENCE_S = 30.0  # for a server that sends nothing
 _TRIES = 3
 _AT_ONCE = 8
 _CHUNK_BYTES = 1 << 20
 _WHEEL = re.compile(r"\w[\w.+!-]*\.whl")
-_NEWEST_GLIBC = 40  # that uv has a name for; newer ones run what was made for it
+_NEWEST_GLIBC = 40  # the newest that uv has a name for; newer systems run wheels for older ones
 
 
 class Wheel(NamedTuple):
-    name: str  # of the file: tells its package, version and platform
+    name: str  # the file's: contains its package, version and platform
     sha256: str
     path: Path
 
@@ -47,28 +47,28 @@ class Wheel(NamedTuple):
         return self.path.stat().st_size
 
     def read(self, offset: int, size: int) -> bytes:
-        """At most ``size`` bytes of it."""
+        """At most ``size`` bytes of the file from ``offset``."""
         with self.path.open("rb", buffering=0) as file:
             return os.pread(file.fileno(), size, offset)
 
 
 class Selection(NamedTuple):
-    """Everything that one platform's environment needs, and the requirements that say just that."""
+    """All wheels of one platform's environment, and requirements that pin exactly these."""
 
     requirements: str
     wheels: tuple[Wheel, ...]
 
 
 class Tool(NamedTuple):
-    """uv's binary for one platform."""
+    """The uv binary for one platform."""
 
     path: Path
-    place: str  # in a host's cache
+    place: str  # its path in a host's cache
 
 
 @dataclass(slots=True)
 class Depot:
-    """What was fetched for a pool's nodes: once per platform, by whichever needs it first."""
+    """Wheels and tools for a pool's nodes, fetched once per platform, by the node that needs them first."""
 
     _selections: dict[str, Selection] = field(default_factory=dict)
     _tools: dict[str, Tool] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class Depot:
         """The wheels of ``wanted`` for ``target`` (as uv names platforms) and a Python version. Cancel-safe.
 
         Raises:
-            BootstrapError: there are none, or this computer does not get them.
+            BootstrapError: there are none, or this computer cannot fetch them.
         """
         key = f"{target} {python}"
         async with self._selecting:
@@ -89,10 +89,10 @@ class Depot:
             return self._selections[key]
 
     async def tool(self, uv: Uv, target: str) -> Tool:
-        """The uv binary for ``target``: this computer's own, or out of its wheel.
+        """The uv binary for ``target``: this computer's own, or one from uv's wheel for that platform.
 
         Raises:
-            BootstrapError
+            BootstrapError: the wheel cannot be fetched.
         """
         async with self._packing:
             if target not in self._tools:
@@ -104,7 +104,7 @@ class Depot:
             return self._tools[target]
 
     async def packed(self, tool: Tool) -> bytes:
-        """A tar.gz of it, as hosts get it."""
+        """The tool as a tar.gz, the form in which hosts receive it."""
         async with self._packing:
             if tool not in self._packed:
                 self._packed[tool] = await in_thread(_packed_tool, tool, abandon=True)
@@ -120,13 +120,13 @@ def target_of(machine: str, libc: str) -> str:
 
 
 def here() -> str:
-    """This computer's, as far as a binary is concerned that needs no more than glibc 2.17; empty: another system."""
+    """This computer's platform, as `tool_target` names it; empty if it is not Linux. uv needs only glibc 2.17."""
     system = os.uname()
     return f"{system.machine}-glibc" if system.sysname == "Linux" else ""
 
 
 def tool_target(machine: str, libc: str) -> str:
-    """Which uv a host needs, in the same terms as `here`."""
+    """The platform whose uv runs on a host; comparable with `here`."""
     return f"{machine}-glibc" if libc.startswith("glibc") else f"{machine}-unknown-linux-musl"
 
 
@@ -157,7 +157,7 @@ async def _select(uv: Uv, wanted: Requirements, target: str, python: str) -> Sel
             wheels = await asyncio.gather(
                 *(_wheel(package, wanted.urls, Path(folder), slots, given_up) for package in packages)
             )
-        finally:  # cancelled, or one of them failed: a thread that went on would keep the program from ending
+        finally:  # cancelled, or one download failed: a thread that went on would keep the program from ending
             given_up.set()
     pinned = [
         f"{package['name']}=={wheel.name.split('-')[1]} --hash=sha256:{wheel.sha256}\n"
@@ -193,7 +193,7 @@ async def _wheel(
 
 
 def _named(url: str) -> str:
-    """The file's name, which becomes one here and on the nodes: an index's word is not to lead elsewhere."""
+    """The file name in a URL. It must be a plain wheel's name, as it becomes a path here and on the nodes."""
     name = unquote(urlsplit(url).path.rpartition("/")[2])
     if not _WHEEL.fullmatch(name):
         raise explained(
@@ -208,7 +208,7 @@ def _named(url: str) -> str:
 def _fetched(
     name: str, url: str, expected: str | None, indexes: Sequence[str | Secret], given_up: threading.Event
 ) -> Wheel:
-    """From the cache, or over the network into it: beside, checked, renamed."""
+    """A wheel from the cache, or from the network into the cache, with its digest verified."""
     store = client_cache() / "wheels"
     key = expected or hashlib.sha256(url.encode()).hexdigest()
     path = store / key / name
@@ -235,7 +235,7 @@ def _download(url: str, target: Path, indexes: Sequence[str | Secret], given_up:
 
 
 def _downloaded(url: str, target: Path, indexes: Sequence[str | Secret], given_up: threading.Event) -> None:
-    request = urllib.request.Request(without_password(url))  # noqa: S310 - what an index named; files were taken above
+    request = urllib.request.Request(without_password(url))  # noqa: S310 - an index named it; file URLs are gone by now
     if password := _credentials(url, indexes):
         request.add_unredirected_header("Authorization", "Basic " + base64.b64encode(password.encode()).decode())
     with urllib.request.urlopen(request, timeout=_PATIENCE_S) as answer, target.open("wb") as file:  # noqa: S310
@@ -250,7 +250,7 @@ def _downloaded(url: str, target: Path, indexes: Sequence[str | Secret], given_u
 def _credentials(url: str, indexes: Sequence[str | Secret]) -> str:
     """``user:password`` for a file's URL: its own, those of an index on the same host, or those in ~/.netrc.
 
-    None go over http, where the network reads them, unless the user has named an index there by http as well.
+    Over http they would be readable on the network, so they are sent only where the user has named an http index there.
     """
     host = urlsplit(url).netloc.rpartition("@")[2]
     is_plain = urlsplit(url).scheme != "https"
@@ -279,7 +279,7 @@ def _unfetched(url: str, error: Exception) -> BootstrapError:
 
 
 def _unpacked_tool(wheel: Wheel) -> Path:
-    """The binary out of uv's wheel, beside that."""
+    """Extract the binary from uv's wheel, beside the wheel."""
     target = wheel.path.with_name("uv")
     if not target.exists():
         with zipfile.ZipFile(wheel.path) as archive:
@@ -290,7 +290,7 @@ def _unpacked_tool(wheel: Wheel) -> Path:
 
 
 def _packed_tool(tool: Tool) -> bytes:
-    """Kept, because compressing it takes seconds."""
+    """The tool as a tar.gz, cached because compressing takes seconds."""
     kept = client_cache() / f"{tool.place}.tar.gz"
     if not kept.exists():
         with written(kept) as beside:

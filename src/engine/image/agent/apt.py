@@ -1,6 +1,6 @@
-"""Debian packages: installed where they are missing, by root or with sudo, one installer at a time.
+"""Install missing Debian packages, as root or with sudo. Waits for other installers.
 
-The agent may run on a Python as old as 3.8.
+The agent runs on Python 3.8 and newer.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from . import root
 from .work import Failed, Work
 
-_LOCK_S = 300  # another installer may hold the lock for so long: a fresh machine's unattended upgrades do
+_LOCK_S = 300  # how long to wait for another installer, such as a fresh machine's unattended upgrades
 _RETRY_S = 2.0
 _QUIETLY = ("env", "DEBIAN_FRONTEND=noninteractive", "NEEDRESTART_MODE=a", "APT_LISTCHANGES_FRONTEND=none")
 _OPTIONS = (
@@ -25,10 +25,10 @@ _LOCKED = re.compile(r"could not get lock|unable to (acquire|lock)", re.IGNORECA
 
 
 def missing(packages: Sequence[str]) -> list[str]:
-    """Those that are not there, or not in the version that is asked for.
+    """The packages that are not installed, or not in the version asked for.
 
     Raises:
-        Failed: not a Debian.
+        Failed: the host is not Debian or Ubuntu.
     """
     if shutil.which("dpkg-query") is None or shutil.which("apt-get") is None:
         raise Failed("this host has no apt", hint="Image(apt=...) is for Debian and Ubuntu: leave it out for this host")
@@ -36,14 +36,15 @@ def missing(packages: Sequence[str]) -> list[str]:
 
 
 def install(work: Work, packages: Sequence[str]) -> None:
-    """
+    """Install Debian packages.
+
     Raises:
-        Failed
+        Failed: apt failed, or the user cannot become root.
     """
     become = root.become("apt", f"install by hand: sudo apt-get install {' '.join(packages)}")
     try:
         _apt(work, become, "update")
-    except Failed as failure:  # one broken source of many does not matter if the packages can be had all the same
+    except Failed as failure:  # one broken source of several need not matter
         work.line(f"{failure.reason}: trying with the package lists that are there")
     try:
         _apt(work, become, "install", "--yes", "--no-install-recommends", "--", *packages)
@@ -68,7 +69,7 @@ def _is_installed(package: str) -> bool:
 
 
 def _apt(work: Work, become: Sequence[str], *arguments: str) -> None:
-    """apt's own patience is for dpkg's lock, and not for that of the package lists."""
+    """Run apt-get; wait for the lock of the package lists, as apt itself waits only for dpkg's."""
     deadline = time.monotonic() + _LOCK_S
     while True:
         try:

@@ -1,6 +1,6 @@
-"""The node's Python environment: one per digest, made by uv beside its place and renamed there, then only used.
+"""The node's Python environment, one per digest: made by uv beside its place, renamed, and never changed after.
 
-The agent may run on a Python as old as 3.8.
+The agent runs on Python 3.8 and newer.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from . import files
 from .inbox import Inbox
 from .work import Failed, Work
 
-_REACH_S = 4.0  # a SYN is sent again after 1 and 3 s
+_REACH_S = 4.0  # enough for two repetitions of a lost SYN, after 1 and 3 s
 _POLL_S = 0.2
 
 
 def prepare(work: Work, inbox: Inbox, cache: Path, plan: Mapping[str, Any]) -> Path:
-    """The environment's interpreter. ``plan``: see `outrider.engine.image.plan`.
+    """Make the environment unless it exists; return its interpreter. ``plan``: see `outrider.engine.image.plan`.
 
     Raises:
-        Failed
+        Failed: uv failed, or the client cannot send the packages.
     """
     place: Path = cache / "envs" / plan["digest"]
     python = place / "bin" / "python"
@@ -36,10 +36,10 @@ def prepare(work: Work, inbox: Inbox, cache: Path, plan: Mapping[str, Any]) -> P
         return python
     place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _alone(work, place.with_suffix(".lock")):
-        if _works(python):  # another pool has made it meanwhile
+        if _works(python):  # another pool has made it while we waited
             return python
         beside = place.with_suffix(".new")
-        for leftover in (beside, place):  # of one that was killed; of one whose Python is gone
+        for leftover in (beside, place):  # left by a killed agent; left by a Python that was removed
             shutil.rmtree(leftover, ignore_errors=True)
         with work.half_made(beside), _privately():
             _make(work, inbox, cache, plan, beside)
@@ -49,7 +49,7 @@ def prepare(work: Work, inbox: Inbox, cache: Path, plan: Mapping[str, Any]) -> P
 
 @contextmanager
 def _privately() -> Iterator[None]:
-    """Whatever the login's umask, nobody else writes in an environment: later pools run it. Tasks keep the login's."""
+    """Make files private, as later pools run them. Tasks keep the login's umask."""
     before = os.umask(0o077)
     try:
         yield
@@ -84,7 +84,7 @@ def _make(work: Work, inbox: Inbox, cache: Path, plan: Mapping[str, Any], place:
 
 
 def _fetch(work: Work, inbox: Inbox, store: Path, folder: Path) -> str:
-    """Have the client find the wheels and send those that are not here; what to install from ``folder``."""
+    """Have the client send the wheels that are missing; return requirements to install from ``folder``."""
     work.say("need", wheels=True)
     answer = inbox.next()
     wheels: Sequence[Sequence[Any]] = answer["wheels"]
@@ -93,14 +93,14 @@ def _fetch(work: Work, inbox: Inbox, store: Path, folder: Path) -> str:
         source = store / digest
         try:
             os.link(source, folder / name)
-        except OSError:  # another file system
+        except OSError:  # the store is on another file system
             (folder / name).symlink_to(source)
         os.utime(source)
     return str(answer["requirements"])
 
 
 class _Uv:
-    """The binary, and what it is told by its environment: indexes may contain passwords, so not by its arguments."""
+    """The uv binary. Its indexes are passed in the environment, as arguments would show their passwords."""
 
     def __init__(self, work: Work, cache: Path, plan: Mapping[str, Any]) -> None:
         self._work, self._plan = work, plan
@@ -118,14 +118,14 @@ class _Uv:
     def run(
         self, *arguments: str, stdin: bytes = b"", cwd: Path | None = None, folder: Path | None = None
     ) -> list[str]:
-        """``folder``: of the wheels that are to be used, and nothing else."""
+        """Run uv and return its output. ``folder``: use the wheels in it and nothing else."""
         env = self._online if folder is None else {**self._base, "UV_FIND_LINKS": str(folder)}
         return self._work.run(
             [self._binary, *arguments], env=env, cwd=cwd, stdin=stdin, shown=f"uv {' '.join(arguments)}"
         )
 
     def has_way_out(self) -> bool:
-        """Whether one of the indexes, or a proxy, can be connected to. Which is the default one only uv knows."""
+        """Whether one of the indexes, or a proxy, can be reached. Only uv knows which index is its default."""
         if any(self._online.get(name) for name in ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")):
             return True
         indexes = list(self._plan["indexes"])
@@ -150,7 +150,7 @@ def _is_reachable(index: str) -> bool:
 
 @contextmanager
 def _alone(work: Work, lock: Path) -> Iterator[None]:
-    """Two pools that want the same environment: one makes it, the other waits."""
+    """Hold the lock of an environment: of several pools that want the same one, one makes it and the others wait."""
     fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         told = False
@@ -169,4 +169,4 @@ def _alone(work: Work, lock: Path) -> Iterator[None]:
 
 
 def _works(python: Path) -> bool:
-    return os.access(python, os.X_OK)  # follows the link: its base may have been removed
+    return os.access(python, os.X_OK)  # follows the symlink, whose target may have been removed

@@ -1,6 +1,6 @@
-"""Starts the executor on the prepared node, in a directory of the pool's own.
+"""Start the executor on the prepared node, in a directory of the pool's own.
 
-The agent may run on a Python as old as 3.8.
+The agent runs on Python 3.8 and newer.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from pathlib import Path
 
 from .work import TAIL_LINES, Failed, Work
 
-_SUN_PATH = 104  # bytes of a socket's path that every system takes, its NUL included
+_SUN_PATH = 104  # bytes of a socket's path that every system accepts, including the final NUL
 _TAKEOVER_S = 10.0
 
 
 @contextmanager
 def in_charge(directory: Path) -> Iterator[None]:
-    """One agent per node: a client that comes back after its connection was lost ends the one it had started before."""
+    """Be the node's only agent: end one that the client started before its connection was lost."""
     directory.parent.mkdir(mode=0o700, exist_ok=True)
     directory.mkdir(mode=0o700, exist_ok=True)
     directory.chmod(0o700)
@@ -41,7 +41,7 @@ def in_charge(directory: Path) -> Iterator[None]:
 
 
 def _locked(path: Path) -> int:
-    """The lock file's descriptor, when nobody else has it."""
+    """The lock file's descriptor, once nobody else holds the lock; who does is signalled."""
     began = time.monotonic()
     while True:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -57,14 +57,14 @@ def _locked(path: Path) -> int:
                 raise Failed("an earlier bootstrap of this node does not end") from None
             time.sleep(0.1)
         else:
-            with suppress(OSError):  # whoever had it has removed its folder with the file: lock the one that is there
+            with suppress(OSError):  # the last holder may have removed the folder: then lock the new file
                 if path.stat().st_ino == os.fstat(fd).st_ino:
                     return fd
             os.close(fd)
 
 
 def is_running(directory: Path) -> bool:
-    """Whether the directory's executor is: then all of this has been done already."""
+    """Whether the directory's executor runs, which means that everything here is done already."""
     try:
         fd = os.open(directory / "lock", os.O_RDWR | os.O_CLOEXEC)
     except OSError:
@@ -80,7 +80,7 @@ def is_running(directory: Path) -> bool:
 
 
 def end_others(pools: Path, machine: str, own: Path) -> None:
-    """What this pool left on this machine when it lost it: its generation is over, and its processes with it.
+    """End the executors that this pool has left on this machine, and all their processes.
 
     Raises:
         Failed: one does not end.
@@ -99,7 +99,7 @@ def end_others(pools: Path, machine: str, own: Path) -> None:
 
 
 def _kill(directory: Path, number: signal.Signals) -> None:
-    """The daemon; its fork server then ends the tasks. A number that another process has by now is spared."""
+    """Signal the executor, whose fork server then ends its tasks. A reused pid is left alone."""
     with suppress(OSError, ValueError):
         pid = int((directory / "lock").read_text())
         if os.fsencode(directory) in Path(f"/proc/{pid}/cmdline").read_bytes():
@@ -107,7 +107,7 @@ def _kill(directory: Path, number: signal.Signals) -> None:
 
 
 def door_of(directory: Path) -> Path:
-    """Where its socket is: in the directory, or, where that path is too long for one, in /tmp."""
+    """The path of the executor's socket: in the directory, or in /tmp where that path would be too long."""
     door = directory / "door"
     if len(os.fsencode(door.with_suffix(".new"))) < _SUN_PATH:
         return door
@@ -127,10 +127,12 @@ def start(
     env: Mapping[str, str],
     mounted: socket.socket | None = None,
 ) -> Path:
-    """Its socket, when that can be connected to. ``mounted``: what volumes live by, from now on the executor's.
+    """Start the executor; return its socket once it accepts connections.
+
+    ``mounted``: the socket that keeps volumes mounted; the executor inherits it.
 
     Raises:
-        Failed: with the end of its own log.
+        Failed: with the end of the executor's log.
     """
     door = door_of(directory)
     if door.parent != directory:
@@ -156,7 +158,7 @@ def start(
 
 
 def sweep(pools: Path, host: str) -> None:
-    """Directories whose executor was killed, by a crash or a power cut of this very host."""
+    """Remove directories of executors that were killed by a crash or a power cut of this very host."""
     with suppress(OSError), os.scandir(pools) as entries:
         for entry in entries:
             directory = Path(entry.path)
@@ -169,13 +171,13 @@ def sweep(pools: Path, host: str) -> None:
 
 
 def _remove(directory: Path) -> None:
-    """That of an executor that has gone, with the folder of its socket where that is elsewhere."""
+    """Remove the directory of an executor that is gone, and the folder of its socket."""
     for folder in {door_of(directory).parent, directory}:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _private(directory: Path) -> None:
-    """In a folder where anybody may write, ours is ours or it is not used."""
+    """Make a private folder below one that everybody can write to, or fail."""
     with suppress(FileExistsError):
         directory.mkdir(mode=0o700)
     found = directory.lstat()

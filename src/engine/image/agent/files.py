@@ -1,6 +1,6 @@
-"""The user's own files on the node: kept by content, laid out anew for each pool.
+"""The user's own files on the node: stored by content, and laid out anew for each pool.
 
-The agent may run on a Python as old as 3.8.
+The agent runs on Python 3.8 and newer.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from .inbox import Inbox
 from .work import Work
 
 _CHUNK_BYTES = 1 << 20
-_KEPT_S = 30 * 86400  # a file that no pool has used for so long is forgotten
+_KEPT_S = 30 * 86400  # files that no pool has used for so long are deleted
 
 
 def receive(work: Work, inbox: Inbox, store: Path, wanted: Mapping[str, int]) -> None:
-    """See to it that each of ``wanted`` (size by SHA-256) is in ``store``: the client sends those that are not."""
+    """Make sure that each of ``wanted`` (size by SHA-256) is in ``store``; the client sends those that are missing."""
     store.mkdir(mode=0o700, parents=True, exist_ok=True)
     missing = [name for name, size in wanted.items() if not _has(store / name, size)]
     if not missing:
@@ -37,7 +37,7 @@ def receive(work: Work, inbox: Inbox, store: Path, wanted: Mapping[str, int]) ->
 
 
 def lay_out(tree: Path, store: Path, entries: Sequence[Sequence[Any]]) -> None:
-    """The folder ``tree``, of exactly these ``(path, sha256, size, is_executable)``: beside, then renamed."""
+    """Make the folder ``tree`` of exactly these ``(path, sha256, size, is_executable)``: beside it, then renamed."""
     beside = tree.with_name(f"{tree.name}.new")
     shutil.rmtree(beside, ignore_errors=True)
     beside.mkdir(mode=0o700)
@@ -45,7 +45,7 @@ def lay_out(tree: Path, store: Path, entries: Sequence[Sequence[Any]]) -> None:
     for path, name, _, executable in entries:
         target, source = beside / path, store / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, target)  # not linked: a task may write into its file
+        shutil.copyfile(source, target)  # not linked, as a task may write into its file
         if executable:
             target.chmod(0o755)
         os.utime(source, (now, now))
@@ -54,7 +54,7 @@ def lay_out(tree: Path, store: Path, entries: Sequence[Sequence[Any]]) -> None:
 
 
 def forget(store: Path) -> None:
-    """What has not been used for a long time, and what a killed agent left half received."""
+    """Delete files that have not been used for a long time, and those that a killed agent received in part."""
     limit = time.time() - _KEPT_S
     with suppress(OSError), os.scandir(store) as entries:
         for entry in entries:
@@ -63,7 +63,7 @@ def forget(store: Path) -> None:
 
 
 def _has(path: Path, size: int) -> bool:
-    """Whether it is what its name says: a host may have lost its power right after it was written."""
+    """Whether the file has the content that its name says: it may be torn after a power cut."""
     try:
         return path.stat().st_size == size and _sha256(path) == path.name
     except OSError:

@@ -1,6 +1,6 @@
-"""What comes from the client: read in a thread, files written as they arrive. Its end is the agent's.
+"""Frames from the client, read in a thread; files are stored as they arrive. When the client is gone, the agent ends.
 
-The agent may run on a Python as old as 3.8.
+The agent runs on Python 3.8 and newer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CHUNK_BYTES = 1 << 18
 
 
 class Inbox:
-    """``closed`` is called, in the thread, when the client has gone."""
+    """The queue of frames. ``closed`` is called in the reading thread when the client is gone."""
 
     def __init__(self, stream: BinaryIO, closed: Callable[[], Any]) -> None:
         self._stream, self._closed = stream, closed
@@ -30,14 +30,14 @@ class Inbox:
         threading.Thread(target=self._read, name="inbox", daemon=True).start()
 
     def store_in(self, folder: Path) -> None:
-        """Where files are put, named by their SHA-256."""
+        """Store files in ``folder`` from now on, named by their SHA-256."""
         self._folder = folder
 
     def next(self) -> dict[str, Any]:
-        """The next frame; that of a file, when the file is in place.
+        """Wait for the next frame; a file's comes when the file is stored.
 
         Raises:
-            OSError: it cannot be stored.
+            OSError: the file cannot be stored.
         """
         frame = self._frames.get()
         if isinstance(frame, OSError):
@@ -50,7 +50,7 @@ class Inbox:
                 head = frames.read(self._stream)
                 if head is not None and head["is"] == "file":
                     self._store(head)
-            except (EOFError, KeyError, ValueError, zlib.error):  # it ended in the middle, or is no client of ours
+            except (EOFError, KeyError, ValueError, zlib.error):  # the stream ended in a frame, or is not our protocol
                 head = None
             except OSError as error:
                 self._frames.put(error)
@@ -61,9 +61,9 @@ class Inbox:
             self._frames.put(head)
 
     def _store(self, head: dict[str, Any]) -> None:
-        """Beside, then renamed: a name in the folder is a whole file. What cannot be stored is read all the same."""
+        """Store a file beside its place, then rename it. Its bytes are read to the end even if it cannot be stored."""
         path = self._folder / head["sha256"]
-        beside = self._folder / f"{head['sha256']}.{os.urandom(8).hex()}"  # others may share the folder, and our id
+        beside = self._folder / f"{head['sha256']}.{os.urandom(8).hex()}"  # other agents may write here as well
         digest = hashlib.sha256()
         body = self._body(head["bytes"], packed=head.get("packed", False))
         try:
@@ -80,7 +80,7 @@ class Inbox:
             for _ in body:
                 pass
             raise
-        finally:  # which it is not when it has its name
+        finally:  # a stored file has been renamed by now
             with suppress(OSError):
                 beside.unlink()
 

@@ -1,8 +1,8 @@
-"""The node's side of bringing an image there: reads a plan, carries it out, says how that goes. Idempotent.
+"""The bootstrap's half on the node: it reads a plan, carries it out, and reports progress. Idempotent.
 
     python3 -I <runtime> agent
 
-The agent may run on a Python as old as 3.8.
+The agent runs on Python 3.8 and newer.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from .work import Failed, Work
 
 
 def main() -> NoReturn:
-    """Exit status 0 when the executor runs. At once: an interpreter's own end waits a second for its stdin's reader."""
+    """Exit with 0 when the executor runs. By `os._exit`, as a normal exit waits a second for the thread on stdin."""
     os._exit(0 if _bootstrapped() else 1)
 
 
 def _bootstrapped() -> bool:
     out = os.dup(1)
-    os.dup2(2, 1)  # what anything here prints is no frame
+    os.dup2(2, 1)  # anything else that is printed must not look like a frame
     work = Work(out)
     signal.signal(signal.SIGTERM, lambda *_: work.end("it was ended by signal"))
     work.say("hello", version=frames.VERSION)
@@ -46,7 +46,7 @@ def _bootstrapped() -> bool:
         work.fail(failure)
     except OSError as error:
         work.fail(_os_failure(error))
-    except Exception as error:  # noqa: BLE001 - the edge: a defect of ours is told like any failure
+    except Exception as error:  # noqa: BLE001 - the edge: a defect of ours is reported like any failure
         log = traceback.format_exc().splitlines()
         work.fail(Failed(f"the agent failed: {type(error).__name__}: {error}", log=log))
     else:
@@ -61,7 +61,7 @@ def _carry_out(work: Work, inbox: Inbox, plan: Mapping[str, Any]) -> dict[str, s
     executor.sweep(directory.parent, socket.gethostname())
     executor.end_others(directory.parent, plan["machine"], directory)
     with executor.in_charge(directory):
-        if not executor.is_running(directory):  # else it is that one's, whatever becomes of us
+        if not executor.is_running(directory):  # a running executor keeps its directory, even if we fail
             work.scratch.append(directory)
         (directory / "host").write_text(socket.gethostname())
         python = Path(plan["python"])
@@ -103,7 +103,7 @@ def _start(work: Work, inbox: Inbox, plan: Mapping[str, Any], python: Path, dire
 
 
 def _environment(plan: Mapping[str, Any], python: Path, tree: Path) -> dict[str, str]:
-    """Of the commands that the image runs, and of the executor with its tasks."""
+    """The environment of the commands that the image runs, and of the executor with its tasks."""
     folders = [*(str(tree / folder) for folder in plan["paths"]), plan["runtime"]]
     env = {**os.environ, "OUTRIDER_INCLUDES": str(tree), "OUTRIDER_PATH": os.pathsep.join(folders)}
     if plan["environment"] is not None or (python.parent.parent / "pyvenv.cfg").exists():

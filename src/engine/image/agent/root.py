@@ -1,6 +1,6 @@
-"""Becoming root, where the user is not, without anybody to type a password.
+"""Run commands as root on a host where nobody can type a password.
 
-The agent may run on a Python as old as 3.8.
+The agent runs on Python 3.8 and newer.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from .work import Failed
 
 
 def become(what: str, otherwise: str) -> list[str]:
-    """What goes in front of a command for root. ``what`` needs it; ``otherwise``: what one can do instead.
+    """The prefix of a command that needs root. ``what`` needs it; ``otherwise``: another way out, for the error.
 
     Raises:
-        Failed: the user is not root, and does not become it.
+        Failed: the user is not root and has no sudo without a password.
     """
     if os.geteuid() == 0:
         return []

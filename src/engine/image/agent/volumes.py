@@ -1,6 +1,6 @@
-"""Volumes on the node: what mounts them is brought, and their keeper started; see `outrider.engine.volumes`.
+"""Volumes on the node: install what mounts them and start their supervisor; see `outrider.engine.volumes`.
 
-The agent may run on a Python as old as 3.8.
+The agent runs on Python 3.8 and newer.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _STARTED_S = 30.0
 
 
 def mount(work: Work, plan: Mapping[str, Any]) -> socket.socket | None:
-    """They are mounted until every copy of this socket is closed; None: there are none.
+    """Mount the plan's volumes until every copy of the returned socket is closed; None: there are none.
 
     Raises:
-        Failed
+        Failed: a volume cannot be mounted.
     """
     volumes: Sequence[Mapping[str, Any]] = plan["volumes"]
     if not volumes:
@@ -59,7 +59,7 @@ def _home() -> str:
 
 
 def _suffices(folders: Sequence[str]) -> bool:
-    """Whether a user who is not root can do it alone: with what is installed, below the own home."""
+    """Whether a user without root can mount them: with rclone and fuse3 installed, and below their home."""
     if os.geteuid() == 0 or any(shutil.which(tool) is None for tool in PACKAGES):
         return False
     below = all(places.is_in(os.path.realpath(folder), _home()) for folder in folders)
@@ -98,7 +98,7 @@ def _check_host() -> None:
 
 
 def _kept(work: Work, argv: Sequence[str], order: Mapping[str, Any]) -> socket.socket:
-    """Its keeper has mounted them, and is a process of its own."""
+    """Start the supervisor as a process of its own; return its socket once everything is mounted."""
     ours, theirs = socket.socketpair()
     work.held.append(ours)
     with theirs:

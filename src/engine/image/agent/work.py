@@ -1,6 +1,6 @@
-"""The agent's own work: what it tells the client, the commands it runs, and their end with its own.
+"""The agent's reports to the client, the commands it runs, and ending them all when it ends.
 
-The agent may run on a Python as old as 3.8.
+The agent runs on Python 3.8 and newer.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from . import frames
 TAIL_LINES = 40
 LINE_CHARACTERS = 500
 _KEPT_LINES = 10_000
-_GRACE_S = 2.0  # for what root runs for us: only its sudo can end it, and that by SIGTERM
-_TRAILING_S = 1.0  # for output still on its way when its command has ended; a process left behind may hold the pipe
+_GRACE_S = 2.0  # for processes of root: only their sudo can end them, and only by SIGTERM
+_TRAILING_S = 1.0  # for the last output of a command that has ended; a process left behind may hold the pipe open
 
 
 class Failed(Exception):
-    """A phase cannot be done. ``log``: the end of what its command printed."""
+    """A phase failed. ``log``: the end of its command's output."""
 
     def __init__(
         self,
@@ -47,20 +47,20 @@ class Failed(Exception):
 
 
 class Work:
-    """One bootstrap. ``out`` is the client's; nothing else may write to it."""
+    """One bootstrap. ``out`` goes to the client; nothing else may write to it."""
 
     def __init__(self, out: int) -> None:
         self._out = out
-        self._saying = threading.RLock()  # a signal's handler says something too
+        self._saying = threading.RLock()  # reentrant, because signal handlers report too
         self._secrets: list[str] = []
         self._over = False
         self.phase = "probe"
-        self.scratch: list[Path] = []  # folders that are removed if it does not succeed
-        self.held: list[socket.socket] = []  # by which others live, that are to end with us if it does not succeed
-        process.adopt_orphans()  # what our commands leave behind can be ended too
+        self.scratch: list[Path] = []  # folders that are removed if the bootstrap fails
+        self.held: list[socket.socket] = []  # sockets that are shut down if the bootstrap fails, to end who reads them
+        process.adopt_orphans()  # so that processes left behind by commands can be ended too
 
     def hide(self, secrets: Sequence[str]) -> None:
-        """From now on these texts are not said."""
+        """Replace these texts by **** in all later reports."""
         self._secrets = sorted(secrets, key=len, reverse=True)
 
     def say(self, kind: str, **facts: Any) -> None:
@@ -89,7 +89,7 @@ class Work:
         self.say("phase", name=name, state="finished", text="", seconds=round(time.monotonic() - began, 3))
 
     def line(self, text: str) -> None:
-        """Something that happens, for whoever watches."""
+        """Report a line of output in the present phase."""
         self.say("phase", name=self.phase, state="line", text=self._shown(text), seconds=0.0)
 
     def run(
@@ -102,14 +102,14 @@ class Work:
         shown: str = "",
         pass_on: Sequence[socket.socket] = (),
     ) -> list[str]:
-        """The lines that a command printed, each also told as it comes. ``pass_on``: it inherits these.
+        """Run a command; report its output line by line, and return it. ``pass_on``: sockets that it inherits.
 
         Raises:
             Failed: it could not be started, or its exit status is not 0.
         """
         command = shown or " ".join(map(shlex.quote, argv))
         try:
-            running = subprocess.Popen(  # noqa: S603 - the user's own words, and ours
+            running = subprocess.Popen(  # noqa: S603 - commands of the user, and ours
                 argv,
                 env=None if env is None else dict(env),
                 cwd=cwd,
@@ -125,7 +125,7 @@ class Work:
         listening = threading.Thread(target=self._listen, args=(running, lines), daemon=True)
         listening.start()
         if running.stdin is not None:
-            with suppress(BrokenPipeError):  # its exit status says why
+            with suppress(BrokenPipeError):  # the exit status says why
                 running.stdin.write(stdin)
                 running.stdin.close()
         status = running.wait()
@@ -141,7 +141,7 @@ class Work:
         return list(lines)
 
     def _listen(self, running: subprocess.Popen[bytes], lines: deque[str]) -> None:
-        """Of a progress bar, what was last written on its line."""
+        """Collect and report the output. Of a progress bar only the last state of its line counts."""
         assert running.stdout is not None
         with running.stdout as output:
             for raw in output:
@@ -151,9 +151,9 @@ class Work:
                     self.line(text)
 
     def end(self, reason: str, *, timed_out: bool = False) -> None:
-        """The client is gone, or we take too long: end the process, unless its result has been said.
+        """End this process, because the client is gone or the time is up, unless the result has been sent.
 
-        Also when somebody is stuck saying something, because a connection is dead and nobody has noticed.
+        It works even while another thread is stuck writing to a dead connection.
         """
         os.set_blocking(self._out, False)
         if self._saying.acquire(timeout=_GRACE_S):
@@ -170,7 +170,7 @@ class Work:
 
     @contextmanager
     def half_made(self, folder: Path) -> Iterator[Path]:
-        """A folder that is gone when this is left, however that is; unless it has been renamed."""
+        """Remove ``folder`` when the block is left, however that happens, unless it was renamed meanwhile."""
         self.scratch.append(folder)
         try:
             yield folder
@@ -179,18 +179,18 @@ class Work:
             self.scratch.remove(folder)
 
     def clear(self) -> None:
-        """Nothing of ours is left running, and no half of anything in the pool's own folder."""
+        """End every process that we started, and remove unfinished folders."""
         me = os.getpid()
         for held in self.held:
             with suppress(OSError):
-                held.shutdown(socket.SHUT_RDWR)  # in a thread of ours, somebody may be reading it
+                held.shutdown(socket.SHUT_RDWR)  # unlike close, this reaches a thread that is reading it
         for pid in process.descendants(me):
             with suppress(OSError):
                 os.kill(pid, signal.SIGTERM)
         deadline = time.monotonic() + _GRACE_S
         while _alive(me) and time.monotonic() < deadline:
             time.sleep(0.02)
-        while (left := _alive(me)) and time.monotonic() < deadline + _GRACE_S:  # longer: it is root's, and we cannot
+        while (left := _alive(me)) and time.monotonic() < deadline + _GRACE_S:  # no longer: root's processes may resist
             for pid in left:
                 process.kill_tree(pid)
             time.sleep(0.02)

@@ -1,16 +1,16 @@
-"""Chaos's end in a task's process: counts the task's steps, stands still where one is waited for, can hold the GIL.
+"""Fault injection's half in a task's process: it counts the task's steps, pauses it at some, and can hold the GIL.
 
 A step is a call of `outrider.testing.step`, of ``Checkpoint.save``, or of `should_stop`. A loop may call several of
-them each time round: the kind that was called most is what counts. An attempt begins at 0.
+them in each iteration: the kind that was called most often counts. Each attempt begins at 0.
 
-It speaks lines of JSON with the client, over an abstract unix socket, so that no file is left of it:
+Agent and client exchange lines of JSON over an abstract unix socket, which leaves no file behind:
 
-    -> {"rank": 0, "world": 4, "job": 1, "generation": 1, "attempt": 1}        its pid is the kernel's word
-    <- {"watch": [20]}          the steps at which it is to stand still
-    -> {"began": true}          it has made its first step
-    -> {"step": 20}             it stands still
-    <- {"go": 20}               no longer
-    <- {"gil": 70.0}            hold the interpreter lock for so long, or until the client hangs up
+    -> {"rank": 0, "world": 4, "job": 1, "generation": 1, "attempt": 1}        the kernel tells its pid
+    <- {"watch": [20]}          pause at these steps
+    -> {"began": true}          the first step was made
+    -> {"step": 20}             paused at this step
+    <- {"go": 20}               go on
+    <- {"gil": 70.0}            hold the interpreter lock for so many seconds, or until the client hangs up
     -> {"made": 143}            the task has ended, after so many steps
 """
 
@@ -40,7 +40,7 @@ POLLRDHUP = 0x2000  # <poll.h>: the other end has closed
 
 @dataclass(frozen=True)
 class Agents(Plugin):
-    """Puts an agent beside every task that is submitted while there is chaos; afterwards it does nothing."""
+    """A plugin that puts an agent beside every task submitted during fault injection; afterwards it does nothing."""
 
     address: str = ""
 
@@ -62,7 +62,7 @@ class Agents(Plugin):
 
 
 class Agent:
-    """For one attempt."""
+    """The agent of one attempt."""
 
     def __init__(self, sock: socket.socket, info: InstanceInfo) -> None:
         self._sock = sock
@@ -78,7 +78,7 @@ class Agent:
         threading.Thread(target=self._listen, daemon=True, name="outrider-chaos").start()
 
     def step(self, kind: str) -> None:
-        if os.getpid() != self._pid:  # a child that the task forked
+        if os.getpid() != self._pid:  # a child process that the task has forked
             return
         with self._lock:
             self._counts[kind] += 1
@@ -122,14 +122,14 @@ class _Poll(ctypes.Structure):
 
 
 def hold_gil(seconds: float, until_closed: int) -> None:
-    """`ctypes.PyDLL` calls with the lock held, where `ctypes.CDLL` would release it."""
+    """Hold the lock for so many seconds, or until the socket is closed: unlike `ctypes.CDLL`, `PyDLL` keeps it."""
     polled = _Poll(until_closed, POLLRDHUP, 0)
     poll: Any = ctypes.PyDLL(None).poll
     poll(ctypes.byref(polled), 1, int(seconds * 1000))
 
 
 def _reached(address: str, info: InstanceInfo) -> Agent | None:
-    """None: the chaos is over."""
+    """Connect to the injector at ``address``; None where fault injection has ended."""
     sock = socket.socket(socket.AF_UNIX)
     sock.settimeout(CONNECT_S)
     try:

@@ -1,4 +1,4 @@
-"""`chaos`: what befalls a pool that is open already."""
+"""`chaos`: inject faults into a pool that is already open."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from .run import FaultInjector
 
 
-class chaos:  # noqa: N801 - it is used as a verb
-    """``async with chaos(pool, mtbf=15, seed=7) as report``: faults for as long as the block runs; see `Chaos`.
+class chaos:  # noqa: N801 - used like a function
+    """``async with chaos(pool, mtbf=15, seed=7) as report``: inject faults while the block runs; see `Chaos`.
 
-    Or ``chaos(pool, Chaos(...))``, and ``with`` for a pool without an event loop. What can be restored is restored when
-    the block is left. Tasks that were submitted before are lost with their node like others; only later ones count
-    their steps, and are hit by `KillRank` and `HoldGil`. A pool has one chaos at a time.
+    Also ``chaos(pool, Chaos(...))``, and ``with`` for a pool without an event loop. What can be restored is restored at
+    the end of the block. Tasks submitted before the block are lost with their node like others, but only later ones
+    count their steps and are affected by `KillRank` and `HoldGil`. A pool has one fault injector at a time.
 
     Raises:
-        SpecError
+        SpecError: an option is not valid, the pool is not `Local`, or it has a fault injector already.
     """
 
     def __init__(self, pool: Pool | SyncPool, plan: Chaos | None = None, /, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""Does a function give the same answer when this happens? Runs it undisturbed, and once more with faults."""
+"""Check that a function gives the same answer with faults as without: run it once undisturbed, once with faults."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ R = TypeVar("R")
 
 
 class Disturbance:
-    """What the ``chaos`` fixture gives. ``plan`` is what `preempt` marks say; None: each use says its own."""
+    """The value of the ``chaos`` fixture. ``plan`` comes from `preempt` marks; None: each use gives its own."""
 
     def __init__(self, plan: Chaos | None, directory: Path) -> None:
         self._plan, self._directory = plan, directory
         self._pools: list[Pool] = []
 
     def pool(self, plan: Chaos | None = None, /, **options: Any) -> Pool:
-        """A pool that suffers it: open it by ``with`` or ``async with``. ``options`` are `Pool`'s.
+        """A pool with these faults, to be opened by ``with`` or ``async with``. ``options`` are `Pool`'s.
 
         Raises:
-            SpecError
+            SpecError: neither a mark nor this call gives faults.
         """
         from ...pool import Pool
 
@@ -51,13 +51,13 @@ class Disturbance:
     def check(
         self, call: Call[R], /, plan: Chaos | None = None, *, nodes: Any = 2, rtol: float = 0.0, **options: Any
     ) -> list[R]:
-        """Broadcast ``call`` on an undisturbed pool and on one that suffers the faults; the answers, by rank.
+        """Broadcast ``call`` on an undisturbed pool and on one with faults; return the answers of the latter by rank.
 
-        ``rtol``: how far apart floats may be, for each of the undisturbed answer; whole numbers are equal or are not.
-        ``options`` are `Pool`'s; each of the two has its own ``checkpoints``.
+        ``rtol``: the relative difference allowed between floats; other values must be equal. ``options`` are `Pool`'s;
+        each of the two pools has its own ``checkpoints``.
 
         Raises:
-            AssertionError: the answers differ, a fault that waited for a step did not come to pass, or none did.
+            AssertionError: the answers differ, a fault with ``at_step`` was not injected, or none was.
         """
         from ...pool import Pool
 
@@ -85,7 +85,7 @@ class Disturbance:
 
     @property
     def reports(self) -> list[Report]:
-        """Of the pools that were opened, in order."""
+        """The reports of the pools that were opened, in order."""
         return [pool.chaos for pool in self._pools if pool._turmoil is not None]
 
 
@@ -107,7 +107,7 @@ def _nothing(chaos: Chaos, took_s: float) -> str:
 
 
 def difference(expected: Any, got: Any, rtol: float = 0.0, where: str = "") -> str | None:
-    """Where two answers differ, in words; None: they do not."""
+    """Describe where two answers differ; None where they are the same."""
     if isinstance(expected, Mapping) and isinstance(got, Mapping):
         if expected.keys() == got.keys():
             return _first(difference(expected[key], got[key], rtol, f"{where}[{key!r}]") for key in expected)
@@ -126,27 +126,27 @@ def difference(expected: Any, got: Any, rtol: float = 0.0, where: str = "") -> s
 def _same(expected: Any, got: Any, rtol: float) -> bool:
     if hasattr(expected, "shape") and hasattr(got, "shape"):  # numpy, torch, jax
         return tuple(expected.shape) == tuple(got.shape) and _all_same(expected, got, rtol)
-    if isinstance(expected, Integral) and isinstance(got, Integral):  # which may be more than a float can tell apart
+    if isinstance(expected, Integral) and isinstance(got, Integral):  # may be larger than floats can tell apart
         return bool(expected == got)
     if isinstance(expected, Real) and isinstance(got, Real):
-        with suppress(OverflowError):  # a whole number beyond every float
+        with suppress(OverflowError):  # an integer too large for a float
             return expected == got or (isnan(expected) and isnan(got)) or isclose(expected, got, rel_tol=rtol)
     return bool(expected == got)
 
 
 def _all_same(expected: Any, got: Any, rtol: float) -> bool:
-    differ = (expected != got) & ((expected == expected) | (got == got))  # noqa: PLR0124 - not where both are nan
+    differ = (expected != got) & ((expected == expected) | (got == got))  # noqa: PLR0124 - nan counts as equal to nan
     if not bool(differ.any()):
         return True
     if not rtol or not _is_inexact(expected) or not _is_inexact(got):
         return False
     one, other = expected[differ], got[differ]
-    finite = (abs(one) < inf) & (abs(other) < inf)  # nan is not; and next to infinity, every number is near to it
+    finite = (abs(one) < inf) & (abs(other) < inf)  # false for nan; and next to infinity any difference is small
     return bool(finite.all()) and bool((abs(one - other) <= rtol * abs(one)).all())
 
 
 def _is_inexact(array: Any) -> bool:
-    """By name, which all libraries agree on: "float32", "torch.bfloat16", "complex64"."""
+    """Whether the dtype is inexact, by its name: "float32", "torch.bfloat16", "complex64"."""
     return any(name in str(array.dtype) for name in ("float", "complex"))
 
 

@@ -1,4 +1,4 @@
-"""A node's work directory without a byte left, where that is a small file system of its own."""
+"""Fill the work directory of a node to the last byte, where it is a small file system of its own."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from ...api.errors import SpecError
 from .processes import Process
 
 BALLAST = ".chaos-ballast"
-MOST_BYTES = 4 << 30  # a larger one was not made for this
+MOST_BYTES = 4 << 30  # a larger disk was not made for this
 
 
 def check(provider: Any) -> None:
-    """
+    """Check that the nodes' disks may be filled.
+
     Raises:
-        SpecError: its nodes' disk is this computer's, or too large to be filled.
+        SpecError: they are this computer's own disk, or too large.
     """
     if provider.work_mib is None:
         raise SpecError(
@@ -29,14 +30,14 @@ def check(provider: Any) -> None:
 
 
 def has_room(work: Path, member: Process) -> bool:
-    """Whether it is a small disk of the machine's own, and not `full` already."""
+    """Whether ``work`` is a small disk of the node's own that is not filled yet."""
     seen = _seen(work, member)
     return _is_own(seen) and not (seen / BALLAST).exists()
 
 
 @contextmanager
 def full(work: Path, member: Process) -> Iterator[None]:
-    """``work`` as the machine sees it, one of whose processes ``member`` is, until the block is left."""
+    """Fill ``work`` until the block is left. ``member``: a process that sees it, as nodes have their own mounts."""
     ballast = _seen(work, member) / BALLAST
     ours = has_room(work, member)
     try:
@@ -45,7 +46,7 @@ def full(work: Path, member: Process) -> Iterator[None]:
         yield
     finally:
         if ours:
-            with suppress(OSError):  # the machine is gone, and its disk with it
+            with suppress(OSError):  # the node is gone, and its disk with it
                 ballast.unlink()
 
 
@@ -63,7 +64,7 @@ def _is_own(directory: Path) -> bool:
 
 
 def _fill(ballast: Path) -> None:
-    """To the last byte: block by block, then less and less."""
+    """Write a file until the disk is full: whole blocks first, then smaller and smaller ones."""
     with suppress(OSError), ballast.open("xb", buffering=0) as file:
         size = 1 << 20
         while size:

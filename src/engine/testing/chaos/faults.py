@@ -1,7 +1,7 @@
-"""What may befall the nodes of a local pool: a frozen type each. Seconds are how long it lasts.
+"""The faults that can be injected into local nodes: a frozen type each. ``seconds`` says how long a fault lasts.
 
-``rank``: whose node, None for any. ``at_step``: when a task of that rank has made so many steps (see `steps`), once;
-None: at a time that the plan draws.
+``rank``: the node to take, None for any. ``at_step``: inject once, when a task of that rank has made so many steps (see
+`step`); None: at a time that the plan draws.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from ...api.errors import SpecError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """Base of all."""
+    """The base of all faults."""
 
     kind: ClassVar[str] = ""
-    takes: ClassVar[str] = "node"  # what is gone afterwards: "node", "task" or (nothing need be) ""
+    takes: ClassVar[str] = "node"  # the loss that it causes: "node", "task" or "" (none)
 
     rank: int | None = None
     at_step: int | None = None
@@ -35,7 +35,7 @@ class Fault:
                 settings.seconds(f"{name}: {each.name}", getattr(self, each.name))
 
     def __str__(self) -> str:
-        """As a user would write it, less what it is by default."""
+        """The fault as a user would write it, without defaults."""
         given = [(each, getattr(self, each.name)) for each in fields(self)]
         return f"{type(self).__name__}({', '.join(f'{f.name}={v!r}' for f, v in given if v != f.default)})"
 
@@ -45,14 +45,14 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Kill(Fault):
-    """The machine is gone from one moment to the next."""
+    """The node is gone at once."""
 
     kind: ClassVar[str] = "kill"
 
 
 @dataclass(frozen=True, slots=True)
 class Preempt(Fault):
-    """The machine learns that it will be taken in ``notice`` seconds, and then it is."""
+    """The node gets a preemption notice, and is gone ``notice`` seconds later."""
 
     kind: ClassVar[str] = "preempt"
 
@@ -61,14 +61,14 @@ class Preempt(Fault):
 
 @dataclass(frozen=True, slots=True)
 class KillDaemon(Fault):
-    """The executor dies, and nothing else of the machine does: it is lost all the same."""
+    """The executor dies and nothing else of the node; the node counts as lost all the same."""
 
     kind: ClassVar[str] = "daemon"
 
 
 @dataclass(frozen=True, slots=True)
 class Freeze(Fault):
-    """Every process of the machine stands still. Above 9 seconds or so that is a loss."""
+    """Every process of the node is stopped. From about 9 seconds on the node counts as lost."""
 
     kind: ClassVar[str] = "freeze"
 
@@ -77,7 +77,7 @@ class Freeze(Fault):
 
 @dataclass(frozen=True, slots=True)
 class Partition(Fault):
-    """Nothing passes between machine and client, and nobody tells either. Above 9 seconds or so that is a loss."""
+    """Nothing passes between node and client, without an error. From about 9 seconds on the node counts as lost."""
 
     kind: ClassVar[str] = "partition"
 
@@ -86,7 +86,7 @@ class Partition(Fault):
 
 @dataclass(frozen=True, slots=True)
 class SlowLink(Fault):
-    """Everything between machine and client comes ``latency`` seconds later, ``kib_per_s`` at the most: no loss."""
+    """Everything between node and client is ``latency`` seconds late, ``kib_per_s`` at most. Nothing is lost."""
 
     kind: ClassVar[str] = "slow"
     takes: ClassVar[str] = ""
@@ -98,7 +98,7 @@ class SlowLink(Fault):
 
 @dataclass(frozen=True, slots=True)
 class FullDisk(Fault):
-    """No byte is left where tasks run, and then there is room again. For pools with ``Local(work_mib=...)``."""
+    """The disk where tasks run is full for a while. For pools with ``Local(work_mib=...)``."""
 
     kind: ClassVar[str] = "disk"
     takes: ClassVar[str] = ""
@@ -108,7 +108,7 @@ class FullDisk(Fault):
 
 @dataclass(frozen=True, slots=True)
 class KillRank(Fault):
-    """The processes of a node's tasks are killed, and the machine lives: each is `TaskKilled`, no loss of a node."""
+    """The processes of a node's tasks are killed and raise `TaskKilled`; the node itself stays."""
 
     kind: ClassVar[str] = "rank"
     takes: ClassVar[str] = "task"
@@ -116,7 +116,7 @@ class KillRank(Fault):
 
 @dataclass(frozen=True, slots=True)
 class HoldGil(Fault):
-    """A task's process holds its interpreter lock, as a careless C extension does: no loss, however long."""
+    """A task's process holds its interpreter lock, like a careless C extension. Nothing is lost, however long."""
 
     kind: ClassVar[str] = "gil"
     takes: ClassVar[str] = ""
@@ -127,14 +127,14 @@ class HoldGil(Fault):
 KINDS: dict[str, type[Fault]] = {
     each.kind: each for each in (Kill, Preempt, KillDaemon, Freeze, Partition, SlowLink, FullDisk, KillRank, HoldGil)
 }
-LOSSES = (Kill(), Preempt(), KillDaemon(), Freeze(), Partition())  # what a pool promises to survive, for any function
+LOSSES = (Kill(), Preempt(), KillDaemon(), Freeze(), Partition())  # a pool survives these, whatever the function
 
 
 def checked(faults: object) -> tuple[Fault, ...]:
-    """What users may write for ``faults=``: a list of faults, or of the names of those that need nothing said.
+    """Check a user's ``faults=``: a list of faults, or of names of those that need no arguments.
 
     Raises:
-        SpecError
+        SpecError: it is not such a list, or is empty.
     """
     if isinstance(faults, str | Fault) or not isinstance(faults, Sequence) or not faults:
         raise SpecError(f'Chaos: faults takes a list that is not empty, as in ["kill", Freeze(15)], not {faults!r}.')

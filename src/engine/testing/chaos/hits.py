@@ -1,6 +1,6 @@
-"""What each fault does to a machine, as a context: it strikes on entry, and leaving puts back what can be.
+"""The injection of each fault, as a context manager: it injects on entry, and restores what can be restored on exit.
 
-Only the pool's own processes, directories and connections are touched, each proved to be its own when it is.
+It touches only processes, directories and connections that are the pool's own, and verifies that each time.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from .processes import Process
 from .report import Strike
 from .wires import Wire
 
-NOTICE = "preempt"  # the file in a node's directory that says so
-NOTICED_S = 10.0  # a node looks for it once a second
+NOTICE = "preempt"  # the file in a node's directory that holds a preemption notice
+NOTICED_S = 10.0  # the node looks for the file once a second
 
 
 class Place(NamedTuple):
-    """A machine of the pool."""
+    """A node of the pool as a target."""
 
     node: int
     rank: int
     machine: str
-    group: Process  # its fork server
+    group: Process  # the fork server
     daemon: Process
     directory: Path
 
@@ -39,7 +39,7 @@ class Place(NamedTuple):
 
 
 class Struck(Protocol):
-    """A task's process on it."""
+    """A task's process on the node."""
 
     @property
     def process(self) -> Process: ...
@@ -48,13 +48,13 @@ class Struck(Protocol):
 
 
 class Blow(NamedTuple):
-    """What a fault needs to know of where it strikes."""
+    """Everything that an injection needs to know about its target."""
 
     place: Place
     wire: Wire
     tasks: Sequence[Struck]
     strike: Strike
-    noticed: Callable[[], Awaitable[object]]  # returns when the pool has heard of the notice
+    noticed: Callable[[], Awaitable[object]]  # returns when the pool has received the preemption notice
 
 
 def hit(fault: Fault, blow: Blow) -> AbstractAsyncContextManager[None]:  # noqa: PLR0911 (a table)
@@ -89,9 +89,9 @@ async def _killed(victims: Iterable[Process]) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _preempted(fault: Preempt, blow: Blow) -> AsyncIterator[None]:
-    """Left early, the notice is withdrawn."""
+    """Give notice, then kill. Left early, it withdraws the notice."""
     file = blow.place.directory / NOTICE
-    with suppress(FileNotFoundError):  # the machine is gone
+    with suppress(FileNotFoundError):  # the node is gone
         file.write_text(f"{fault.notice}")
     try:
         with suppress(TimeoutError):
@@ -144,4 +144,4 @@ async def _filled(place: Place) -> AsyncIterator[None]:
 async def _held(fault: HoldGil, tasks: Sequence[Struck]) -> AsyncIterator[None]:
     for task in tasks:
         task.say(gil=fault.seconds)
-    yield  # ended early, our end of the task's line closes, which it waits for
+    yield  # when this ends early, the task's socket closes, and the task lets go of the lock

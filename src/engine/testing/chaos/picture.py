@@ -1,4 +1,4 @@
-"""A report's timeline as a picture; needs matplotlib."""
+"""The timeline of a report as a picture; needs matplotlib."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RED, BLACK = "#c0252d", "#222222"
 
 
 def draw(reports: Sequence[Report], path: Path, titles: Sequence[str] = ()) -> None:
-    """One below the other.
+    """Draw the timelines of ``reports`` one below the other into the file ``path``.
 
     Raises:
         SpecError: matplotlib is not installed.

@@ -1,4 +1,4 @@
-"""`Chaos`, and what it will do: a pure function of the seed and the options, whatever the pool does meanwhile."""
+"""`Chaos`, a plan of faults: it depends on the seed and the options alone, whatever the pool does meanwhile."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from ...api import settings
 from ...api.errors import SpecError
 from .faults import LOSSES, Fault, checked
 
-LEAST, MOST = 0.25, 4.0  # times the mean: no two faults at once, and no wait that a test would not sit out
+LEAST, MOST = 0.25, 4.0  # times the mean: faults do not coincide, and no pause is too long for a test
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class Chaos:
-    """What befalls a pool of local nodes: ``Pool(..., chaos=Chaos(mtbf=15, seed=7))``, or `chaos` for an open one.
+    """The faults to inject into a pool of local nodes: ``Pool(..., chaos=Chaos(mtbf=15, seed=7))``, or see `chaos`.
 
-    ``mtbf``: seconds from one fault to the next in the mean, for the pool as a whole; None: only what has an
-    ``at_step``. ``seed``: the same one gives the same faults, at the same times, to the same shares of the nodes.
-    ``faults``: as a pack of cards, each dealt once before any comes again; by default the ways in which a node can be
-    lost. A fault that nobody is there for at its time is passed over: its rank is being replaced, or no task runs that
-    `KillRank` or `HoldGil` could hit. ``rank``: the node that is always hit, 0 for the head; None: any. ``most``: no
-    more than so many.
+    ``mtbf``: mean seconds between faults, for the pool as a whole; None: only faults with ``at_step``. ``seed``: the
+    same seed gives the same faults, at the same times, to the same shares of the nodes. ``faults``: dealt like a pack
+    of cards, each once before any comes again; by default the ways in which a node can be lost. A fault without a
+    target at its time is skipped: its rank is being replaced, or no task runs that `KillRank` or `HoldGil` could
+    affect. ``rank``: the node that always is the target, 0 for the head; None: any. ``most``: the maximum number of
+    faults.
 
     Raises:
-        SpecError
+        SpecError: an option is not valid.
     """
 
     mtbf: float | None
@@ -66,44 +66,46 @@ class Chaos:
 
 
 def checked_chaos(given: object) -> None:
-    """
+    """Check the option ``Pool(chaos=...)``.
+
     Raises:
-        SpecError
+        SpecError: it is not a `Chaos`.
     """
     if not isinstance(given, Chaos):
         raise SpecError(f"Pool: chaos takes a Chaos, as in Chaos(mtbf=15, seed=7), not {given!r}.")
 
 
 def check_ranks(chaos: Chaos, nodes: int) -> None:
-    """
+    """Check that every rank of a fault exists.
+
     Raises:
         SpecError: a fault is for a node that a pool of at most ``nodes`` never has.
     """
     for fault in chaos.faults:
         rank = _rank(fault, chaos)
-        if fault.at_step is None and rank is not None and rank >= nodes:  # with a step, it is a task's
+        if fault.at_step is None and rank is not None and rank >= nodes:  # with at_step, the rank is that of a task
             raise SpecError(f"Chaos: {fault} is for rank {rank}, and this pool's last rank is {nodes - 1}.")
 
 
 class Planned(NamedTuple):
-    """One fault that comes, if its victim is there."""
+    """One planned fault. It is injected if its target exists."""
 
     number: int  # 1, 2, ...
-    at_s: float  # since the pool was ready; with an ``at_step``, then and not at a time: 0
+    at_s: float  # seconds after the pool was ready; 0 for a fault with ``at_step``
     fault: Fault
-    rank: int | None  # whose node; None: as ``share`` says
-    share: float  # of the ready nodes, by rank: 0 the first, just below 1 the last
+    rank: int | None  # the node's; None: chosen by ``share``
+    share: float  # a position among the ready nodes by rank: 0 is the first, just below 1 the last
 
     def victim(self, ready: Sequence[int]) -> int | None:
-        """The rank that is hit, of those that are ready; None: it is passed over."""
+        """The rank to hit among the ready ones; None where the fault is skipped."""
         if self.rank is not None:
             return self.rank if self.rank in ready else None
         return sorted(ready)[int(self.share * len(ready))] if ready else None
 
 
 def timed(chaos: Chaos) -> Iterator[Planned]:
-    """The faults that come at a time, in order; without an end, as ``most`` counts only those that hit somebody."""
-    dice = Random(f"chaos {chaos.seed}")  # noqa: S311 - to be repeated, not to be secret
+    """The faults that come at a time, in order. Endless, as ``most`` counts only injected ones."""
+    dice = Random(f"chaos {chaos.seed}")  # noqa: S311 - reproducible, not secret
     pack = [fault for fault in chaos.faults if fault.at_step is None]
     if chaos.mtbf is None or not pack:
         return
@@ -116,8 +118,8 @@ def timed(chaos: Chaos) -> Iterator[Planned]:
 
 
 def stepped(chaos: Chaos) -> list[Planned]:
-    """The faults that come at a step; their numbers are below 1, so that none has that of a timed one."""
-    dice = Random(f"steps {chaos.seed}")  # noqa: S311 - to be repeated, not to be secret
+    """The faults that come at a step. Their numbers are below 1, which no timed fault has."""
+    dice = Random(f"steps {chaos.seed}")  # noqa: S311 - reproducible, not secret
     faults = chaos.at_steps[: chaos.most]
     return [_planned(1 - place, 0.0, fault, chaos, dice) for place, fault in enumerate(faults, 1)]
 

@@ -1,7 +1,7 @@
-"""A pool's own processes, and no others: known by pid and start time, signalled through a descriptor of the process.
+"""A pool's own processes, and no others: identified by pid and start time, signalled through a pidfd.
 
-A pid may mean another process a moment later. What is signalled here has been seen to descend from this program (every
-local node does), and is still the process that was seen then.
+A pid may soon mean another process. A process that is signalled here was seen to descend from this program, as every
+local node does, and is verified to be the same process still.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-STAT_PARENT, STAT_STARTED = 1, 19  # of /proc/<pid>/stat, counted from its third field, the state
-PASSES = 5  # of looking for children that are born meanwhile
+STAT_PARENT, STAT_STARTED = 1, 19  # positions in /proc/<pid>/stat, counted from its third field, the state
+PASSES = 5  # of looking for children that were born meanwhile
 
 
 class Process(NamedTuple):
@@ -22,21 +22,21 @@ class Process(NamedTuple):
 
 
 def owned(pid: int) -> Process | None:
-    """The process ``pid``, if it is there and descends from this one."""
+    """The process ``pid``, if it exists and descends from this one."""
     found = _seen(pid)
     above, me = pid, os.getpid()
     while found is not None and above != me:
         above = _parent(above)
-        if above < 1:  # 1 may be ourselves: the first process of a container
+        if above < 1:  # pid 1 may be this process: the first one of a container
             return None
     return found
 
 
 def tree(roots: Iterable[Process]) -> list[Process]:
-    """These and all that descend from them, parents first."""
+    """The processes ``roots`` and all their descendants, parents first."""
     below = _below()
     found = [root for root in roots if lives(root)]
-    for process in found:  # which grows
+    for process in found:  # grows meanwhile
         found += [child for child in below.get(process.pid, ()) if child not in found]
     return found
 
@@ -50,13 +50,13 @@ def lives(process: Process) -> bool:
 
 
 def send(process: Process, number: int) -> bool:
-    """Whether it got the signal: it is the one that was seen, and was not dead."""
+    """Signal a process, if it is still the same one and alive; return whether it was signalled."""
     try:
         descriptor = os.pidfd_open(process.pid)
     except ProcessLookupError:
         return False
     try:
-        if _seen(process.pid) != process:  # the descriptor's own, from here on: a pid is not used again while it lives
+        if _seen(process.pid) != process:  # after pidfd_open, so that the pid cannot be reused in between
             return False
         signal.pidfd_send_signal(descriptor, number)
     except ProcessLookupError:
@@ -67,7 +67,7 @@ def send(process: Process, number: int) -> bool:
 
 
 def stop(roots: Iterable[Process]) -> list[Process]:
-    """SIGSTOP for these and all that descend from them; those that it reached, for `resume`."""
+    """Send SIGSTOP to ``roots`` and all their descendants; return the stopped ones, for `resume`."""
     stopped: dict[Process, None] = {}
     roots = list(roots)
     for _ in range(PASSES):
@@ -96,9 +96,9 @@ def _parent(pid: int) -> int:
 
 
 def _below() -> dict[int, list[Process]]:
-    """Every living process, by its parent's pid. Not every kernel has /proc/<pid>/task/<tid>/children."""
+    """Every living process, by its parent's pid. Some kernels have no /proc/<pid>/task/<tid>/children."""
     found: dict[int, list[Process]] = {}
-    for name in os.listdir("/proc"):  # noqa: PTH208 - names are all it takes
+    for name in os.listdir("/proc"):  # noqa: PTH208 - names suffice
         if name.isdigit() and (stat := _stat(int(name))) and stat[0] not in "ZX":
             found.setdefault(int(stat[STAT_PARENT]), []).append(Process(int(name), int(stat[STAT_STARTED])))
     return found

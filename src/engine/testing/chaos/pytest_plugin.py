@@ -1,4 +1,4 @@
-"""The pytest plugin: the ``chaos`` fixture, ``@pytest.mark.preempt``, and reports. Imports nothing until it is used."""
+"""The pytest plugin: the ``chaos`` fixture, ``@pytest.mark.preempt``, and reports. Imports the rest when used."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def chaos(
     request: pytest.FixtureRequest, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> Iterator[Disturbance]:
-    """``chaos.check(train(100), nodes=4)``: the same answer as undisturbed? ``chaos.pool(nodes=4)``: such a pool."""
+    """``chaos.check(train(100), nodes=4)`` compares with an undisturbed run; ``chaos.pool(nodes=4)`` has faults."""
     from .check import Disturbance
 
     disturbance = Disturbance(plan_of(request.node), tmp_path / "checkpoints")
@@ -55,10 +55,10 @@ def chaos(
 
 
 def plan_of(node: Any) -> Chaos | None:
-    """What the marks of a test say; the nearest first.
+    """The plan that a test's marks describe, the nearest mark first; None without marks.
 
     Raises:
-        pytest.UsageError
+        pytest.UsageError: a mark's arguments are not valid.
     """
     from ...api.errors import SpecError
     from .plan import Chaos

@@ -1,4 +1,4 @@
-"""What befell a pool and what it made of that: every fault, node and generation, as numbers, JSON or a picture."""
+"""The report of a fault injection: every fault, node and generation, as numbers, JSON or a picture."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ LEFT_OUT = (ev.TaskOutput, ev.TaskSubmitted, ev.TaskStarted, ev.TaskFinished, ev
 
 @dataclass(slots=True)
 class Strike:
-    """A fault that happened. Times are seconds since the epoch."""
+    """A fault that was injected. Times are seconds since the epoch."""
 
-    number: int  # as planned; below 1 for one that came at a step
+    number: int  # as planned; below 1 for a fault at a step
     kind: str
-    fault: str  # as it would be written
+    fault: str  # as a user would write it
     node: int
-    rank: int  # of the node among the ready ones; at a step, of the task
+    rank: int  # of the node among the ready ones; for a fault at a step, of the task
     at: float
-    noticed_at: float | None = None  # when the node was told of it
-    over_at: float | None = None  # restored, or finally taken
+    noticed_at: float | None = None  # when the node received its preemption notice
+    over_at: float | None = None  # when it was restored, or finally taken
     step: int | None = None
 
     @property
     def taken_at(self) -> float:
-        """From when on the node can be lost by it."""
+        """The time from which on the node can be lost by this fault."""
         return self.over_at if self.kind == "preempt" and self.over_at is not None else self.at
 
     @property
@@ -48,7 +48,7 @@ class Strike:
 
 @dataclass(slots=True)
 class Found:
-    """A node that was there before."""
+    """A node that existed when fault injection began."""
 
     node: int
     state: str
@@ -57,7 +57,7 @@ class Found:
 
 @dataclass(slots=True)
 class Made:
-    """How many steps an attempt made, of those that ended."""
+    """The number of steps that an attempt made before it ended."""
 
     job: int
     generation: int
@@ -67,7 +67,7 @@ class Made:
 
 @dataclass(slots=True)
 class Report:
-    """Grows while there is chaos; complete when its block is left."""
+    """The record of one fault injection. It grows while faults are injected, and is complete at the end."""
 
     chaos: Chaos | None = None
     began_at: float | None = None  # seconds since the epoch
@@ -76,10 +76,10 @@ class Report:
     strikes: list[Strike] = field(default_factory=list)
     events: list[ev.Event] = field(default_factory=list)
     made: list[Made] = field(default_factory=list)
-    began: dict[tuple[int, int], float] = field(default_factory=dict)  # (job, generation): when its first step was made
+    began: dict[tuple[int, int], float] = field(default_factory=dict)  # time of the first step, by (job, generation)
 
     def begin(self, nodes: Iterable[NodeState]) -> None:
-        """``nodes``: those that are there."""
+        """Begin with the ``nodes`` that exist."""
         self.began_at = time.time()
         self.found = [Found(node.node, node.state, node.rank) for node in nodes]
 
@@ -90,7 +90,7 @@ class Report:
         if not isinstance(event, LEFT_OUT):
             self.events.append(event)
 
-    # --- what came of it --------------------------------------------------------------------------------------------
+    # --- figures ----------------------------------------------------------------------------------------------------
 
     def of(self, *kinds: type[Any]) -> list[Any]:
         return [event for event in self.events if isinstance(event, kinds)]
@@ -101,12 +101,12 @@ class Report:
 
     @property
     def generations(self) -> int:
-        """Broadcasts' worlds, all counted."""
+        """The number of generations of all broadcasts together."""
         return len(self.of(ev.GenerationStarted))
 
     @property
     def seen_s(self) -> list[float]:
-        """From each fault that took a node to when the pool knew. Of several, it was the last."""
+        """Seconds from each fault that took a node until the pool knew. Of several faults the last one counts."""
         taking = [strike for strike in self.strikes if strike.takes_node]
         found = []
         for lost in self.losses:
@@ -117,7 +117,7 @@ class Report:
 
     @property
     def recoveries_s(self) -> list[float]:
-        """From each loss of a generation's nodes to when the same broadcast's next one was started."""
+        """Seconds from each loss of a generation until the next generation of the same broadcast was started."""
         starts = self.of(ev.GenerationStarted)
         found = []
         for lost_at, job, generation in self._lost():
@@ -126,7 +126,7 @@ class Report:
 
     @property
     def working_s(self) -> list[float]:
-        """From each such loss to the first step that a later generation made: of functions that count their steps."""
+        """Seconds from each such loss until a later generation made its first step, for functions that count steps."""
         found = []
         for lost_at, job, generation in self._lost():
             later = [at for (of, number), at in self.began.items() if of == job and number > generation]
@@ -135,7 +135,7 @@ class Report:
         return found
 
     def _lost(self) -> list[tuple[float, int, int]]:
-        """When, and of which job and generation: those that were followed by another."""
+        """(time, job, generation) of each lost generation that was followed by another."""
         last = {event.job: event.generation for event in self.of(ev.GenerationStarted)}
         found = []
         for event in self.of(ev.GenerationLost):
@@ -145,7 +145,7 @@ class Report:
         return found
 
     def summary(self) -> str:
-        """One line for people."""
+        """The figures in one line for people."""
         faults = _counted(len(self.strikes), "fault")
         found = f"{faults}, {_counted(len(self.losses), 'node')} lost, {_counted(self.generations, 'generation')}"
         if self.recoveries_s:
@@ -154,10 +154,10 @@ class Report:
             found += f" and made its first step after {median(self.working_s):.1f} s (medians)"
         return found
 
-    # --- where it is kept -------------------------------------------------------------------------------------------
+    # --- output -----------------------------------------------------------------------------------------------------
 
     def properties(self) -> list[tuple[str, object]]:
-        """As a JUnit report has them, of a test."""
+        """The figures as properties of a test in a JUnit report."""
         told: list[tuple[str, object]] = [
             ("outrider.faults", "; ".join(f"{s.fault} on rank {s.rank}" for s in self.strikes)),
             ("outrider.nodes_lost", len(self.losses)),
@@ -172,7 +172,7 @@ class Report:
         return told
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The whole report as JSON values."""
         chaos = self.chaos
         return {
             "chaos": None
@@ -192,10 +192,10 @@ class Report:
         }
 
     def write(self, path: str | os.PathLike[str]) -> Path:
-        """To ``.json``, ``.html`` (which needs nothing), ``.png`` or ``.svg`` (matplotlib), as the name has it.
+        """Write a ``.json``, ``.html`` (without dependencies), ``.png`` or ``.svg`` file (both need matplotlib).
 
         Raises:
-            SpecError: another name, or matplotlib is not installed.
+            SpecError: another suffix, or matplotlib is not installed.
         """
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -216,7 +216,7 @@ class Report:
 
 
 def missed(wanted: Iterable[Any], struck: Sequence[Strike]) -> list[Any]:
-    """Those of ``wanted`` (as planned) that did not happen."""
+    """Those of the ``wanted`` planned faults that were not injected."""
     happened = {strike.number for strike in struck}
     return [planned for planned in wanted if planned.number not in happened]
 

@@ -1,6 +1,6 @@
-"""Carries a plan out on one pool's own processes and connections, and puts back whatever can be.
+"""Inject a plan's faults into one pool's own processes and connections, and restore whatever can be restored.
 
-What a fault needs lasts as long as its coroutine: cancelled, it restores at once.
+An injection lasts as long as its coroutine: when that is cancelled, it restores at once.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ HANG_UP_S = 2.0
 
 
 class Task:
-    """A task's process, and its end of the line to us."""
+    """A task's process, and the connection to its agent."""
 
     def __init__(self, process: Process, writer: asyncio.StreamWriter, said: dict[str, Any]) -> None:
         self.process, self._writer = process, writer
@@ -57,7 +57,7 @@ class Task:
 
 
 class FaultInjector:
-    """Chaos in one pool: `begin` before its first machine or later, `unleash` when it is ready, `end`, `collect`."""
+    """Fault injection in one pool. `begin` before its first node or later, `unleash` when ready, `end`, `collect`."""
 
     def __init__(self, chaos: Chaos, core: OpenPool) -> None:
         self.report = Report(chaos)
@@ -65,20 +65,20 @@ class FaultInjector:
         self._wires = Wires()
         self._address = f"outrider-chaos-{secrets.token_hex(8)}"
         self._tasks: dict[Task, None] = {}
-        self._waiting = [*stepped(chaos)]  # for a step
+        self._waiting = [*stepped(chaos)]  # faults that wait for a step
         self._changed = asyncio.Event()
         self._reading: asyncio.Task[None] | None = None
         self._work: set[asyncio.Task[Any]] = set()
         self._server: asyncio.Server | None = None
-        self._ending: asyncio.Task[None] | None = None  # from then on nothing begins
+        self._ending: asyncio.Task[None] | None = None  # once set, nothing new begins
 
     # --- life -------------------------------------------------------------------------------------------------------
 
     async def begin(self) -> None:
-        """Cancelled or failed, it leaves nothing behind.
+        """Prepare. Cancelled or failed, it leaves nothing behind.
 
         Raises:
-            SpecError: the pool is not of a kind that these faults are for, or has chaos already.
+            SpecError: the pool is not a local one, or has a fault injector already.
         """
         self._check()
         self.report.begin(self._core.observer.snapshot().nodes)
@@ -89,7 +89,7 @@ class FaultInjector:
         try:
             path = f"\0{self._address}"
             self._server = await asyncio.start_unix_server(self._heard, path=path, start_serving=False)
-            await self._server.start_serving()  # cancelled: the server is known, and can be closed
+            await self._server.start_serving()  # a cancellation here finds the server known, and closes it
         except BaseException:
             await self.leave()
             raise
@@ -110,7 +110,7 @@ class FaultInjector:
         self._start(self._carry_out())
 
     async def end(self) -> None:
-        """Nothing more happens, and what can be restored is. A cancellation meanwhile is raised afterwards."""
+        """Inject nothing more, and restore what can be restored. A cancellation meanwhile is raised afterwards."""
         if self._ending is None:
             self._ending = asyncio.ensure_future(self._calm())
         await finished(self._ending)
@@ -131,12 +131,12 @@ class FaultInjector:
                 await asyncio.gather(*(task.hang_up() for task in self._tasks))
 
     async def collect(self) -> None:
-        """The pool has ended: hear its last events."""
+        """Read the last events of the pool, which has ended."""
         if self._reading is not None:
             await finished(self._reading)
 
     async def leave(self) -> None:
-        """The pool goes on. As with `end`, a cancellation is raised afterwards."""
+        """`end`, for a pool that goes on. A cancellation meanwhile is raised afterwards."""
         try:
             await self.end()
         finally:
@@ -168,23 +168,23 @@ class FaultInjector:
         self._changed = asyncio.Event()
 
     async def _until(self, found: Callable[[], Any]) -> Any:
-        """What ``found`` gives, when it gives something."""
+        """Wait until ``found`` returns something other than None, and return that."""
         while (it := found()) is None:
             await self._changed.wait()
         return it
 
-    # --- who --------------------------------------------------------------------------------------------------------
+    # --- targets ----------------------------------------------------------------------------------------------------
 
     def _places(self, fault: Fault) -> dict[int, Place]:
-        """Those whom it can hit now, by rank."""
+        """The possible targets of a fault at present, by rank."""
         ready = [node for node in self._core.observer.snapshot().nodes if node.state == "ready"]
         places = [place for node in ready if (place := self._place(node)) is not None]
         return {place.rank: place for place in places if self._can_hit(fault, place)}
 
     def _place(self, node: NodeState) -> Place | None:
-        """None: it is dying already, or never was ready."""
+        """A node as a target; None where it is dying, or was never ready."""
         facts = node.facts
-        assert facts is not None, "a local machine says what it consists of"
+        assert facts is not None, "a local machine names its processes"
         group, daemon = processes.owned(int(facts["group"])), processes.owned(int(facts["pid"]))
         if group is None or daemon is None or node.rank is None:
             return None
@@ -203,7 +203,7 @@ class FaultInjector:
         return [task for task in self._tasks if task.process in here]
 
     async def _is_wired(self, fault: Fault, place: Place) -> bool:
-        """False: its node has gone. A connection from before the chaos is cut, and comes back over our wire at once."""
+        """Lead the connection of the node over our wire, an older one by cutting it. False where the node is gone."""
         if not isinstance(fault, Partition | SlowLink):
             return True
         wire = self._wires.of(place.machine)
@@ -218,12 +218,12 @@ class FaultInjector:
 
         return bool(await self._until(found))
 
-    # --- when -------------------------------------------------------------------------------------------------------
+    # --- times ------------------------------------------------------------------------------------------------------
 
     async def _carry_out(self) -> None:
         before_s, left = 0.0, self._chaos.most
         for planned in timed(self._chaos):
-            await asyncio.sleep(planned.at_s - before_s)  # however late the one before was: never two at once
+            await asyncio.sleep(planned.at_s - before_s)  # after the last fault, however late it was: never two at once
             before_s = planned.at_s
             places = self._places(planned.fault)
             rank = planned.victim([*places])
@@ -235,7 +235,7 @@ class FaultInjector:
                 return
 
     async def _heard(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One task's line, from its first word to its last."""
+        """Serve the connection of one task's agent."""
         task: Task | None = None
         with suppress(OSError, ValueError, KeyError):
             credentials = writer.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
@@ -265,7 +265,7 @@ class FaultInjector:
                 self.report.made.append(Made(task.job, task.generation, task.rank, steps))
 
     async def _at_step(self, task: Task, step: int) -> None:
-        """It stands still until what was to happen here has."""
+        """Inject the faults that wait for this step of the task, which is paused meanwhile."""
         try:
             for planned in list(self._waiting):
                 rank = int(planned.share * task.world) if planned.rank is None else planned.rank
@@ -275,7 +275,7 @@ class FaultInjector:
             task.say(go=step)
 
     async def _befall(self, planned: Planned, task: Task) -> None:
-        """Return when it has, or cannot: the task's node has gone."""
+        """Return when the fault is injected, or cannot be, because the task's node is gone."""
         place = self._place_of(task)
         if place is None:
             _log(f"{planned.fault} did not strike: process {task.process.pid} is no node's any more")
@@ -291,7 +291,7 @@ class FaultInjector:
                 return place
         return None
 
-    # --- what -------------------------------------------------------------------------------------------------------
+    # --- injection --------------------------------------------------------------------------------------------------
 
     async def _strike(self, planned: Planned, place: Place, tasks: list[Task], struck: asyncio.Event | None) -> None:
         fault = planned.fault

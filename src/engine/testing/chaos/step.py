@@ -1,4 +1,4 @@
-"""`step`: for loops that neither save nor ask whether to stop, and whose steps faults may wait for all the same."""
+"""`step`: marks a step in loops that neither save nor ask whether to stop, so that faults can wait for it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from ...node import context
 
 
 def step() -> None:
-    """The task's loop has come round once more: a fault with this ``at_step`` strikes here. Else it costs nothing."""
+    """Mark the end of one iteration: a fault with this ``at_step`` is injected here. Costs nothing otherwise."""
     if context.on_step:
         context.stepped("step")

@@ -1,4 +1,4 @@
-"""A report as rows of spans: what each node was at which time, which generation ran, and where faults struck. Pure."""
+"""A report as rows of spans: the state of each node over time, the generations, and the faults. No I/O."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ....actors import events as ev
 if TYPE_CHECKING:
     from .report import Report
 
-COLOURS = {  # distinguishable without colour vision too: they differ in lightness
+COLOURS = {  # they differ in lightness, so that people with colour blindness can tell them apart
     "launching": "#d9d9d9",
     "late": "#efd9a0",
     "standby": "#b8cfe6",
@@ -44,7 +44,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A moment: ``kind`` is a fault's, or "lost"."""
+    """A moment on a row. ``kind`` is a fault's, or "lost"."""
 
     kind: str
     at_s: float
@@ -60,9 +60,9 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Seconds count from the beginning."""
+    """Rows of spans and marks. Seconds count from the beginning."""
 
-    rows: Sequence[Row]  # the generations of each broadcast first, then the nodes in the order of their births
+    rows: Sequence[Row]  # the generations of each broadcast first, then the nodes by number
     seconds: float
     began_at: float = 0.0  # since the epoch
 
@@ -128,7 +128,7 @@ def _follow(event: Any, at_s: float, nodes: dict[int, Row], jobs: dict[int, Row]
             if (kind := STATES.get(type(event))) is not None:
                 row = nodes.setdefault(event.node, Row(f"node {event.node}"))
                 rank = f"rank {event.rank}" if isinstance(event, ev.NodeReady) else ""
-                if kind == "ready" and not rank:  # as it was before
+                if kind == "ready" and not rank:  # it keeps the rank that it had
                     rank = next((span.text for span in reversed(row.spans) if span.text), "")
                 _begin(row, kind, at_s, rank)
 

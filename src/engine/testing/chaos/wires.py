@@ -1,6 +1,6 @@
-"""What lies between a pool and its local machines, in this program: passes on what comes, holds it, or slows it down.
+"""Connections between a pool and its local nodes, inside this program: they pass data on, hold it, or slow it down.
 
-A wire has no policy and no task: each connection is two sockets whose protocols hand bytes to each other.
+A wire decides nothing and has no task: each connection is two sockets whose protocols hand bytes to each other.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections import deque
 
 from ....providers.base import Machine
 
-FULL_BYTES = 1 << 20  # on its way in one direction; then its sender has to wait
+FULL_BYTES = 1 << 20  # in flight in one direction; beyond that the sender has to wait
 
 
 class Wires:
-    """One wire per machine. Implements `transport.ssh.Wiring`."""
+    """One wire per node, a `transport.ssh.Wiring`."""
 
     def __init__(self) -> None:
         self._wires: dict[str, Wire] = {}
@@ -42,10 +42,10 @@ class Wires:
 
 
 class Wire:
-    """To one machine: all of its connections."""
+    """All connections to one node."""
 
     def __init__(self) -> None:
-        self.held = 0  # by how many partitions
+        self.held = 0  # the number of partitions that hold it
         self.latency_s = self.s_per_byte = 0.0
         self.flows: set[Flow] = set()
 
@@ -57,12 +57,12 @@ class Wire:
         try:
             await loop.create_connection(lambda: back, sock=other)
         except BaseException:
-            transport.abort()  # before its socket is closed: the loop would take the next one of that number for it
+            transport.abort()  # before its socket is closed: the loop would mix it up with the next of that number
             raise
 
     @property
     def used(self) -> bool:
-        """Whether the machine is reached by it: not where its connection is older than the chaos."""
+        """Whether the node is reached over this wire; False while its connection is older than the injection."""
         return bool(self.flows)
 
     @property
@@ -70,7 +70,7 @@ class Wire:
         return not self.held and not self.latency_s and not self.s_per_byte
 
     def hold(self) -> None:
-        """Nothing passes, not even that an end is closed."""
+        """Pass nothing on, not even the closing of a connection."""
         self.held += 1
 
     def release(self) -> None:
@@ -78,7 +78,7 @@ class Wire:
         self._pump()
 
     def slow(self, latency_s: float | None, kib_per_s: float = 0.0) -> None:
-        """None: as fast as it was."""
+        """Delay and throttle the data; None: full speed again."""
         self.latency_s = latency_s or 0.0
         self.s_per_byte = 1 / (1024 * kib_per_s) if latency_s is not None and kib_per_s else 0.0
         if latency_s is None:
@@ -92,16 +92,16 @@ class Wire:
 
 
 class Flow(asyncio.Protocol):
-    """What comes in at one end and goes out at the other, ``to``."""
+    """One direction of a connection: bytes that come in at this end go out at the other, ``to``."""
 
     to: Flow
-    transport: asyncio.Transport  # from when it is connected
+    transport: asyncio.Transport  # set once it is connected
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
-        self._queue: deque[tuple[float, bytes]] = deque()  # and when it is due
+        self._queue: deque[tuple[float, bytes]] = deque()  # (when it is due, data)
         self._size = 0
-        self._free_at = 0.0  # nothing is on its way
+        self._free_at = 0.0  # when the link has sent everything before
         self._timer: asyncio.TimerHandle | None = None
         self._closed = self._paused = False
         self._loop = asyncio.get_running_loop()
@@ -123,14 +123,14 @@ class Flow(asyncio.Protocol):
         self.pump()
 
     def eof_received(self) -> bool:
-        return False  # the transport closes, and says so
+        return False  # the transport closes, and calls connection_lost
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self._closed = True
         self.pump()
 
     def pause_writing(self) -> None:
-        """The other end of ours is slow: whoever sends to it waits."""
+        """Stop reading from the other end, because this end takes nothing more at present."""
         self.to._paused = True
         self.to._flow()
 
@@ -140,10 +140,10 @@ class Flow(asyncio.Protocol):
 
     def hurry(self) -> None:
         self._queue = deque((0.0, data) for _, data in self._queue)
-        self._free_at = 0.0  # nothing is on its way
+        self._free_at = 0.0
 
     def pump(self) -> None:
-        """Hand on what is due."""
+        """Pass on the data that is due."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
