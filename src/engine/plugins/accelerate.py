@@ -1,4 +1,4 @@
-"""The accelerate plugin: tasks run as if ``accelerate launch`` had started them, inside of a process group."""
+"""The accelerate plugin: tasks run as if ``accelerate launch`` had started them, inside a process group."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ if TYPE_CHECKING:
 
 
 def accelerate(config: Mapping[str, Any] | str | Path | None = None, **settings: Any) -> Accelerate:
-    """Run tasks as ``accelerate launch`` would; the torch plugin comes along: give it too for its options.
+    """Run tasks as ``accelerate launch`` would. Brings the torch plugin; give that too, for other options.
 
-    ``config``: what ``accelerate config`` writes, as a mapping or a file: JSON, or YAML where PyYAML is installed here.
-    ``settings`` are added to it: ``mixed_precision="bf16"``, ``distributed_type="FSDP"``, ``fsdp_config={...}``. What
-    it says of machines, processes and ports is left out: the pool knows better.
+    ``config``: the output of ``accelerate config``, as a mapping or a file: JSON, or YAML where PyYAML is installed
+    here. ``settings`` are added to it: ``mixed_precision="bf16"``, ``distributed_type="FSDP"``, ``fsdp_config={...}``.
+    Its machines, processes and ports are ignored: the pool decides them.
 
     Raises:
-        SpecError: a key that means nothing, or a type of training that this plugin does not set up.
+        SpecError: a key is unknown, the type of training is not supported, or the file cannot be read.
     """
     return Accelerate(tuple(sorted(variables_of({**_read(config), **settings}).items())))
 
 
 @dataclass(frozen=True)
 class Accelerate(Plugin):
-    """See `accelerate`."""
+    """The plugin that `accelerate` makes."""
 
     variables: tuple[tuple[str, str], ...] = ()
 
     name: ClassVar[str] = "accelerate"
-    fresh_process: ClassVar[bool] = True  # accelerate remembers the ranks it saw first
+    fresh_process: ClassVar[bool] = True  # accelerate caches the ranks that it saw first
 
     def brings(self) -> Sequence[Plugin]:
         given = dict(self.variables)
-        # As accelerate would start the group: such parameters, and such checkpoints, are exchanged in main memory.
+        # accelerate does the same: offloaded parameters, and full checkpoints, are exchanged in main memory.
         offloads = given.get("FSDP_OFFLOAD_PARAMS") == "true" or given.get("FSDP_STATE_DICT_TYPE") == "FULL_STATE_DICT"
         return (Torch(also_on_cpu=offloads),)
 

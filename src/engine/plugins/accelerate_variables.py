@@ -1,4 +1,4 @@
-"""What ``accelerate launch`` puts into the environment for a configuration. Pure, and without accelerate."""
+"""The environment variables that ``accelerate launch`` sets for a configuration. No I/O, and no accelerate."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..api.errors import SpecError
 
 TYPES = ("NO", "MULTI_CPU", "MULTI_GPU", "FSDP", "DEEPSPEED")
 
-# Of a file that `accelerate config` wrote: what the pool decides, or what is said in Python here.
+# Keys of a file by `accelerate config` that are ignored: the pool decides them, or Python code does.
 PLACEMENT = frozenset({
     "command_file", "commands", "compute_environment", "gpu_ids", "machine_rank", "main_process_ip",
     "main_process_port", "main_training_function", "mpirun_config", "num_machines", "num_processes", "rdzv_backend",
@@ -20,7 +20,7 @@ SECTIONS = ("deepspeed_config", "dynamo_config", "fsdp_config", "parallelism_con
 SETTINGS = ("debug", "distributed_type", "downcast_bf16", "enable_cpu_affinity", "mixed_precision", "use_cpu")
 ELSEWHERE = ("fp8_config", "ipex_config", "megatron_lm_config")
 
-# Key of a section, and the launcher's default for it; None: no variable unless it is given. Of accelerate 1.15.
+# Keys of a section with the launcher's defaults; None: no variable unless given. As in accelerate 1.15.
 FSDP: dict[str, str | None] = {
     "fsdp_version": "1",
     "fsdp_sharding_strategy": "FULL_SHARD",
@@ -49,8 +49,8 @@ DEEPSPEED = {
     "zero3_save_16bit_model": "ACCELERATE_DEEPSPEED_ZERO3_SAVE_16BIT_MODEL",
     "deepspeed_config_file": "ACCELERATE_DEEPSPEED_CONFIG_FILE",
     "deepspeed_moe_layer_cls_names": "ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES",
-    "offload_optimizer_nvme_path": "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_NVME_PATH",  # the launcher forgets these two
-    "offload_param_nvme_path": "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_NVME_PATH",
+    "offload_optimizer_nvme_path": "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_NVME_PATH",  # not set by the launcher
+    "offload_param_nvme_path": "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_NVME_PATH",  # the same
 }
 DEEPSPEED_PLACEMENT = frozenset({
     "deepspeed_exclusion_filter", "deepspeed_hostfile", "deepspeed_inclusion_filter", "deepspeed_multinode_launcher",
@@ -86,16 +86,16 @@ _AS_WRITTEN = {"FSDP_SHARDING_STRATEGY", "FSDP_AUTO_WRAP_POLICY", "FSDP_TRANSFOR
 
 
 def variables_of(given: Mapping[str, Any]) -> dict[str, str]:
-    """The variables for a configuration, as ``accelerate config`` writes it; without what the pool decides.
+    """The variables for a configuration in the form of ``accelerate config``, without what the pool decides.
 
     Raises:
-        SpecError: a key that means nothing, or a type of training that is not set up here.
+        SpecError: a key is unknown, or the type of training is not supported.
     """
     for key in given.keys() - PLACEMENT - {*SECTIONS, *SETTINGS}:
         _unknown(key, "", (*SETTINGS, *SECTIONS))
     variables = _general(given)
     kind = given.get("distributed_type", "NO")
-    kind = "NO" if kind is False else kind  # as YAML reads an unquoted NO
+    kind = "NO" if kind is False else kind  # YAML reads an unquoted NO as False
     if kind not in TYPES:
         refuse(f"distributed_type takes {', '.join(TYPES)}, not {kind!r}.")
     if kind == "FSDP":
@@ -115,7 +115,7 @@ def refuse(message: str) -> NoReturn:
 
 def _general(given: Mapping[str, Any]) -> dict[str, str]:
     variables = {"ACCELERATE_MIXED_PRECISION": _text(given.get("mixed_precision") or "no").lower()}
-    if variables["ACCELERATE_MIXED_PRECISION"] == "false":  # as YAML reads an unquoted no
+    if variables["ACCELERATE_MIXED_PRECISION"] == "false":  # YAML reads an unquoted no as False
         variables["ACCELERATE_MIXED_PRECISION"] = "no"
     return variables | {name: value for key, (name, value) in SWITCHES.items() if given.get(key)}
 
@@ -158,7 +158,7 @@ def _parallelism(section: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _of(section: Mapping[str, Any], prefix: str, known: Iterable[str], name: str) -> dict[str, str]:
-    """The section's values as texts, under their full names."""
+    """The values of a section as texts, by their full names."""
     known = tuple(known)
     values: dict[str, str] = {}
     for key, value in section.items():

@@ -1,7 +1,7 @@
-"""A framework's own cluster on the pool's nodes: a head on one of them, a worker on each, while the pool is open.
+"""A framework's own cluster on the pool's nodes: a head on one node and a worker on each, while the pool is open.
 
-A `Kit` says which programs those are. The node's half (`Member`) runs them, and says when they are up and that they are
-down; the client's half (`Cluster`) decides who is the head, and who is told to start what.
+A `Kit` describes a framework's programs. The node's half (`Member`) runs them and reports when they come up and go
+down; the client's half (`Cluster`) chooses the head's node, and orders nodes to start programs.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 
 Role = Literal["head", "worker"]
 
-UP_S = 90.0  # for the head, and then for the workers, to be up when the pool opens
-AGAIN_S = 1.0  # after a program has ended
-TRIES = 5  # in a row, none of which came up
+UP_S = 90.0  # for the head, and then for all workers, to come up when the pool opens
+AGAIN_S = 1.0  # between the end of a program and its next start
+TRIES = 5  # consecutive starts of a program that may fail
 LOG_LINES = 30
 ASK_S = 0.1
 
 
 class Order(NamedTuple):
-    """What a node is told to start."""
+    """An order to a node to start a program."""
 
     role: Role
-    head: str  # the head's address; empty: this is the head's order
-    sharing: int  # how many of the pool's nodes are on this node's computer
+    head: str  # the head's address; empty in the order for the head itself
+    sharing: int  # the number of the pool's nodes on this node's computer
 
 
 class Program(NamedTuple):
@@ -49,26 +49,26 @@ class Program(NamedTuple):
 
 
 class Kit(ABC):
-    """A framework, on a node. Picklable."""
+    """A framework's programs. Picklable."""
 
     name: ClassVar[str]
-    head_works: ClassVar[bool]  # the head's program is a worker too
-    file_variable: ClassVar[str]  # names, in tasks, the file with the head's address
-    sign: ClassVar[str]  # is in the lines that tell that a program is up, or a worker of it
+    head_works: ClassVar[bool]  # whether the head's program is a worker too
+    file_variable: ClassVar[str]  # the variable in tasks that names the file with the head's address
+    sign: ClassVar[str]  # text of the output lines that show that a program, or one of its workers, is up
 
     @abstractmethod
     def program(self, order: Order, side: NodeSide, directory: Path) -> Program:
-        """What an order starts; it runs in ``directory``."""
+        """The program that an order starts; it runs in ``directory``."""
 
     @abstractmethod
     def up(self, order: Order, directory: Path, signs: int) -> Mapping[str, str] | None:
-        """What there is to know of a program that is up, with its ``address``; None: it is not yet.
+        """Facts about a program that is up, such as its ``address``; None while it is not up.
 
-        ``signs``: how many lines with the `sign` it has printed.
+        ``signs``: the number of lines with the `sign` that it has printed.
         """
 
     def close(self, directory: Path) -> None:
-        """Remove what is elsewhere than in ``directory``."""
+        """Remove files outside ``directory``."""
         del directory
 
 
@@ -77,7 +77,7 @@ class Kit(ABC):
 
 @contextmanager
 def member(side: NodeSide, kit: Kit, env: Mapping[str, str]) -> Iterator[Setup]:
-    """The node's half. ``env``: of every task there."""
+    """The node's half. ``env``: further variables for every task there."""
     directory = side.directory / kit.name
     directory.mkdir(mode=0o700)
     here = Member(side, kit, directory)
@@ -89,14 +89,14 @@ def member(side: NodeSide, kit: Kit, env: Mapping[str, str]) -> Iterator[Setup]:
 
 
 class Member:
-    """Runs what the client's half orders, one program of each role at a time."""
+    """Start the programs that the client's half orders, one of each role at a time."""
 
     def __init__(self, side: NodeSide, kit: Kit, directory: Path) -> None:
         self._side, self._kit, self._directory = side, kit, directory
         self._running: dict[Role, subprocess.Popen[bytes]] = {}
 
     def heard(self, order: Order) -> None:
-        """A program of this role that still runs, for an older head, is ended first."""
+        """Start a program, after ending an earlier one of the same role."""
         if order.head:
             (self._directory / "address").write_text(order.head)
         if (before := self._running.pop(order.role, None)) is not None:
@@ -136,12 +136,12 @@ class Member:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(ASK_S)
         status = process.wait()
-        if self._running.get(order.role) is process:  # else it was replaced, or the node is left
+        if self._running.get(order.role) is process:  # otherwise it was replaced, or the node leaves the pool
             self._side.tell(("down", order, status, list(printed.last)))
 
 
 class Printed:
-    """What a program prints: the last lines, and of all of them how many had a ``sign``."""
+    """A program's output: its last lines, and the number of lines that contained ``sign``."""
 
     def __init__(self, sign: str) -> None:
         self._sign = sign
@@ -149,7 +149,7 @@ class Printed:
         self.signs = 0
 
     def read(self, process: subprocess.Popen[bytes]) -> None:
-        """All of it, until it ends."""
+        """Read the output to its end."""
         assert process.stdout is not None
         with process.stdout as lines:
             for line in lines:
@@ -172,15 +172,15 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 @dataclass(slots=True)
 class Employed:
-    """What the client's half knows of a node."""
+    """A node, as the client's half knows it."""
 
     facts: NodeFacts
-    up: bool = False  # its worker
+    up: bool = False  # whether its worker is
     failures: int = 0
 
 
 class Cluster:
-    """What `Pool.handle` gives. ``head``: what is known of the head that is there now, its ``address`` above all."""
+    """The framework's cluster, as `Pool.handle` returns it. ``head``: facts about the present head; {} without one."""
 
     def __init__(self, site: PluginContext, kit: Kit) -> None:
         self.site, self.kit = site, kit
@@ -191,28 +191,29 @@ class Cluster:
         self._log: Sequence[str] = ()
 
     def check(self) -> None:
-        """
+        """Raise where the cluster has no head.
+
         Raises:
-            BootstrapError: there is no head just now.
+            BootstrapError: the cluster has no head at present.
         """
         if not self.head:
             raise BootstrapError(f"The {self.kit.name} cluster has no head just now: wait for one.", phase="plugins")
 
     @property
     def on(self) -> NodeId | None:
-        """The node of the head, or of the next one."""
+        """The node of the present head, or of the next one."""
         return self._head
 
     @property
     def workers(self) -> int:
-        """Nodes whose worker is up."""
+        """The number of nodes whose worker is up."""
         return sum(each.up for each in self._nodes.values())
 
     async def wait(self, workers: int | None = None, *, within_s: float = UP_S) -> None:
-        """Until the head and so many nodes' workers are up; default those of all nodes that are there.
+        """Wait until the head and the workers of so many nodes are up; by default of all present nodes.
 
         Raises:
-            BootstrapError: not in time; says what their programs printed last.
+            BootstrapError: they were not up in time; with the last output of their programs.
         """
         try:
             async with asyncio.timeout(within_s), self._changed:
@@ -224,12 +225,13 @@ class Cluster:
             raise self._error(f"the {self.kit.name} cluster's {what} not up after {within_s:g} s") from None
 
     async def look_up(self, node: NodeId) -> None:
-        """A head is up on ``node``: find, or make, the ways to it."""
+        """Prepare the ways from this computer to the head, which is up on ``node``."""
 
     async def listen(self) -> None:
-        """
+        """Follow the nodes, and order them to start programs.
+
         Raises:
-            BootstrapError: a program that ends again and again.
+            BootstrapError: a program failed `TRIES` times in a row.
         """
         async with asyncio.TaskGroup() as again:
             async for news in self.site.news():
@@ -252,7 +254,7 @@ class Cluster:
                     self._changed.notify_all()
 
     def _employ(self, node: NodeId) -> None:
-        """Give a node what to do, as far as that is known."""
+        """Order a node to start its program, if that is possible yet."""
         if self._head is None:
             self._head = node
             self._order(node, "head", "")
@@ -296,7 +298,7 @@ class Cluster:
             self._order(node, "worker", order.head)
 
     def _left(self, node: NodeId) -> None:
-        """With the head, all that the cluster knew is gone: another one begins anew."""
+        """Forget a node. When it was the head, the cluster starts anew with another head."""
         self._nodes.pop(node, None)
         if node != self._head:
             return
@@ -319,10 +321,10 @@ class Cluster:
 
 @asynccontextmanager
 async def opened(cluster: Cluster) -> AsyncIterator[None]:
-    """Within this the cluster lives; entered when it is up on all nodes that are there.
+    """Run the cluster during the block, which begins when the cluster is up on all present nodes.
 
     Raises:
-        BootstrapError
+        BootstrapError: the cluster did not come up in time.
     """
     async with asyncio.TaskGroup() as tasks:
         listening = tasks.create_task(cluster.listen())
@@ -332,7 +334,7 @@ async def opened(cluster: Cluster) -> AsyncIterator[None]:
 
 
 def address_variable(kit: Kit, variable: str) -> dict[str, str]:
-    """For tasks: where the head is, if there is one."""
+    """``variable`` with the head's address, for tasks; empty without a head."""
     file = os.environ.get(kit.file_variable)
     with suppress(OSError):
         return {variable: Path(file).read_text()} if file else {}
@@ -340,5 +342,5 @@ def address_variable(kit: Kit, variable: str) -> dict[str, str]:
 
 
 def processors(sharing: int) -> int:
-    """A node's part of its computer's."""
+    """The processors that a node may use, where ``sharing`` nodes share a computer."""
     return max(1, len(os.sched_getaffinity(0)) // sharing)

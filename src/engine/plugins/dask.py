@@ -32,15 +32,15 @@ def dask(
     dashboard: bool = True,
     tls: bool = True,
 ) -> Dask:
-    """The pool's nodes as a Dask cluster: ``pool.handle("dask").client()`` is a `distributed.Client` of it.
+    """Run a Dask cluster on the pool's nodes: ``pool.handle("dask").client()`` is a `distributed.Client` of it.
 
-    ``workers_per_node``: processes. ``threads_per_worker``: default the node's processors, divided among its workers.
-    ``memory_limit``: of a worker, as Dask writes it ("8GB"); default its own choice. ``dashboard``: Dask's web page,
-    at the handle's ``dashboard``. ``tls``: everything between scheduler, workers and clients is encrypted, and only who
-    has the pool's certificate is let in; without it, whoever reaches the scheduler's port runs code on the nodes.
+    ``workers_per_node``: processes. ``threads_per_worker``: by default the node's processors divided by its workers.
+    ``memory_limit``: per worker, as Dask writes it ("8GB"); by default Dask's choice. ``dashboard``: serve Dask's web
+    page; the handle's ``dashboard`` is its URL. ``tls``: encrypt all traffic between scheduler, workers and clients,
+    and admit only who has the pool's certificate; without it, whoever reaches the scheduler runs code on the nodes.
 
     Raises:
-        SpecError
+        SpecError: an option is not valid.
     """
     for name, value in (("workers_per_node", workers_per_node), ("threads_per_worker", threads_per_worker)):
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
@@ -51,7 +51,7 @@ def dask(
 
 @dataclass(frozen=True)
 class Dask(Plugin):
-    """See `dask`."""
+    """The plugin that `dask` makes."""
 
     workers: int = 1
     threads: int | None = None
@@ -62,7 +62,7 @@ class Dask(Plugin):
     name: ClassVar[str] = "dask"
 
     def env(self, info: InstanceInfo) -> Mapping[str, str]:  # noqa: ARG002
-        """A ``Client()`` in a task finds the cluster."""
+        """Let a ``Client()`` in a task find the cluster."""
         return address_variable(DaskKit(self), "DASK_SCHEDULER_ADDRESS")
 
     def node(self, side: NodeSide) -> AbstractContextManager[Setup]:
@@ -70,7 +70,8 @@ class Dask(Plugin):
 
     @asynccontextmanager
     async def attach(self, site: PluginContext) -> AsyncIterator[DaskCluster]:
-        """
+        """Run the cluster while the pool is open.
+
         Raises:
             BootstrapError: the cluster does not come up.
         """
@@ -80,7 +81,7 @@ class Dask(Plugin):
 
     @property
     def tls_variables(self) -> dict[str, str]:
-        """Dask's configuration takes certificates themselves where it takes files."""
+        """Dask's configuration for TLS: where it takes names of files, it also takes the certificates themselves."""
         if self.certificate is None:
             return {}
         variables = {f"{CONFIG}REQUIRE_ENCRYPTION": "true", f"{CONFIG}TLS__CA_FILE": self.certificate.cert}
@@ -92,14 +93,14 @@ class Dask(Plugin):
 
 @dataclass(frozen=True)
 class DaskKit(Kit):
-    """Dask's programs."""
+    """The programs of Dask."""
 
     plugin: Dask
 
     name: ClassVar[str] = "dask"
     head_works: ClassVar[bool] = False
     file_variable: ClassVar[str] = "OUTRIDER_DASK_ADDRESS"
-    sign: ClassVar[str] = "Registered to"  # from each worker
+    sign: ClassVar[str] = "Registered to"  # printed by each worker
 
     def program(self, order: Order, side: NodeSide, directory: Path) -> Program:
         scheme = "tcp" if self.plugin.certificate is None else "tls"
@@ -109,7 +110,7 @@ class DaskKit(Kit):
             file.unlink(missing_ok=True)
             command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--port", "0", *common]
             command += ["--scheduler-file", str(file)]
-            command += ["--dashboard-address", f"{side.address}:0"]  # its port serves more than the dashboard
+            command += ["--dashboard-address", f"{side.address}:0"]  # the port is needed without the dashboard too
             command += [] if self.plugin.dashboard else ["--no-dashboard"]
         else:
             workers = self.plugin.workers
@@ -126,14 +127,14 @@ class DaskKit(Kit):
             return {} if signs >= self.plugin.workers else None
         try:
             told = json.loads((directory / "scheduler.json").read_text())
-        except (OSError, ValueError):  # not there yet, or half of it
+        except (OSError, ValueError):  # not written yet, or not completely
             return None
         dashboard = told.get("services", {}).get("dashboard") if self.plugin.dashboard else None
         return {"address": told["address"], **({"dashboard": str(dashboard)} if dashboard else {})}
 
 
 class DaskCluster(Cluster):
-    """What `Pool.handle` gives: the cluster's address, and clients of it."""
+    """The Dask cluster, as `Pool.handle` returns it: its address, and clients of it."""
 
     def __init__(self, site: PluginContext, plugin: Dask) -> None:
         super().__init__(site, DaskKit(plugin))
@@ -143,23 +144,23 @@ class DaskCluster(Cluster):
 
     @property
     def address(self) -> str:
-        """By which this computer reaches the scheduler: ``tls://...``. Another one when the scheduler's node was lost.
+        """The scheduler's address from this computer: ``tls://...``. It changes when the scheduler's node is lost.
 
         Raises:
-            BootstrapError: there is no scheduler just now.
+            BootstrapError: there is no scheduler at present.
         """
         self.check()
         return self._address
 
     @property
     def dashboard(self) -> str | None:
-        """The URL of Dask's dashboard; None: there is none."""
+        """The URL of Dask's dashboard; None without one."""
         self.check()
         return self._dashboard
 
     @property
     def security(self) -> Any:
-        """For a `distributed.Client`; None without TLS."""
+        """The argument ``security=`` for a `distributed.Client`; None without TLS."""
         if self._plugin.certificate is None:
             return None
         distributed: Any = import_module("distributed")

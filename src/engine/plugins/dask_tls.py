@@ -1,4 +1,4 @@
-"""A certificate of one pool's own, which is its own authority: who has its key belongs to the pool."""
+"""A certificate for one pool, signed by itself: who has its key belongs to the pool."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LIFE = timedelta(days=365)
 
 @dataclass(frozen=True)
 class Certificate:
-    """Both in PEM."""
+    """A certificate and its key, both as PEM."""
 
     cert: str = field(repr=False)
     key: str = field(repr=False)
@@ -31,7 +31,7 @@ class Certificate:
             .issuer_name(name)
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - timedelta(days=1))  # clocks differ
+            .not_valid_before(now - timedelta(days=1))  # clocks of computers differ
             .not_valid_after(now + LIFE)
             .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
             .sign(key, hashes.SHA256())

@@ -1,4 +1,4 @@
-"""The huggingface plugin: a token and the hub's variables, inside of a process group that ``Trainer`` finds."""
+"""The huggingface plugin: a token and the hub's variables, inside a process group that ``Trainer`` finds."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 def huggingface(token: Secret | str | None = None, *, home: str | None = None, offline: bool = False) -> HuggingFace:
-    """Run tasks that use transformers, datasets and the hub; the torch plugin comes along: give it too for its options.
+    """Run tasks that use transformers, datasets and the hub. Brings the torch plugin; give that too, for other options.
 
-    ``token``: as the hub hands them out, for instance ``Secret.env("HF_TOKEN")``; no file is written. ``home``: where
-    nodes keep what they download, default ``~/.cache/huggingface``. ``offline``: the hub is not asked for anything.
+    ``token``: an access token of the hub, such as ``Secret.env("HF_TOKEN")``; no file is written. ``home``: where nodes
+    keep downloads, by default ``~/.cache/huggingface``. ``offline``: never contact the hub.
 
     Raises:
-        SpecError
+        SpecError: an option is not valid.
     """
     if isinstance(token, str):
         token = Secret(token)
@@ -37,14 +37,14 @@ def huggingface(token: Secret | str | None = None, *, home: str | None = None, o
 
 @dataclass(frozen=True)
 class HuggingFace(Plugin):
-    """See `huggingface`."""
+    """The plugin that `huggingface` makes."""
 
     token: Secret | None = None
     home: str | None = None
     offline: bool = False
 
     name: ClassVar[str] = "huggingface"
-    fresh_process: ClassVar[bool] = True  # accelerate, below Trainer, remembers the ranks it saw first
+    fresh_process: ClassVar[bool] = True  # Trainer uses accelerate, which caches the ranks that it saw first
 
     def brings(self) -> Sequence[Plugin]:
         return (Torch(),)
@@ -57,9 +57,9 @@ class HuggingFace(Plugin):
             variables["HF_HOME"] = self.home
         if self.offline:
             variables |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
-        if info.local_rank:  # one bar per node is enough
+        if info.local_rank:  # one progress bar per node is enough
             variables |= unless_set({"HF_HUB_DISABLE_PROGRESS_BARS": "1"})
-        if sharing(info) > 1:  # or the tokenizers of each rank take every core
+        if sharing(info) > 1:  # otherwise the tokenizers of each rank take every core
             variables |= unless_set({"TOKENIZERS_PARALLELISM": "false"})
         return variables
 

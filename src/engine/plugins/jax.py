@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ...actors.ports import NodeFacts
     from ..api.instance import InstanceInfo
 
-SHUTDOWN_S = 30 * 24 * 3600  # a rank that is ready waits for the slowest: how long is for the task's own timeout to say
+SHUTDOWN_S = 30 * 24 * 3600  # a rank that is done waits for the slowest one; the task's own timeout limits that
 
 
 def jax(
@@ -25,13 +25,14 @@ def jax(
     cpu_devices: int | None = None,
     timeout: float | timedelta | None = None,
 ) -> Jax:
-    """Run a broadcast's ranks as one JAX program: ``jax.devices()`` are those of all of them.
+    """Run a broadcast's ranks as one JAX program: ``jax.devices()`` are those of all ranks.
 
-    ``ranks_per_node``: default one process for all of a node's devices; "auto" is one for each. ``cpu_devices``: how
-    many devices a process makes of its CPU. ``timeout``: seconds for all ranks to find each other; default JAX's own.
+    ``ranks_per_node``: by default one process for all of a node's devices; "auto" means one per device.
+    ``cpu_devices``: how many devices a process makes of its CPU. ``timeout``: seconds for all ranks to find each other;
+    by default JAX's own.
 
     Raises:
-        SpecError
+        SpecError: an option is not valid.
     """
     if cpu_devices is not None and (not isinstance(cpu_devices, int) or cpu_devices < 1):
         raise SpecError(f"plugins.jax: cpu_devices takes a number, at least 1, not {cpu_devices!r}.")
@@ -41,7 +42,7 @@ def jax(
 
 @dataclass(frozen=True)
 class Jax(Plugin):
-    """See `jax`."""
+    """The plugin that `jax` makes."""
 
     ranks: Ranks = 1
     cpu_devices: int | None = None
@@ -49,7 +50,7 @@ class Jax(Plugin):
 
     name: ClassVar[str] = "jax"
     collective: ClassVar[bool] = True
-    fresh_process: ClassVar[bool] = True  # once started, JAX's backend stays as it is
+    fresh_process: ClassVar[bool] = True  # JAX's backend cannot be changed once it has started
     ports: ClassVar[Ports] = "head"
 
     def ranks_per_node(self, facts: NodeFacts) -> int:
@@ -82,22 +83,22 @@ class Jax(Plugin):
             coordinator_address=endpoint(info.head_addr, info.head_port),
             num_processes=info.world_size,
             process_id=info.rank,
-            cluster_detection_method="deactivate",  # we may be inside of a Slurm job, whose ranks are others
+            cluster_detection_method="deactivate",  # inside a Slurm job, JAX would take the job's ranks
             shutdown_timeout_seconds=SHUTDOWN_S,
             **options,
         )
         yield
-        # Not after an error: who has failed would wait for the others, and they for it.
+        # Not after an error: a failed rank would wait for the others, and they for it.
         if _is_used():
             jax_.effects_barrier()
-            jax_.block_until_ready(jax_.live_arrays())  # what is still being computed needs the others
+            jax_.block_until_ready(jax_.live_arrays())  # pending computations need the other ranks
         jax_.distributed.shutdown()
 
 
 def _is_used() -> bool:
-    """Whether anything was computed: to ask for arrays would start the backend, which waits for those of the others."""
+    """Whether JAX has computed anything. Listing arrays would start the backend, which waits for the other ranks."""
     try:
         from jax._src.xla_bridge import backends_are_initialized  # pyright: ignore[reportMissingImports]
-    except ImportError:  # another version of JAX; results are waited for when they are pickled, too
+    except ImportError:  # another version of JAX; pickling the results waits for them as well
         return False
     return bool(backends_are_initialized())

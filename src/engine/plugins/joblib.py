@@ -1,6 +1,6 @@
 """The joblib plugin: ``joblib.parallel_config(backend="outrider")`` runs joblib's tasks on the pool.
 
-Only the client's half does anything here; `joblib_backend` is imported where joblib is.
+Only the client's half does anything here. `joblib_backend` is imported when joblib is known to be installed.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 def joblib() -> Joblib:
-    """Let joblib, and whatever uses it, run its tasks on the pool::
+    """Let joblib, and libraries that use it, run tasks on the pool::
 
         with Pool(nodes=4, plugins=[plugins.joblib()]) as pool:
             with joblib.parallel_config(backend="outrider"):
                 GridSearchCV(model, grid).fit(X, y)
 
-    ``n_jobs=-1`` is all slots of the pool. With several such pools open at a time, say which one:
+    ``n_jobs=-1`` means all slots of the pool. If several such pools are open, name one:
     ``parallel_config(backend="outrider", pool=pool)``.
     """
     return Joblib()
@@ -33,13 +33,14 @@ def joblib() -> Joblib:
 
 @dataclass(frozen=True)
 class Joblib(Plugin):
-    """See `joblib`."""
+    """The plugin that `joblib` makes."""
 
     name: ClassVar[str] = "joblib"
 
     @asynccontextmanager
     async def attach(self, site: PluginContext) -> AsyncIterator[JoblibPool]:
-        """
+        """Offer the pool to joblib while it is open.
+
         Raises:
             SpecError: joblib is not installed here.
         """
@@ -49,7 +50,11 @@ class Joblib(Plugin):
 
 @asynccontextmanager
 async def opened(site: PluginContext, *, default: bool) -> AsyncIterator[JoblibPool]:
-    """The pool as a backend of joblib's, or as the ``default`` one, while it is open."""
+    """Make the pool a backend of joblib during the block, and with ``default`` the one that joblib uses unasked.
+
+    Raises:
+        SpecError: joblib is not installed here, or another pool is the default.
+    """
     try:
         from .joblib_backend import JoblibPool, offered
     except ModuleNotFoundError as error:

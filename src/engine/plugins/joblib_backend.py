@@ -1,7 +1,7 @@
-"""A pool as a backend of joblib's: batches become tasks, arrays that several of them name are sent to a node once.
+"""A pool as a backend of joblib: batches become tasks; arrays that several batches use are sent to a node once.
 
 joblib calls a backend from the thread that called ``Parallel`` and from the one that reports results; the pool lives
-on its loop. What is pickled and unpickled is so in joblib's threads, the loop only passes bytes.
+on its event loop. Pickling and unpickling happen in joblib's threads; the loop only passes bytes on.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from ..serialization.shared import Shared
 
 NAME = "outrider"
-LARGE_BYTES = INLINE_BYTES  # what would not ride in a frame is worth a blob that other batches can name
-IDLE_BYTES = 1024 * 1024 * 1024  # of large objects that no unfinished batch names, but one to come may
+LARGE_BYTES = INLINE_BYTES  # what does not fit in a frame is shared as a blob, which other batches can use too
+IDLE_BYTES = 1024 * 1024 * 1024  # of large objects that no unfinished batch uses, kept because a later one may
 
 
 class JoblibPool:
-    """What `Pool.handle` gives: the pool as joblib sees it. ``parallel_config(backend=handle.backend())``."""
+    """The pool as joblib sees it, and as `Pool.handle` returns it: ``parallel_config(backend=handle.backend())``."""
 
     def __init__(self, site: PluginContext) -> None:
         self._site = site
@@ -48,7 +48,7 @@ class JoblibPool:
         self._closed = False
 
     def backend(self, **options: Any) -> OutriderBackend:
-        """A backend that runs on this pool, whatever others are open."""
+        """A backend that runs on this pool, even if others are open."""
         return OutriderBackend(pool=self, **options)
 
     @property
@@ -56,10 +56,11 @@ class JoblibPool:
         return self._site.slots
 
     def check(self) -> None:
-        """
+        """Check that the pool can be used from this thread.
+
         Raises:
-            PoolClosed
-            SpecError: called where waiting would stop the pool itself.
+            PoolClosed: the pool has ended.
+            SpecError: this is the thread of the pool's event loop, which waiting would stop.
         """
         if self._closed:
             raise PoolClosed("The pool that this joblib backend runs on has ended: open another one.")
@@ -75,7 +76,7 @@ class JoblibPool:
 
 
 class Opened:
-    """The open pools: of whom the backend's name alone means one."""
+    """The open pools that joblib can use, and the default one."""
 
     def __init__(self) -> None:
         self.pools: list[JoblibPool] = []
@@ -88,10 +89,10 @@ _opened = Opened()
 
 @contextmanager
 def offered(pool: JoblibPool, *, default: bool) -> Iterator[None]:
-    """The pool is joblib's within this; when the last one goes, joblib is as it was.
+    """Let joblib use the pool during the block. After the last pool joblib is as it was before.
 
     Raises:
-        SpecError: another pool is the ``default``.
+        SpecError: another pool is the ``default`` already.
     """
     with _opened.lock:
         before = parallel.DEFAULT_BACKEND
@@ -115,7 +116,7 @@ def offered(pool: JoblibPool, *, default: bool) -> Iterator[None]:
 
 
 class OutriderBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
-    """One for each ``parallel_config`` or ``Parallel``. ``pool``: which, where several are open."""
+    """The backend of one ``parallel_config`` or ``Parallel``. ``pool``: the one to use, if several are open."""
 
     supports_retrieve_callback = True
     supports_inner_max_num_threads = True
@@ -132,12 +133,12 @@ class OutriderBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[m
         self._pool = None if pool is None else _of(pool)
         self._jobs: set[Work] = set()
         self._large = Large()
-        self._modules: dict[str, bool] = {}  # whether nodes can import them
+        self._modules: dict[str, bool] = {}  # by name: whether nodes can import it
 
-    # --- what joblib asks --------------------------------------------------------------------------------------------
+    # --- called by joblib --------------------------------------------------------------------------------------------
 
     def effective_n_jobs(self, n_jobs: int | None) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """With one slot it is 2 all the same: at 1 joblib would run everything here."""
+        """The number of parallel tasks, at least 2 if relative to the slots: with 1, joblib uses no backend."""
         if n_jobs == 0:
             raise ValueError("n_jobs == 0 in Parallel has no meaning")
         slots = self._chosen().slots
@@ -155,7 +156,7 @@ class OutriderBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[m
         return self.effective_n_jobs(n_jobs)
 
     def stop_call(self) -> None:
-        """The arrays of this call are not needed any more; another call may find them changed."""
+        """Release the arrays of this call: the caller may change them before the next call."""
         large, self._large = self._large, Large()
         self._chosen().loop.call_soon_threadsafe(large.close)
 
@@ -173,8 +174,8 @@ class OutriderBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[m
     def retrieve_result_callback(self, out: Work) -> Any:
         return out.result()
 
-    def abort_everything(self, ensure_ready: bool = True) -> None:  # noqa: ARG002  there is nothing to make ready
-        """End the tasks on their nodes, with all that they started."""
+    def abort_everything(self, ensure_ready: bool = True) -> None:  # noqa: ARG002  nothing must be made ready
+        """End the tasks on their nodes, with all processes that they started."""
         for work in tuple(self._jobs):
             work.cancel()
 
@@ -197,7 +198,7 @@ class OutriderBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[m
         return self._pool
 
     def _packed(self, batch: Any) -> tuple[bytes, list[Reference]]:
-        """The batch as bytes, and what it refers to."""
+        """Pickle a batch; returns the bytes, and references to its large objects."""
         file = io.BytesIO()
         pickler = Pickler(file, self._large)
         modules = {getattr(_function(each), "__module__", None) or "" for each, *_ in batch.items}
@@ -209,7 +210,7 @@ class OutriderBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[m
 
 
 class Work:
-    """One batch on its way; its result is unpickled by who asks, in joblib's thread."""
+    """One submitted batch. Its result is unpickled in joblib's thread, by the first who asks for it."""
 
     def __init__(
         self, pool: JoblibPool, jobs: set[Work], callback: Callable[[Any], None] | None, ended: Callable[[], None]
@@ -220,7 +221,7 @@ class Work:
         self._cancelled = False
 
     def start(self, call: Any) -> None:
-        """On the loop."""
+        """Submit the batch. Runs on the event loop."""
         core = self._pool.core
         if self._cancelled:
             return
@@ -229,7 +230,7 @@ class Work:
             job: SubmittedJob[Any] = SubmittedJob(core, payload, call.options)
             self._job = job
             core.submit(job.id, payload, call.options, None, self._settled)
-        except Exception as error:  # noqa: BLE001  told to whoever asks for the result
+        except Exception as error:  # noqa: BLE001  raised to whoever asks for the result
             self._error = error
             self._report()
 
@@ -256,7 +257,7 @@ class Work:
         if self._callback is not None and not self._cancelled:
             try:
                 self._pool.reports.submit(self._callback, self)
-            except RuntimeError:  # the pool is closed, and whoever waits is told by its next call
+            except RuntimeError:  # the pool is closed; joblib learns that from its next call
                 threading.Thread(target=self._callback, args=(self,), daemon=True).start()
 
 
@@ -264,40 +265,40 @@ class Work:
 
 
 class Reference:
-    """A large object that batches of one call name; shared with the nodes when the first of them is sent."""
+    """A large object that batches of one call use; it is shared with the nodes when the first of them is sent."""
 
     __slots__ = ("batches", "shared", "size_bytes", "value")
 
     def __init__(self, value: Any) -> None:
-        self.value = value  # kept, so that nothing else can have its identity
+        self.value = value  # kept alive, so that no other object can get its id
         self.size_bytes: int = len(value) if isinstance(value, bytes) else value.nbytes
         self.shared: Shared[Any] | None = None
-        self.batches = 0  # that name it and are unfinished
+        self.batches = 0  # unfinished ones that use it
 
     def close(self) -> None:
-        """On the loop. Whoever still has this keeps no memory by it."""
+        """Release the object. Runs on the event loop."""
         if self.shared is not None:
             self.shared.close()
         self.value = self.shared = None
 
 
 class Large:
-    """The large objects of one ``Parallel`` call, by identity, as joblib's own memory mapping has it.
+    """The large objects of one ``Parallel`` call, by identity, as in joblib's own memory mapping.
 
-    A call may read any number of files, each into an array of its own, so not all of them can stay until its end; but
-    the next batch may name the same ones as the last. Those that no unfinished batch names stay up to `IDLE_BYTES`, the
-    latest to become so; what the newest batch names stays anyhow. What has gone is shared anew when it is named.
+    A call may read any number of files, each into an array of its own, so not all can be kept until its end; yet the
+    next batch may use the same ones as the last. Objects that no unfinished batch uses are kept up to `IDLE_BYTES`, the
+    most recent ones; those of the newest batch are kept in any case. Others are shared anew when they are used again.
     """
 
     def __init__(self) -> None:
         self._references: dict[int, Reference] = {}
-        self._idle: dict[Reference, None] = {}  # in the order in which they became so
+        self._idle: dict[Reference, None] = {}  # objects that no unfinished batch uses, the longest idle first
         self._idle_bytes = 0
         self._newest: Sequence[Reference] = ()  # counts as unfinished
-        self._lock = threading.Lock()  # objects are named in joblib's threads, batches end on the loop
+        self._lock = threading.Lock()  # joblib's threads use objects, while batches end on the event loop
 
     def name(self, value: Any, named: list[Reference]) -> int:
-        """Its place among what a batch has ``named``, where it comes to be."""
+        """The index of an object in ``named``, the list of a batch's large objects, where it is added if it is new."""
         with self._lock:
             reference = self._references.get(id(value))
             if reference is None:
@@ -308,14 +309,14 @@ class Large:
             return named.index(reference)
 
     def submitted(self, named: Sequence[Reference]) -> None:
-        """A batch that names these is the newest."""
+        """Note the newest batch, which uses ``named``."""
         with self._lock:
             self._use(named)
             self._leave(self._newest)
             self._newest = named
 
     def left(self, named: Sequence[Reference]) -> None:
-        """A batch that named these has ended. On the loop."""
+        """Note that a batch that used ``named`` has ended. Runs on the event loop."""
         gone = []
         with self._lock:
             self._leave(named)
@@ -328,7 +329,7 @@ class Large:
             each.close()
 
     def close(self) -> None:
-        """On the loop."""
+        """Release all objects. Runs on the event loop."""
         with self._lock:
             references = list(self._references.values())
             self._references.clear()
@@ -354,7 +355,7 @@ class Large:
 
 
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Leaves large arrays and byte strings out, wherever they are, and lists them."""
+    """Replace large arrays and byte strings by references, wherever they are, and list them."""
 
     def __init__(self, file: io.BytesIO, large: Large) -> None:
         super().__init__(file, protocol=5)
@@ -383,14 +384,14 @@ class Unpickler(pickle.Unpickler):
 
 @compute
 def run_batch(packed: bytes, threads: int | None, *large: Any) -> Any:
-    """On the node: one of joblib's batches, with its large arguments."""
+    """Run one of joblib's batches on the node, with its large objects."""
     batch = Unpickler(io.BytesIO(packed), large).load()
     with _limited(threads):
         return batch()
 
 
 def _resolved(core: OpenPool, call: Any) -> Any:
-    """The call with its references shared, those that are new to the pool from now on."""
+    """The call with its large objects shared with the nodes, where they are not yet."""
     packed, threads, *references = call.args
     shared = []
     for reference in cast("list[Reference]", references):
@@ -401,7 +402,7 @@ def _resolved(core: OpenPool, call: Any) -> Any:
 
 
 def _limited(threads: int | None) -> Any:
-    """As many threads of BLAS and OpenMP as this task's share of the processors, or as many as were asked for."""
+    """Limit BLAS and OpenMP to ``threads``, by default to this task's share of the processors."""
     try:
         from threadpoolctl import threadpool_limits
     except ModuleNotFoundError:
@@ -415,12 +416,12 @@ def _share() -> int:
     from ..runtime.instance_info import instance_info
 
     info = instance_info()
-    here = max(1, sum(peer.hostname == info.hostname for peer in info.peers))  # nodes of one computer share it
+    here = max(1, sum(peer.hostname == info.hostname for peer in info.peers))  # nodes on this computer
     return max(1, len(os.sched_getaffinity(0)) // (info.workers_per_node * here))
 
 
 def _of(pool: Any) -> JoblibPool:
-    """From whatever users call the pool."""
+    """The `JoblibPool` of whatever users pass as ``pool=``."""
     if isinstance(pool, JoblibPool):
         return pool
     for name in ("joblib", "sklearn"):
@@ -438,7 +439,7 @@ def _name(batch: Any) -> str:
 
 
 def _function(function: Any) -> Any:
-    """The user's, out of scikit-learn's wrapper."""
+    """The user's function, unwrapped from scikit-learn's wrapper."""
     return getattr(function, "function", function)
 
 

@@ -1,4 +1,4 @@
-"""The keras plugin: a backend, chosen before keras is imported, and set up across ranks. Only this imports keras."""
+"""The keras plugin: choose a backend before keras is imported, and set it up across ranks. Only this imports keras."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Backend = Literal["jax", "torch", "tensorflow"]
 
 
 def keras(backend: Backend = "jax", *, data_parallel: bool = True, seed: int | None = None) -> Keras:
-    """Run Keras on a backend, whose plugin comes along with its defaults: give that too for other options.
+    """Run Keras on a backend, whose plugin it brings with default options; give that too, for others.
 
-    With jax a broadcast's ranks train one model, each on its own share of the data, unless ``data_parallel`` is off.
-    ``seed``: of that model's first weights, which must be the same everywhere; default one of the generation's own.
+    With jax a broadcast's ranks train one model, each on its own share of the data, unless ``data_parallel`` is False.
+    ``seed``: for the initial weights of that model, which must be the same on all ranks; by default one per generation.
 
     Raises:
-        SpecError
+        SpecError: an option is not valid.
     """
     if backend not in get_args(Backend):
         raise SpecError(f"plugins.keras: backend takes {' or '.join(map(repr, get_args(Backend)))}, not {backend!r}.")
@@ -38,14 +38,14 @@ def keras(backend: Backend = "jax", *, data_parallel: bool = True, seed: int | N
 
 @dataclass(frozen=True)
 class Keras(Plugin):
-    """See `keras`."""
+    """The plugin that `keras` makes."""
 
     backend: Backend = "jax"
     data_parallel: bool = True
     seed: int | None = None
 
     name: ClassVar[str] = "keras"
-    fresh_process: ClassVar[bool] = True  # keras is imported with one backend, for good
+    fresh_process: ClassVar[bool] = True  # keras cannot change its backend once it is imported
 
     def brings(self) -> Sequence[Plugin]:
         match self.backend:
@@ -74,6 +74,6 @@ class Keras(Plugin):
 
 
 def _replicate(keras_: Any, seed: int) -> None:
-    """Before the first model: its weights are copied to every device, and each rank feeds its own."""
+    """Copy weights to every device and let each rank feed its own devices. To be called before the first model."""
     keras_.utils.set_random_seed(seed)
     keras_.distribution.set_distribution(keras_.distribution.DataParallel(auto_shard_dataset=False))

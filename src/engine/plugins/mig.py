@@ -1,4 +1,4 @@
-"""The MIG plugin: a node's GPUs are divided into instances, and each task or rank sees one."""
+"""The MIG plugin: divide a node's GPUs into instances, of which each task or rank sees one."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
     from ..api.instance import InstanceInfo
     from ..api.plugin_sides import NodeSide
 
-DEVICES = "OUTRIDER_MIG_DEVICES"  # the instances' UUIDs, in the node's tasks
-BUSY_S = 10.0  # processes that were just killed hold their instances for a moment
+DEVICES = "OUTRIDER_MIG_DEVICES"  # variable with the UUIDs of the instances, in the node's tasks
+BUSY_S = 10.0  # processes that were just killed hold their instances a moment longer
 AGAIN_S = 0.5
 
 
 def mig(profile: str, *, count: int | None = None) -> Mig:
-    """Divide every GPU of a node into MIG instances of ``profile``, as in "1g.10gb" (``nvidia-smi mig -lgip`` names
-    them), ``count`` per GPU, by default as many as fit.
+    """Divide every GPU of a node into MIG instances of ``profile``, such as "1g.10gb" (see ``nvidia-smi mig -lgip``).
 
-    A task sees the instance of its slot, a rank the one of its local rank; to `instance_info` and to other plugins the
-    instances are the node's accelerators. At the end the GPUs are as they were. Needs root on the nodes.
+    ``count``: instances per GPU, by default as many as fit. A task sees the instance of its slot, a rank the one of its
+    local rank; for `instance_info` and other plugins the instances are the node's accelerators. At the end the GPUs are
+    restored. Needs root on the nodes.
 
     Raises:
-        SpecError
+        SpecError: an option is not valid.
     """
     if not isinstance(profile, str) or not re.fullmatch(r"(?:MIG )?\d+g\.\d+gb(?:\+\S+)?", profile):
         raise SpecError(f"plugins.mig: a profile is called like '1g.10gb' or '3g.40gb', not {profile!r}.")
@@ -45,13 +45,13 @@ def mig(profile: str, *, count: int | None = None) -> Mig:
 
 @dataclass(frozen=True)
 class Mig(Plugin):
-    """See `mig`."""
+    """The plugin that `mig` makes."""
 
     profile: str
     count: int | None = None
 
     name: ClassVar[str] = "mig"
-    fresh_ranks: ClassVar[bool] = True  # CUDA reads once which instance is its process's, and a rank sits in any slot
+    fresh_ranks: ClassVar[bool] = True  # a process can use one instance only, and a rank may run in any slot
 
     def env(self, info: InstanceInfo) -> Mapping[str, str]:
         devices = [each for each in os.environ.get(DEVICES, "").split(",") if each]
@@ -62,9 +62,10 @@ class Mig(Plugin):
 
     @contextmanager
     def node(self, side: NodeSide) -> Iterator[Setup]:  # noqa: ARG002
-        """
+        """Divide the node's GPUs while the pool is open.
+
         Raises:
-            SpecError: a GPU that has no MIG, not this profile, or is divided for somebody else.
+            SpecError: a GPU has no MIG, not this profile, or is divided differently already.
         """
         found = nvidia.gpus()
         if not found:
@@ -81,11 +82,12 @@ class Mig(Plugin):
 
 @contextmanager
 def divided(gpu: Gpu, profile: str, count: int | None) -> Iterator[tuple[list[str], float]]:
-    """The UUIDs of a GPU's instances, and the memory of each in GB. What there was before stays, and is used if it is
-    what is wanted.
+    """Divide a GPU during the block: (UUIDs of its instances, memory of each in GB).
+
+    Instances that exist already are kept, and used if they are the wanted ones.
 
     Raises:
-        SpecError
+        SpecError: the GPU has no MIG, not this profile or no room for it, or is divided differently already.
     """
     if gpu.mig not in {"Enabled", "Disabled"}:
         raise SpecError(f"GPU {gpu.index}, {gpu.name}, has no MIG: A30, A100, H100, H200 and their like do.")
@@ -124,9 +126,10 @@ def divided(gpu: Gpu, profile: str, count: int | None) -> Iterator[tuple[list[st
 
 
 def _enable(gpu: Gpu) -> None:
-    """
+    """Enable MIG on a GPU.
+
     Raises:
-        SpecError: not now.
+        SpecError: something uses the GPU at present.
     """
     said = _said("nvidia-smi", "-i", str(gpu.index), "-mig", "1")
     now = next((each for each in nvidia.gpus() if each.uuid == gpu.uuid), None)
@@ -142,7 +145,7 @@ def _devices(gpu: Gpu) -> list[nvidia.Slice]:
 
 
 def _listed(at: str) -> str:
-    """The table of instances; that there are none is an error of the tool's."""
+    """The table of instances, which is empty where the tool fails because there are none."""
     try:
         return nvidia.run("nvidia-smi", "mig", "-i", at, "-lgi")
     except ToolFailed:
@@ -150,9 +153,10 @@ def _listed(at: str) -> str:
 
 
 def _said(name: str, *arguments: str) -> str:
-    """
+    """Run a tool; return its output.
+
     Raises:
-        SpecError: in the tool's own words.
+        SpecError: it failed; with its output.
     """
     try:
         return nvidia.run(name, *arguments)
@@ -162,7 +166,7 @@ def _said(name: str, *arguments: str) -> str:
 
 
 def _patiently(step: Callable[[], object]) -> None:
-    """Taking down: who used an instance has been killed, and may take a moment to let go of it. What stays is told."""
+    """Undo a step, and retry while a killed process still holds its instance. A failure is printed, not raised."""
     deadline = time.monotonic() + BUSY_S
     while True:
         try:

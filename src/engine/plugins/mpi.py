@@ -1,7 +1,7 @@
-"""The MPI plugin: a broadcast's ranks are ``COMM_WORLD``, and ``mpirun`` reaches the pool's nodes.
+"""The MPI plugin: a broadcast's ranks form ``COMM_WORLD``, and ``mpirun`` reaches the pool's nodes.
 
-The first needs no launcher: each worker is an MPI process, told who it is by `pmi`. The second replaces ssh between the
-nodes by the pool's own connections: see `mpi_agent`.
+The first needs no launcher: each worker is an MPI process that learns its rank from `pmi`. The second replaces ssh
+between nodes by the pool's own connections: see `mpi_agent`.
 """
 
 from __future__ import annotations
@@ -40,15 +40,14 @@ TIMEOUT_S = 60.0
 def mpi(*, ranks_per_node: int = 1, init: bool = True, timeout: float | timedelta = TIMEOUT_S) -> Mpi:
     """Run tasks as MPI processes: ``MPI.COMM_WORLD`` of mpi4py has a broadcast's ranks, and ``mpirun`` works in tasks.
 
-    ``ranks_per_node``: processes of a broadcast on each node. ``init``: initialize MPI before the function runs, where
+    ``ranks_per_node``: processes of a broadcast on each node. ``init``: initialize MPI before the function runs, if
     mpi4py is installed; False leaves that to the function's import of ``mpi4py.MPI``, before which it may set
-    ``mpi4py.rc``. ``timeout``: seconds for all ranks to meet.
+    ``mpi4py.rc``. ``timeout``: seconds for all ranks to connect.
 
-    ``COMM_WORLD`` needs an MPI that speaks PMI-1: MPICH, Intel MPI, MVAPICH and others of their kin. ``mpirun`` may be
-    Open MPI's as well.
+    ``COMM_WORLD`` needs an MPI with PMI-1, such as MPICH, Intel MPI or MVAPICH. ``mpirun`` may be Open MPI's as well.
 
     Raises:
-        SpecError
+        SpecError: an option is not valid.
     """
     if not isinstance(ranks_per_node, int) or isinstance(ranks_per_node, bool) or ranks_per_node < 1:
         raise SpecError(f"plugins.mpi: ranks_per_node takes a number, at least 1, not {ranks_per_node!r}.")
@@ -57,12 +56,12 @@ def mpi(*, ranks_per_node: int = 1, init: bool = True, timeout: float | timedelt
 
 @dataclass(frozen=True)
 class Mpi(Plugin):
-    """See `mpi`."""
+    """The plugin that `mpi` makes."""
 
     ranks: int = 1
     init: bool = True
     timeout_s: float = TIMEOUT_S
-    secret: str = field(default="", repr=False, compare=False)  # of this pool's ranks
+    secret: str = field(default="", repr=False, compare=False)  # authenticates this pool's ranks
 
     name: ClassVar[str] = "mpi"
     collective: ClassVar[bool] = True
@@ -71,7 +70,7 @@ class Mpi(Plugin):
 
     @property
     def has_halves(self) -> bool:
-        """A function may have it alone: ``COMM_WORLD`` needs none of them, only ``mpirun`` does."""
+        """False, so that a single function may have the plugin: the halves are needed only for ``mpirun``."""
         return False
 
     def ranks_per_node(self, facts: NodeFacts) -> int:  # noqa: ARG002
@@ -92,7 +91,7 @@ class Mpi(Plugin):
 
     @contextmanager
     def _world(self, info: InstanceInfo) -> Iterator[None]:
-        """This process is a rank of one that is to be."""
+        """Make this process a rank of ``COMM_WORLD``."""
         with ExitStack() as stack:
             if info.is_head:
                 stack.enter_context(_server(info, self._secret(info)))
@@ -106,7 +105,7 @@ class Mpi(Plugin):
                 _initialize(info)
             yield
             watch.leave()
-            _finalize()  # not after an error: the others would be waited for
+            _finalize()  # not after an error, as it would wait for the others
 
     def _secret(self, info: InstanceInfo) -> str:
         return f"{self.secret} {info.pool} {info.job} {info.generation}"
@@ -128,7 +127,7 @@ class Mpi(Plugin):
 
 @contextmanager
 def _server(info: InstanceInfo, secret: str) -> Iterator[None]:
-    """The PMI server, in a process of its own; it ends with its stdin."""
+    """Run the PMI server in a process of its own, which ends when its stdin is closed."""
     order = {"size": info.world_size, "secret": secret, "hosts": [peer.hostname for peer in info.peers]}
     with socket.create_server((info.head_addr, info.head_port), backlog=1024) as listener:
         process = subprocess.Popen(  # noqa: S603  ours
@@ -147,13 +146,14 @@ def _server(info: InstanceInfo, secret: str) -> Iterator[None]:
 
 
 def _initialize(info: InstanceInfo) -> None:
-    """
+    """Initialize MPI, if mpi4py is installed.
+
     Raises:
-        SpecError: this MPI has not heard of the other ranks.
+        SpecError: this MPI does not find the other ranks.
     """
     try:
         mpi4py: Any = __import__("mpi4py.MPI").MPI
-    except ModuleNotFoundError:  # the function may have another way to use MPI, or none
+    except ModuleNotFoundError:  # the function may use MPI in another way, or not at all
         return
     if mpi4py.COMM_WORLD.size != info.world_size:
         library = mpi4py.Get_library_version().partition("\n")[0].partition(",")[0].strip("\0 ")
@@ -166,16 +166,16 @@ def _initialize(info: InstanceInfo) -> None:
 
 
 def _disown_memory(mpi4py: Any) -> None:
-    """MPICH's shared memory keeps its name until the end, so that of a world that is killed would stay for ever."""
+    """Unlink MPICH's shared memory, which otherwise stays for ever when the ranks are killed."""
     names = set(re.findall(r"/dev/shm/mpich_shm_\S+", Path("/proc/self/maps").read_text()))  # noqa: S108
-    mpi4py.COMM_WORLD.Barrier()  # everybody has it
+    mpi4py.COMM_WORLD.Barrier()  # all ranks have mapped it
     for name in names:
-        with suppress(FileNotFoundError):  # another rank was faster
+        with suppress(FileNotFoundError):  # another rank has unlinked it
             Path(name).unlink()
 
 
 def _finalize() -> None:
-    """The function's MPI, if it used one and has not ended it."""
+    """Finalize MPI, if the function used it and has not done so."""
     module: Any = sys.modules.get("mpi4py.MPI")
     if module is not None and module.Is_initialized() and not module.Is_finalized():
         module.Finalize()

@@ -1,7 +1,7 @@
-"""A remote shell between the pool's nodes that goes over the pool's own connections: no ssh among them, and no keys.
+"""A remote shell between the pool's nodes over the pool's own connections: without ssh among nodes, and without keys.
 
-``mpirun`` runs `mpi_rsh`, which asks the agent on its node; the agent tells the client's switchboard, which tells the
-agent on the node that is meant. What the command reads and prints takes the same way back.
+``mpirun`` runs `mpi_rsh`, which asks the agent on its node; the agent asks the client's switchboard, which passes the
+command to the agent on the target node. The command's input and output take the same way.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from .mpi_hosts import RSH
 if TYPE_CHECKING:
     from ..api.plugin_sides import PluginContext
 
-Key = tuple[int, int]  # a command: the node that asked, and which of its channels
+Key = tuple[int, int]  # identifies a command: the node that asked, and the number of its channel there
 
-# What agents and switchboard tell each other: a word, the command's key, and more.
+# Kinds of messages between agents and switchboard; each is (kind, key, ...).
 ASK, RUN, STDIN, PRINTED, EXITED, END = "ask", "run", "stdin", "printed", "exited", "end"
 
 
@@ -42,7 +42,7 @@ ASK, RUN, STDIN, PRINTED, EXITED, END = "ask", "run", "stdin", "printed", "exite
 
 @contextmanager
 def serving(side: NodeSide) -> Iterator[Setup]:
-    """The node's agent."""
+    """Run the node's agent during the block."""
     directory = side.directory / "mpi"
     directory.mkdir(mode=0o700)
     program = directory / "rsh"
@@ -59,7 +59,7 @@ def serving(side: NodeSide) -> Iterator[Setup]:
 
 
 class Agent:
-    """Asks for commands elsewhere, and runs those that others ask for. A thread for each pipe."""
+    """The node's agent: it asks for commands on other nodes, and runs commands for them. A thread per pipe."""
 
     def __init__(self, side: NodeSide, directory: Path) -> None:
         self._side = side
@@ -70,7 +70,7 @@ class Agent:
         self._links: list[Path] = []
 
     def serve(self) -> None:
-        with suppress(OSError):  # closed
+        with suppress(OSError):  # the listener is closed
             while True:
                 sock, _ = self._listener.accept()
                 threading.Thread(target=self._ask, args=(sock,), daemon=True).start()
@@ -85,7 +85,7 @@ class Agent:
                 link.parent.rmdir()
 
     def heard(self, message: Any) -> None:
-        """From the switchboard."""
+        """Handle a message from the switchboard."""
         word, key, *rest = message
         match word:
             case "run":
@@ -102,7 +102,7 @@ class Agent:
             case _:
                 pass
 
-    # --- for those who ask -------------------------------------------------------------------------------------------
+    # --- commands for other nodes -----------------------------------------------------------------------------------
 
     def _ask(self, sock: socket.socket) -> None:
         key = (self._side.node, next(self._channels))
@@ -113,7 +113,7 @@ class Agent:
                 self._side.tell((ASK, key, json.loads(data)))
             else:
                 self._side.tell((STDIN, key, data))
-        if self._asked.pop(key, None) is not None:  # it was ended before its command was over
+        if self._asked.pop(key, None) is not None:  # mpi_rsh ended before its command did
             self._side.tell((END, key))
         sock.close()
 
@@ -123,17 +123,17 @@ class Agent:
             return
         if kind == mpi_rsh.EXIT:
             del self._asked[key]
-        with suppress(OSError):  # its reader sees it too
+        with suppress(OSError):  # mpi_rsh is gone, which the reading thread handles
             mpi_rsh.send(sock, kind, data)
 
-    # --- what is run here --------------------------------------------------------------------------------------------
+    # --- commands that run here -------------------------------------------------------------------------------------
 
     def _run(self, key: Key, command: str, cwd: str) -> None:
         self._make_known(Path(cwd))
         env = {name: value for name, value in os.environ.items() if not name.startswith(("PMI_", "PMIX_"))}
         env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env.get("PATH", os.defpath)])
         try:
-            process = subprocess.Popen(  # noqa: S603  what a remote shell is for
+            process = subprocess.Popen(  # noqa: S603  a remote shell's purpose
                 ["/bin/sh", "-c", command],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -157,7 +157,7 @@ class Agent:
             reader.start()
         status = process.wait()
         for reader in readers:
-            reader.join(1.0)  # a daemon that it left behind may keep them open
+            reader.join(1.0)  # a daemon that the command left behind may hold the pipes open
         self._running.pop(key, None)
         self._side.tell((EXITED, key, status if status >= 0 else 128 - status))
 
@@ -169,7 +169,7 @@ class Agent:
         process = self._running.get(key)
         if process is None or process.stdin is None:
             return
-        with suppress(OSError, ValueError):  # it reads no more
+        with suppress(OSError, ValueError):  # the command reads no more
             if data:
                 process.stdin.write(data)
                 process.stdin.flush()
@@ -177,7 +177,7 @@ class Agent:
                 process.stdin.close()
 
     def _make_known(self, cwd: Path) -> None:
-        """Launchers go where ``mpirun`` was: that node's work directory. Here its name leads to our own."""
+        """Make the caller's work directory exist here, as launchers change to it: a symlink to this node's own."""
         if cwd.exists():
             return
         with suppress(OSError):
@@ -191,7 +191,7 @@ def _listening(directory: Path) -> socket.socket:
     anchor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         listener.bind(f"/proc/self/fd/{anchor}/agent")
-        os.chmod("agent", 0o600, dir_fd=anchor)  # nobody connects before it listens
+        os.chmod("agent", 0o600, dir_fd=anchor)  # nobody can connect before it listens
     finally:
         os.close(anchor)
     listener.listen(1024)
@@ -199,12 +199,12 @@ def _listening(directory: Path) -> socket.socket:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """With all that it has started: a launcher's daemon that is killed leaves its programs running."""
+    """Kill a process and all its descendants: a launcher's killed daemon would leave its programs running."""
     if process.poll() is None:
         started = descendants(process.pid)
         kill_tree(process.pid)
         process.wait()
-        for pid in started:  # parents first: as each goes, its children become ours to collect
+        for pid in started:  # parents first: the children of each become this process's children then
             with suppress(ChildProcessError):
                 os.waitpid(pid, 0)
 
@@ -213,7 +213,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 class Switchboard:
-    """Joins those who ask for commands with the nodes that run them. What `Pool.handle` gives: `hosts`."""
+    """The client's half: it passes commands to nodes, and answers back. `Pool.handle` returns it, for its `hosts`."""
 
     def __init__(self, site: PluginContext) -> None:
         self._site = site
@@ -223,7 +223,7 @@ class Switchboard:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """What ``mpirun -hosts`` may call the nodes: their addresses; of nodes on one computer ``node-1``, ..."""
+        """The nodes' names for ``mpirun -hosts``: addresses, or ``node-1``, ... for nodes on one computer."""
         known = Counter(facts.address for facts in self._nodes.values())
         return tuple(
             facts.address if known[facts.address] == 1 else f"node-{node}" for node, facts in self._nodes.items()
@@ -259,7 +259,7 @@ class Switchboard:
             case "exited":
                 self._targets.pop(key, None)
                 self._site.tell(origin, (word, key, *rest))
-            case _:  # stdin, end: for the command
+            case _:  # stdin and end go to the command's node
                 if (target := self._targets.get(key)) is not None:
                     self._site.tell(target, (word, key, *rest))
 
@@ -275,7 +275,7 @@ class Switchboard:
         self._site.tell(target, (RUN, key, asked["command"], asked["cwd"]))
 
     def _named(self, host: str) -> NodeId | None:
-        """By address, host name, or number: ``node-3``, which tells the nodes of one computer apart."""
+        """Find a node by address, host name or number (``node-3``, which tells nodes on one computer apart)."""
         for node, facts in self._nodes.items():
             if host in (facts.address, facts.hostname, f"node-{node}"):
                 return node

@@ -1,4 +1,4 @@
-"""What MPI's launchers and libraries are told of the nodes: host files, and which network to use."""
+"""Tell MPI's launchers and libraries about the nodes: host files, and which network to use."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ..api.instance import InstanceInfo
 
-RSH = "OUTRIDER_MPI_RSH"  # the node's program that stands for ssh, set by the node's half of the plugin
+RSH = "OUTRIDER_MPI_RSH"  # variable with the path of the program that replaces ssh, set by the plugin's node half
 SIOCGIFADDR = 0x8915  # <linux/sockios.h>
 
 
 def launcher_variables() -> Mapping[str, str]:
-    """``mpirun`` starts its daemons by our program. Those of MPICH, Intel MPI, Open MPI 4 and 5 (PRRTE)."""
+    """Variables that make ``mpirun`` use our program for ssh: for MPICH, Intel MPI, Open MPI 4 and 5 (PRRTE)."""
     rsh = os.environ.get(RSH)
-    if rsh is None:  # a plugin of a function alone, or outside of a pool
+    if rsh is None:  # the plugin of a single function, or outside a pool
         return {}
     variables = {
         "HYDRA_LAUNCHER": "ssh",
@@ -37,14 +37,14 @@ def launcher_variables() -> Mapping[str, str]:
         "PRTE_MCA_plm_ssh_agent": rsh,
         "PRTE_MCA_plm_ssh_no_tree_spawn": "1",
     }
-    if os.geteuid() == 0:  # the pool's nodes are root's, as the user chose
+    if os.geteuid() == 0:  # the user chose to be root on the nodes
         for prefix in ("OMPI", "PRTE"):
             variables |= {f"{prefix}_ALLOW_RUN_AS_ROOT": "1", f"{prefix}_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return variables
 
 
 def network_variables(info: InstanceInfo) -> Mapping[str, str]:
-    """The network by which the pool's nodes know each other; nothing where they are one computer."""
+    """Variables for the network that connects the pool's nodes; empty where they are one computer."""
     own = _own_address(info)
     addresses = [IPv4Address(peer.address) for peer in info.peers if _is_v4(peer.address)]
     if not addresses or own is None or own.is_loopback:
@@ -60,12 +60,12 @@ def network_variables(info: InstanceInfo) -> Mapping[str, str]:
 
 @contextmanager
 def written_hosts(info: InstanceInfo) -> Iterator[None]:
-    """The nodes of this task's view as host files, and the variables by which launchers find them.
+    """Write host files of the nodes in this task's view, and set the variables by which launchers find them.
 
-    They lie in the folder of the plugin's half on the node, which is removed with it, also when this task is killed.
+    They lie in the folder of the plugin's half on the node, and so are removed even if this task is killed.
     """
     rsh = os.environ.get(RSH)
-    if rsh is None:  # no launcher would reach another node
+    if rsh is None:  # no launcher can reach another node
         yield
         return
     hosts = hosts_of(info)
@@ -83,24 +83,24 @@ def written_hosts(info: InstanceInfo) -> Iterator[None]:
 
 
 def hosts_of(info: InstanceInfo) -> dict[str, int]:
-    """Addresses with their slots: as many as this node has processors. Nodes that share a computer are one host."""
+    """Addresses with slots, as many as this node has processors. Nodes that share a computer are one host."""
     addresses = list(dict.fromkeys(peer.address for peer in info.peers))
     return dict.fromkeys(addresses, len(os.sched_getaffinity(0)))
 
 
 def common_network(addresses: Sequence[IPv4Address]) -> str:
-    """The smallest network with all of them: ``10.0.0.0/29``."""
+    """The smallest network that contains all addresses: ``10.0.0.0/29``."""
     first, last = int(min(addresses)), int(max(addresses))
     return str(ip_network((first, 32 - (first ^ last).bit_length()), strict=False))
 
 
 def interface_of(address: str) -> str | None:
-    """The name of this computer's interface with that address."""
+    """The name of this computer's interface with an IPv4 address; None without one."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         for _, name in socket.if_nameindex():
             try:
                 found = fcntl.ioctl(sock, SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-            except OSError:  # it has no IPv4 address
+            except OSError:  # the interface has no IPv4 address
                 continue
             if socket.inet_ntoa(found[20:24]) == address:
                 return name

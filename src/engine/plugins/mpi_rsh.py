@@ -1,10 +1,10 @@
-"""Stands for ssh where ``mpirun`` starts its daemons: asks this node's agent to run a command on another node.
+"""A replacement for ssh with which ``mpirun`` starts its daemons: it has this node's agent run a command elsewhere.
 
     python mpi_rsh.py SOCKET [ssh's options] HOST COMMAND...
 
-A program of its own with the standard library alone. Like ssh it passes stdin, stdout, stderr and the exit status, and
-hands the command's words, joined by blanks, to the shell there. Frames on the agent's socket: a byte that says what, a
-length of four bytes, the bytes.
+A stand-alone program with the standard library. Like ssh it passes on stdin, stdout, stderr and the exit status, and
+gives the command's words, joined by blanks, to the remote shell. Frames on the agent's socket: a byte for the kind, a
+length of four bytes, the content.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import struct
 import sys
 import threading
 
-ASK, IN, OUT, ERR, EXIT = 0, 1, 2, 3, 4  # an empty IN: stdin has ended
+ASK, IN, OUT, ERR, EXIT = 0, 1, 2, 3, 4  # an empty IN means the end of stdin
 PIECE_BYTES = 64 * 1024
 FAILED = 255  # ssh's own exit status for "the connection failed"
-_WITH_VALUE = frozenset("bcDEeFIiJLlmOopQRSWw")  # ssh's options that take one
+_WITH_VALUE = frozenset("bcDEeFIiJLlmOopQRSWw")  # ssh's options that take a value
 
 _HEAD = struct.Struct(">BI")
 
 
 def connect(path: str) -> socket.socket:
-    """To a unix socket at a path of any length: ``sun_path`` holds 107 bytes."""
+    """Connect to a unix socket at a path of any length; ``sun_path`` holds only 107 bytes."""
     sock = socket.socket(socket.AF_UNIX)
     anchor = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY)  # noqa: PTH120
     try:
@@ -40,7 +40,7 @@ def send(sock: socket.socket, kind: int, data: bytes = b"") -> None:
 
 
 def receive(sock: socket.socket) -> tuple[int, bytes] | None:
-    """None: the other end is closed."""
+    """The next frame (kind, content); None when the other end is closed."""
     head = _exactly(sock, _HEAD.size)
     if head is None:
         return None
@@ -50,7 +50,7 @@ def receive(sock: socket.socket) -> tuple[int, bytes] | None:
 
 
 def host_and_command(words: list[str]) -> tuple[str, str]:
-    """Out of ssh's own arguments; options are its concern.
+    """Split ssh's arguments into host and command, dropping options.
 
     Raises:
         ValueError: there is no host or no command.
@@ -89,7 +89,7 @@ def _pass_stdin(sock: socket.socket) -> None:
         while data := os.read(0, PIECE_BYTES):
             send(sock, IN, data)
         send(sock, IN)
-    except OSError:  # it is over
+    except OSError:  # the command has ended
         pass
 
 

@@ -1,4 +1,4 @@
-"""The MPS plugin: tasks of a node share its GPUs at the same time, through a daemon of the pool's own."""
+"""The MPS plugin: tasks of a node use its GPUs at the same time, through a daemon that belongs to the pool."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ ASK_S = 0.1
 def mps(*, active_thread_percentage: int | None = None, memory_limit: str | None = None) -> Mps:
     """Let the tasks of a node use its GPUs at the same time: their kernels run side by side, in one context.
 
-    For many small tasks: with ``Worker(concurrency=4)`` four share the GPUs. ``active_thread_percentage``: of a GPU's
-    multiprocessors that one task can use at most. ``memory_limit``: of a GPU's memory, as in "8G". Without these a task
-    may use all of it.
+    For many small tasks: with ``Worker(concurrency=4)`` four share the GPUs. ``active_thread_percentage``: the share of
+    a GPU's multiprocessors that one task can use. ``memory_limit``: of a GPU's memory per task, such as "8G". Neither
+    is limited by default.
 
     Raises:
-        SpecError
+        SpecError: an option is not valid.
     """
     percentage = active_thread_percentage
     if percentage is not None and (
@@ -51,7 +51,7 @@ def mps(*, active_thread_percentage: int | None = None, memory_limit: str | None
 
 @dataclass(frozen=True)
 class Mps(Plugin):
-    """See `mps`."""
+    """The plugin that `mps` makes."""
 
     percentage: int | None = None
     memory_limit: str | None = None
@@ -60,17 +60,18 @@ class Mps(Plugin):
 
     @contextmanager
     def node(self, side: NodeSide) -> Iterator[Setup]:  # noqa: ARG002
-        """
+        """Run the daemon while the pool is open.
+
         Raises:
-            SpecError: no GPU, no driver, or the daemon does not come up; with what it said.
+            SpecError: there is no GPU or no driver, or the daemon does not come up; with its output.
         """
         gpus = nvidia.gpus()
         if not gpus:
             raise SpecError("plugins.mps: this node has no GPU.")
-        folder = Path(tempfile.mkdtemp(prefix="mps-"))  # 0700; of a short name: there are sockets in it
+        folder = Path(tempfile.mkdtemp(prefix="mps-"))  # 0700, with a short name, as paths of sockets are limited
         env = {"CUDA_MPS_PIPE_DIRECTORY": str(folder / "pipe"), "CUDA_MPS_LOG_DIRECTORY": str(folder / "log")}
         if "CUDA_VISIBLE_DEVICES" in os.environ:
-            # The daemon's devices are numbered anew for its clients: by their UUIDs both mean the same.
+            # The daemon renumbers devices for its clients; UUIDs mean the same to both.
             env["CUDA_VISIBLE_DEVICES"] = os.environ.get("OUTRIDER_MIG_DEVICES") or ",".join(gpu.uuid for gpu in gpus)
         try:
             for name in ("pipe", "log"):
@@ -83,7 +84,7 @@ class Mps(Plugin):
             shutil.rmtree(folder, ignore_errors=True)
 
     def settings(self, gpus: int) -> list[str]:
-        """What the daemon is told before its first client."""
+        """Commands for the daemon before its first client."""
         lines = []
         if self.percentage is not None:
             lines.append(f"set_default_active_thread_percentage {self.percentage}")
@@ -94,7 +95,7 @@ class Mps(Plugin):
 
 @contextmanager
 def _daemon(folder: Path, env: Mapping[str, str]) -> Iterator[None]:
-    """In the foreground, so that it is ours: it ends with the node however that ends."""
+    """Run the daemon in the foreground, so that it ends with the node, however that ends."""
     with (folder / "log" / "said").open("wb") as said:
         process = subprocess.Popen(  # noqa: S603
             [nvidia.tool(CONTROL), "-f"],
@@ -129,9 +130,10 @@ def _wait_up(process: subprocess.Popen[bytes], folder: Path, env: Mapping[str, s
 
 
 def _tell(line: str, env: Mapping[str, str]) -> str:
-    """
+    """Send a command to the daemon; return its answer.
+
     Raises:
-        nvidia.ToolFailed
+        nvidia.ToolFailed: the daemon does not answer, or refuses.
     """
     with _environment(env):
         return nvidia.run(CONTROL, stdin=f"{line}\n")
@@ -139,7 +141,7 @@ def _tell(line: str, env: Mapping[str, str]) -> str:
 
 @contextmanager
 def _environment(env: Mapping[str, str]) -> Iterator[None]:
-    """The tool finds its daemon by these."""
+    """Set the variables by which the tool finds its daemon."""
     before = {name: os.environ.get(name) for name in env}
     os.environ.update(env)
     try:

@@ -1,4 +1,4 @@
-"""NVIDIA's own tools on a node: run, and their answers read."""
+"""Run NVIDIA's tools on a node, and parse their output."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from dataclasses import dataclass
 
 from ..api.errors import SpecError
 
-PATIENCE_S = 60.0  # to enable MIG resets the GPU, which takes seconds
+PATIENCE_S = 60.0  # enabling MIG resets the GPU, which takes seconds
 GPU_QUERY = ("--query-gpu=index,uuid,name,mig.mode.current,mig.mode.pending", "--format=csv,noheader")
 
 
 class ToolFailed(Exception):
-    """A tool's exit status was not 0; what it printed."""
+    """A tool's exit status was not 0; the message is its output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
     index: int
     uuid: str
-    name: str  # without the maker: "H100 80GB HBM3"
+    name: str  # without "NVIDIA": "H100 80GB HBM3"
     mig: str  # "Enabled", "Disabled" or "[N/A]"
     pending: str  # the same, after the next reset
 
@@ -41,17 +41,17 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A MIG device."""
+    """One MIG device."""
 
     profile: str
     uuid: str
 
 
 def tool(name: str) -> str:
-    """Its path.
+    """The path of a tool.
 
     Raises:
-        SpecError: it is not there.
+        SpecError: it is not installed.
     """
     found = shutil.which(name)
     if found is None:
@@ -60,11 +60,11 @@ def tool(name: str) -> str:
 
 
 def run(name: str, *arguments: str, stdin: str = "") -> str:
-    """What it printed.
+    """Run a tool; return its output.
 
     Raises:
-        SpecError: it is not there.
-        ToolFailed
+        SpecError: it is not installed.
+        ToolFailed: its exit status was not 0.
     """
     done = subprocess.run(  # noqa: S603
         [tool(name), *arguments],
@@ -81,7 +81,7 @@ def run(name: str, *arguments: str, stdin: str = "") -> str:
 
 
 def gpus() -> list[Gpu]:
-    """Those that ``CUDA_VISIBLE_DEVICES`` leaves this node."""
+    """The GPUs that ``CUDA_VISIBLE_DEVICES`` leaves to this node."""
     found = []
     for line in run("nvidia-smi", *GPU_QUERY).splitlines():
         cells = [cell.strip() for cell in line.split(",")]
@@ -91,7 +91,7 @@ def gpus() -> list[Gpu]:
 
 
 def visible(found: Sequence[Gpu], chosen: str | None) -> list[Gpu]:
-    """As CUDA reads it: in that order, up to the first that there is not."""
+    """Apply ``CUDA_VISIBLE_DEVICES`` as CUDA does: in that order, up to the first device that does not exist."""
     if chosen is None:
         return list(found)
     left: list[Gpu] = []
@@ -104,23 +104,23 @@ def visible(found: Sequence[Gpu], chosen: str | None) -> list[Gpu]:
 
 
 def profiles(table: str) -> list[Profile]:
-    """From ``nvidia-smi mig -lgip``: ``|   0  MIG 1g.10gb   19   7/7   9.75   No ...``, and a second line each."""
+    """Parse ``nvidia-smi mig -lgip``: rows like ``|   0  MIG 1g.10gb   19   7/7   9.75   No ...``."""
     rows = re.finditer(r"\|\s+\d+\s+MIG (\S+)\s+(\d+)\s+(\d+)/(\d+)\s+(\d+(?:\.\d+)?)\s", table)
     return [Profile(row[1], int(row[2]), int(row[3]), int(row[4]), float(row[5])) for row in rows]
 
 
 def instances(table: str) -> list[int]:
-    """The GPU instances of ``nvidia-smi mig -lgi``, by id; none of a table that says there are none."""
+    """Parse ``nvidia-smi mig -lgi``: the ids of the GPU instances."""
     return [int(row[1]) for row in re.finditer(r"\|\s+\d+\s+MIG \S+\s+\d+\s+(\d+)\s+\d+:\d+\s+\|", table)]
 
 
 def created(said: str) -> list[int]:
-    """The ids of what ``nvidia-smi mig -cgi ... -C`` has made."""
+    """Parse the output of ``nvidia-smi mig -cgi ... -C``: the ids of the instances that it made."""
     return [int(row[1]) for row in re.finditer(r"created GPU instance ID\s+(\d+) on GPU", said)]
 
 
 def slices(listing: str) -> dict[str, list[Slice]]:
-    """From ``nvidia-smi -L``: each GPU's MIG devices, by the GPU's UUID."""
+    """Parse ``nvidia-smi -L``: each GPU's MIG devices, by the GPU's UUID."""
     found: dict[str, list[Slice]] = {}
     of: list[Slice] = []
     for line in listing.splitlines():

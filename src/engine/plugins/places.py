@@ -1,4 +1,4 @@
-"""What plugins work out from a rank's place: who shares its host, which devices are its own, which network is."""
+"""Derive from a rank: how many processes share its host, which devices it owns, which network connects it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _SIOCGIFADDR = 0x8915  # linux/sockios.h
 
 
 def checked_ranks(plugin: str, ranks: object) -> Ranks:
-    """What a user may write for ``ranks_per_node=``.
+    """Check a user's ``ranks_per_node=``.
 
     Raises:
-        SpecError
+        SpecError: it is neither "auto" nor a number from 1 on.
     """
     if ranks == "auto":
         return "auto"
@@ -34,19 +34,19 @@ def checked_ranks(plugin: str, ranks: object) -> Ranks:
 
 
 def ranks_on(facts: NodeFacts, ranks: Ranks) -> int:
-    """ "auto" is one per accelerator, at least one."""
+    """The number of ranks on a node; "auto" means one per accelerator, at least one."""
     return max(1, len(facts.accelerators)) if ranks == "auto" else ranks
 
 
 def sharing(info: InstanceInfo) -> int:
-    """How many processes like this one may be at work on this host."""
+    """The number of processes like this one that may run on this host."""
     return max(sum(peer.hostname == info.hostname for peer in info.peers), info.local_world_size)
 
 
 def devices(info: InstanceInfo) -> tuple[int, ...]:
-    """Which of the node's accelerators belong to this rank: as many to each, neighbours together. Empty without any.
+    """The node's accelerators that belong to this rank: equal shares of neighbouring ones. Empty without any.
 
-    A task that is no rank of a broadcast, in one of several slots of its node, has those of its slot.
+    A task outside a broadcast, in one of several slots of its node, has those of its slot.
     """
     if info.world_size == 1:
         index, count = info.worker, info.workers_per_node
@@ -57,21 +57,21 @@ def devices(info: InstanceInfo) -> tuple[int, ...]:
 
 
 def endpoint(address: str, port: int) -> str:
-    """``address:port``, as gRPC reads it: an IPv6 address in brackets."""
+    """``address:port`` as gRPC reads it, with an IPv6 address in brackets."""
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
 def own_address(info: InstanceInfo) -> str:
-    """By which the other ranks reach this one."""
+    """The address by which the other ranks reach this one."""
     return info.peers[info.rank].address if info.world_size > 1 else info.head_addr
 
 
 def interface(address: str) -> str | None:
-    """The network interface that has this IPv4 address; None: none has, as behind address translation."""
+    """The network interface with this IPv4 address; None where there is none, as behind address translation."""
     try:
         if ip_address(address).is_loopback:
             return "lo"
-    except ValueError:  # a name
+    except ValueError:  # a host name
         return "lo" if address == "localhost" else None
     import fcntl
 
@@ -79,7 +79,7 @@ def interface(address: str) -> str | None:
         for _, name in socket.if_nameindex():
             try:
                 found = fcntl.ioctl(sock, _SIOCGIFADDR, struct.pack("256s", name.encode()))
-            except OSError:  # it has no such address
+            except OSError:  # the interface has no IPv4 address
                 continue
             if socket.inet_ntoa(found[20:24]) == address:
                 return name
@@ -87,5 +87,5 @@ def interface(address: str) -> str | None:
 
 
 def unless_set(variables: Mapping[str, str]) -> dict[str, str]:
-    """Defaults that give way to what is in the environment: `Image(env=...)` has the last word on them."""
+    """Defaults that give way to variables in the environment, so that `Image(env=...)` wins."""
     return {name: os.environ.get(name, value) for name, value in variables.items()}

@@ -1,11 +1,11 @@
-"""PMI-1, by which MPICH, Intel MPI and their kin learn who they are: a server for one generation's ranks.
+"""PMI-1, the protocol by which MPICH, Intel MPI and others learn their ranks: a server for one generation.
 
-The protocol is lines of ``name=value`` words over a socket that a rank finds in ``PMI_FD``: ranks put what they listen
-on into a common space, meet at barriers, and get what the others put (MPICH, src/pmi/src/pmi_v1.c). `Space` decides the
-answers. This file is also run as a program, in a process of its own beside rank 0: a rank waits for its answers inside
-of ``MPI_Init``, where it holds the interpreter's lock. It imports the standard library alone.
+The protocol is lines of ``name=value`` words over a socket that a rank finds in ``PMI_FD``: ranks put the addresses
+that they listen on into a common space, meet at barriers, and get what others put (MPICH, src/pmi/src/pmi_v1.c).
+`Space` decides the answers. This file also is a program that runs as its own process beside rank 0, because a rank
+waits for answers inside ``MPI_Init``, where it holds the interpreter lock. It imports the standard library alone.
 
-Before a socket speaks PMI both of its ends have proved that they know the pool's secret, which came over SSH.
+Before a socket speaks PMI, both of its ends prove that they know the pool's secret, which came over SSH.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Literal
 
-SIZES = "kvsname_max=256 keylen_max=64 vallen_max=1024"  # as Hydra's own
+SIZES = "kvsname_max=256 keylen_max=64 vallen_max=1024"  # the same as Hydra's
 NONCE_BYTES = 16
 GREETING_S = 10.0
-LINE_BYTES = 64 * 1024  # of a rank: far more than a name and a value of the `SIZES` above need
+LINE_BYTES = 64 * 1024  # longest line from a rank: far more than a name and a value within `SIZES` need
 
-Reply = tuple[int, str]  # to which rank, what
+Reply = tuple[int, str]  # (rank, line)
 
 
 class Space:
-    """What the ranks of one generation have put, and who waits. Pure: lines in, lines out."""
+    """The values that the ranks of one generation have put, and which ranks wait. No I/O: lines in, lines out."""
 
     def __init__(self, name: str, size: int, given: Mapping[str, str]) -> None:
-        """``name``: never used before on these hosts; MPICH calls its shared memory after it."""
+        """``name``: one that was never used on these hosts, as MPICH names its shared memory after it."""
         self._name, self._size = name, size
         self._values = dict(given)
         self._published: dict[str, str] = {}
@@ -79,7 +79,7 @@ class Space:
                          f"cmd=lookup_result rc=0 info=ok port={port}")]  # fmt: skip
             case "finalize":
                 return [(rank, "cmd=finalize_ack rc=0")]
-            case None:  # the lines of a spawn, which ends with this one; a pool's ranks are what it has
+            case None:  # lines of a spawn, which "endcmd" ends; a pool cannot have more ranks
                 return [(rank, "cmd=spawn_result rc=-1")] if line == "endcmd" else []
             case "abort":
                 self.aborted[rank] = _number(words.get("exitcode", ""), default=1)
@@ -89,10 +89,10 @@ class Space:
 
 
 def mapping(hosts: Sequence[str]) -> str:
-    """``PMI_process_mapping``: which ranks share a host, and its memory, from the hosts by rank."""
+    """``PMI_process_mapping``, which tells the ranks that share a host and its memory. ``hosts``: by rank."""
     numbers = {host: number for number, host in enumerate(dict.fromkeys(hosts))}
     runs = [(numbers[host], len(list(ranks))) for host, ranks in groupby(hosts)]
-    blocks: list[tuple[int, int, int]] = []  # first host, how many in a row, with how many ranks each
+    blocks: list[tuple[int, int, int]] = []  # (first host, consecutive hosts, ranks on each)
     for number, count in runs:
         if blocks and blocks[-1][0] + blocks[-1][1] == number and blocks[-1][2] == count:
             blocks[-1] = (blocks[-1][0], blocks[-1][1] + 1, count)
@@ -106,7 +106,7 @@ def proof(secret: str, *facts: object) -> str:
 
 
 class Watch:
-    """A rank's second connection: by it the server ends a rank that has called ``MPI_Abort``, which waits to be."""
+    """A rank's second connection, by which the server makes it exit after ``MPI_Abort``."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -114,10 +114,10 @@ class Watch:
         threading.Thread(target=self._listen, daemon=True, name="outrider-mpi").start()
 
     def leave(self) -> None:
-        """Before a rank says that it has succeeded: does not return if it has aborted."""
+        """Take leave of the server after success; if the rank has called ``MPI_Abort``, the process exits here."""
         try:
             self._sock.sendall(b"leaving\n")
-        except OSError:  # the server has gone: the head has ended, and with it this world
+        except OSError:  # the server is gone: the head has ended, and so will this rank
             return
         self._left.wait(GREETING_S)
 
@@ -138,11 +138,12 @@ class Watch:
 def connect(
     address: str, port: int, rank: int, secret: str, *, role: Literal["rank", "watch"], within_s: float
 ) -> socket.socket:
-    """A blocking socket to the server, which speaks PMI from here on, or (``watch``) as `Watch` does. Waits for a
-    server that is not there yet.
+    """Connect to the server and authenticate; then the socket speaks PMI, or (``watch``) as `Watch` does.
+
+    Waits for a server that is not there yet.
 
     Raises:
-        TimeoutError: there is none, or none that knows the secret.
+        TimeoutError: no server answered, or none that knows the secret.
     """
     deadline = time.monotonic() + within_s
     last: Exception | None = None
@@ -173,14 +174,15 @@ def connect(
 
 
 class Lines:
-    """Whole lines out of what arrives. A line's pieces are put together once, when its end is there."""
+    """Split what arrives into whole lines. A line's pieces are joined once, when its end has arrived."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
-        self._size = 0  # of them all
+        self._size = 0  # bytes of all pieces
 
     def feed(self, data: bytes) -> list[bytes]:
-        """
+        """The lines that ``data`` completes.
+
         Raises:
             ValueError: a line is longer than `LINE_BYTES`.
         """
@@ -197,7 +199,7 @@ class Lines:
 
 
 class Server:
-    """Ranks connect, prove themselves, and are answered, until all have finalized or stdin ends."""
+    """Accept ranks, authenticate them and answer them, until stdin ends."""
 
     def __init__(self, listener: socket.socket, size: int, secret: str, hosts: Sequence[str]) -> None:
         self._listener, self._size, self._secret = listener, size, secret
@@ -208,7 +210,7 @@ class Server:
         self._unread: dict[socket.socket, Lines] = {}
 
     def serve(self, until: int) -> None:
-        """``until``: a descriptor that becomes readable when the ranks' world is over."""
+        """Serve until the descriptor ``until`` becomes readable, when the generation is over."""
         self._ready.register(self._listener, selectors.EVENT_READ)
         self._ready.register(until, selectors.EVENT_READ)
         while True:
@@ -234,7 +236,7 @@ class Server:
                 raise PermissionError
             sock.sendall(f"{proof(self._secret, 'server', rank, theirs)}\n".encode())
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        except (OSError, ValueError):  # somebody else
+        except (OSError, ValueError):  # not one of the ranks
             sock.close()
             return
         known = self._ranks if role == "rank" else self._watches
@@ -243,7 +245,7 @@ class Server:
         self._ready.register(sock, selectors.EVENT_READ, (role, rank))
 
     def _left(self, rank: int) -> None:
-        """A rank's watch has said that it is leaving, or has gone."""
+        """Answer a rank's watch that takes leave, or forget one that is gone."""
         sock = self._watches.get(rank)
         if sock is not None:
             self._say(rank, self._watches, "left")
@@ -251,12 +253,12 @@ class Server:
 
     def _read(self, rank: int) -> None:
         sock = self._ranks.get(rank)
-        if sock is None:  # forgotten in this very turn
+        if sock is None:  # forgotten since `select` returned
             return
         try:
             data = sock.recv(LINE_BYTES)
             lines = self._unread[sock].feed(data) if data else None
-        except (OSError, ValueError):  # dead; or it says a line without an end, which no MPI does
+        except (OSError, ValueError):  # the rank is dead, or sends an endless line, which no MPI does
             lines = None
         if lines is None:  # finalized, or dead: then the pool ends the others
             self._forget(rank, self._ranks)
@@ -283,7 +285,7 @@ class Server:
 
 
 def _ranks_first(ready: tuple[selectors.SelectorKey, int]) -> bool:
-    """What a rank said by MPI before it was leaving counts."""
+    """Sort watches behind ranks, so that an abort is read before the same rank takes leave."""
     data = ready[0].data
     return data is not None and data[0] == "watch"
 
@@ -296,7 +298,7 @@ def _number(text: str, *, default: int) -> int:
 
 
 def _words(line: str) -> dict[str, str]:
-    head, found, value = line.partition(" value=")  # a value goes to the end of its line
+    head, found, value = line.partition(" value=")  # a value extends to the end of the line
     words = dict(_pairs(head.split()))
     return words | {"value": value} if found else words
 
@@ -309,10 +311,10 @@ def _pairs(words: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def _line(sock: socket.socket) -> str:
-    """Byte by byte: what comes behind it is not ours to read.
+    """Read a line byte by byte, as the bytes behind it are for others.
 
     Raises:
-        OSError
+        OSError: the connection was closed, or the line is too long.
     """
     line = b""
     while not line.endswith(b"\n"):
@@ -324,9 +326,9 @@ def _line(sock: socket.socket) -> str:
 
 
 def main() -> None:
-    """stdin: a line of JSON, then open for as long as the server is needed. The listener is descriptor ``listener``."""
+    """Read the order from stdin, a line of JSON, and serve until stdin ends. The order names the listener's fd."""
     line = b""
-    while not line.endswith(b"\n"):  # unbuffered: the end of stdin is a descriptor's
+    while not line.endswith(b"\n"):  # unbuffered, as the end of stdin is watched by its descriptor
         byte = os.read(0, 1)
         if not byte:
             return

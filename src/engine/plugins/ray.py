@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..api.instance import InstanceInfo
     from ..api.plugin_sides import NodeSide, PluginContext, Setup
 
-STORE_BYTES = 200 << 20  # of objects, for each of several nodes on one computer: they share its memory
+STORE_BYTES = 200 << 20  # object store per node where several nodes share a computer and its memory
 
 
 def ray(
@@ -34,14 +34,13 @@ def ray(
     object_store_bytes: int | None = None,
     resources: Mapping[str, float] | None = None,
 ) -> Ray:
-    """The pool's nodes as a Ray cluster: ``pool.handle("ray").init()`` connects this program to it.
+    """Run a Ray cluster on the pool's nodes: ``pool.handle("ray").init()`` connects this program to it.
 
-    ``cpus_per_node``: default the node's processors. ``object_store_bytes``: default Ray's own, a third of the memory.
-    ``resources``: further ones of each node, as Ray names them. The cluster has a token of its own: without it nobody
-    is let in.
+    ``cpus_per_node``: by default the node's processors. ``object_store_bytes``: by default Ray's choice, a third of the
+    memory. ``resources``: further ones of each node, as Ray names them. The cluster admits only clients with its token.
 
     Raises:
-        SpecError
+        SpecError: an option is not valid.
     """
     for name, value in (("cpus_per_node", cpus_per_node), ("object_store_bytes", object_store_bytes)):
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
@@ -51,7 +50,7 @@ def ray(
 
 @dataclass(frozen=True)
 class Ray(Plugin):
-    """See `ray`."""
+    """The plugin that `ray` makes."""
 
     cpus: int | None = None
     object_store_bytes: int | None = None
@@ -61,7 +60,7 @@ class Ray(Plugin):
     name: ClassVar[str] = "ray"
 
     def env(self, info: InstanceInfo) -> Mapping[str, str]:  # noqa: ARG002
-        """``ray.init()`` in a task finds the cluster."""
+        """Let ``ray.init()`` in a task find the cluster."""
         return address_variable(RayKit(self), "RAY_ADDRESS")
 
     def node(self, side: NodeSide) -> AbstractContextManager[Setup]:
@@ -69,7 +68,8 @@ class Ray(Plugin):
 
     @asynccontextmanager
     async def attach(self, site: PluginContext) -> AsyncIterator[RayCluster]:
-        """
+        """Run the cluster while the pool is open.
+
         Raises:
             BootstrapError: the cluster does not come up.
         """
@@ -87,7 +87,7 @@ class Ray(Plugin):
 
 @dataclass(frozen=True)
 class RayKit(Kit):
-    """Ray's programs."""
+    """The programs of Ray."""
 
     plugin: Ray
 
@@ -109,11 +109,11 @@ class RayKit(Kit):
             command += [f"--resources={json.dumps(dict(plugin.resources))}"]
         if order.role == "worker":
             return Program([*command, f"--address={order.head}"], plugin.variables)
-        # Its sockets are in there, and their paths hold 107 bytes: a place with a short name.
+        # Paths of Ray's sockets in this folder must not exceed 107 bytes, so its name is short.
         temporary = tempfile.mkdtemp(prefix="ray-")
         (directory / "temporary").write_text(temporary)
         command += ["--head", "--port=0", f"--temp-dir={temporary}", "--include-dashboard=false"]
-        if find_spec("grpc") is not None:  # else there are no clients by ray://
+        if find_spec("grpc") is not None:  # without it Ray has no clients (ray://)
             port = free_port()
             (directory / "client-port").write_text(str(port))
             command += [f"--ray-client-server-port={port}"]
@@ -139,7 +139,7 @@ class RayKit(Kit):
 
 
 class RayCluster(Cluster):
-    """What `Pool.handle` gives: the cluster's address, and a way to connect this program."""
+    """The Ray cluster, as `Pool.handle` returns it: its address, and a way to connect this program."""
 
     def __init__(self, site: PluginContext, plugin: Ray) -> None:
         super().__init__(site, RayKit(plugin))
@@ -149,29 +149,29 @@ class RayCluster(Cluster):
 
     @property
     def address(self) -> str:
-        """By which this computer reaches the cluster: ``ray://...``; ``host:port`` without Ray's client.
+        """The cluster's address from this computer: ``ray://...``; ``host:port`` without Ray's client.
 
         Raises:
-            BootstrapError: there is no head just now.
+            BootstrapError: there is no head at present.
         """
         self.check()
         return self._address
 
     def init(self, **options: Any) -> Any:
-        """`ray.init` of this cluster; its token stays in this process's environment until the pool ends."""
+        """Call `ray.init` for this cluster. Its token stays in this process's environment until the pool ends."""
         framework: Any = import_module("ray")
         self.authorize()
         return framework.init(self.address, **options)
 
     def authorize(self) -> None:
-        """Let this process be let in, also where Ray has been imported already."""
+        """Put the token into the environment, also for a Ray that was imported before."""
         if self._before is None:
             self._before = {name: os.environ.get(name) for name in self._plugin.variables}
         os.environ.update(self._plugin.variables)
         _read_again()
 
     def forget(self) -> None:
-        """The pool ends: the environment is as it was."""
+        """Restore the environment when the pool ends."""
         if self._before is None:
             return
         for name, value in self._before.items():
@@ -187,12 +187,12 @@ class RayCluster(Cluster):
 
 
 def _read_again() -> None:
-    """Ray reads how it is to authenticate when it is imported, and keeps the first token that it finds."""
+    """Make Ray read its settings again, which it reads on import; it also keeps the first token that it finds."""
     if "ray" not in sys.modules:
         return
     try:
         raylet: Any = __import__("ray._raylet", fromlist=["Config"])
         raylet.Config.initialize("")
         raylet.AuthenticationTokenLoader.instance().reset_cache()
-    except (ImportError, AttributeError):  # a Ray without tokens
+    except (ImportError, AttributeError):  # a version of Ray without tokens
         pass

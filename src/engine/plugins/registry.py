@@ -26,7 +26,7 @@ GROUP = "outrider.plugins"
 
 
 class Plugins:
-    """``plugins.torch(...)`` makes the plugin that is registered as ``torch``; nothing is imported before."""
+    """Attributes are plugins' factories: ``plugins.torch(...)``. A plugin's module is imported when it is used."""
 
     if TYPE_CHECKING:
         accelerate = staticmethod(_accelerate)

@@ -1,4 +1,4 @@
-"""The scikit-learn plugin: ``n_jobs`` of its estimators means the pool's slots."""
+"""The scikit-learn plugin: ``n_jobs`` of estimators means the pool's slots."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ if TYPE_CHECKING:
 
 
 def sklearn(*, default: bool = True) -> Sklearn:
-    """`plugins.joblib`, and by ``default`` without a ``with`` around the fit: while the pool is open it is joblib's
-    default backend, so that ``GridSearchCV(..., n_jobs=-1).fit(X, y)`` runs on it.
+    """Run scikit-learn's parallel work on the pool, as `plugins.joblib` does.
 
-    What asks for threads, as a forest's own trees do, stays here. One pool at a time can be the default.
+    With ``default``, no ``with`` block around a fit is needed: while the pool is open it is joblib's default backend,
+    so that ``GridSearchCV(..., n_jobs=-1).fit(X, y)`` runs on it. Work that asks for threads, such as the trees of a
+    forest, stays here. Only one pool at a time can be the default.
     """
     return Sklearn(default)
 
 
 @dataclass(frozen=True)
 class Sklearn(Plugin):
-    """See `sklearn`."""
+    """The plugin that `sklearn` makes."""
 
     default: bool = True
 
@@ -34,7 +35,8 @@ class Sklearn(Plugin):
 
     @asynccontextmanager
     async def attach(self, site: PluginContext) -> AsyncIterator[JoblibPool]:
-        """
+        """Offer the pool to joblib while it is open.
+
         Raises:
             SpecError: joblib is not installed here, or another pool is the default.
         """

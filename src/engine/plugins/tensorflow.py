@@ -1,4 +1,4 @@
-"""The tensorflow plugin: every rank is a worker of one ``TF_CONFIG``. Only this module imports tensorflow."""
+"""The tensorflow plugin: every rank is a worker in one ``TF_CONFIG``. Only this module imports tensorflow."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 def tensorflow(ranks_per_node: Ranks = 1) -> TensorFlow:
     """Run a broadcast's ranks as the workers of one TensorFlow cluster.
 
-    ``ranks_per_node``: default one worker for all of a node's GPUs; "auto" is one for each.
+    ``ranks_per_node``: by default one worker for all of a node's GPUs; "auto" means one per GPU.
 
     Raises:
-        SpecError
+        SpecError: ``ranks_per_node`` is not valid.
     """
     return TensorFlow(checked_ranks("tensorflow", ranks_per_node))
 
 
 @dataclass(frozen=True)
 class TensorFlow(Plugin):
-    """See `tensorflow`."""
+    """The plugin that `tensorflow` makes."""
 
     ranks: Ranks = 1
 
     name: ClassVar[str] = "tensorflow"
     collective: ClassVar[bool] = True
-    fresh_process: ClassVar[bool] = True  # once started, TensorFlow's server cannot be stopped
+    fresh_process: ClassVar[bool] = True  # TensorFlow's server cannot be stopped once it has started
     ports: ClassVar[Ports] = "ranks"
 
     def ranks_per_node(self, facts: NodeFacts) -> int:
@@ -48,7 +48,7 @@ class TensorFlow(Plugin):
         config = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": info.rank}}
         variables = {"TF_CONFIG": json.dumps(config)}
         own = devices(info)
-        if 0 < len(own) < info.accelerators:  # else each process takes the memory of all
+        if 0 < len(own) < info.accelerators:  # otherwise each process takes the memory of all GPUs
             variables |= unless_set({"CUDA_VISIBLE_DEVICES": ",".join(map(str, own))})
         if (processes := sharing(info)) > 1:
             threads = str(max(1, len(os.sched_getaffinity(0)) // processes))
@@ -58,20 +58,20 @@ class TensorFlow(Plugin):
     @contextmanager
     def session(self, info: InstanceInfo) -> Iterator[None]:
         yield
-        # Not after an error: who has failed would wait for the others, and they for it.
+        # Not after an error: a failed rank would wait for the others, and they for it.
         if info.world_size > 1:
             _leave_together(info)
 
 
 def _leave_together(info: InstanceInfo) -> None:
-    """Return when all ranks are here, the one that coordinates them last.
+    """Return when all ranks are here, rank 0 last, which coordinates them.
 
-    Workers fetch from each other: one that ends takes along what another has yet to read of their last exchange.
+    Workers fetch from each other: one that ends early takes with it what others have yet to read.
     """
     from tensorflow.python.eager import context  # pyright: ignore[reportMissingImports]
 
     cluster: Any = context.context()
-    if not cluster.coordination_service:  # no strategy was made: nobody fetches anything
+    if not cluster.coordination_service:  # no strategy was made, so nobody fetches anything
         return
     others = range(1, info.world_size)
     if info.rank == 0:
@@ -83,5 +83,5 @@ def _leave_together(info: InstanceInfo) -> None:
     else:
         cluster.set_config_key_value(f"outrider/here/{info.rank}", "1")
         cluster.get_config_key_value("outrider/all")
-        with suppress(Exception):  # the answer may be lost with rank 0, who has heard it
+        with suppress(Exception):  # the answer may be lost with rank 0, which has read the value
             cluster.set_config_key_value(f"outrider/gone/{info.rank}", "1")

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from ...actors.ports import NodeFacts
     from ..api.instance import InstanceInfo
 
-LEAVE_S = 5.0  # a task waits so long for its process group to be taken down
-GONE_S = 30.0  # and the next one in the same process so much longer
+LEAVE_S = 5.0  # how long a task waits for its process group to be destroyed
+GONE_S = 30.0  # how much longer the next task in the same process waits for that
 
 
 def torch(
@@ -28,13 +28,13 @@ def torch(
     ranks_per_node: Ranks = "auto",
     timeout: float | timedelta | None = None,
 ) -> Torch:
-    """Run tasks inside ``torch.distributed``: a broadcast's ranks are one process group, any other task one of its own.
+    """Run tasks inside ``torch.distributed``: a broadcast's ranks are one process group, any other task its own.
 
-    ``backend``: default nccl where every rank has a GPU, else gloo. ``ranks_per_node``: "auto" is one per GPU, at least
-    one. ``timeout``: seconds after which a collective fails; default torch's own.
+    ``backend``: by default nccl where every rank has a GPU, otherwise gloo. ``ranks_per_node``: "auto" means one per
+    GPU, at least one. ``timeout``: seconds after which a collective fails; by default torch's own.
 
     Raises:
-        SpecError
+        SpecError: an option is not valid.
     """
     if backend is not None and not isinstance(backend, str):
         raise SpecError(f'plugins.torch: backend takes a name such as "gloo" or "nccl", not {backend!r}.')
@@ -44,12 +44,12 @@ def torch(
 
 @dataclass(frozen=True)
 class Torch(Plugin):
-    """See `torch`."""
+    """The plugin that `torch` makes."""
 
     backend: str | None = None
     ranks: Ranks = "auto"
     timeout_s: float | None = None
-    also_on_cpu: bool = False  # where nccl is chosen: tensors in main memory can be exchanged too
+    also_on_cpu: bool = False  # with nccl: also exchange tensors in main memory, by gloo
 
     name: ClassVar[str] = "torch"
     collective: ClassVar[bool] = True
@@ -69,9 +69,9 @@ class Torch(Plugin):
             "LOCAL_WORLD_SIZE": str(info.local_world_size),
             "NODE_RANK": str(info.rank // info.local_world_size),
         }
-        if (name := interface(own_address(info))) is not None:  # else gloo asks the resolver for this host's own name
+        if (name := interface(own_address(info))) is not None:  # otherwise gloo resolves this host's own name
             variables |= unless_set({"GLOO_SOCKET_IFNAME": name})
-        if sharing(info) > 1:  # torchrun's default: each rank would take every core otherwise
+        if sharing(info) > 1:  # as torchrun does: otherwise each rank takes every core
             variables |= unless_set({"OMP_NUM_THREADS": "1"})
         return variables
 
@@ -86,7 +86,7 @@ class Torch(Plugin):
         options: dict[str, Any] = {}
         if self.timeout_s is not None:
             options["timeout"] = timedelta(seconds=self.timeout_s)
-        if info.world_size == 1:  # alone: no port needed, and none to be taken by somebody else
+        if info.world_size == 1:  # a group of one needs no port, which another process might take
             options["store"] = distributed.HashStore()
         backend = self.backend or ("gloo" if device is None else "nccl")
         if self.also_on_cpu and backend == "nccl":
@@ -101,15 +101,15 @@ class Torch(Plugin):
                 with _all_connected(info):
                     distributed.init_process_group(backend, rank=info.rank, world_size=info.world_size, **options)
                 yield
-            finally:  # also of a group that was made, and whose barrier then failed
+            finally:  # also for a group that was made and whose barrier failed
                 _leaving.start(distributed)
 
 
 @contextmanager
 def _all_connected(info: InstanceInfo) -> Iterator[None]:
-    """A group is there when all ranks are: else one that returns at once may be gone before others are connected to it.
+    """Make `init_process_group` wait for all ranks: a function that returns at once might end before others connect.
 
-    Of this group alone: a function may make groups of some ranks without the others.
+    Only for this group, as a function may make further groups of some ranks.
     """
     added = unless_set({"TORCH_DIST_INIT_BARRIER": "1"}) if info.world_size > 1 else {}
     os.environ.update(added)
@@ -122,7 +122,7 @@ def _all_connected(info: InstanceInfo) -> Iterator[None]:
 
 @contextmanager
 def _threads(torch_: Any) -> Iterator[None]:
-    """As many as the task's environment says: torch was imported, perhaps, before it said so."""
+    """Use as many threads as the task's environment says, which torch reads only when it is imported."""
     before = torch_.get_num_threads()
     wanted = os.environ.get("OMP_NUM_THREADS", "")
     if wanted.isdecimal() and int(wanted) > 0:
@@ -134,34 +134,34 @@ def _threads(torch_: Any) -> Iterator[None]:
 
 
 def tell_accelerate() -> None:
-    """Where torch has nothing but the CPU, accelerate must hear it, or it takes the ranks for unrelated processes.
+    """Tell accelerate if torch can use only the CPU; otherwise it takes the ranks for unrelated processes.
 
-    To be called in a process of the task's own: it stays in the environment.
+    Only for processes of a single task, as it sets a variable in the environment.
     """
     import torch as torch_
 
-    kinds: Any = getattr(torch_, "accelerator", torch_.cuda)  # since 2.6
+    kinds: Any = getattr(torch_, "accelerator", torch_.cuda)  # torch.accelerator exists since 2.6
     if not kinds.is_available():
         os.environ.setdefault("ACCELERATE_USE_CPU", "true")
 
 
 class _Leaving:
-    """Takes the process group down, which may wait for peers that are dead or frozen; this process does not."""
+    """Destroy process groups in a thread: that may wait for dead or frozen peers, which this process must not."""
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
 
     def start(self, distributed: Any) -> None:
         """Destroy the group; go on after `LEAVE_S` in any case."""
-        if distributed.is_initialized():  # else the function has done it
+        if distributed.is_initialized():  # otherwise the function has destroyed it
             self._thread = threading.Thread(target=_destroy, args=[distributed], daemon=True)
             self._thread.start()
             self._thread.join(LEAVE_S)
 
     def wait(self, distributed: Any) -> None:
-        """Before the next group, the last one must be gone: by then frozen peers are.
+        """Wait until the last group is gone, before the next one is made.
 
-        A group that says it is not initialized any more may still be clearing what the next one would write.
+        A group that is not initialized any more may still be clearing what the next one would write.
         """
         thread, self._thread = self._thread, None
         if thread is not None:
@@ -174,16 +174,17 @@ _leaving = _Leaving()
 
 
 def _forget_failures(distributed: Any) -> None:
-    """torch counts the groups of a process, also one that could not be set up because a peer had died, and ranks look
-    for each other under that number: with those of new processes they would wait for ever. There is no group now.
+    """Reset torch's count of a process's groups, which also counts one that failed because a peer had died.
+
+    Ranks look for each other under that number, so they would wait for ever for new processes. No group exists now.
     """
     world: Any = getattr(distributed.distributed_c10d, "_world", None)
     if getattr(world, "group_count", 0):
-        world.group_count = 0  # as torch does when it takes the last group down
+        world.group_count = 0  # as torch does when it destroys the last group
 
 
 def _destroy(distributed: Any) -> None:
-    with suppress(Exception):  # peers may be gone: how the function itself ended is what counts
+    with suppress(Exception):  # peers may be gone; the outcome of the function counts
         distributed.destroy_process_group()
 
 
@@ -200,4 +201,4 @@ def _device(torch_: Any, info: InstanceInfo) -> int | None:
         return info.worker % visible
     if visible >= info.local_world_size:
         return info.local_rank
-    return 0 if visible == 1 and info.accelerators >= info.local_world_size else None  # each sees only its own
+    return 0 if visible == 1 and info.accelerators >= info.local_world_size else None  # each rank sees only its own
