@@ -1,6 +1,6 @@
-"""The test whether a response is its call's answer. Any other response is a lost answer. This is decided only here.
+"""Decide whether a response is the answer to its call. Any other response counts as a lost answer.
 
-ANSWER-1: a caller gets an answer of its own action, whole, or an error; never an empty one that botocore made up.
+ANSWER-1: a caller gets a whole answer to its own action, or an error; never an empty answer that botocore made up.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ _ROOT = re.compile(rb"(?:\s|\xef\xbb\xbf|<\?.*?\?>|<!--.*?-->)*<(?:\w+:)?(\w+)",
 
 
 class Unreadable(Exception):
-    """The response does not have the contents with which that action answers."""
+    """The response does not have the contents of an answer to that action."""
 
 
 def check_root(operation_model: Any, response_dict: Mapping[str, Any], **_: Any) -> None:
-    """Check the XML document's root, on botocore's event ``before-parse``. botocore's parser takes any well-formed XML,
-    such as a proxy's page, for an answer without contents.
+    """Check the root of an XML answer, on botocore's event ``before-parse``.
+
+    botocore's parser takes any well-formed XML, such as a proxy's page, for an answer without contents.
 
     Raises:
         Unreadable: the document is not this action's.
@@ -37,11 +38,12 @@ def check_root(operation_model: Any, response_dict: Mapping[str, Any], **_: Any)
 
 
 def check_contents(operation_model: Any, answer: Mapping[str, Any]) -> None:
-    """Check that a parsed answer has contents: botocore takes a truncated JSON text for an answer without any. AWS
-    sends no such answer: it has at least a list, which may be empty.
+    """Check that a parsed answer has contents: botocore takes a truncated JSON text for an answer without any.
+
+    AWS never sends such an answer: it has at least a list, which may be empty.
 
     Raises:
-        Unreadable: there is nothing in the answer.
+        Unreadable: the answer is empty.
     """
     shape = operation_model.output_shape
     if _is_xml(operation_model) or shape is None or not shape.members:
@@ -51,8 +53,9 @@ def check_contents(operation_model: Any, answer: Mapping[str, Any]) -> None:
 
 
 def lost_code(error: Exception) -> str:
-    """The code of a failure that is no error answer: botocore's own errors have their names. Whatever else goes wrong
-    while an answer is read (a date that is cut, bytes that are no text) is an answer that cannot be read.
+    """The code of a failure without an error answer: the names of botocore's own errors, or else `UNREADABLE`.
+
+    The latter stands for everything that goes wrong while an answer is parsed, such as a truncated date.
     """
     from botocore.exceptions import BotoCoreError
 

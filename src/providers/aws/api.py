@@ -1,4 +1,4 @@
-"""AWS's web services, called with patience: one `Api` per fleet, with its clients, pace, retries and errors."""
+"""Calls to AWS's web services: one `Api` per fleet, with its clients, rate limits, retries and errors."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from .sessions import check_endpoint, choose_region, new_session, regions
 Service = Literal["ec2", "pricing", "s3", "service-quotas", "ssm", "sts"]
 
 CONNECT_S = 5.0
-TRY_S = 10.0  # the least that one try gets, of the time there is for a call
+TRY_S = 10.0  # the least that one try gets of the time for a call
 CONNECTIONS = 64
 CLOSE_S = 5.0
-LAG_PAUSE_S = (0.1, 0.9)  # at least, and with luck as much again
+LAG_PAUSE_S = (0.1, 0.9)  # the shortest pause, and its jitter
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Given instead of what botocore finds in the environment, the configuration, or the machine's role."""
+    """Credentials to use instead of those that botocore finds (environment, configuration, the machine's role)."""
 
     key_id: str
     secret: str = field(repr=False)
@@ -42,7 +42,7 @@ class Credentials:
 class Api:
     """One region's services with one set of credentials: ``async with Api.open(region=...) as api``.
 
-    Any number of tasks may use it at once; they share its connections and its retries.
+    Any number of tasks may use it at the same time; they share its connections and rate limits.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Api:
         credentials: Credentials | None,
         luck: Callable[[], float],
     ) -> None:
-        """Use `open`."""
+        """Use `open` instead."""
         self.region = region
         self.endpoint_url = endpoint_url
         self.profile = profile
@@ -79,13 +79,13 @@ class Api:
         credentials: Credentials | None = None,
         luck: Callable[[], float] = random.random,
     ) -> AsyncIterator[Api]:
-        """Asks AWS nothing yet. ``luck``: from [0, 1), for the jitter of the pauses between tries.
+        """Open an API; nothing is sent to AWS yet. ``luck``: a number in [0, 1), for the jitter of pauses.
 
         Raises:
             BadRequest: no region is given or configured, the endpoint is no URL, or aiobotocore is not installed.
             NotAuthorized: there is no such profile.
         """
-        # What the environment says is kept: whoever looks after this pool later may have another one.
+        # Values of the environment are stored: another client that takes over the pool may have other ones.
         profile = profile or os.environ.get("AWS_PROFILE")
         endpoint_url = endpoint_url or os.environ.get("AWS_ENDPOINT_URL")
         session = await in_thread(new_session, profile)
@@ -117,17 +117,17 @@ class Api:
         lag_s: float = 0.0,
         **parameters: Any,
     ) -> dict[str, Any]:
-        """Call ``"describe_instances"`` with AWS's own parameters and return its answer.
+        """Call an operation such as ``"describe_instances"`` with AWS's own parameters and return the answer.
 
-        What passes by itself (throttling, failures of AWS's, lost answers) is tried again for ``timeout_s`` in all.
-        When the answer may have been lost, that is done only for calls which may be done twice: those that read,
-        delete or set, and creates with a ``ClientToken``; ``idempotent`` says otherwise. For ``lag_s`` seconds,
-        ``....NotFound`` means "not known everywhere yet", and is asked again: for what was created just now.
+        Transient failures (throttling, failures of AWS, lost answers) are retried for ``timeout_s`` seconds in all.
+        After a lost answer only idempotent calls are repeated: those that read, delete or set, and creates with a
+        ``ClientToken``; ``idempotent`` overrides that. For ``lag_s`` seconds ``....NotFound`` is retried too, as
+        resources that were just created may not be known everywhere yet.
 
         Cancelling is safe, and leaves open whether the call was carried out.
 
         Raises:
-            ProviderError: which says what to do, with AWS's ``code``.
+            ProviderError: a subclass for what can be done about it, with AWS's ``code``.
         """
         token = "ClientToken" in parameters
         safe = retries.idempotent(_camel(operation), token=token) if idempotent is None else idempotent
@@ -147,7 +147,7 @@ class Api:
     async def pages(
         self, operation: str, key: str, /, *, service: Service = "ec2", timeout_s: float = 30.0, **parameters: Any
     ) -> list[dict[str, Any]]:
-        """Call it until there is no ``NextToken`` and return the items under ``key``; ``timeout_s`` is for each page.
+        """Call an operation until there is no ``NextToken``; return all items under ``key``. ``timeout_s`` is per page.
 
         Raises:
             ProviderError: as `call` does.
@@ -162,10 +162,10 @@ class Api:
             parameters["NextToken"] = token
 
     async def client(self, service: Service) -> Any:
-        """aiobotocore's own client, for what `call` cannot do, such as streams. It is closed with this Api."""
+        """aiobotocore's client, for what `call` cannot do, such as streams. It is closed with this Api."""
         async with self._opening:
             if service not in self._clients:
-                # Reading EC2's description takes a quarter of a second: not of the event loop's.
+                # Reading EC2's model takes a quarter of a second, which would stop the event loop.
                 loader = self._session.get_component("data_loader")
                 await in_thread(loader.load_service_model, service, "service-2")
                 client = await self._open.enter_async_context(self._new_client(service))
@@ -176,7 +176,7 @@ class Api:
     # --- one try ------------------------------------------------------------------------------------------------------
 
     async def _try(self, call: _Call) -> Failure | None:
-        """None: ``call.answer`` is there."""
+        """Try once; None where ``call.answer`` is set."""
         from botocore.exceptions import BotoCoreError
 
         call.tries += 1
@@ -188,7 +188,7 @@ class Api:
             return call.failure
         call.action = client.meta.method_to_api_mapping[call.operation]
         await self._take_turn(call)
-        call.failure = None  # of this try nothing is known, should the time be up
+        call.failure = None  # if the time is up during this try, its outcome is unknown
         call.failure = await self._ask(call, client)
         return call.failure
 
@@ -204,11 +204,11 @@ class Api:
             return self._failure(call, "TimedOut")
         except ClientError as error:
             return self._answered(call, error.response)
-        except Exception as error:  # noqa: BLE001  the edge: parsers fail as they like on what is no answer
+        except Exception as error:  # noqa: BLE001  the edge: parsers raise anything for bytes that are no answer
             return self._failure(call, answers.lost_code(error), str(error))
 
     async def _take_turn(self, call: _Call) -> None:
-        if call.service != "ec2":  # the others' limits are far above what a pool asks of them
+        if call.service != "ec2":  # other services' limits are far above a pool's needs
             return
         bucket = self._bucket(call)
         wait_s = bucket.take(anyio.current_time())
@@ -224,7 +224,7 @@ class Api:
         return self._buckets.setdefault(name, bucket)
 
     async def _pause(self, call: _Call, failure: Failure, *, lasted_s: float, lag_s: float) -> float | None:
-        """Return the seconds to wait before the next try; None: the failure is the call's answer."""
+        """Return the seconds to wait before the next try; None: do not retry."""
         if failure.code in EXPIRED and not call.renewed and self._credentials is None:
             call.renewed = True
             await self._renew(call.session)
@@ -242,7 +242,7 @@ class Api:
 
     def _error(self, call: _Call, failure: Failure) -> ProviderError:
         error = translate(failure)
-        if call.unsure and isinstance(error, NotAuthorized):  # of this try, says AWS: not of the one without an answer
+        if call.unsure and isinstance(error, NotAuthorized):  # says nothing about the earlier try without an answer
             told = f"AWS did not answer {failure.operation}: whether it was done is not known, and now {error}"
             return Refused(told, retry_after_s=AGAIN_S, code=error.code)
         return error
@@ -266,13 +266,13 @@ class Api:
     def _answered(self, call: _Call, response: Mapping[str, Any]) -> Failure:
         error, metadata = response.get("Error", {}), response.get("ResponseMetadata", {})
         code, message = str(error.get("Code", "")), str(error.get("Message", ""))
-        if not code.strip("0123456789"):  # botocore found none, and made one of the status
+        if not code.strip("0123456789"):  # the answer had no code, and botocore made one of the status
             code = code if retries.trouble(code, int(code or 0)) else answers.UNREADABLE
         skew_s = _skew_s(metadata.get("HTTPHeaders", {}).get("date", ""), time())
         return self._failure(call, code, message, int(metadata.get("HTTPStatusCode", 0)), skew_s)
 
     async def _decoded(self, failure: Failure) -> Failure:
-        """EC2 encodes what exactly is not allowed. Who may not do that often may not have it decoded either."""
+        """Decode EC2's description of what is not allowed, if the account may do that."""
         _, mark, encoded = failure.message.partition("Encoded authorization failure message:")
         if failure.code not in DENIED or not mark:
             return failure
@@ -303,13 +303,13 @@ class Api:
         )
         config = AioConfig(
             connect_timeout=CONNECT_S,
-            read_timeout=3600,  # each call has its own deadline
+            read_timeout=3600,  # each call has a deadline of its own
             max_pool_connections=CONNECTIONS,
-            retries={"mode": "standard", "total_max_attempts": 1},  # ours know what may be done twice
+            retries={"mode": "standard", "total_max_attempts": 1},  # `call` retries, as it knows what is idempotent
             s3={"addressing_style": "path"} if self.endpoint_url else None,
             user_agent_extra="outrider",
         )
-        # Prices are served from few regions, and are the same from each: "Price List Query API endpoints".
+        # Prices are served from few regions, all the same: "Price List Query API endpoints".
         prices_at = "cn-northwest-1" if self.region.startswith("cn-") else "us-east-1"
         region = prices_at if service == "pricing" else self.region
         return self._session.create_client(
@@ -317,9 +317,9 @@ class Api:
         )
 
     async def _renew(self, session: Any) -> None:
-        """Read the credentials anew, in case they were renewed in the files. Clients that are in use stay open."""
+        """Read the credentials anew, in case the files have changed. Clients that are in use stay open."""
         async with self._opening:
-            if self._session is session:  # else another call has done it
+            if self._session is session:  # otherwise another call has renewed it
                 self._session = await in_thread(new_session, self.profile)
                 self._clients.clear()
 
@@ -331,11 +331,11 @@ class _Call:
     parameters: Mapping[str, Any]
     safe: bool
     try_s: float
-    action: str = ""  # the operation as AWS names it
+    action: str = ""  # AWS's name of the operation
     tries: int = 0
     session: Any = None
     renewed: bool = False
-    unsure: bool = False  # something may have been created of which nobody was told
+    unsure: bool = False  # an earlier try without an answer may have created something
     failure: Failure | None = None
     answer: dict[str, Any] = field(default_factory=dict)
 
@@ -349,5 +349,5 @@ def _skew_s(date: str, now: float) -> float:
 
 
 def _camel(operation: str) -> str:
-    """``describe_instances`` -> ``DescribeInstances``; near enough where AWS writes abbreviations otherwise."""
+    """``describe_instances`` -> ``DescribeInstances``; good enough where AWS writes abbreviations differently."""
     return "".join(word.capitalize() for word in operation.split("_"))

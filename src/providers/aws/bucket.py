@@ -1,4 +1,4 @@
-"""The limits on how often a call may be made: EC2's token buckets, as it documents them. Pure: it is told the time."""
+"""EC2's request limits as client-side token buckets, as documented by EC2. No clock: callers pass the time."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from .retries import READS
 
 # "Request throttling for the Amazon EC2 API", EC2 Developer Guide: each action has its own bucket.
-NON_MUTATING = (100.0, 20.0)  # tokens it holds, and what comes back in a second
-UNFILTERED = (50.0, 10.0)  # the same actions when asked for everything at once
-MUTATING = (50.0, 5.0)  # and those the page calls resource-intensive
+NON_MUTATING = (100.0, 20.0)  # (capacity in tokens, tokens refilled per second)
+UNFILTERED = (50.0, 10.0)  # the same actions without filters
+MUTATING = (50.0, 5.0)  # also for those that the page calls resource-intensive
 _UNCATEGORIZED = {
     "CreateTags": (100.0, 10.0),
     "DeleteTags": (100.0, 10.0),
@@ -28,7 +28,7 @@ _UNFILTERED_ACTIONS = frozenset({
 
 @dataclass(slots=True)
 class Bucket:
-    """Tokens for one action. One call takes one; who comes too early is told how long to wait, and has it then."""
+    """A token bucket for one action. A caller that comes too early waits for a token that is reserved for it."""
 
     capacity: float
     per_s: float
@@ -39,17 +39,17 @@ class Bucket:
         self._tokens = self.capacity
 
     def take(self, now: float) -> float:
-        """Seconds until the token is there. Below zero, tokens are promised: nobody overtakes."""
+        """Take a token; return the seconds until it is there. Later callers wait behind it."""
         self._refill(now)
         self._tokens -= 1
         return max(0.0, -self._tokens / self.per_s)
 
     def give_back(self) -> None:
-        """A token that was taken and not used: whoever took it gave up waiting."""
+        """Return a token that was not used, because the caller gave up waiting."""
         self._tokens = min(self.capacity, self._tokens + 1)
 
     def throttled(self, now: float) -> None:
-        """EC2's own bucket is empty: others of the account use it, too. So is this one, for all who share it."""
+        """Empty this bucket like EC2's own, which other users of the account share."""
         self._refill(now)
         self._tokens = min(self._tokens, 0.0)
 
@@ -59,7 +59,7 @@ class Bucket:
 
 
 def bucket_for(operation: str, *, filtered: bool) -> tuple[str, Bucket]:
-    """The bucket for an EC2 action (``"DescribeInstances"``), and the name under which its users share it."""
+    """The bucket for an EC2 action (``"DescribeInstances"``), and the key under which callers share it."""
     if not filtered and operation in _UNFILTERED_ACTIONS:
         return f"{operation}, unfiltered", Bucket(*UNFILTERED)
     size = _UNCATEGORIZED.get(operation) or (NON_MUTATING if operation.startswith(READS) else MUTATING)

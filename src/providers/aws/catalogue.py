@@ -1,4 +1,4 @@
-"""The catalogue of a region: its instance types, the zones they are in, and prices, read from EC2."""
+"""Read a region's catalogue from EC2: its instance types, the zones that have them, and prices."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from .shared import only
 
 T = TypeVar("T")
 
-TYPES_S: Final = 600.0  # what types there are, and where, is believed for so long
-SPOT_S: Final = 60.0  # spot prices move a few times a day
+TYPES_S: Final = 600.0  # how long types and their zones are cached
+SPOT_S: Final = 60.0  # how long spot prices are cached; they change a few times a day
 VALUES_IN_A_FILTER: Final = 200
-CLOCK_AHEAD: Final = timedelta(minutes=10)  # by more than five, nothing that this computer signs is valid
-TYPES_AT_MOST: Final = 100  # of those that would do, the ones that cost least
-# Families by their names' beginnings, each list a chain of pages: chains run side by side.
+CLOCK_AHEAD: Final = timedelta(minutes=10)  # a clock that is off by more than five invalidates every signature
+TYPES_AT_MOST: Final = 100  # of the suitable types, those that cost least
+# Families by the beginnings of their names. Each list is one chain of pages; chains are read concurrently.
 ACCELERATED: Final = (("g*",), ("p*", "trn*", "inf*", "dl*", "f*", "vt*"))
 GENERAL: Final = (("m*",), ("c*",), ("r*",), ("x*", "u*"))
 
-# EC2's machines have so many.
+# The numbers of vCPUs that EC2's machines have.
 VCPUS: Final = (1, 2, 4, 8, 10, 12, 14, 16, 20, 24, 28, 32, 36, 40, 48, 64, 72, 96, 128, 192, 224, 256, 384, 448, 896)
 
-# What EC2 calls devices, where Outrider's name is not that without blanks.
+# EC2's names of devices, where Outrider's is not the same without blanks.
 NAMES: Final[Mapping[str, str]] = {
     "T4g": "T4G",
     "A100-80GB": "A100",
@@ -51,13 +51,13 @@ class Api(prices.Api, Protocol):
 
 
 async def load(api: Api, request: LaunchRequest, *, instance_types: Collection[str] | None = None) -> Catalogue:
-    """Return what the API's region has that this request can use. ``instance_types``: consider only these.
+    """Return the part of the region's catalogue that this request can use. ``instance_types``: consider only these.
 
-    Cached: 10 minutes for types, zones and on-demand prices, 1 minute for spot prices; of AWS itself in the process.
-    Cancelling is safe.
+    Cached: types, zones and on-demand prices for 10 minutes, spot prices for 1 minute; for AWS itself in the whole
+    process. Cancelling is safe.
 
     Raises:
-        BadRequest: no type here has what is asked for.
+        BadRequest: no type in the region fits the request.
         ProviderError: EC2 did not answer.
     """
     types = await _types(api, request, instance_types)
@@ -85,7 +85,7 @@ async def load(api: Api, request: LaunchRequest, *, instance_types: Collection[s
 
 
 def parse(answer: Mapping[str, Any]) -> InstanceType | None:
-    """One of DescribeInstanceTypes' ``InstanceTypes``. None: it runs no Linux (a Mac)."""
+    """Parse an entry of DescribeInstanceTypes' ``InstanceTypes``. None: it runs no Linux (a Mac)."""
     said = answer.get("ProcessorInfo", {}).get("SupportedArchitectures", ())
     architecture: Architecture
     if "x86_64" in said:
@@ -115,7 +115,7 @@ def parse(answer: Mapping[str, Any]) -> InstanceType | None:
         on_demand="on-demand" in usage,
         nvme_gb=float(answer.get("InstanceStorageInfo", {}).get("TotalSizeInGB", 0)),
         bare_metal=answer.get("BareMetal", False),
-        # Flex types promise their vCPUs for 95 % of the time: "Flex instances", EC2 User Guide.
+        # Flex types guarantee their vCPUs for 95 % of the time: "Flex instances", EC2 User Guide.
         burstable=answer.get("BurstablePerformanceSupported", False) or "-flex." in name,
         current=answer.get("CurrentGeneration", True),
     )
@@ -133,7 +133,7 @@ class _Device:
 
 
 def _device(answer: Mapping[str, Any]) -> _Device:
-    """The accelerators, which EC2 tells of in five places. FPGAs and video cards, too: who has them costs more."""
+    """The accelerators, which EC2 lists in five places. FPGAs and media accelerators count, as they cost money too."""
     places = (
         ("GpuInfo", "Gpus"),
         ("NeuronInfo", "NeuronDevices"),
@@ -182,12 +182,12 @@ async def _cached(key: Hashable, seconds: float, find: Callable[[], Awaitable[T]
 
 
 def _place(api: Api) -> Hashable:
-    """Clouds of one's own come and go, and two of them may have had one port: each `Api` has its own answers there."""
+    """The cache key of a cloud. With an endpoint of one's own each `Api` has its own key, as ports are reused."""
     return api.region, api.profile, None if api.endpoint_url is None else id(api)
 
 
 async def _types(api: Api, request: LaunchRequest, instance_types: Collection[str] | None) -> list[InstanceType]:
-    """Side by side, in as many chains of pages as there are lists of names."""
+    """Describe the types concurrently, a chain of pages for each list of names."""
     if instance_types is not None:
         chains: Sequence[Sequence[str]] = _batches(sorted(set(instance_types)))
         usual: list[dict[str, Any]] = []
@@ -212,9 +212,9 @@ async def _types(api: Api, request: LaunchRequest, instance_types: Collection[st
 
 
 def _sizes(request: LaunchRequest) -> list[dict[str, Any]]:
-    """A filter for what may be chosen: larger machines cost more than `SPAN` times what the smallest do.
+    """A filter for sizes that can be chosen: larger machines cost more than `SPAN` times as much as the smallest.
 
-    A page of 100 types takes the reader a tenth of a second, and without it there are nine of them.
+    It saves time: parsing a page of 100 types takes a tenth of a second, and without it there are nine pages.
     """
     if request.max_hourly_cost is not None:
         return []
@@ -246,7 +246,7 @@ async def _spot(api: Api, names: Sequence[str]) -> dict[tuple[str, str], float]:
             "SpotPriceHistory",
             InstanceTypes=list(names),
             ProductDescriptions=["Linux/UNIX", "Linux/UNIX (Amazon VPC)"],
-            StartTime=datetime.now(UTC) - CLOCK_AHEAD,  # the prices that were valid then, and what changed since
+            StartTime=datetime.now(UTC) - CLOCK_AHEAD,  # gives the prices valid at that time, and all changes since
         )
         return latest(answers)
 
@@ -254,7 +254,7 @@ async def _spot(api: Api, names: Sequence[str]) -> dict[tuple[str, str], float]:
 
 
 def latest(history: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], float]:
-    """The last price of each type and zone in DescribeSpotPriceHistory's answer, whose order is nobody's promise."""
+    """The latest price of each type and zone in DescribeSpotPriceHistory's answer, which comes in no certain order."""
     found: dict[tuple[str, str], tuple[datetime, float]] = {}
     for each in history:
         key = each["InstanceType"], each["AvailabilityZone"]
@@ -271,7 +271,7 @@ async def _on_demand(api: Api, names: Sequence[str]) -> dict[str, float]:
 
 
 def _shortlist(types: Sequence[InstanceType], region: str) -> list[str]:
-    """Return the types that cost least on demand. The others are never chosen, and need no zones and spot prices."""
+    """The types that cost least on demand. Others are never chosen, so their zones and spot prices are not read."""
     known = {each.name: prices.bundled(each.name, region) for each in types}
     unknown = max((price.usd for price in known.values() if price is not None), default=0.0)
     cost = {name: unknown if price is None else price.usd for name, price in known.items()}
@@ -279,7 +279,7 @@ def _shortlist(types: Sequence[InstanceType], region: str) -> list[str]:
 
 
 async def _side_by_side(jobs: Iterable[Callable[[], Coroutine[Any, Any, None]]]) -> None:
-    """All of them at once; of errors, the one that says most is raised."""
+    """Run the jobs concurrently; of several errors, raise the one that says most."""
     try:
         async with anyio.create_task_group() as tasks:
             for job in jobs:

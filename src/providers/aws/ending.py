@@ -1,7 +1,7 @@
-"""The book of a pool that ends: which machines are left, and for how long their end is awaited. Pure.
+"""Decide when all machines of a pool have ended, and when to give up waiting for that. No I/O, no clock.
 
-TEARDOWN-1: who gives up names every machine that it knows of, and whose end EC2 has not shown.
-TEARDOWN-2: an error that may pass is waited out for as long as patience lasts: until their lease has ended them.
+TEARDOWN-1: giving up names every machine that is known and whose end EC2 has not shown.
+TEARDOWN-2: a transient error is waited out as long as patience lasts: until the machines' lease has ended them.
 """
 
 from __future__ import annotations
@@ -14,27 +14,29 @@ from ..errors import NotGone, ProviderError
 from .seen import GRACE_S, Sight
 
 CONFIRM_S = 900.0  # large machines with many devices take minutes from shutting-down to terminated
-LEASE_MORE_S = 60.0  # it is looked at every few seconds, has 30 more at the first boot; then a machine shuts down
+LEASE_MORE_S = 60.0  # a lease is checked every few seconds, has 30 s more at the first boot; then comes the shutdown
 
-AGAIN_S = 1.0  # the least, after an error
+AGAIN_S = 1.0  # the shortest pause after an error
 
 
 def patience_s(lease_s: float) -> float:
-    """Return for how many seconds trouble that may pass is waited out at a pool's end."""
+    """The number of seconds for which transient errors are waited out at a pool's end."""
     return min(CONFIRM_S, lease_s + LEASE_MORE_S)
 
 
 @dataclass(frozen=True, slots=True)
 class Unsure:
-    """A launch without an answer: machines of it may appear for so long, and so many in all."""
+    """A launch without an answer: for so many seconds its machines may still appear, ``count`` at most."""
 
     seconds: float
     count: float = inf
 
 
 class Ending:
-    """``known``: machines that must have existed, and when they were last known to. ``all_known``: there are no others,
-    but for those that may appear after ``began``, by the token of the launch ``unsure`` of which they are.
+    """The state of a pool's end.
+
+    ``known``: machines that must have existed, with the time when they were last known to. ``all_known``: there are no
+    others, except those that may appear after ``began``, of the launches in ``unsure``, by their tokens.
     """
 
     def __init__(
@@ -49,16 +51,16 @@ class Ending:
     ) -> None:
         self._began, self._unsure, self._patience_s, self._lease_s = began, unsure or {}, patience_s, lease_s
         self._answered = all_known
-        self._at = dict(known)  # when each was last shown
+        self._at = dict(known)  # by machine: when it was last shown
         self._shown: set[str] = set()
-        self._asked: set[str] = set()  # to end, as EC2 has said itself
+        self._asked: set[str] = set()  # machines whose end EC2 has confirmed to begin
         self._terminated: set[str] = set()
         self._vanished: set[str] = set()
         self._launches: dict[str, set[str]] = {}
 
     @property
     def _unsure_s(self) -> float:
-        """Until no further machine can appear: once as many of a launch have shown as it asked for, none can."""
+        """Seconds after which no further machine can appear; 0 once all machines of every launch have been seen."""
         open_s = [
             each.seconds for token, each in self._unsure.items() if len(self._launches.get(token, ())) < each.count
         ]
@@ -74,7 +76,7 @@ class Ending:
 
     @property
     def hidden(self) -> list[str]:
-        """Return the machines that are left and that the last answer did not show."""
+        """The machines that are left and were not in EC2's last answer."""
         return sorted(self.left - self._shown)
 
     @property
@@ -82,7 +84,7 @@ class Ending:
         return sorted(self.left - self._asked)
 
     def see(self, shown: Sequence[Sight], asked_at: float) -> None:
-        """An answer to the question for all of them."""
+        """Take in an answer about all machines of the pool, asked for at ``asked_at``."""
         self._answered = True
         self._shown = {sight.id for sight in shown}
         self._at |= dict.fromkeys(self._shown, asked_at)
@@ -92,27 +94,27 @@ class Ending:
         self._vanished = {each for each, at in self._at.items() if asked_at - at >= GRACE_S}
 
     def told(self, some: Sequence[Sight]) -> None:
-        """Take in what EC2 says of some machines. An end is never taken back: an answer that denies it is older."""
+        """Take in an answer about some machines. An end is never taken back: an answer that denies it is outdated."""
         self._asked |= {sight.id for sight in some if sight.ends}
         self._terminated |= {sight.id for sight in some if sight.state == "terminated"}
 
-    # --- until when -------------------------------------------------------------------------------------------------
+    # --- for how long -------------------------------------------------------------------------------------------------
 
     def done(self, now: float) -> bool:
         return not self.left and now - self._began >= self._unsure_s
 
     def overdue(self, now: float) -> bool:
-        """EC2 answers, and shows no end."""
+        """Whether EC2 has answered for longer than `CONFIRM_S` without showing the end."""
         return now - self._began > CONFIRM_S + self._unsure_s
 
     def again_s(self, error: ProviderError, now: float) -> float | None:
-        """Return the seconds to wait after ``error`` before asking again; None: it is time to give up."""
+        """The seconds to wait after ``error`` before the next request; None: give up."""
         if error.retry_after_s is None or now - self._began >= self._patience_s:
             return None
         return max(AGAIN_S, error.retry_after_s)
 
     def given_up(self, why: str, now: float, wall: float, *, code: str = "") -> NotGone:
-        """``wall``: the unix time that is ``now``."""
+        """The error for giving up. ``wall``: the unix time of ``now``."""
         by = None
         if self._lease_s is not None:
             by = wall - (now - self._began) + self._lease_s + LEASE_MORE_S

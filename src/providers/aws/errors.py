@@ -1,4 +1,4 @@
-"""The meanings of AWS's error codes, and what to do about each. This module is pure: `api` speaks to AWS."""
+"""Translate AWS's error codes into errors that say what to do. No I/O; `api` makes the calls."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, Quota
 from . import quotas
 from .retries import trouble
 
-AGAIN_S = 2.0  # after what passes by itself
+AGAIN_S = 2.0  # pause after transient failures
 CAPACITY_AGAIN_S = 10.0
 SKEW_S = 240.0  # AWS refuses signatures that are 5 minutes off: "Signing AWS API requests", IAM User Guide
 
@@ -24,25 +24,25 @@ _WRONG = frozenset({
 
 
 class Refused(ProviderError):
-    """AWS said no in a way that is nobody's fault or that only the caller understands, or it said nothing at all."""
+    """AWS refused a call for a reason that is nobody's fault or that only the caller understands, or did not answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A failure in place of an answer. ``code``: AWS's, or the name of botocore's exception if AWS said nothing."""
+    """A failed call. ``code``: AWS's, or the name of botocore's exception if AWS did not answer."""
 
     code: str
     message: str = ""
     operation: str = ""  # "RunInstances"
     service: str = "ec2"
     region: str = ""
-    status: int = 0  # HTTP's; 0: there was no answer
-    skew_s: float = 0.0  # how far this computer's clock is ahead of AWS's
+    status: int = 0  # of HTTP; 0 without an answer
+    skew_s: float = 0.0  # seconds by which this computer's clock is ahead of AWS's
     instance_type: str = ""
     zone: str = ""
     spot: bool = False
-    endpoint_url: str = ""  # the one that was asked for, if any
-    regions: tuple[str, ...] = ()  # those that botocore knows
+    endpoint_url: str = ""  # the user's own, if any
+    regions: tuple[str, ...] = ()  # known to botocore
 
     @property
     def where(self) -> str:
@@ -55,7 +55,7 @@ class Failure:
 
 
 def translate(failure: Failure) -> ProviderError:
-    """The error for the caller, by what can be done about it; with AWS's own ``code``."""
+    """The error for the caller, whose class says what can be done about it; with AWS's own ``code``."""
     for read in (_access, _passing, _limit, _meant):
         error = read(failure)
         if error is not None:
@@ -78,7 +78,7 @@ def _access(failure: Failure) -> ProviderError | None:
 
 
 def _passing(failure: Failure) -> ProviderError | None:
-    """Return an error for trouble that may pass soon, and would be no error if `api` had waited longer; else None."""
+    """An error for a transient failure, which `api` would have hidden with more time; None for other failures."""
     match trouble(failure.code, failure.status):
         case None:
             return None
@@ -118,10 +118,10 @@ def _meant(failure: Failure) -> ProviderError | None:
 
 
 # "Error codes for the Amazon EC2 API", EC2 Developer Guide; names that end in Error are botocore's. The first match
-# wins. The last column: after how many seconds it may go better.
+# wins. The last column: seconds after which a further try may succeed.
 _Meaning = tuple[type[ProviderError], str, str] | tuple[type[ProviderError], str, str, float]
 _MEANINGS: tuple[_Meaning, ...] = (
-    # who one is
+    # identity
     (
         NotAuthorized,
         "NoCredentialsError",
@@ -177,7 +177,7 @@ _MEANINGS: tuple[_Meaning, ...] = (
         ),
     ),
     (NotAuthorized, "Blocked", "AWS has blocked the account: ask AWS Support"),
-    # what there is
+    # capacity
     (
         QuotaExceeded,
         "PendingVerification",
@@ -196,7 +196,7 @@ _MEANINGS: tuple[_Meaning, ...] = (
         CAPACITY_AGAIN_S,
     ),
     (NoCapacity, ".*Capacity.*", "AWS has no {what} left in {where} now", CAPACITY_AGAIN_S),
-    # what was asked for
+    # request
     (
         BadRequest,
         r"InvalidAMI.*",
@@ -247,7 +247,7 @@ _MEANINGS: tuple[_Meaning, ...] = (
         "SSLError|InvalidProxy.*",
         "no safe connection to AWS comes about: check the computer's certificates, and any proxy on the way",
     ),
-    # of something that was there a moment ago, or is not known everywhere yet: the caller knows which
+    # resources that were just removed, or are not known everywhere yet: only the caller knows which
     (
         Refused,
         r".*\.NotFound|.*\.Duplicate|DependencyViolation|InvalidClientToken|IdempotentParameterMismatch",
@@ -269,7 +269,7 @@ def _clock(failure: Failure) -> str:
 
 
 def _denied(failure: Failure) -> str:
-    """``...is not authorized to perform: ec2:RunInstances on resource: arn:... because no identity-based policy...``"""
+    """Explain ``...is not authorized to perform: ec2:RunInstances on resource: arn:... because no ... policy...``."""
     text = failure.message
     action = _found(r"perform: ([\w-]+:\w+)", text) or f"{failure.service}:{_action(failure)}"
     who, resource = _found(r"User: (\S+)", text), _found(r"on resource: (\S+)", text)
@@ -281,7 +281,7 @@ def _denied(failure: Failure) -> str:
 
 
 def _action(failure: Failure) -> str:
-    """S3's actions are not its operations: "Actions, resources, and condition keys for Amazon S3"."""
+    """The IAM action of an operation. S3's differ: "Actions, resources, and condition keys for Amazon S3"."""
     if failure.service == "s3":
         other = {"HeadObject": "GetObject", "ListObjectsV2": "ListBucket", "HeadBucket": "ListBucket"}
         return other.get(failure.operation, failure.operation)
@@ -302,18 +302,18 @@ def _unreached(failure: Failure) -> ProviderError:
 
 
 def _of_the_zone(message: str) -> bool:
-    """Elsewhere it may be had: EC2's texts for what a zone does not offer, and for what it does not offer today."""
+    """Whether EC2's text says that only this zone lacks the type, permanently or today."""
     return "Availability Zone" in message or "requested configuration is currently not supported" in message
 
 
 def _said(failure: Failure, sentence: str) -> str:
-    """The sentence with AWS's own words. They are quoted nowhere else."""
+    """The sentence with AWS's own words in brackets. They are quoted nowhere else."""
     words = redacted(failure.message).strip().rstrip(".")
     return f"{sentence} ({failure.code}: {words})" if words else f"{sentence} ({failure.code})"
 
 
 def redacted(text: str) -> str:
-    """Without what may be a credential (AWS repeats the signed request to whom it refuses), and short."""
+    """Remove what may be a credential (AWS repeats a signed request that it refuses), and shorten the text."""
     text = re.split(r"\s*(?:The Canonical String|Encoded authorization failure)", text)[0]
     text = re.sub(r"//[^/@\s]+@", "//", text)
     text = re.sub(r"\b(?:AKIA|ASIA)[A-Z0-9]{12,}", "(key)", text)

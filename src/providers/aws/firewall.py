@@ -1,4 +1,4 @@
-"""The rules of a pool's security group: port 22 for its client, everything among its machines. Pure."""
+"""Decide the rules of a pool's security group: port 22 for its client, everything among its machines. No I/O."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Direction = Literal["ingress", "egress"]
 
 @dataclass(frozen=True, slots=True, order=True)
 class Rule:
-    """``peer``: a CIDR, or a group's id. ``port`` None: all traffic."""
+    """A rule. ``peer``: a CIDR, or a group's id. ``port`` None: all traffic."""
 
     direction: Direction
     peer: str
@@ -24,7 +24,7 @@ class Rule:
         return self.direction == "ingress" and self.port == SSH and not self.peer.startswith("sg-")
 
     def permission(self) -> dict[str, Any]:
-        """Return the rule in the form that EC2's calls take."""
+        """The rule in the form of EC2's calls."""
         said: dict[str, Any] = {"IpProtocol": "-1"}
         if self.port is not None:
             said = {"IpProtocol": "tcp", "FromPort": self.port, "ToPort": self.port}
@@ -35,19 +35,21 @@ class Rule:
         return said | {"IpRanges": [{"CidrIp": self.peer}]}
 
 
-OUT: frozenset[Rule] = frozenset({Rule("egress", "0.0.0.0/0")})  # what every new group has
+OUT: frozenset[Rule] = frozenset({Rule("egress", "0.0.0.0/0")})  # present in every new group
 
 
 def wanted(group: str, ssh_from: Iterable[str], *, efa: bool) -> set[Rule]:
-    """Return the rules of a pool's group. EFA is not IP, so a rule "to everywhere" does not cover it, and it needs an
-    egress rule to the group itself: "Get started with EFA", EC2 guide.
+    """The rules of a pool's group.
+
+    EFA is not IP, so a rule "to everywhere" does not cover it: it needs an egress rule to the group itself ("Get
+    started with EFA", EC2 guide).
     """
     among = {Rule("ingress", group)} | ({Rule("egress", group)} if efa else set())
     return among | {Rule("ingress", cidr, SSH) for cidr in ssh_from}
 
 
 def rules_of(group: Mapping[str, Any]) -> set[Rule]:
-    """Return the rules that DescribeSecurityGroups shows, as far as they are of the kinds that a pool's group has."""
+    """Parse the rules in an answer of DescribeSecurityGroups, of the kinds that a pool's group has."""
     rules: set[Rule] = set()
     directions: tuple[tuple[Direction, str], ...] = (
         ("ingress", "IpPermissions"),
@@ -67,10 +69,10 @@ def rules_of(group: Mapping[str, Any]) -> set[Rule]:
 
 
 def sources(given: str | Sequence[str]) -> tuple[str, ...]:
-    """``ssh_from`` as CIDRs: ``"203.0.113.7"`` is ``"203.0.113.7/32"``.
+    """``ssh_from`` as CIDRs: ``"203.0.113.7"`` becomes ``"203.0.113.7/32"``.
 
     Raises:
-        ValueError: one of them is no address, or there is none.
+        ValueError: it is empty, or contains something that is no address.
     """
     texts = [given] if isinstance(given, str) else list(given)
     if not texts:
@@ -82,5 +84,5 @@ def sources(given: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def as_cidr(text: str) -> str:
-    """Raises ValueError: it is neither an address nor a network."""
+    """The CIDR of an address or a network; raises ValueError for other texts."""
     return str(ipaddress.ip_network(text.strip(), strict=False))

@@ -31,16 +31,16 @@ if TYPE_CHECKING:
     from .offers import Offer
     from .provider import AWS
 
-LAG_S = 15.0  # after which what was made just now is known everywhere
+LAG_S = 15.0  # after so long, a new resource is known everywhere in EC2
 AGAIN_S = 1.0
 RESEND_S = 0.5
-LEASE_S = 120.0  # the usual one
-REPEAT_S = 120.0  # within which a launch without an answer is asked again: a pool's pauses between two are a minute
+LEASE_S = 120.0  # the default lease of machines
+REPEAT_S = 120.0  # a launch without an answer is repeated for so long; a pool pauses at most a minute between two
 
 
 @dataclass(slots=True)
 class Asked:
-    """One CreateFleet, as it is said again and again until there is an answer."""
+    """One CreateFleet call, which is repeated with the same token until there is an answer."""
 
     token: str
     said: dict[str, Any]
@@ -48,11 +48,11 @@ class Asked:
     subnets: Mapping[str, str]
     count: int
     at: float
-    lost: bool = False  # a try of it has no answer
+    lost: bool = False  # a try of it got no answer
 
 
 class AWSFleet:
-    """Implements `providers.base.Fleet`. `start` it, and `close` it, shielded, before its tasks are cancelled."""
+    """A pool's machines on EC2, a `providers.base.Fleet`. `start` it; `close` it, shielded, before its tasks end."""
 
     def __init__(self, provider: AWS, pool: str, api: RecordedApi, tasks: TaskGroup) -> None:
         self._provider, self._pool, self._api, self._tasks = provider, pool, api, tasks
@@ -72,22 +72,23 @@ class AWSFleet:
         self._news = anyio.Event()
         self._open = anyio.CancelScope()
         self._closed = False
-        self._lease_s: float | None = None  # None: of machines of which nobody knows it, if any
+        self._lease_s: float | None = None  # None: unknown, or there are no machines
 
     def start(self) -> None:
         self._tasks.start_soon(self._follow)
         self._planner.start()
 
-    # --- the protocol -----------------------------------------------------------------------------------------------
+    # --- called by the pool -------------------------------------------------------------------------------------------
 
     async def launch(self, request: LaunchRequest, count: int) -> Sequence[Machine]:
-        """One CreateFleet after another, at once, until one gives machines: what it gives, though it be fewer. One that
-        has no answer is asked again with its own token, by the next launch before anything else.
+        """Send one CreateFleet after another until one gives machines, and return these, even if they are fewer.
+
+        A call that got no answer is repeated with its own token first, by the next launch.
 
         Cancelled, it ends after the call that is under way.
 
         Raises:
-            ProviderError: nothing was created; of all that was tried, what says most.
+            ProviderError: nothing was created; the most telling error of all tries.
         """
         self._lease_s = max(self._lease_s or 0.0, request.lease_s)
         repeated = await self._repeat(count)
@@ -103,13 +104,13 @@ class AWSFleet:
                 break
         assert failed, "EC2 gave no machine and no reason"
         error = launch.most_telling(failed)
-        if error.retry_after_s is not None:  # what is avoided until then would not even be asked for
+        if error.retry_after_s is not None:  # offers in cooldown would not even be asked for
             tried = [offer for chosen in plan.rounds for offer in chosen]
             error.retry_after_s = max(error.retry_after_s, self._avoid.wait_s(tried, anyio.current_time()))
         raise error
 
     async def terminate(self, ids: Sequence[MachineId]) -> None:
-        """Callers at the same time share their calls. Those of other pools, and unknown ones, are left alone.
+        """End machines of this pool; others are ignored. Concurrent callers share calls.
 
         Raises:
             ProviderError: EC2 refused, or did not confirm within `CONFIRM_S`.
@@ -122,7 +123,7 @@ class AWSFleet:
         with anyio.move_on_after(CONFIRM_S):
             while any(map(self._seen.has, mine)):
                 await self._poller.answer()
-                if anyio.current_time() >= sent_at + RESEND_S:  # it was not known everywhere
+                if anyio.current_time() >= sent_at + RESEND_S:  # some part of EC2 may not have known the machine
                     await self._end(self._seen.still_on(mine))
                     sent_at = anyio.current_time()
             return
@@ -130,10 +131,10 @@ class AWSFleet:
         raise ProviderError(f"EC2 has not confirmed the end of {left}: it is asked again", retry_after_s=5.0)
 
     def unusable(self, machine: MachineId, cause: str, *, for_good: bool = True) -> None:
-        pass  # the next one is another
+        pass  # the next machine is another one anyway
 
     async def events(self) -> AsyncIterator[MachineEvent]:
-        """Until it is closed."""
+        """Yield events until the fleet is closed."""
         while True:
             while self._events:
                 yield self._events.popleft()
@@ -143,11 +144,10 @@ class AWSFleet:
             await self._news.wait()
 
     async def quote(self, request: LaunchRequest) -> float | None:
-        """USD per hour of such a machine with its disk, of those that would be asked for first; None: there is none to
-        be had now.
+        """USD per hour of the cheapest offer of the first round, with disk and address; None: none is available now.
 
         Raises:
-            ProviderError: nor will there be, or EC2 does not answer.
+            ProviderError: there never will be one, or EC2 does not answer.
         """
         try:
             plan = await self._plan(request)
@@ -156,13 +156,15 @@ class AWSFleet:
         return min(offer.hourly_usd + plan.extras_usd.get(offer.type.architecture, 0.0) for offer in plan.rounds[0])
 
     async def adopt(self, known: Sequence[Machine], most: int, *, lease_s: float | None = None) -> Sequence[Machine]:
-        """Take over what a dead client left, before the first launch: those of ``known`` that had been reached and
-        still run are this fleet's from now on, the first ``most`` of them; every other machine of the pool is ended,
-        also one that shows later. ``lease_s``: the longest lease of any of them; None: not known.
+        """Take over what a dead client left, before the first launch.
+
+        The first ``most`` of the ``known`` machines that had been reached and still run belong to this fleet from now.
+        Every other machine of the pool is ended, also those that appear later. ``lease_s``: the longest lease of any of
+        them in seconds; None: unknown.
 
         Raises:
-            BadRequest: its machines are in another place; they are left as they are.
-            ProviderError: EC2 did not answer; what was left is still there.
+            BadRequest: the pool's machines are in another place; they are left as they are.
+            ProviderError: EC2 did not answer; the machines are still there.
         """
         self._lease_s = lease_s
         elsewhere = await teardown.elsewhere(self._api, self._pool, self._api.journal)
@@ -190,7 +192,7 @@ class AWSFleet:
         return mine
 
     async def close(self) -> None:
-        """End everything of the pool and return when EC2 confirms it, waiting out trouble for as long as the lease.
+        """End everything of the pool; return when EC2 confirms that. Transient errors are waited out for the lease.
 
         Raises:
             NotGone: something may be left; says what.
@@ -224,13 +226,13 @@ class AWSFleet:
                 )
             else:
                 await teardown.settle(self._api, self._pool, journal)
-        except JournalError as error:  # all is gone from the cloud: only a warning
+        except JournalError as error:  # everything is gone from the cloud, so this is only a warning
             self._tell(Warned(str(error)))
         except ProviderError as error:
             if teardown.FLEET in made or isinstance(error, NotGone):
                 raise
-            # Where no machine was asked for, what is left costs nothing, and whoever closes has heard of the trouble.
-            # The journal knows of it, so that `outrider gc` removes it.
+            # If no machine was ever asked for, what is left costs nothing, and the pool's closer has seen the error.
+            # The journal knows it, so `outrider gc` removes it.
 
     # --- one CreateFleet --------------------------------------------------------------------------------------------
 
@@ -241,10 +243,10 @@ class AWSFleet:
     async def _take(
         self, plan: Plan, chosen: Sequence[Offer], count: int, failed: list[ProviderError]
     ) -> list[Machine]:
-        """Machines of these offers; why there are none, or fewer, is added to ``failed``.
+        """Create machines of these offers. The reasons why there are none, or fewer, are added to ``failed``.
 
         Raises:
-            ProviderError: it makes no difference which offers are asked for.
+            ProviderError: the same would happen with other offers.
         """
         began = anyio.current_time()
         while True:
@@ -268,7 +270,7 @@ class AWSFleet:
             if machines or lasted_s >= LAG_S or not any(map(launch.is_unknown_yet, errors)):
                 failed += errors
                 return machines
-            if lasted_s >= LAG_S / 3:  # then somebody has deleted it
+            if lasted_s >= LAG_S / 3:  # the template is not new any more: somebody has deleted it
                 self._templates.forget(templates.values())
             await anyio.sleep(min(AGAIN_S, max(AGAIN_S / 5, lasted_s)))
 
@@ -283,7 +285,7 @@ class AWSFleet:
         return await self._ask(Asked(token, said, of, subnets, count, anyio.current_time()))
 
     async def _ask(self, asked: Asked) -> tuple[list[Machine], Sequence[Refusal]]:
-        """The call is shielded and nothing is awaited after its answer: what it made is known, whoever waits for it."""
+        """Send a CreateFleet. It is shielded, and nothing is awaited after its answer, so its machines are known."""
         named = False
         try:
             answer = await self._api.call("create_fleet", timeout_s=teardown.FLEET_S, **asked.said)
@@ -292,9 +294,9 @@ class AWSFleet:
                 answer = await self._read_again(answer["FleetId"], asked.token)
         except BaseException as error:
             unknown = not isinstance(error, ProviderError) or is_lost(error) or named
-            if unknown or (asked.lost and isinstance(error, NotAuthorized)):  # which says nothing of an earlier try
+            if unknown or (asked.lost and isinstance(error, NotAuthorized)):  # says nothing about an earlier try
                 self._lost(asked, error)
-            elif asked.lost:  # it is not asked again: what it made all the same is ended when it shows
+            elif asked.lost:  # not repeated any more: machines that it made are ended when they appear
                 self._unanswered.pop(asked.token, None)
                 self._seen.launch_lost(asked.token, anyio.current_time(), count=asked.count)
             raise
@@ -305,8 +307,9 @@ class AWSFleet:
         return machines, heard.refusals
 
     def _lost(self, asked: Asked, error: BaseException) -> None:
-        """Note that the launch's answer was lost. Its machines may exist: they are looked for, count as cost, and are
-        spared for as long as the launch may be repeated.
+        """Note that a launch got no answer.
+
+        Its machines may exist: they are looked for, count as cost, and are spared while the launch may be repeated.
         """
         now = anyio.current_time()
         self._seen.launch_lost(asked.token, now, count=asked.count, spare_s=REPEAT_S)
@@ -320,8 +323,9 @@ class AWSFleet:
             self._tell(LaunchUnsure(MachineId(asked.token), asked.count, hourly, now - asked.at, text))
 
     async def _repeat(self, count: int) -> list[Machine]:
-        """Repeat the launches without an answer, and return the machines of those that now have one. At most ``count``
-        are returned; the others are ended.
+        """Repeat the launches without an answer; return the machines of those that now have one, ``count`` at most.
+
+        Further machines are ended.
 
         Raises:
             ProviderError: there is still no answer, so nothing else may be asked for.
@@ -337,12 +341,12 @@ class AWSFleet:
                         raise
             surplus = [machine.id for machine in machines[count:]]
             if surplus:
-                with suppress(ProviderError):  # they are sent again with the next one
+                with suppress(ProviderError):  # the next call ends them
                     await self._end(self._seen.ending(surplus))
             return machines[:count]
 
     async def _read_again(self, fleet: str, token: str) -> dict[str, Any]:
-        """A CreateFleet that is repeated with its token tells which fleet it was, and perhaps not what came of it."""
+        """Ask for the machines of a fleet: a repeated CreateFleet may be answered with the fleet's id alone."""
         answer = await self._api.call("describe_fleets", lag_s=LAG_S, FleetIds=[fleet])
         for found in answer.get("Fleets") or ():
             ids = machines_in(found)
@@ -386,7 +390,7 @@ class AWSFleet:
             for offer in refused:
                 self._avoid.failed(offer, error, anyio.current_time())
 
-    # --- what becomes of them ---------------------------------------------------------------------------------------
+    # --- following the machines --------------------------------------------------------------------------------------
 
     async def _follow(self) -> None:
         with self._open:
@@ -408,10 +412,10 @@ class AWSFleet:
                 self._avoid.interrupted(*self._places[machine], anyio.current_time())
 
     async def _end(self, machines: Sequence[MachineId]) -> None:
-        """Whoever comes while a call is under way has its machines sent with the next one.
+        """End machines. Callers that come while a call is under way share the next one.
 
         Raises:
-            ProviderError: then they are sent again with the next one.
+            ProviderError: the call failed; the next one includes these machines.
         """
         self._to_end.update(machines)
         async with self._ending:

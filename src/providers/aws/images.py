@@ -1,4 +1,4 @@
-"""The choice of the AMI that a machine starts from: the one that its maker calls current, or the user's."""
+"""Choose the AMI that machines start from: its maker's current one, or the user's."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from ..base import Architecture
 from ..errors import BadRequest, ProviderError
 from .api import Api
 
-# Public parameters of the Systems Manager; the first that the region has is taken. Ubuntu's: "Find Ubuntu images on
-# AWS", Canonical. With NVIDIA's driver, CUDA, EFA and NCCL's plugin, and no framework: "AWS Deep Learning Base GPU AMI
-# (Ubuntu 24.04)", AWS Deep Learning AMIs Developer Guide.
+# Public parameters of the Systems Manager; the first that exists in the region is used. Ubuntu: "Find Ubuntu images on
+# AWS", Canonical. With NVIDIA's driver, CUDA, EFA and NCCL's plugin, without frameworks: "AWS Deep Learning Base GPU
+# AMI (Ubuntu 24.04)", AWS Deep Learning AMIs Developer Guide.
 _UBUNTU = "/aws/service/canonical/ubuntu/server/{release}/stable/current/{short}/hvm/{volume}/ami-id"
 _WITH_DRIVER = "/aws/service/deeplearning/ami/{long}/base-oss-nvidia-driver-gpu-ubuntu-{release}/latest/ami-id"
 _RELEASES = (("24.04", "ebs-gp3"), ("22.04", "ebs-gp2"))
 _SHORT: dict[Architecture, str] = {"x86_64": "amd64", "arm64": "arm64"}
 
-# "Default user names", EC2 User Guide: by what is in an image's name or description. The first match wins.
+# "Default user names", EC2 User Guide, by an image's name or description. The first match wins.
 _USERS: tuple[tuple[str, str], ...] = (
     (r"bitnami", "bitnami"),
     (r"ubuntu", "ubuntu"),
@@ -29,7 +29,7 @@ _USERS: tuple[tuple[str, str], ...] = (
     (r"\bfedora", "fedora"),
     (r"amazon linux|amazon-e[ck]s|\bamzn|\bal20\d\d|\brhel|red hat|\bsuse|\bsles|\balma", "ec2-user"),
 )
-ANY_USER = "outrider"  # where nothing tells: cloud-init makes the user it is told of
+ANY_USER = "outrider"  # for unknown images: cloud-init makes this user
 
 _PARAMETER = re.compile(r"(?:resolve:)?ssm:(?P<name>.+)|(?P<path>/.+)")
 
@@ -37,25 +37,25 @@ _PARAMETER = re.compile(r"(?:resolve:)?ssm:(?P<name>.+)|(?P<path>/.+)")
 @dataclass(frozen=True, slots=True)
 class Ami:
     id: str
-    user: str  # who may log in, and become root
+    user: str  # may log in, and become root
     root_device: str  # "/dev/sda1"
-    root_gb: int  # its volume is at least as large
+    root_gb: int  # the least size of its volume
     architecture: Architecture = "x86_64"
     name: str = ""
-    volumes: tuple[tuple[str, int], ...] = ()  # besides the root: device and GB of each
+    volumes: tuple[tuple[str, int], ...] = ()  # (device, GB) of each volume besides the root
 
 
 async def find(
     api: Api, *, architecture: Architecture | None, accelerator: bool, ami: str | None = None, user: str | None = None
 ) -> Ami:
-    """The image for such machines: Ubuntu, and where there is an ``accelerator`` with NVIDIA's driver and EFA's.
+    """Find the image: Ubuntu, and with an ``accelerator`` one with the drivers of NVIDIA and EFA.
 
     ``ami``: an AMI's id instead, or the name of a Systems Manager parameter that holds one (``/my/ami``). ``user``: who
-    logs in; default by the image's name. ``architecture`` None: the one that the ``ami`` is for, else x86_64.
+    logs in, by default derived from the image's name. ``architecture`` None: that of ``ami``, otherwise x86_64.
 
     Raises:
-        BadRequest: there is no such image, or it is not for such machines.
-        ProviderError: what `Api.call` says.
+        BadRequest: there is no such image, or such machines cannot start from it.
+        ProviderError: as `Api.call` does.
     """
     if ami is None:
         image_id = await _current(api, names(architecture or "x86_64", accelerator=accelerator))
@@ -77,7 +77,7 @@ def names(architecture: Architecture, *, accelerator: bool) -> list[str]:
 
 
 def read(image: Mapping[str, Any], *, architecture: Architecture | None, user: str | None) -> Ami:
-    """Return the AMI that an image of DescribeImages' answer describes.
+    """Parse an image in DescribeImages' answer.
 
     Raises:
         BadRequest: no machine could start from it.
@@ -106,7 +106,7 @@ def read(image: Mapping[str, Any], *, architecture: Architecture | None, user: s
 
 
 def login(told: str) -> str:
-    """The user of an image of which this is told."""
+    """The user who logs in to an image with this description."""
     for pattern, user in _USERS:
         if re.search(pattern, told, re.IGNORECASE):
             return user

@@ -1,4 +1,4 @@
-"""An inventory of a region, asked of EC2 and not judged: what has Outrider's tags, or is known to be a pool's."""
+"""List a region's resources: those with Outrider's tags, and machines known to be a pool's. Judges nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from . import tags
 from .api import Api
 from .shared import only
 
-VALUES = 200  # "DescribeInstances", EC2 API Reference: as many values as a filter takes
+VALUES = 200  # values that a filter takes: "DescribeInstances", EC2 API Reference
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,22 +24,22 @@ class MachineSeen(Thing):
     market: str  # "spot" or "on-demand"
     state: str
     launched_at: datetime
-    address: str  # public, else private, else empty
+    address: str  # public, otherwise private, otherwise empty
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """All of a region, whoever's it is."""
+    """All resources of all pools in a region."""
 
-    machines: tuple[MachineSeen, ...] = ()  # without those that are terminated
+    machines: tuple[MachineSeen, ...] = ()  # without terminated ones
     others: tuple[Thing, ...] = ()  # security groups, launch templates, placement groups: they cost nothing
 
 
 async def survey(api: Api, known: Sequence[str] = ()) -> Survey:
-    """Whatever has a pool's tag in this region, and the ``known`` machines: somebody may have removed their tags.
+    """List everything with a pool's tag in this region, and the ``known`` machines, whose tags may have been removed.
 
     Raises:
-        ProviderError
+        ProviderError: EC2 did not answer, or refused.
     """
     any_pool = tags.of_any_pool()
     found: list[list[Thing]] = [[], [], []]
@@ -63,8 +63,9 @@ async def survey(api: Api, known: Sequence[str] = ()) -> Survey:
 
 
 async def instances(api: Api, pool: str, *, also: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Return, as DescribeInstances shows them, the instances with the pool's tag, and those of ``also``, by id, that do
-    not have the tag yet or any more.
+    """The instances with the pool's tag, as DescribeInstances shows them.
+
+    Includes those of ``also``, by id, whose tags are not set yet or have been removed.
     """
     return await _instances(api, tags.of(pool), also)
 
@@ -81,9 +82,9 @@ async def placement_groups(api: Api, pool: str) -> list[Thing]:
     return await _things(api, *_PLACEMENTS, tags.of(pool))
 
 
-# --- one question -----------------------------------------------------------------------------------------------------
+# --- one request ------------------------------------------------------------------------------------------------------
 
-# The call, where the things are in its answer, and what the journal knows them by.
+# (operation, key of the list in the answer, key of the name that the journal uses)
 _GROUPS = ("describe_security_groups", "SecurityGroups", "GroupId")
 _TEMPLATES = ("describe_launch_templates", "LaunchTemplates", "LaunchTemplateName")
 _PLACEMENTS = ("describe_placement_groups", "PlacementGroups", "GroupName")

@@ -1,4 +1,4 @@
-"""A machine's host key, made here, so that it is pinned before the first connection."""
+"""Make a machine's host key on this computer, so that it is pinned before the first connection."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class HostKey:
-    """An ed25519 pair as OpenSSH's files have it: ``private`` in PEM, ``public`` one line without a comment."""
+    """An ed25519 key pair in OpenSSH's formats: ``private`` is PEM, ``public`` one line without a comment."""
 
     private: str = field(repr=False)
     public: str
 
 
 def host_key() -> HostKey:
-    """A new one, in some 0.1 ms. It crosses with the machine's user data, so it is replaced at first contact."""
-    from cryptography.hazmat.primitives import serialization  # which only users of this provider need
+    """Make a host key (0.1 ms). It travels in the machine's user data, so it is replaced at the first contact."""
+    from cryptography.hazmat.primitives import serialization  # imported here, as only this provider needs it
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     key = Ed25519PrivateKey.generate()

@@ -1,8 +1,8 @@
-"""The requests to EC2 for a launch, and the meaning of its answers. Pure.
+"""Build the requests to EC2 for a launch, and parse their answers. No I/O.
 
-A launch is one launch template (what every machine is like) and one CreateFleet of type instant (how many, and which of
-several types and zones will do): EC2 itself looks where there is room, and answers with machines and with what it could
-not have. Templates of equal `Shape` are one.
+A launch is one launch template (the properties of every machine) and one CreateFleet of type instant (the number, and
+several types and zones to choose from): EC2 looks for capacity, and answers with machines and with what it could not
+provide. Equal `Shape`s share a template.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 Market = Literal["spot", "on-demand"]
 
 HOURS_PER_MONTH = 730.0
-BILLED_S = 60.0  # Linux is billed by the second, for a minute at least: https://aws.amazon.com/ec2/pricing/on-demand
-GP3_GB_MONTH_USD = 0.08  # "Amazon EBS pricing", us-east-1; elsewhere up to a half more
+BILLED_S = 60.0  # Linux is billed by the second, for at least a minute: https://aws.amazon.com/ec2/pricing/on-demand
+GP3_GB_MONTH_USD = 0.08  # "Amazon EBS pricing", us-east-1; up to half as much again elsewhere
 IPV4_HOUR_USD = 0.005  # "Amazon VPC pricing", every region
-MACHINES_ALIKE = "1"  # a template has one version: what is different is another template
+MACHINES_ALIKE = "1"  # the only version of a template; a different shape is another template
 
-# "Get started with EFA and NCCL", EC2 User Guide; the last one keeps NCCL's own connections off what leads nowhere.
+# "Get started with EFA and NCCL", EC2 User Guide; the last one keeps NCCL's own connections off unusable interfaces.
 EFA = {
     "FI_PROVIDER": "efa",
     "FI_EFA_USE_DEVICE_RDMA": "1",
@@ -40,7 +40,7 @@ _GRAVITY: tuple[type[ProviderError], ...] = (NotAuthorized, QuotaExceeded, NoCap
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The contents of a launch template, except for the first host key of its machines."""
+    """The contents of a launch template, except for the host key that its machines start with."""
 
     ami: Ami
     market: Market
@@ -60,7 +60,7 @@ class Shape:
 
     @property
     def hourly_usd(self) -> float:
-        """Return the cost on top of the machine itself, in USD an hour."""
+        """USD per hour on top of the machine's own price."""
         return extras_usd(self.ami, self.disk_gb, public=self.public)
 
 
@@ -70,12 +70,12 @@ class Template:
 
     id: str
     shape: Shape
-    host_key: str  # the public half of what its machines start with
+    host_key: str  # the public half of the key that its machines start with
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A refusal: the offers that EC2 could not provide, and the reason in its own words."""
+    """The offers that EC2 could not provide, and the reason in its own words."""
 
     offers: tuple[Offer, ...]
     code: str
@@ -89,25 +89,25 @@ class Answer:
 
 
 def extras_usd(ami: Ami, disk_gb: int, *, public: bool) -> float:
-    """Return what the disks and the address of such a machine cost, in USD an hour."""
+    """USD per hour of the disks and the public address of a machine."""
     disks_gb = max(ami.root_gb, disk_gb) + sum(size_gb for _, size_gb in ami.volumes)
     return disks_gb * GP3_GB_MONTH_USD / HOURS_PER_MONTH + (IPV4_HOUR_USD if public else 0.0)
 
 
-# --- where ------------------------------------------------------------------------------------------------------------
+# --- placement --------------------------------------------------------------------------------------------------------
 
 
 def is_together(request: LaunchRequest) -> bool:
-    """Return whether the machines belong side by side: they ask for EFA, or are several with several devices each."""
+    """Whether machines belong in a placement group: with EFA, or several machines with several accelerators each."""
     several = request.accelerator is not None and request.accelerator.count > 1
     return request.interconnect == "efa" or (several and request.nodes > 1)
 
 
 def cards(offer: Offer, *, together: bool, public: bool) -> int:
-    """EFA interfaces of such a machine: one for each network card that takes one. ``together``: see `is_together`.
+    """The number of EFA interfaces of a machine: one per network card that supports it. ``together``: `is_together`.
 
     EC2 gives no public address to a machine with several interfaces ("Assign a public IPv4 address at launch"), so
-    there it is one: all of them need ``address="private"``.
+    with public addresses it is one; all of them need ``address="private"``.
     """
     if not (together and offer.type.efa):
         return 0
@@ -115,13 +115,13 @@ def cards(offer: Offer, *, together: bool, public: bool) -> int:
 
 
 def in_one_place(rounds: Sequence[Sequence[Offer]], living: Collection[tuple[str, str]]) -> list[list[Offer]]:
-    """Return rounds of one offer each, for machines side by side. A placement group is in one zone, and works best if
-    all its machines are of the same type.
+    """Rounds of one offer each, for machines in one placement group.
 
-    ``living``: types and zones of the group's machines; if there are any, the new machines join them.
+    A placement group is in one zone, and works best with machines of one type. ``living``: (type, zone) of the group's
+    present machines, which new machines join.
 
     Raises:
-        NoCapacity: nothing is offered now in the zone of the living machines.
+        NoCapacity: nothing is offered at present in the zone of the living machines.
     """
     offers = [offer for offers in rounds for offer in offers]
     zones = {zone for _, zone in living}
@@ -135,14 +135,14 @@ def in_one_place(rounds: Sequence[Sequence[Offer]], living: Collection[tuple[str
     return [[offer] for offer in there]
 
 
-# --- what is asked ----------------------------------------------------------------------------------------------------
+# --- requests ---------------------------------------------------------------------------------------------------------
 
 
 def template(shape: Shape, *, name: str, token: str, user_data: str, labels: Mapping[str, str]) -> dict[str, Any]:
-    """CreateLaunchTemplate's parameters."""
-    kinds = ["network-interface"]  # instances and volumes are tagged by the fleet, with what is the launch's own
+    """Parameters of CreateLaunchTemplate."""
+    kinds = ["network-interface"]  # the fleet tags instances and volumes, with the token of its launch
     if shape.market == "spot":
-        kinds.append("spot-instances-request")  # there is none on demand, and EC2 refuses to tag what there is not
+        kinds.append("spot-instances-request")  # only for spot, as EC2 refuses to tag what is not created
     said: dict[str, Any] = {
         "ImageId": shape.ami.id,
         "UserData": b64encode(user_data.encode()).decode(),
@@ -170,8 +170,9 @@ def template(shape: Shape, *, name: str, token: str, user_data: str, labels: Map
 
 
 def _volumes(shape: Shape) -> list[dict[str, Any]]:
-    """The image's other volumes too: of what a launch does not name, the image says whether it outlives its machine,
-    and whether it is encrypted.
+    """The disks, including the image's further volumes.
+
+    For volumes that a launch does not name, the image decides about encryption and deletion with the machine.
     """
     every = {"Encrypted": True, "DeleteOnTermination": True}
     root = {"VolumeType": "gp3", "VolumeSize": shape.volume_gb, **every}
@@ -181,7 +182,7 @@ def _volumes(shape: Shape) -> list[dict[str, Any]]:
 
 def _interfaces(shape: Shape) -> list[dict[str, Any]]:
     first: dict[str, Any] = {"DeviceIndex": 0, "Groups": list(shape.groups), "DeleteOnTermination": True}
-    if shape.cards <= 1:  # with several, EC2 refuses to be told
+    if shape.cards <= 1:  # with several interfaces, EC2 refuses this parameter
         first["AssociatePublicIpAddress"] = shape.public
     if not shape.cards:
         return [first]
@@ -198,10 +199,10 @@ def fleet(
     labels: Mapping[str, str],
     max_usd: float | None,
 ) -> dict[str, Any]:
-    """CreateFleet's parameters: up to ``count`` machines, of any of the offers, all of one market.
+    """Parameters of CreateFleet: up to ``count`` machines of any of the offers, all of one market.
 
-    ``subnets``: by zone. ``max_usd``: an hour and machine with its disks, also later on: EC2 interrupts a spot machine
-    above it.
+    ``subnets``: by zone. ``max_usd``: per hour for a machine with its disks, also later: EC2 interrupts a spot machine
+    whose price rises above it.
     """
     market = lots[0][0].shape.market
 
@@ -228,11 +229,11 @@ def fleet(
     }
 
 
-# --- what is answered -------------------------------------------------------------------------------------------------
+# --- answers ----------------------------------------------------------------------------------------------------------
 
 
 def read(answer: Mapping[str, Any], offers: Sequence[Offer], subnets: Mapping[str, str]) -> Answer:
-    """CreateFleet's answer, or an entry of DescribeFleets, to a request for these offers."""
+    """Parse CreateFleet's answer, or an entry of DescribeFleets, to a request for these offers."""
     machines = [
         (MachineId(machine), _which(group, offers, subnets)[0])
         for group in answer.get("Instances") or ()
@@ -246,13 +247,13 @@ def read(answer: Mapping[str, Any], offers: Sequence[Offer], subnets: Mapping[st
 
 
 def is_unknown_yet(error: ProviderError) -> bool:
-    """Return whether the error is about a resource made just now, which EC2 does not know everywhere yet."""
+    """Whether the error is about a resource that was just made, which EC2 does not know everywhere yet."""
     ours = ("InvalidGroup.", "InvalidLaunchTemplate", "InvalidPlacementGroup.", "InvalidSecurityGroupID.")
     return error.code.startswith(ours)
 
 
 def _which(part: Mapping[str, Any], offers: Sequence[Offer], subnets: Mapping[str, str]) -> tuple[Offer, ...]:
-    """The offers that this part of the answer is about: all of them where it names none."""
+    """The offers that a part of the answer is about; all of them where it names none."""
     override = (part.get("LaunchTemplateAndOverrides") or {}).get("Overrides") or {}
     kind = part.get("InstanceType") or override.get("InstanceType")
     subnet = part.get("SubnetId") or override.get("SubnetId")
@@ -266,9 +267,9 @@ def _which(part: Mapping[str, Any], offers: Sequence[Offer], subnets: Mapping[st
 
 
 def most_telling(errors: Sequence[ProviderError]) -> ProviderError:
-    """Return the error that its reader can do most about; its message mentions the others as well.
+    """The error that its reader can do most about; its message includes the others.
 
-    A quota comes before missing capacity. As long as one of the errors may pass, trying again is of use, except after
+    A quota comes before missing capacity. The result may be retried if one of the errors is transient, except after
     missing authorization.
     """
     kinds = {_gravity(error): error for error in reversed(errors)}  # the first of each kind
@@ -284,7 +285,7 @@ def _gravity(error: ProviderError) -> int:
 
 
 def machine(name: MachineId, offer: Offer, of: Template, *, notices: tuple[str, ...], lease: str) -> Machine:
-    """Return the machine as it is known before it has an address."""
+    """The machine as it is known before it has an address."""
     shape = of.shape
     facts = {
         "type": offer.type.name,

@@ -1,4 +1,4 @@
-"""The network of a pool's machines: a subnet in each zone, and the pool's own security group, open to its client."""
+"""Prepare the network of a pool's machines: a subnet per zone, and a security group that is open to its client."""
 
 from __future__ import annotations
 
@@ -17,13 +17,11 @@ from .api import Api
 from .errors import Failure, Refused, translate
 from .firewall import OUT, Rule, as_cidr, rules_of, sources, wanted
 
-CHECKIP = "https://checkip.amazonaws.com"  # answers with the address it was asked from
+CHECKIP = "https://checkip.amazonaws.com"  # answers with the client's address
 CHECKIP_S = 5.0
-LAG_S = (
-    30.0  # after which EC2 should know what it made: "Ensure idempotency / eventual consistency", EC2 Developer Guide
-)
-UNSHOWN_S = 10.0  # for so long, a group that was made and cannot be found may be new rather than gone
-IN_USE_S = 120.0  # a terminated machine's network interface may hold its group for a while
+LAG_S = 30.0  # EC2 knows new resources by then: "Ensure idempotency / eventual consistency", EC2 Developer Guide
+UNSHOWN_S = 10.0  # for so long, a group that was made and cannot be found counts as new, not as deleted
+IN_USE_S = 120.0  # a terminated machine's network interface may use its group for a while
 IN_USE = frozenset({"DependencyViolation", "InvalidGroup.InUse"})
 
 Addressed = Literal["public", "private"]
@@ -31,12 +29,12 @@ Addressed = Literal["public", "private"]
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """``group`` empty: the user gave groups, and the pool has none of its own."""
+    """The prepared network. ``group`` is empty where the user gave groups, as the pool has none of its own then."""
 
     vpc: str
     subnets: Mapping[str, str]  # by zone
     group: str
-    ssh_from: tuple[str, ...]  # who may reach port 22, as CIDRs; empty: the user's groups say
+    ssh_from: tuple[str, ...]  # CIDRs that may reach port 22; empty: the user's groups decide
 
 
 async def prepare(
@@ -52,22 +50,22 @@ async def prepare(
     ssh_from: str | Sequence[str] = "auto",
     efa: bool = False,
 ) -> Network:
-    """Find the subnets and make the pool's security group, tagged with ``labels`` from its first moment.
+    """Find the subnets and make the pool's security group, tagged with ``labels`` from its creation.
 
-    Without ``vpc`` and ``subnets``: the default VPC. Subnets that are given are the user's word; of a VPC's, those
-    count that give public addresses, if ``address`` is such. ``ssh_from``: CIDRs, or ``"auto"``, which is this
-    computer's address as AWS sees it, or for private addresses the VPC's own. ``efa``: the group lets all traffic
-    among its members out as well as in, as EFA asks for.
+    Without ``vpc`` and ``subnets``: the default VPC. Given subnets are used as they are; of a VPC's, with a public
+    ``address``, only those that give public addresses. ``ssh_from``: CIDRs, or ``"auto"``: this computer's address as
+    AWS sees it, or with private addresses the VPC's own. ``efa``: the group also lets all traffic among its members
+    out, which EFA needs.
 
-    ``claim``: which things are the pool's. A group that it has already is brought up to date, so that port 22 is for
-    who calls now and for nobody else. EC2 may not know a new group everywhere for some seconds: who uses it tries
-    ``InvalidGroup.NotFound`` again.
+    ``claim``: decides which resources are the pool's. An existing group of the pool is updated, so that port 22 is open
+    to this client and nobody else. EC2 may not know a new group everywhere for some seconds, so its users retry
+    ``InvalidGroup.NotFound``.
 
     Raises:
         ValueError: ``ssh_from`` is no address.
-        BadRequest: there is no such network, it does not fit, or this computer's address cannot be learnt.
+        BadRequest: the network does not exist, does not fit, or this computer's address is not to be found out.
         NoCapacity: its subnets have no free addresses.
-        ProviderError: what `Api.call` says.
+        ProviderError: as `Api.call` does.
     """
     named = () if ssh_from == "auto" else sources(ssh_from)
     place = await _place(api, vpc, subnets)
@@ -85,11 +83,11 @@ async def prepare(
 async def remove(
     api: Api, what: Claim | Others, *, known: Iterable[str] = (), timeout_s: float = IN_USE_S
 ) -> list[str]:
-    """Delete those groups, and the ``known`` ones, which EC2 may not show yet; returns what was deleted.
+    """Delete a pool's groups, and the ``known`` ones, which EC2 may not show yet; return those that were deleted.
 
     Raises:
-        Refused: something uses one still, after ``timeout_s``.
-        ProviderError: what `Api.call` says.
+        Refused: one is still in use after ``timeout_s``.
+        ProviderError: as `Api.call` does.
     """
     groups = await inventory.security_groups(api, what.pool)
     lags = dict.fromkeys(known, UNSHOWN_S) | {group.id: 0.0 for group in groups if what.has(group)}
@@ -98,16 +96,17 @@ async def remove(
 
 
 async def own_address(endpoint_url: str | None = None) -> str:
-    """Return this computer's public address as a CIDR, by AWS's word. For another cloud (``endpoint_url``), return the
-    local address from which that cloud is reached.
+    """This computer's public address as a CIDR, as AWS sees it.
+
+    For another cloud (``endpoint_url``), the local address from which that cloud is reached.
 
     Raises:
-        BadRequest: the address cannot be learnt.
+        BadRequest: the address cannot be found out.
     """
     host = urlsplit(endpoint_url or "").hostname
     try:
         if host and not host.endswith((".amazonaws.com", ".amazonaws.com.cn", ".aws")):
-            async with await anyio.create_connected_udp_socket(host, 9) as there:  # nothing is sent
+            async with await anyio.create_connected_udp_socket(host, 9) as there:  # sends nothing
                 return as_cidr(there.extra(anyio.abc.SocketAttribute.local_address)[0])  # noqa: S610 (no Django)
         return as_cidr(await _asked(CHECKIP))
     except (OSError, TimeoutError, ValueError) as error:
@@ -122,12 +121,12 @@ async def own_address(endpoint_url: str | None = None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A VPC, and which of its subnets may be used."""
+    """A VPC, and those of its subnets that may be used."""
 
     vpc: str
     cidrs: tuple[str, ...]
     subnets: Sequence[Mapping[str, Any]]  # as DescribeSubnets gives them
-    given: bool  # the user named them
+    given: bool  # whether the user named the subnets
 
 
 async def _place(api: Api, vpc: str | None, subnets: Collection[str] | None) -> Place:
@@ -151,11 +150,11 @@ async def _place(api: Api, vpc: str | None, subnets: Collection[str] | None) -> 
 
 
 def choose(place: Place, *, zones: Collection[str] | None, public: bool) -> dict[str, str]:
-    """The subnet for each zone: the one with the most free addresses.
+    """Choose the subnet for each zone: the one with the most free addresses.
 
     Raises:
-        BadRequest: there is none, or none in one of the ``zones`` that were asked for.
-        NoCapacity: they are full.
+        BadRequest: there is none, or none in one of the ``zones``.
+        NoCapacity: all are full.
     """
     usable = [each for each in place.subnets if place.given or _is_usable(each, public=public)]
     if not usable:
@@ -174,12 +173,12 @@ def choose(place: Place, *, zones: Collection[str] | None, public: bool) -> dict
     roomy = [each for each in usable if each["AvailabilityZone"] in wanted_zones and _free(each) > 0]
     if not roomy:
         raise NoCapacity(f"the subnets of {place.vpc} in {', '.join(sorted(wanted_zones))} have no free address")
-    roomy.sort(key=lambda each: (each["AvailabilityZone"], _free(each), each["SubnetId"]))  # of a zone the last stays
+    roomy.sort(key=lambda each: (each["AvailabilityZone"], _free(each), each["SubnetId"]))  # the last of a zone wins
     return {each["AvailabilityZone"]: each["SubnetId"] for each in roomy}
 
 
 def _is_usable(subnet: Mapping[str, Any], *, public: bool) -> bool:
-    """Outposts are computers in somebody's cellar: they are used by those who name them."""
+    """Whether a subnet may be used unasked. Outposts are a customer's own hardware, used only if named."""
     ready = subnet.get("State", "available") == "available" and not subnet.get("OutpostArn")
     return ready and not subnet.get("Ipv6Native") and (not public or bool(subnet.get("MapPublicIpOnLaunch")))
 
@@ -197,12 +196,12 @@ def _cidrs(vpc: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 async def _group(api: Api, claim: Claim, labels: Mapping[str, str], vpc: str) -> tuple[str, set[Rule]]:
-    """The pool's own, with the rules it has. It is made first and looked for afterwards: mostly there is none."""
+    """The pool's own group and its rules. It is created first and looked for only if it exists, as it rarely does."""
     name = tags.name_of(claim.pool)
     try:
         made = await api.call(
             "create_security_group",
-            idempotent=True,  # names are unique in a VPC: a second one is refused
+            idempotent=True,  # names are unique in a VPC: a second group is refused
             GroupName=name,
             Description=f"The machines of the Outrider pool {name}",
             VpcId=vpc,
@@ -223,7 +222,7 @@ async def _group(api: Api, claim: Claim, labels: Mapping[str, str], vpc: str) ->
 
 
 async def _named(api: Api, name: str, vpc: str) -> dict[str, Any]:
-    """Return the security group ``name``. EC2 has said that it exists, but describing it may lag behind that."""
+    """Find the security group ``name``. EC2 has said that it exists, but may not show it everywhere yet."""
     deadline, pauses = anyio.current_time() + LAG_S, _Pauses()
     while True:
         filters = [_filter("group-name", name), _filter("vpc-id", vpc)]
@@ -236,7 +235,7 @@ async def _named(api: Api, name: str, vpc: str) -> dict[str, Any]:
 
 
 async def _permit(api: Api, group: str, have: set[Rule], want: set[Rule]) -> None:
-    """Add what is missing, and shut doors that nobody is to use any more."""
+    """Add missing rules, and remove outdated ones for port 22."""
     for direction in ("ingress", "egress"):
         missing = sorted(rule for rule in want - have if rule.direction == direction)
         if missing:
@@ -247,7 +246,7 @@ async def _permit(api: Api, group: str, have: set[Rule], want: set[Rule]) -> Non
 
 
 async def _authorize(api: Api, group: str, direction: str, rules: Sequence[Rule]) -> None:
-    """All in one call; if one of them is there already (an answer was lost), EC2 takes none: then one by one."""
+    """Add rules in one call. If one of them exists, after a lost answer, EC2 refuses all: then one by one."""
     try:
         await api.call(f"authorize_security_group_{direction}", lag_s=LAG_S, GroupId=group, IpPermissions=_said(rules))
     except ProviderError as error:
@@ -259,7 +258,7 @@ async def _authorize(api: Api, group: str, direction: str, rules: Sequence[Rule]
 
 
 async def _delete(api: Api, group: str, deadline: float, *, lag_s: float) -> bool:
-    """False: it was gone."""
+    """Delete a group; False where it did not exist."""
     pauses = _Pauses()
     while True:
         try:
@@ -293,7 +292,7 @@ async def _check_groups(api: Api, vpc: str, groups: Collection[str]) -> None:
 
 @dataclass(slots=True)
 class _Pauses:
-    """Between looks: half a second, then longer, at most five."""
+    """Pauses between requests: half a second, then longer, five seconds at most."""
 
     seconds: float = field(default=0.5)
 
@@ -303,7 +302,7 @@ class _Pauses:
 
 
 async def _asked(url: str) -> str:
-    """Return the text of a plain page, at most 100 bytes of it."""
+    """The text at a URL, at most 100 bytes of it."""
     import aiohttp
 
     with anyio.fail_after(CHECKIP_S):

@@ -1,4 +1,4 @@
-"""The offers to ask EC2 for: rounds made from a request, what there is, and what failed lately. Pure."""
+"""Choose the offers to ask EC2 for, in rounds: from a request, the catalogue, and recent failures. No I/O, no clock."""
 
 from __future__ import annotations
 
@@ -17,14 +17,12 @@ from .prices import regions_with
 
 Market = Literal["spot", "on-demand"]
 
-# Spot prices of a type differ by up to a half among a region's zones: so much more is paid for more places to look in.
+# Zones' spot prices of a type differ by up to a half; paying so much more gives more zones to look for capacity.
 CLOSE = 1.5
-# Who asks for 4 vCPUs may get 8 where there are no 4, and no bill for 96: beyond, starting costs more than waiting.
+# A request for 4 vCPUs may get 8 where 4 are not available, but not 96: beyond this, waiting is cheaper.
 SPAN = 4.0
-ROUND_AT_MOST = (
-    60  # offers; CreateFleet takes 300 overrides, and answers an instant fleet the sooner the fewer they are
-)
-# Without a wish of the user's: room for Python, its packages and the executor.
+ROUND_AT_MOST = 60  # offers; CreateFleet takes 300 overrides, and answers an instant fleet faster with fewer
+# For requests without sizes: room for Python, its packages and the executor.
 LEAST_VCPUS = 2
 LEAST_MEMORY_GB = 4.0
 GENERAL_PURPOSE = ("m", "c", "r")
@@ -32,17 +30,17 @@ GENERAL_PURPOSE = ("m", "c", "r")
 
 @dataclass(frozen=True, slots=True)
 class InstanceType:
-    """An instance type as DescribeInstanceTypes describes it, in Outrider's words."""
+    """An instance type as DescribeInstanceTypes describes it."""
 
     name: str
     vcpus: int
     memory_gb: float
     architecture: Architecture
-    accelerator: str = ""  # as `outrider.accelerators` calls it; empty: it has none
+    accelerator: str = ""  # its name in `outrider.accelerators`; empty: none
     accelerators: int = 0
     accelerator_memory_gb: float = 0.0  # of each
     accelerator_share: float = 1.0  # less than 1: a slice of a device
-    network_gbps: float = 0.0  # always there, on all cards together
+    network_gbps: float = 0.0  # guaranteed, all cards together
     network_cards: int = 1
     efa: bool = False
     efa_interfaces: int = 0
@@ -51,13 +49,13 @@ class InstanceType:
     on_demand: bool = False
     nvme_gb: float = 0.0
     bare_metal: bool = False
-    burstable: bool = False  # its vCPUs are not there all of the time
-    current: bool = True  # of the present generations
+    burstable: bool = False  # its vCPUs are not always available
+    current: bool = True  # of the current generation
 
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """The catalogue of one region, as far as it concerns a request. Prices are in USD an hour."""
+    """The part of a region's catalogue that concerns a request. Prices are in USD per hour."""
 
     region: str
     types: Mapping[str, InstanceType]
@@ -87,19 +85,19 @@ def choose(
     together: bool = False,
     extras_usd: Mapping[Architecture, float] = MappingProxyType({}),
 ) -> list[list[Offer]]:
-    """Rounds in the order in which to try them. Each is one CreateFleet: one market, one architecture, prices close to
-    each other, spread over the zones; the next one is for when it gives too few.
+    """Rounds of offers in the order in which to try them.
 
-    ``instance_types``, ``zones``: only these. Bare metal, burstable types and slices of GPUs are offered to those who
-    name them. ``together``: a round's offers are all in one zone and fit into a cluster placement group.
-    ``extras_usd``: what a machine costs in an hour besides its type's price.
+    Each round is one CreateFleet: one market, one architecture, similar prices, spread over the zones; the next one is
+    for when it gives too few. ``instance_types``, ``zones``: only these. Bare metal, burstable types and slices of GPUs
+    are offered only by name. ``together``: a round's offers are in one zone and fit into a cluster placement group.
+    ``extras_usd``: the cost of a machine per hour besides its type's price.
 
-    What was interrupted lately comes last, the longest ago first; what had no capacity lately is left out until its
-    back-off has passed.
+    Offers that were interrupted recently come last, the longest ago first; offers without capacity are left out until
+    their cooldown has passed.
 
     Raises:
         BadRequest: there is no such machine here, or none for that money.
-        ProviderError: there are some, and all of them failed just now: as they did, and when to try the first again.
+        ProviderError: all offers are in cooldown: their failure, and when to try again.
     """
     types = suitable(request, catalogue.types.values(), catalogue.region, instance_types, together=together)
     priced = _priced(request, catalogue, types, zones)
@@ -123,10 +121,10 @@ def suitable(
     *,
     together: bool = False,
 ) -> list[InstanceType]:
-    """The types that have all that is asked for; among those without accelerators, general-purpose ones if there are.
+    """The types that fit a request; among those without accelerators, general-purpose ones if there are any.
 
     Raises:
-        BadRequest: there are none; with the one that comes closest.
+        BadRequest: there are none; names the closest type.
     """
     named = instance_types is not None
     allowed = [each for each in types if each.name in instance_types] if instance_types is not None else list(types)
@@ -168,7 +166,7 @@ def _plain(accelerator: str) -> str:
 
 
 def _lacks(each: InstanceType, request: LaunchRequest, *, together: bool, named: bool) -> list[tuple[float, str]]:
-    """Return what a type lacks for the request: for each lack, how much of it (0 to 1), and in words."""
+    """What a type lacks for the request: for each lack, how much of it (0 to 1), and its description."""
     lacks: list[tuple[float, str]] = []
 
     def least(has: float, wanted: float, what: str) -> None:
@@ -242,7 +240,7 @@ def _priced(
 
 
 def _zones(offered: Collection[str], region: str, wanted: Collection[str] | None) -> list[str]:
-    """A region's own zones are the region and a letter. Others (local, wavelength) are for those who name them."""
+    """Zones to use. A region's own are named like it plus a letter; others (local, wavelength) must be named."""
     if wanted is not None:
         return [zone for zone in offered if zone in wanted]
     return [zone for zone in offered if zone.startswith(region) and len(zone) == len(region) + 1]
@@ -276,7 +274,7 @@ def _within_span(offers: Sequence[Offer]) -> list[Offer]:
 
 
 def _by_price(offer: Offer) -> tuple[float, float, int, float, str, str]:
-    """Return the sort key. Of two offers that cost the same, the smaller comes first: it is what was asked for."""
+    """The sort key of an offer. Of two with the same price the smaller comes first, as it is closer to the request."""
     each = offer.type
     return offer.hourly_usd, each.accelerators, each.vcpus, each.memory_gb, each.name, offer.zone
 
@@ -303,7 +301,7 @@ def _rounds(
 
 
 def _cut(offers: Sequence[Offer]) -> list[list[Offer]]:
-    """Offers in order of price, into pieces of close prices that are no longer than a call takes."""
+    """Cut offers, sorted by price, into rounds of similar prices, none too long for one call."""
     rounds: list[list[Offer]] = []
     left = list(offers)
     while left:
@@ -315,7 +313,7 @@ def _cut(offers: Sequence[Offer]) -> list[list[Offer]]:
 
 
 def _spread(offers: Sequence[Offer]) -> list[Offer]:
-    """The cheapest of every zone, then the second of every zone, and so on."""
+    """The cheapest offer of every zone, then the second of every zone, and so on."""
     depth: dict[str, int] = defaultdict(int)
     turns: list[tuple[int, Offer]] = []
     for offer in offers:
@@ -337,13 +335,13 @@ def _one_of(names: Sequence[str], most: int = 6) -> str:
     return " or ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
 
 
-# --- what failed lately -----------------------------------------------------------------------------------------------
+# --- recent failures --------------------------------------------------------------------------------------------------
 
 FIRST_WAIT_S = 15.0
 LONGEST_WAIT_S = 600.0
-FORGET_AFTER_S = 900.0  # without a new failure: the next one is a first one
-INTERRUPTED_S = 600.0  # a machine there would probably be taken too
-# These do not pass by themselves: the type is not sold in that zone to this account, or its owner must ask for more.
+FORGET_AFTER_S = 900.0  # after so long without a failure, the next one counts as the first
+INTERRUPTED_S = 600.0  # a new machine in the same zone would probably be interrupted too
+# Permanent failures: the type is not sold in that zone to this account, or the owner must request it.
 LASTING = frozenset({"Unsupported", "InstanceTypeNotSupported", "InvalidAvailabilityZone", "OptInRequired"})
 LASTING_S = 3600.0
 QUOTA = frozenset({"VcpuLimitExceeded", "InstanceLimitExceeded", "MaxSpotInstanceCountExceeded"})
@@ -358,42 +356,42 @@ class _Wait:
 
 @dataclass(slots=True)
 class Avoid:
-    """A record of where capacity was missing or a machine was just interrupted. One per pool. Callers pass the time."""
+    """A record of offers that lacked capacity or were interrupted recently. One per pool. Callers pass the time."""
 
     _failed: dict[tuple[str, str, Market], _Wait] = field(default_factory=dict)
     _interrupted: dict[tuple[str, str], _Wait] = field(default_factory=dict)
 
     def failed(self, offer: Offer, error: ProviderError, now: float) -> None:
-        """EC2 refused this offer, by the error's code. The next wait is twice as long; a quota counts in all zones."""
+        """Note that EC2 refused this offer. Each cooldown is twice as long; an exhausted quota applies to all zones."""
         key = (offer.type.name, "" if error.code in QUOTA else offer.zone, offer.market)
         first = LASTING_S if error.code in LASTING else FIRST_WAIT_S
         _extend(self._failed, key, now, first, max(first, LONGEST_WAIT_S), error=error)
 
     def worked(self, offer: Offer) -> None:
-        """A machine came of this offer: what was held against it is forgotten."""
+        """Note that a machine came of this offer: its failures are forgotten."""
         for zone in ("", offer.zone):
             self._failed.pop((offer.type.name, zone, offer.market), None)
 
     def interrupted(self, type: str, zone: str, now: float) -> None:  # noqa: A002 (EC2's own word)
-        """A spot machine of this type in this zone was taken, or will be."""
+        """Note that a spot machine of this type in this zone was interrupted, or will be."""
         _extend(self._interrupted, (type, zone), now, INTERRUPTED_S, 8 * INTERRUPTED_S)
 
     def refused_until(self, offer: Offer) -> float:
-        """Return when the offer may be asked for again; minus infinity: at any time."""
+        """The time from which on the offer may be asked for; minus infinity without a cooldown."""
         wait = self._wait(offer)
         return -inf if wait is None else wait.until
 
     def refusal(self, offer: Offer) -> ProviderError | None:
-        """Return the error for which the offer is not asked for before `refused_until`; None: there is none."""
+        """The error that put the offer into cooldown; None without a cooldown."""
         wait = self._wait(offer)
         return None if wait is None else wait.error
 
     def wait_s(self, offers: Iterable[Offer], now: float) -> float:
-        """Until the first of these may be asked for."""
+        """Seconds until the first of these offers may be asked for."""
         return max(0.0, min(map(self.refused_until, offers)) - now)
 
     def interrupted_until(self, offer: Offer) -> float:
-        """Until when another offer is better; minus infinity: it is as good as any."""
+        """The time until which other offers are preferred; minus infinity without an interruption."""
         wait = self._interrupted.get((offer.type.name, offer.zone)) if offer.market == "spot" else None
         return -inf if wait is None else wait.until
 
@@ -410,7 +408,7 @@ def _extend(
 ) -> None:
     last = waits.get(key)
     if last is not None and now < last.until:
-        return  # several calls at once hear the same: that is one failure
+        return  # concurrent calls that fail in the same way count as one failure
     again = last is not None and now < last.until + FORGET_AFTER_S
     length = min(2 * last.length, longest) if last is not None and again else first
     waits[key] = _Wait(length, now + length, error)

@@ -1,4 +1,4 @@
-"""The plan of a launch, needed before it can ask: network, image, what there is, its cost. All are found at once."""
+"""Plan a launch: network, image, catalogue and costs are found concurrently before the first call."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A plan of where machines of one request can be had now. The next round is for when one gives nothing."""
+    """The rounds of offers for one request at present. The next round is for when one gives nothing."""
 
     request: LaunchRequest
     network: Network
     rounds: Sequence[Sequence[Offer]]
-    together: bool  # side by side, in a placement group
-    extras_usd: Mapping[Architecture, float]  # an hour, besides a type's price
+    together: bool  # in one placement group
+    extras_usd: Mapping[Architecture, float]  # USD per hour besides a type's price
 
 
 class Planner:
-    """`start` it early: what needs no request is found meanwhile, and what goes wrong there is told by `plan`."""
+    """Makes plans. `start` it early: it prepares what needs no request; `plan` raises what fails there."""
 
     def __init__(self, provider: AWS, api: RecordedApi, labels: Mapping[str, str], tasks: TaskGroup) -> None:
         self._provider, self._api, self._labels, self._tasks = provider, api, labels, tasks
@@ -48,15 +48,15 @@ class Planner:
         self._network.start()
 
     async def stop(self) -> None:
-        """Nothing is being created any more."""
+        """Stop creating anything, and wait for what is under way."""
         await self._network.stop()
         await self._efa_network.stop()
 
     async def plan(self, request: LaunchRequest, avoid: Avoid, living: Collection[tuple[str, str]]) -> Plan:
-        """``living``: types and zones of the pool's machines.
+        """Make a plan. ``living``: (type, zone) of the pool's machines.
 
         Raises:
-            ProviderError
+            ProviderError: there are no offers, or the network or image cannot be had.
         """
         provider, gpu = self._provider, request.accelerator is not None
         if provider.ami is not None:
@@ -85,10 +85,10 @@ class Planner:
         return Plan(request, place, launch.in_one_place(rounds, living) if together else rounds, together, extras_usd)
 
     async def shape(self, plan: Plan, offer: Offer, *, cluster: str) -> Shape:
-        """Return the shape of machines of this offer; ``cluster``: their placement group, if they have one.
+        """The shape of machines of this offer. ``cluster``: the name of their placement group, or "".
 
         Raises:
-            ProviderError
+            ProviderError: the network or image cannot be had.
         """
         request, provider = plan.request, self._provider
         public = provider.address == "public"
@@ -115,7 +115,7 @@ class Planner:
         for architecture in _architectures(request):
             try:
                 image = await self._image(None if self._provider.ami else architecture, gpu=gpu).get()
-            except BadRequest:  # there is none: who comes to need it is told
+            except BadRequest:  # there is no such image; an offer that needs it raises that
                 continue
             found[architecture] = launch.extras_usd(image, request.disk_gb, public=public)
         return found
@@ -139,7 +139,7 @@ class Planner:
         return await self._find_network(efa=True)
 
     def _image(self, architecture: Architecture | None, *, gpu: bool) -> Shared[Ami]:
-        """``architecture`` None: the one image that the user gave."""
+        """The image for an architecture; None: the one that the user gave."""
 
         async def find() -> Ami:
             given = self._provider

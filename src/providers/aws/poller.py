@@ -1,4 +1,4 @@
-"""One DescribeInstances for a whole pool, often while something is about to change; `seen` decides what is news."""
+"""Ask EC2 about all machines of a pool in one call, more often while a change is expected."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from . import inventory, teardown
 from .api import Api
 from .seen import News, Seen, pause_s, sights
 
-SOON_S = 0.25  # after something was begun
+SOON_S = 0.25  # delay after an expected change began
 
 
 class Poller:
@@ -22,7 +22,7 @@ class Poller:
     def __init__(self, api: Api, pool: str, seen: Seen, tell: Callable[[News], None]) -> None:
         self._api, self._pool, self._seen, self._tell = api, pool, seen, tell
         self._next_at = 0.0
-        self._asked = 0  # since something was begun
+        self._asked = 0  # requests since a change was expected
         self._watching = Watching(f"the machines of {pool}")
         self._begun = anyio.Event()
         self._answered = anyio.Event()
@@ -35,18 +35,18 @@ class Poller:
             self._next_at = now + self._pause_s()
 
     def begun(self) -> None:
-        """Something will change soon."""
+        """Ask soon, because a change is expected."""
         self._asked = 0
         if not self._watching.failures:
             self._next_at = min(self._next_at, anyio.current_time() + SOON_S)
         self._begun.set()
 
     async def answer(self) -> None:
-        """Wait until EC2 has answered once more."""
+        """Wait for the next answer of EC2."""
         await self._answered.wait()
 
     async def _due(self) -> None:
-        """Wait until it is time to ask."""
+        """Wait until the next request is due."""
         while True:
             self._begun = anyio.Event()
             left_s = self._next_at - anyio.current_time()
@@ -68,13 +68,13 @@ class Poller:
     async def _ask(self) -> None:
         asked_at = anyio.current_time()
         try:
-            # By id as well: tags come later than a machine, and somebody may remove them while it works.
+            # By id as well: tags appear later than a machine, and somebody may remove them.
             instances = await inventory.instances(self._api, self._pool, also=self._seen.machines)
             news = self._seen.answered(sights(instances), asked_at, anyio.current_time())
             self._tell(news)
             if news.unwanted:
                 self._tell(self._seen.told(await teardown.end(self._api, news.unwanted), anyio.current_time()))
-        except Exception as error:  # noqa: BLE001  WATCH-1: who waits for something has a deadline of its own
+        except Exception as error:  # noqa: BLE001  WATCH-1: whoever waits for a change has its own deadline
             self._warn(self._watching.failed(error, anyio.current_time()))
             return
         self._asked += 1

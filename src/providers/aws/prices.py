@@ -1,7 +1,7 @@
-"""The prices of machines on demand: a bundled table, and AWS's own price list where it answers. See decision 20.
+"""Prices of machines on demand: a bundled table, and AWS's own price list where it answers. See decision 20.
 
-The table (``prices.json``) has us-east-1's prices, and for other regions a family's price there relative to that: all
-sizes of a family share it. A family of general-purpose types has one size; the others are in proportion to it.
+The table (``prices.json``) has the prices in us-east-1, and for other regions a family's price relative to that, which
+all sizes of a family share. A general-purpose family has one size; the prices of others are proportional to it.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ import anyio
 
 from ..private import cache_root, check_private, make_private
 
-MONTH_S: Final = 30 * 86400.0  # on-demand prices seldom change
+MONTH_S: Final = 30 * 86400.0  # on-demand prices rarely change
 PATIENCE_S: Final = 5.0
-TYPES_IN_A_QUESTION: Final = 40  # a filter's value has 1024 characters at most
+TYPES_IN_A_QUESTION: Final = 40  # a filter's value has at most 1024 characters
 PAGES_AT_MOST: Final = 10
 FRACTIONS_OF_LARGE: Final = {"nano": 1 / 16, "micro": 1 / 8, "small": 1 / 4, "medium": 1 / 2, "large": 1.0}
 
@@ -45,18 +45,18 @@ class Api(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """USD an hour, and when that was so (seconds since 1970)."""
+    """USD per hour, and the time of that price (seconds since 1970)."""
 
     usd: float
     at: float
 
 
 async def on_demand(api: Api, types: Collection[str], *, now: float, kept: Path | None = None) -> dict[str, float]:
-    """Return what these types cost in the API's region, in USD an hour. A type without a known price is left out.
+    """USD per hour of these types in the API's region. Types without a known price are left out.
 
-    Prices that are older than a month are asked for, and remembered in the file ``kept``. Prices of an endpoint of the
-    user's own are valid there only, and are not kept. If the price list does not answer in 5 s, or this account may not
-    read it, the old prices are used: this function never raises because of it. ``now``: seconds since 1970.
+    Prices older than a month are asked for, and stored in the file ``kept``; those of a user's own endpoint are not
+    stored. If the price list does not answer in 5 s, or this account may not read it, old prices are used; nothing is
+    raised. ``now``: seconds since 1970.
     """
     if api.endpoint_url is not None:
         kept = None
@@ -70,7 +70,7 @@ async def on_demand(api: Api, types: Collection[str], *, now: float, kept: Path 
 
 
 def cache_file(region: str) -> Path:
-    """Return the file in which prices of this region are kept between processes."""
+    """The file that keeps this region's prices between processes."""
     return cache_root() / "aws" / f"prices-{region}.json"
 
 
@@ -78,7 +78,7 @@ def cache_file(region: str) -> Path:
 
 
 def bundled(type_: str, region: str) -> Price | None:
-    """Return the price in the bundled table; None: the table does not have it."""
+    """The price in the bundled table; None where it has none."""
     table = _table()
     family, _, size = type_.partition(".")
     entry = table["families"].get(family)
@@ -93,7 +93,7 @@ def bundled(type_: str, region: str) -> Price | None:
 
 
 def regions_with(accelerator: str) -> list[str]:
-    """Regions where the table knows of types with it: those with the lowest prices first."""
+    """Regions with types that have the accelerator, according to the table; the lowest prices first."""
     lowest: dict[str, float] = {}
     for entry in _table()["families"].values():
         if entry.get("accelerator", "").lower() == accelerator.lower():
@@ -117,7 +117,7 @@ def _times_large(size: str) -> float | None:
 
 
 def question(types: Collection[str], region: str) -> dict[str, Any]:
-    """The parameters of GetProducts: Linux on shared hardware, without licences, at the hour's price."""
+    """The parameters of GetProducts: Linux on shared hardware, without licences, per hour."""
     wanted = {
         "regionCode": region,
         "operatingSystem": "Linux",
@@ -133,7 +133,7 @@ def question(types: Collection[str], region: str) -> dict[str, Any]:
 
 
 def understand(products: Iterable[str], region: str) -> dict[str, float]:
-    """USD an hour by type, of GetProducts' answer, whose items are JSON texts."""
+    """Parse GetProducts' answer, whose items are JSON texts: USD per hour by type."""
     found: dict[str, float] = {}
     for text in products:
         product = json.loads(text)
@@ -155,7 +155,7 @@ def _hourly(product: Mapping[str, Any]) -> Iterator[float]:
 
 async def _ask(api: Api, types: list[str], now: float) -> dict[str, Price]:
     found: dict[str, Price] = {}
-    with anyio.move_on_after(PATIENCE_S), suppress(Exception):  # refused, or in another form: there is the table
+    with anyio.move_on_after(PATIENCE_S), suppress(Exception):  # refused, or in an unknown form: use the table
         for start in range(0, len(types), TYPES_IN_A_QUESTION):
             asked = question(types[start : start + TYPES_IN_A_QUESTION], api.region)
             for _ in range(PAGES_AT_MOST):
@@ -175,10 +175,10 @@ def _read(kept: Path | None) -> dict[str, Price]:
     if kept is None:
         return {}
     try:
-        check_private(kept.parent)  # somebody else's word on prices could have dear machines taken for cheap ones
+        check_private(kept.parent)  # others could pass expensive machines off as cheap ones
         return {name: Price(float(usd), float(at)) for name, (usd, at) in json.loads(kept.read_text("utf-8")).items()}
     except (OSError, ValueError, TypeError, AttributeError):
-        return {}  # none yet, or not ours
+        return {}  # there is no file, or it is not ours
 
 
 def _write(kept: Path | None, prices: Mapping[str, Price]) -> None:
@@ -191,4 +191,4 @@ def _write(kept: Path | None, prices: Mapping[str, Price]) -> None:
             file.write(text)
         Path(file.name).replace(kept)
     except OSError:
-        pass  # a cache: without it the question is asked again
+        pass  # without the cache, the price list is asked again

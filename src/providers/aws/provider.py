@@ -1,4 +1,4 @@
-"""`AWS`: Amazon EC2's machines, spot and on demand, that end with their pool."""
+"""`AWS`: machines of Amazon EC2, spot and on demand, that end with their pool."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ Several = str | Iterable[str]
 class AWS:
     """Nodes on Amazon EC2, in one region.
 
-    ``region``, ``profile``: default what the AWS command line takes (``AWS_REGION``, ``AWS_PROFILE``, ``~/.aws``), and
-    so for credentials. ``ami``: an AMI's id or the name of an SSM parameter with one; default a current Ubuntu, with
-    NVIDIA's driver where there is a GPU. ``user``: who logs in there, default by the image. ``vpc``, ``subnets``:
-    default the default VPC's. ``security_groups``: default one of the pool's own, open to ``ssh_from`` on port 22
-    only: ``"auto"`` is this computer's address, or CIDRs. ``instance_profile``: the role that tasks may use, by name
-    or ARN. ``instance_types``, ``zones``: only these. ``address``: by which the machines are reached;
-    ``"private"`` gives them no public one, for clients within the VPC or a VPN, and EFA on all network cards.
-    ``endpoint_url``: of another cloud that speaks EC2. ``rebalance``: replace a spot machine when EC2 says that it is
-    at risk, before it says that it is taken. ``tags``: further ones on everything that is created.
+    ``region``, ``profile``: by default those of the AWS command line (``AWS_REGION``, ``AWS_PROFILE``, ``~/.aws``),
+    which also has the credentials. ``ami``: an AMI's id or the name of an SSM parameter with one; by default a current
+    Ubuntu, with NVIDIA's driver where there is a GPU. ``user``: who logs in, by default derived from the image.
+    ``vpc``, ``subnets``: by default those of the default VPC. ``security_groups``: by default one that the pool makes,
+    open to ``ssh_from`` on port 22 only: CIDRs, or ``"auto"`` for this computer's address. ``instance_profile``: the
+    role that tasks may use, by name or ARN. ``instance_types``, ``zones``: use only these. ``address``: how the
+    machines are reached; ``"private"`` gives them no public address, for clients within the VPC or a VPN, and EFA on
+    all network cards. ``endpoint_url``: another cloud with EC2's interface. ``rebalance``: replace a spot machine when
+    EC2 says that it is at risk, before its interruption notice. ``tags``: further tags for everything that is created.
 
-    Machines are found again by the tag ``outrider:pool``; `outrider gc` ends what no living pool owns. A launch
-    template, a security group and what else a pool makes are removed with it.
+    Machines are found by the tag ``outrider:pool``; `outrider gc` ends those that no living pool owns. Everything that
+    a pool makes, such as a launch template and a security group, is removed with it.
 
     Raises:
-        ValueError: what can never work.
-        TypeError: an option that there is not.
+        ValueError: an option can never work.
+        TypeError: there is no such option.
     """
 
     region: str | None
@@ -114,17 +114,17 @@ class AWS:
 
     @property
     def outlives(self) -> bool:
-        """Return that the machines outlive their client, for some minutes: see `AWSFleet.adopt`."""
+        """True: the machines outlive their client for some minutes; see `AWSFleet.adopt`."""
         return True
 
     @asynccontextmanager
     async def open(self, pool: str, embedding: Embedding) -> AsyncIterator[AWSFleet]:  # noqa: ARG002
-        """The network is prepared meanwhile; what goes wrong there is told by `launch`.
+        """Open a fleet. Its network is prepared in the background; `launch` raises what fails there.
 
         Raises:
-            BadRequest: no region is known, the extra ``outrider[aws]`` is not installed, or the pool is somebody's.
+            BadRequest: no region is known, the extra ``outrider[aws]`` is not installed, or the pool has another owner.
             NotAuthorized: there is no such profile.
-            JournalError: what is created could not be written down.
+            JournalError: the journal cannot be written.
         """
         from ..journal import Journal
         from .fleet import AWSFleet
@@ -152,7 +152,7 @@ class AWS:
 
 
 async def _surely(run: Callable[[], T]) -> T:
-    """Run ``run`` in a thread, uncancelled to its end: a lock whose result is lost is held until the program ends."""
+    """Run ``run`` in a thread to its end, uncancelled: a lock whose result is lost would be held for ever."""
     results: list[T] = []
     with anyio.CancelScope(shield=True):
         results.append(await in_thread(run))
@@ -160,9 +160,10 @@ async def _surely(run: Callable[[], T]) -> T:
 
 
 def _several(option: str, given: Several | None) -> tuple[str, ...] | None:
-    """
+    """Check a list of names.
+
     Raises:
-        ValueError: there are none in it, or it is one text: of a list of one, or of letters?
+        ValueError: it is empty, or one text, which might mean one name or a list of letters.
     """
     if given is None:
         return None
@@ -181,9 +182,10 @@ def _cidrs(given: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _tags(given: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """
+    """Check the user's tags.
+
     Raises:
-        ValueError: EC2 takes none such, or they are ours.
+        ValueError: EC2 does not accept a tag, or its prefix is reserved.
     """
     from .tags import RESERVED
 

@@ -1,4 +1,4 @@
-"""The table of which of an account's quotas an instance type counts against. Data; pure.
+"""The quota of an account that an instance type counts against. A table, without I/O.
 
 Names and codes: "Amazon EC2 endpoints and quotas", AWS General Reference, and "Spot Instance quotas", EC2 User Guide.
 """
@@ -12,7 +12,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """A quota as the Service Quotas console and ``aws service-quotas`` name it. ``code`` empty: they do not list it."""
+    """A quota, named as in the Service Quotas console and ``aws service-quotas``. ``code`` empty: not listed there."""
 
     name: str
     code: str
@@ -22,14 +22,14 @@ class Quota:
         return f"the quota {self.name!r}" + (f" ({self.service} {self.code})" if self.code else "")
 
     def console(self, region: str) -> str:
-        """Return the place where more of the quota is asked for: a URL, or AWS Support."""
+        """Where to request an increase: a URL, or AWS Support."""
         if not self.code:
             return "AWS Support"
         place = f"{region}." if region else ""
         return f"https://{place}console.aws.amazon.com/servicequotas/home/services/{self.service}/quotas/{self.code}"
 
 
-# What an instance type's name begins with, up to its generation; the on-demand quota and the spot one, in vCPUs.
+# By the beginning of a type's name, up to its generation: the quotas in vCPUs, (on demand, spot).
 _STANDARD = (
     Quota("Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances", "L-1216C47A"),
     Quota("All Standard (A, C, D, H, I, M, R, T, Z) Spot Instance Requests", "L-34B43A08"),
@@ -72,7 +72,7 @@ _OF_VCPUS = frozenset({"InstanceLimitExceeded", "MaxSpotInstanceCountExceeded", 
 
 
 def of_type(instance_type: str, *, spot: bool) -> Quota | None:
-    """The vCPU quota of ``"g5.xlarge"``; None: its family has none for that market, or the type is not known."""
+    """The vCPU quota of ``"g5.xlarge"``; None: its family has none for that market, or the type is unknown."""
     letters = re.match(r"[a-z]+", instance_type)
     if letters is None:
         return None
@@ -81,7 +81,7 @@ def of_type(instance_type: str, *, spot: bool) -> Quota | None:
 
 
 def of_code(code: str, instance_type: str, *, spot: bool) -> Quota | None:
-    """The quota that an EC2 error says is used up, as far as can be known."""
+    """The quota that an EC2 error is about; None where that is unknown."""
     if code in _OF_VCPUS:
         return of_type(instance_type, spot=spot or code.startswith("MaxSpot"))
     return _OTHERS.get(code)

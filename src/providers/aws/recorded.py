@@ -1,8 +1,8 @@
-"""An `Api` that writes down what it is about to create, before it asks for it.
+"""An `Api` that records in the journal what it is about to create, before it asks for it.
 
 RECORDED-1: no create call leaves this process before its intent is on the disk.
-RECORDED-2: an intent without an outcome is one whose answer never came: something may exist that nobody was told of.
-RECORDED-3: what is created has its intent's token among its tags from the first moment.
+RECORDED-2: an intent without an outcome is one whose answer never came: something may exist that nobody knows.
+RECORDED-3: everything that is created has its intent's token among its tags from the first moment.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .teardown import FLEET, place_of, written_of
 
 
 def machines_in(answer: Mapping[str, Any]) -> list[str] | None:
-    """CreateFleet's. None: a repeated call was answered by the fleet's name alone."""
+    """The machines in CreateFleet's answer. None: a repeated call was answered with the fleet's id alone."""
     if not (answer.get("Instances") or answer.get("Errors")):
         return None
     return [machine for group in answer.get("Instances") or () for machine in group.get("InstanceIds") or ()]
@@ -41,7 +41,7 @@ _MAKES: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], list[str] | None]]
 
 
 class RecordedApi(Api):
-    """Open as an `Api`, then `record` into a journal: until then it creates nothing."""
+    """An `Api` that creates things only after `record` has named a journal."""
 
     journal: Journal | None = None
     pool = ""
@@ -52,11 +52,11 @@ class RecordedApi(Api):
 
     @property
     def made(self) -> list[Intent]:
-        """Return the intents of all that this process has asked for."""
+        """The intents of everything that this process has asked for."""
         return list(self._made.values())
 
     async def claim(self) -> Claim:
-        """Return the pool's claim in this API's place."""
+        """The pool's claim on resources in this API's place."""
         return (await written_of(self, self.pool, self.journal, self.made)).claim
 
     async def call(
@@ -70,10 +70,10 @@ class RecordedApi(Api):
         lag_s: float = 0.0,
         **parameters: Any,
     ) -> dict[str, Any]:
-        """Call AWS like `Api.call`; a create is shielded from cancellation and written down in the journal.
+        """Call AWS like `Api.call`. A create call is shielded from cancellation, and recorded in the journal before.
 
         Raises:
-            JournalError: the create could not be written down, so nothing was created.
+            JournalError: the intent could not be recorded, so nothing was created.
             ProviderError: as `Api.call` does.
         """
 
@@ -103,7 +103,7 @@ class RecordedApi(Api):
             except ProviderError as error:
                 if not (
                     is_lost(error) or (repeated and isinstance(error, NotAuthorized))
-                ):  # which says nothing of before
+                ):  # a refusal says nothing about an earlier try
                     await self._happened(intent, [])
                 raise
             ids = ids_in(answer)
@@ -112,7 +112,7 @@ class RecordedApi(Api):
         return answer
 
     async def learnt(self, kind: str, token: str, ids: Sequence[str]) -> None:
-        """Record what became of a call whose own answer did not say it."""
+        """Record the outcome of a call whose own answer did not tell it."""
         await self._happened(Intent(self.pool, kind, token, place_of(self), at=time.time()), ids)
 
     async def _intend(self, kind: str, token: str, facts: Mapping[str, str]) -> Intent:
@@ -127,11 +127,11 @@ class RecordedApi(Api):
         try:
             await in_thread(self.journal.happened, intent, ids)
         except JournalError:
-            pass  # the intent is there, and the tags find what it made
+            pass  # the intent is recorded, and tags find what it made
 
 
 def _facts(parameters: Mapping[str, Any]) -> dict[str, str]:
-    """Return how many machines the call asks for, to be recorded: once so many have been seen, there are no others."""
+    """The number of machines that the call asks for: once so many have been seen, there are no others."""
     count = (parameters.get("TargetCapacitySpecification") or {}).get("TotalTargetCapacity")
     return {} if count is None else {"count": str(count)}
 
@@ -145,5 +145,5 @@ def _with_token(specifications: Iterable[Mapping[str, Any]], token: str) -> list
 
 
 def is_lost(error: ProviderError) -> bool:
-    """Return whether the failed call may have been carried out all the same. A refusal by AWS shows that it was not."""
+    """Whether the failed call may have been carried out all the same. A refusal by AWS shows that it was not."""
     return isinstance(error, Refused) and error.retry_after_s is not None

@@ -1,4 +1,4 @@
-"""The rules for repeating a call: which trouble passes, what may be done twice, back-off with full jitter. Pure."""
+"""Decide whether a call is repeated: which failures are transient, which calls are idempotent, back-off with jitter."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ THROTTLED = frozenset({
     "RequestThrottledException", "SlowDown", "Throttling", "ThrottlingException", "ThrottledException",
     "TooManyRequestsException",
 })  # fmt: skip
-# botocore's and ours, by the class: no connection came about, so nothing was asked ...
+# Names of classes of botocore and ours: there was no connection, so nothing was asked ...
 UNREACHED = frozenset({"EndpointConnectionError", "ConnectTimeoutError", "ProxyConnectionError", "ConnectionError"})
-# ... or it was asked, perhaps done, and the answer is missing.
+# ... or the call was sent, perhaps carried out, and the answer is missing.
 LOST = frozenset({"ConnectionClosedError", "HTTPClientError", "IncompleteReadError", "ReadTimeoutError",
                   "ResponseParserError", "ResponseStreamingError", "TimedOut",
                   "UnreadableAnswer"})  # fmt: skip
 BROKEN = frozenset({"InternalError", "InternalFailure", "InternalServerError", "RequestTimeout", "ServiceUnavailable",
                     "ServiceUnavailableException", "Unavailable"})  # fmt: skip
 
-# The longest pause of the first try (doubled with each one), the longest of all, and how many tries there are.
-# A throttled call is tried until its time is up: it will go through, later.
+# (longest pause after the first try, doubled each time; longest pause of all; number of tries).
+# A throttled call is tried until its time is up, as it will go through at some time.
 _BACK_OFF: dict[Trouble, tuple[float, float, float]] = {
     "throttled": (1.0, 10.0, float("inf")),
     "unreached": (0.5, 2.0, 4),
@@ -34,12 +34,12 @@ _SETS = ("Authorize", "Cancel", "Delete", "Modify", "Revoke", "CreateTags", "Sto
 
 
 def idempotent(operation: str, *, token: bool) -> bool:
-    """Return whether the call is idempotent. ``token``: it carries a ClientToken of the caller's as idempotency key."""
+    """Whether the call is idempotent. ``token``: it has a ClientToken, an idempotency key."""
     return token or operation.startswith(READS) or operation.startswith(_SETS)
 
 
 def trouble(code: str, status: int) -> Trouble | None:
-    """Return the kind of passing trouble that an answer is; None: it is a real answer."""
+    """The kind of transient failure of an answer; None: it is a real answer."""
     if code in THROTTLED or status == 429:
         return "throttled"
     if code in UNREACHED:
@@ -52,11 +52,11 @@ def trouble(code: str, status: int) -> Trouble | None:
 
 
 def retry(kind: Trouble | None, attempt: int, *, safe: bool, luck: float) -> float | None:
-    """Seconds to wait before the next try; None: there is none.
+    """Seconds to wait before the next try; None: do not retry.
 
-    ``attempt`` counts from 1. ``safe``: the call is idempotent. One that was throttled or that never arrived was not
-    carried out, so it is tried again in any case. ``luck``: from [0, 1), for full jitter ("Exponential Backoff And
-    Jitter", AWS Architecture Blog).
+    ``attempt`` counts from 1. ``safe``: the call is idempotent. A call that was throttled or never arrived was not
+    carried out, so it is retried in any case. ``luck``: in [0, 1), for full jitter ("Exponential Backoff And Jitter",
+    AWS Architecture Blog).
     """
     if kind is None or (not safe and kind in {"broken", "lost"}):
         return None
@@ -67,5 +67,5 @@ def retry(kind: Trouble | None, attempt: int, *, safe: bool, luck: float) -> flo
 
 
 def _is_no_capacity(code: str) -> bool:
-    """EC2 says these with status 500 or 503, and saying them again at once is what they will do."""
+    """Whether the code is one for missing capacity, which has status 500 or 503; repeating it at once does not help."""
     return "Capacity" in code

@@ -1,12 +1,12 @@
-"""The book of what DescribeInstances shows of a pool's machines, and of what is news. Pure: answers and time come in.
+"""The state of a pool's machines according to DescribeInstances, and the events that follow. No I/O, no clock.
 
-EC2 is eventually consistent: an answer may miss a machine that was just created, and may be older than the one before.
+EC2 is eventually consistent: an answer may lack a machine that was just created, and be older than the one before.
 
-SEEN-1: a machine is reachable at most once, and gone at most once, and nothing is told of it afterwards.
-SEEN-2: what an older answer says changes nothing: states only go forward.
-SEEN-3: a machine that is missing is gone only when it was neither created nor seen for `GRACE_S`, whatever its tags.
-SEEN-4: of a machine that the pool itself is ending nothing is told.
-SEEN-5: a call without an answer is settled when all its machines have ended, and no further one can show.
+SEEN-1: a machine becomes reachable at most once and gone at most once, and has no events after that.
+SEEN-2: an older answer changes nothing: states only go forward.
+SEEN-3: a missing machine is gone only if it was neither created nor seen for `GRACE_S`, whatever its tags.
+SEEN-4: a machine that the pool itself is ending has no events.
+SEEN-5: a call without an answer is settled when all its machines have ended, and no further one can appear.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..whose import Claim, Others
 from . import tags
 
 SSH_PORT = 22
-GRACE_S = 60.0  # "Eventual consistency in the Amazon EC2 API" says seconds, and to back off up to a few minutes
+GRACE_S = 60.0  # "Eventual consistency in the Amazon EC2 API": seconds, and to back off up to a few minutes
 
 State = Literal["pending", "running", "stopping", "stopped", "shutting-down", "terminated"]
 _STEPS: dict[State, int] = {
@@ -74,89 +74,90 @@ class Sight:
 
     @property
     def ends(self) -> bool:
-        """EC2 is taking it away; a stopped one is still there, and has to be paid for in part."""
+        """Whether EC2 is removing it. A stopped machine is still there, and costs money."""
         return self.step >= _STEPS["shutting-down"]
 
 
 @dataclass(slots=True)
 class News:
-    """The news: what one answer changed."""
+    """The consequences of one answer."""
 
     events: list[MachineEvent] = field(default_factory=list)
-    interrupted: list[MachineId] = field(default_factory=list)  # EC2 took them: not from there again, for now
-    unwanted: list[MachineId] = field(default_factory=list)  # they exist and nobody will use them: end them
-    settled: list[tuple[str, list[MachineId]]] = field(default_factory=list)  # lost calls, and the machines they made
+    interrupted: list[MachineId] = field(default_factory=list)  # taken by EC2: avoid the same offer for now
+    unwanted: list[MachineId] = field(default_factory=list)  # machines that nobody will use: end them
+    settled: list[tuple[str, list[MachineId]]] = field(default_factory=list)  # (lost call, the machines that it made)
 
 
 @dataclass(slots=True)
 class _Known:
     machine: Machine
     user: str
-    seen_at: float  # created, at first
+    seen_at: float  # at first, when it was created
     step: int = 0
     reachable: bool = False
-    gone: bool = False  # said so
-    ending: bool = False  # by the pool's own wish
+    gone: bool = False  # whether that event was sent
+    ending: bool = False  # whether the pool is ending it
 
 
 @dataclass(slots=True)
 class _Lost:
-    at: float  # when it was given up
-    count: float  # machines it asked for
-    spare_s: float  # for so long its machines are left alone: it may be asked again, and they be used
-    looked_since: float = inf  # EC2's first answer that could show what it made: it may be silent for long
+    at: float  # when the call was given up
+    count: float  # machines that it asked for
+    spare_s: float  # for so long its machines are not ended, as the call may be repeated and use them
+    looked_since: float = inf  # the first answer of EC2 that could show its machines
     found: set[MachineId] = field(default_factory=set)
     ended: set[MachineId] = field(default_factory=set)
 
     @property
     def whole(self) -> bool:
-        """There can be no further machine of it."""
+        """Whether no further machine of the call can appear."""
         return len(self.found) >= self.count
 
     def settled(self, now: float) -> bool:
-        """All that it made is known, and has ended."""
+        """Whether all machines of the call are known and have ended."""
         return self.found == self.ended and (self.whole or now >= self.until(now))
 
     def until(self, now: float) -> float:
-        """Return the time by which EC2 would have shown the launch's machines."""
+        """The time by which EC2 would have shown all machines of the call."""
         return min(self.looked_since, now) + GRACE_S
 
 
 class Seen:
-    """The book of one pool. ``public``: machines are reached at their public addresses."""
+    """The inventory of one pool. ``public``: machines are reached at their public addresses."""
 
     def __init__(self, *, public: bool) -> None:
         self._public = public
         self._known: dict[MachineId, _Known] = {}
-        self._lost_launches: dict[str, _Lost] = {}  # calls whose answer never came
+        self._lost_launches: dict[str, _Lost] = {}  # calls whose answers never came
 
-    # --- what the pool does -----------------------------------------------------------------------------------------
+    # --- actions of the pool ----------------------------------------------------------------------------------------
 
     def created(self, machine: Machine, user: str, now: float) -> None:
-        """``user`` is who may log in there. One that has an address is reachable, and nothing is told of that."""
+        """Add a created machine. ``user`` may log in there. One that has an address already causes no event."""
         self._known[machine.id] = _Known(machine, user, now, reachable=machine.address is not None)
 
     def launch_lost(self, token: str, now: float, *, count: float = inf, spare_s: float = 0.0) -> None:
-        """Up to ``count`` machines of this call may exist, and nobody knows their names yet. For ``spare_s`` they are
-        not unwanted: until then the call may be asked again, and answered.
+        """Note a call without an answer, of which up to ``count`` machines may exist, with unknown ids.
+
+        For ``spare_s`` seconds they are not unwanted: until then the call may be repeated, and answered.
         """
         self._lost_launches[token] = _Lost(now, count, spare_s)
 
     def launch_repeated(self, token: str) -> None:
-        """Note that the launch is being repeated: until it is lost again, nothing follows from what EC2 shows of it."""
+        """Note that the call is being repeated: unless it is lost again, its machines come with the answer."""
         self._lost_launches.pop(token, None)
 
     def ending(self, machines: Iterable[MachineId]) -> list[MachineId]:
-        """The pool ends these. Returns those that are its own and not known to have ended."""
+        """Note that the pool ends these machines; return those that are its own and not known to have ended."""
         mine = [machine for machine in machines if machine in self._known]
         for machine in mine:
             self._known[machine].ending = True
         return mine
 
-    # --- what EC2 says ----------------------------------------------------------------------------------------------
+    # --- answers of EC2 ---------------------------------------------------------------------------------------------
 
     def answered(self, sights: Sequence[Sight], asked_at: float, now: float) -> News:
-        """A whole answer of DescribeInstances for the pool, asked for at ``asked_at``."""
+        """Take in a whole answer of DescribeInstances for the pool, asked for at ``asked_at``."""
         news = News()
         for lost in self._lost_launches.values():
             if asked_at >= lost.at:
@@ -169,27 +170,27 @@ class Seen:
         return news
 
     def told(self, sights: Sequence[Sight], now: float) -> News:
-        """Take in what another call said of some machines: nothing follows for the other machines."""
+        """Take in what another call says about some machines; nothing follows for others."""
         news = News()
         for sight in sights:
             self._see(sight, now, news)
         return news
 
-    # --- what can be asked ------------------------------------------------------------------------------------------
+    # --- queries ----------------------------------------------------------------------------------------------------
 
     @property
     def machines(self) -> list[MachineId]:
-        """Return the machines that are not confirmed to have ended."""
+        """The machines that are not confirmed to have ended."""
         return list(self._known)
 
     @property
     def idle(self) -> bool:
-        """There is nothing to ask about."""
+        """Whether there is nothing to ask about."""
         return not self._known and not self._lost_launches
 
     @property
     def busy(self) -> bool:
-        """Something is about to change."""
+        """Whether a change is expected soon."""
         return bool(self._lost_launches) or any(
             known.ending or known.gone or not known.reachable for known in self._known.values()
         )
@@ -198,11 +199,11 @@ class Seen:
         return machine in self._known
 
     def still_on(self, machines: Iterable[MachineId]) -> list[MachineId]:
-        """Return those of ``machines`` that EC2 has not begun to take away."""
+        """Those of ``machines`` that EC2 has not begun to remove."""
         return [each for each in machines if each in self._known and self._known[each].step < _STEPS["shutting-down"]]
 
     def unsure_for(self, now: float) -> float:
-        """Seconds until machines of a call whose answer was lost would have been seen."""
+        """Seconds until all machines of calls without an answer would have been seen."""
         return max((lost.until(now) - now for lost in self._lost_launches.values() if not lost.whole), default=0.0)
 
     def lost_launches(self, now: float) -> dict[str, float]:
@@ -210,9 +211,7 @@ class Seen:
         return {token: 0.0 if lost.whole else lost.until(now) - now for token, lost in self._lost_launches.items()}
 
     def forget_lost(self, now: float) -> News:
-        """SEEN-5: those that are settled: as many of its machines as it asked for, or all that EC2 has shown for
-        `GRACE_S`, have ended.
-        """
+        """Drop settled calls (SEEN-5): all machines that they asked for, or that EC2 has shown, have ended."""
         settled = {token: lost for token, lost in self._lost_launches.items() if lost.settled(now)}
         for token in settled:
             del self._lost_launches[token]
@@ -260,7 +259,7 @@ class Seen:
             if not known.ending:  # SEEN-4
                 news.events.append(MachineGone(sight.id, cause(sight)))
         if not sight.ends and not known.ending:
-            news.unwanted.append(sight.id)  # stopped, it still costs its volume
+            news.unwanted.append(sight.id)  # a stopped machine still costs its volume
 
     def _miss(self, machine: MachineId, asked_at: float, news: News) -> None:
         known = self._known[machine]
@@ -272,7 +271,7 @@ class Seen:
 
 
 def cause(sight: Sight) -> str:
-    """Return in words why the machine ended."""
+    """The reason in words why the machine ended."""
     known = _CAUSES.get(sight.reason)
     if known is not None and sight.state in {"stopping", "stopped"}:
         return known.replace("terminated", "stopped")
@@ -280,14 +279,14 @@ def cause(sight: Sight) -> str:
 
 
 def sights(instances: Iterable[Mapping[str, Any]], of: Claim | Others | None = None) -> list[Sight]:
-    """Return the sights in a describe call's answer that belong to ``of``; None: all of them."""
+    """The sightings in a describe call's answer that belong to ``of``; None: all."""
     return [
         sight(instance) for instance in instances if of is None or of.has(tags.thing(instance["InstanceId"], instance))
     ]
 
 
 def sight(instance: Mapping[str, Any]) -> Sight:
-    """Return the sight of an instance as DescribeInstances shows it."""
+    """The sighting of an instance as DescribeInstances shows it."""
     reason = instance.get("StateReason") or {}
     return Sight(
         id=MachineId(instance["InstanceId"]),
@@ -301,14 +300,14 @@ def sight(instance: Mapping[str, Any]) -> Sight:
 
 
 def change(instance: Mapping[str, Any]) -> Sight:
-    """Return the sight of an instance as TerminateInstances answers it."""
+    """The sighting of an instance in TerminateInstances' answer."""
     return Sight(MachineId(instance["InstanceId"]), instance["CurrentState"]["Name"])
 
 
 def pause_s(*, busy: bool, asked: int) -> float:
-    """Until the next question, where the last one was answered: ``asked`` since something began.
+    """Seconds until the next request. ``asked``: answers since a change was expected.
 
-    Quick at first, because what a machine's owner waits for is its first second; then steady.
+    Fast at first, because users wait for their machines' first seconds; then steady.
     """
     if not busy:
         return 5.0

@@ -1,4 +1,4 @@
-"""botocore's sessions: whose credentials and configuration, which region, which endpoint. Nothing is asked of AWS."""
+"""botocore's sessions: credentials and configuration, region, endpoint. Sends nothing to AWS."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from .errors import Failure, redacted, translate
 
 
 def choose_region(given: str | None, environment: Mapping[str, str], configured: str | None) -> str:
-    """The parameter, ``AWS_REGION``, ``AWS_DEFAULT_REGION``, the profile's: the first there is. Never a guess.
+    """Choose the first of: the parameter, ``AWS_REGION``, ``AWS_DEFAULT_REGION``, the profile's region.
 
     Raises:
-        BadRequest: there is none.
+        BadRequest: none is set.
     """
     chosen = given or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or configured
     if not chosen:
@@ -23,7 +23,7 @@ def choose_region(given: str | None, environment: Mapping[str, str], configured:
 
 
 def check_endpoint(url: str | None) -> None:
-    """botocore would raise a bare ValueError at the first call."""
+    """Raise BadRequest for an invalid endpoint, for which botocore would raise a bare ValueError at the first call."""
     from botocore.utils import is_valid_endpoint_url
 
     if not url:
@@ -53,7 +53,7 @@ def new_session(profile: str | None) -> Any:
 
 @cache
 def _loader(data_path: str | None) -> Any:
-    """botocore's descriptions of the services, read once for all sessions of this process."""
+    """botocore's models of the services, read once for all sessions of this process."""
     from botocore.loaders import create_loader
 
     return create_loader(data_path)

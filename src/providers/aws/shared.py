@@ -1,4 +1,4 @@
-"""A result that is made once, in the background, and awaited by whoever needs it."""
+"""A result that is computed once, in the background, and awaited by all who need it."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ class _Try(Generic[T]):
 
 
 class Shared(Generic[T]):
-    """A shared result of ``make``. Those who wait get its error; if it may pass, a later caller makes it run again."""
+    """The result of ``make``. All who wait get its error; after a transient one, a later caller runs it again."""
 
     def __init__(self, tasks: TaskGroup, make: Callable[[], Awaitable[T]]) -> None:
         self._tasks, self._make = tasks, make
         self._try: _Try[T] | None = None
 
     def start(self) -> None:
-        """Begin, if nothing has."""
+        """Begin, unless it has begun."""
         if self._try is None:
             self._try = _Try()
             self._tasks.start_soon(self._run, self._try)
 
     async def get(self) -> T:
-        """Cancelling leaves it under way."""
+        """Wait for the result. Cancelling a caller leaves the computation running."""
         self.start()
         mine = self._try
         assert mine is not None
@@ -49,7 +49,7 @@ class Shared(Generic[T]):
         raise mine.error
 
     async def stop(self) -> None:
-        """Cancel it if it is under way, and wait for its end."""
+        """Cancel the computation if it is running, and wait for its end."""
         if self._try is not None:
             self._try.scope.cancel()
             await self._try.done.wait()
@@ -60,14 +60,14 @@ class Shared(Generic[T]):
             with mine.scope:
                 mine.results.append(await self._make())
                 mine.error = None
-        except Exception as error:  # noqa: BLE001  whoever asks for the result gets it
+        except Exception as error:  # noqa: BLE001  raised to whoever asks for the result
             mine.error = only(error)
         finally:
             mine.done.set()
 
 
 def only(error: Exception) -> BaseException:
-    """Return, of several errors at once, the one that says most to a user."""
+    """Of several concurrent errors, the one that says most to a user."""
     while isinstance(error, ExceptionGroup):
         error = next((each for each in error.exceptions if isinstance(each, ProviderError)), error.exceptions[0])
     return error

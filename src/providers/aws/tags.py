@@ -1,4 +1,4 @@
-"""The tags by which everything of a pool is found again: set with each create call, never after it."""
+"""The tags by which a pool's resources are found: set by each create call itself, never afterwards."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 from ..whose import Thing
 
 POOL = "outrider:pool"
-OWNER = "outrider:owner"  # user@host, as they were called then
-LAUNCH = "outrider:launch"  # the token of the call that created it, so that its answer may be lost
+OWNER = "outrider:owner"  # user@host at that time
+LAUNCH = "outrider:launch"  # the token of the create call, which finds a resource if the answer was lost
 RESERVED = ("outrider:", "aws:")
 
-_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]")  # security groups, launch templates and placement groups all take these
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]")  # characters not allowed in all kinds of names
 
 
 def tags_of(pool: str, others: Mapping[str, str]) -> dict[str, str]:
-    """Return the tags that each resource of ``pool`` carries; ``others`` are the user's."""
+    """The tags of each resource of ``pool``. ``others``: the user's."""
     return {"Name": name_of(pool), **others, POOL: pool, OWNER: _owner()}
 
 
@@ -33,18 +33,18 @@ def specification(kind: str, tags: Mapping[str, str]) -> dict[str, Any]:
 
 
 def told(resource: Mapping[str, Any]) -> dict[str, str]:
-    """The tags of a resource as a describe call gives it."""
+    """The tags of a resource in a describe call's answer."""
     return {tag["Key"]: tag["Value"] for tag in resource.get("Tags", ())}
 
 
 def thing(name: str, resource: Mapping[str, Any]) -> Thing:
-    """Return the thing that the journal knows by ``name``, from a describe call's answer. `whose` says whose it is."""
+    """A resource in a describe call's answer as a `Thing`. ``name``: its name in the journal."""
     said = told(resource)
     return Thing(name, pool=said.get(POOL, ""), owner=said.get(OWNER, ""), launch=said.get(LAUNCH, ""))
 
 
 def of(pool: str) -> dict[str, Any]:
-    """The filter of a describe call. EC2 takes some characters for wildcards: it may show other pools' things too."""
+    """The filter of a describe call. Some characters are wildcards to EC2: other pools' resources may match."""
     return {"Name": f"tag:{POOL}", "Values": [pool]}
 
 

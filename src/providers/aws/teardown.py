@@ -1,7 +1,7 @@
-"""Everything of a pool found, ended, and confirmed to be gone: for a pool that closes, and for a dead one's.
+"""Find and end everything of a pool, and confirm that it is gone: for a pool that closes, and for a dead one.
 
-The machines first, because they cost the most and hold the rest; then what they were made with. Nothing is believed
-that EC2 has not shown: a machine is gone when it is shown as terminated, or when nothing shows it for `GRACE_S`.
+Machines come first, because they cost the most and use the rest; then the resources they were made with. Only EC2's
+answers count: a machine is gone when it is shown as terminated, or is not shown for `GRACE_S`.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from .api import Api
 from .ending import CONFIRM_S, Ending, Unsure
 from .seen import GRACE_S, Sight, change, sights
 
-FLEET = "fleet"  # the kind of intent that makes machines
-FLEET_S = 90.0  # CreateFleet answers when its machines are placed: some seconds for tens of them
-BATCH = 500  # "TerminateInstances", EC2 API Reference: at most 1000, and fewer are quicker
-AGAIN_S = (0.2, 0.4, 0.8, 1.0)  # between looks; the last one stays
-IN_USE_S = 120.0  # what a terminated machine had is let go a little later
+FLEET = "fleet"  # the kind of intents that make machines
+FLEET_S = 90.0  # CreateFleet answers when machines are placed: some seconds for tens of them
+BATCH = 500  # "TerminateInstances", EC2 API Reference: at most 1000, and fewer are faster
+AGAIN_S = (0.2, 0.4, 0.8, 1.0)  # pauses between requests; the last one repeats
+IN_USE_S = 120.0  # resources of a terminated machine are released a little later
 
 
 Warn = Callable[[str], object]
 
 
 def _unheard(text: str) -> None:
-    """Whoever asked waits for the end."""
+    """Drop warnings, for callers that wait for the end anyway."""
 
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """The things that were there, and are confirmed to be gone."""
+    """The resources that existed, and are confirmed to be gone."""
 
     pool: str
     machines: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ class Swept:
 
 
 def place_of(api: Api) -> dict[str, str]:
-    """Return the place of a pool, as the journal writes it."""
+    """The place of a pool, as the journal stores it."""
     place = {"region": api.region, "endpoint_url": api.endpoint_url, "profile": api.profile}
     return {key: value for key, value in place.items() if value}
 
@@ -70,18 +70,18 @@ async def sweep(
     patience_s: float = 0.0,
     warn: Warn = _unheard,
 ) -> Swept:
-    """End everything of ``pool`` in this region, and return when EC2 confirms it; then the journal is settled there.
-    What only looks like the pool's is left as it is: see `whose`.
+    """End everything of ``pool`` in this region; return when EC2 confirms it and the journal is settled there.
 
-    ``made``: what its living owner knows, besides the journal. ``known``: machines that a stale answer may not show
-    yet; those in the journal are known, too, but for those that have ``ended``. ``lost``: tokens of launches without an
-    answer, with the seconds for which machines of them may yet appear; once as many have shown as were asked for,
-    nothing is waited for. ``patience_s``: for so long trouble that may pass is waited out, which ``warn`` is told.
-    ``lease_s``: after the machines' last word from their client they end themselves. Doing it twice
-    does no harm, nor does cancelling.
+    Resources that only look like the pool's are left alone: see `whose`.
+
+    ``made``: intents that its living owner knows, besides the journal. ``known``: machines that an outdated answer may
+    not show; those in the journal are known too, except those that have ``ended``. ``lost``: tokens of launches without
+    an answer, with the seconds for which their machines may still appear; once as many have appeared as were asked for,
+    nothing is waited for. ``patience_s``: transient errors are waited out for so long, with a call of ``warn``.
+    ``lease_s``: seconds after which machines end themselves without their client. Idempotent; safe to cancel.
 
     Raises:
-        NotGone: it is not confirmed; says what is left.
+        NotGone: the end is not confirmed; says what is left.
     """
     written = await written_of(api, pool, journal, made)
     now = anyio.current_time()
@@ -102,10 +102,10 @@ async def sweep(
 
 
 async def sweep_others(api: Api, pool: str, *, journal: Journal) -> Swept:
-    """End what has the tag of ``pool`` and is not its own: for people who know that nobody uses it.
+    """End resources that have the tag of ``pool`` and are not its own, if the user knows that nobody uses them.
 
     Raises:
-        ProviderError: it is not confirmed; says what is left.
+        ProviderError: the end is not confirmed; says what is left.
     """
     written = await written_of(api, pool, journal)
     return await _removed_all(
@@ -114,10 +114,10 @@ async def sweep_others(api: Api, pool: str, *, journal: Journal) -> Swept:
 
 
 async def _removed_all(api: Api, what: Claim | Others, book: Ending, written: Written, warn: Warn = _unheard) -> Swept:
-    """Everything is tried, and what failed is raised at the end.
+    """Remove everything that ``what`` claims; failures are collected, and raised at the end.
 
     Raises:
-        NotGone
+        NotGone: something is left, or may be.
     """
     rest, machines, running = _Rest(api, what, written), list[str](), None
     try:
@@ -130,7 +130,7 @@ async def _removed_all(api: Api, what: Claim | Others, book: Ending, written: Wr
         templates=await rest.removed("launch-template", inventory.templates, _delete_template),
         placement_groups=await rest.removed("placement-group", inventory.placement_groups, _delete_group)
         if running is None
-        else rest.kept("placement-group"),  # machines are in it
+        else rest.kept("placement-group"),  # it still has machines
         security_groups=await rest.removed_groups() if running is None else rest.kept("security-group"),
     )
     if running is not None:
@@ -142,7 +142,7 @@ async def _removed_all(api: Api, what: Claim | Others, book: Ending, written: Wr
 
 
 class _Rest:
-    """The things that a pool had beside its machines; they cost nothing. A failure to remove one stops no other."""
+    """A pool's resources besides machines; they cost nothing. A failure to remove one does not stop the others."""
 
     def __init__(self, api: Api, what: Claim | Others, written: Written) -> None:
         self._api, self._what, self._written = api, what, written
@@ -188,19 +188,19 @@ class _Rest:
 
 
 def _said(kind: str, name: str) -> str:
-    """Return a resource's kind and name in words for people."""
+    """A resource's kind and name in words for people."""
     words = kind.replace("-", " ")
     return f"perhaps a {words}" if name == "perhaps" else f"{words} {name}"
 
 
 async def written_of(api: Api, pool: str, journal: Journal | None, made: Sequence[Intent] = ()) -> Written:
-    """Return what is known of the pool in this region: the journal's intents, as far as readable, and ``made``."""
+    """What is known of the pool in this region: the journal's intents, as far as readable, and ``made``."""
     place, record = place_of(api), None
     known = journal is not None
     if journal is not None:
         try:
             record = await in_thread(journal.record, pool)
-        except ProviderError:  # the tags find it all, only later
+        except ProviderError:  # tags find the same, only later
             known = False
     hosts = record.hosts if record is not None else () if known else (socket.gethostname(),)
     intents = [] if record is None else [each for each in record.intents if dict(each.place) == place]
@@ -208,7 +208,7 @@ async def written_of(api: Api, pool: str, journal: Journal | None, made: Sequenc
 
 
 async def elsewhere(api: Api, pool: str, journal: Journal | None) -> str:
-    """Return where the journal has the pool's machines. Empty: here, whoever asked for them, or nobody knows where."""
+    """The places of the pool's machines according to the journal; "" if they are here, or nobody knows."""
     record = None if journal is None else await in_thread(journal.record, pool)
     intents = () if record is None else record.intents
     places = {(each.place.get("region"), each.place.get("endpoint_url")) for each in intents if each.kind == FLEET}
@@ -218,10 +218,10 @@ async def elsewhere(api: Api, pool: str, journal: Journal | None) -> str:
 
 
 async def settle(api: Api, pool: str, journal: Journal | None) -> None:
-    """Nothing of the pool is left in this region.
+    """Record that nothing of the pool is left in this region.
 
     Raises:
-        JournalError: it could not be written down.
+        JournalError: the journal cannot be written.
     """
     if journal is not None:
         await in_thread(journal.settled, pool, place_of(api))
@@ -229,7 +229,7 @@ async def settle(api: Api, pool: str, journal: Journal | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The written record of one pool in one place."""
+    """The journal's record of one pool in one place."""
 
     claim: Claim
     intents: Sequence[Intent] = ()
@@ -237,14 +237,15 @@ class Written:
 
     @property
     def machines(self) -> dict[str, float]:
-        """Return the machines that were created, each with the seconds since then."""
+        """The machines that were created, each with the seconds since then."""
         return {
             each: self.now - intent.at for intent in self.intents if intent.kind == FLEET for each in intent.ids or ()
         }
 
     def unsure(self, lost: Mapping[str, float]) -> dict[str, Unsure]:
-        """The launches without an answer. Each may have been sent again for a while; of those that are ``lost``, their
-        owner knows better for how many seconds machines may yet appear.
+        """The launches without an answer, each with the seconds for which machines may still appear.
+
+        For those in ``lost``, the living owner knows the seconds; others may have been repeated for a while.
         """
         asked = [intent for intent in self.intents if intent.kind == FLEET and intent.ids is None]
         return {
@@ -259,10 +260,10 @@ class Written:
 
 
 async def _end_all(api: Api, what: Claim | Others, book: Ending, warn: Warn) -> list[str]:
-    """Returns when every machine among ``what`` is confirmed to have ended, with their ids.
+    """End every machine that ``what`` claims; return their ids when all ends are confirmed.
 
     Raises:
-        NotGone: they are not.
+        NotGone: an end is not confirmed.
     """
     pauses, told = _pauses(), False
     while True:
@@ -292,10 +293,10 @@ async def _end_all(api: Api, what: Claim | Others, book: Ending, warn: Warn) -> 
 
 
 async def end(api: Api, machines: Sequence[str]) -> list[Sight]:
-    """Ask EC2 to end these, and return what it says of those that it knows: one that it does not know is no trouble.
+    """Ask EC2 to end these machines; return its answers. A machine that EC2 does not know is no error.
 
     Raises:
-        ProviderError: some could not be; all were tried.
+        ProviderError: some calls failed; all were tried.
     """
     said: list[Sight] = []
     failed: list[ProviderError] = []
@@ -310,7 +311,7 @@ async def end(api: Api, machines: Sequence[str]) -> list[Sight]:
 
 
 async def _end_batch(api: Api, batch: Sequence[str]) -> list[Sight]:
-    """One unknown id fails the whole call, so those of its halves are looked for."""
+    """End a batch. An unknown id fails the whole call, so its halves are tried."""
     try:
         answer = await api.call("terminate_instances", InstanceIds=list(batch))
     except ProviderError as error:
@@ -323,7 +324,7 @@ async def _end_batch(api: Api, batch: Sequence[str]) -> list[Sight]:
     return [change(each) for each in answer.get("TerminatingInstances") or ()]
 
 
-# --- means ------------------------------------------------------------------------------------------------------------
+# --- deleting ---------------------------------------------------------------------------------------------------------
 
 
 async def _delete_template(api: Api, name: str) -> None:
@@ -335,10 +336,10 @@ async def _delete_group(api: Api, name: str) -> None:
 
 
 async def _removed(api: Api, delete: Callable[[Api, str], Awaitable[None]], name: str) -> bool:
-    """False: it was gone. What hangs on a machine is in use for a while after its end.
+    """Delete a resource; False where it did not exist. Resources stay in use for a while after a machine's end.
 
     Raises:
-        ProviderError: it still is after `IN_USE_S`.
+        ProviderError: it is still in use after `IN_USE_S`, or EC2 refused.
     """
     pauses, last = _pauses(), anyio.current_time() + IN_USE_S
     while True:

@@ -1,4 +1,4 @@
-"""A pool's launch templates, one for each shape of machine, and its placement group: made when first needed."""
+"""A pool's launch templates, one per shape of machine, and its placement group, made when first needed."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from .userdata import user_data
 
 
 class Templates:
-    """A template is used again by later launches of its shape, and with it the host key that its machines start with:
-    each machine replaces that at first contact, and whoever can read one template's user data can read all.
+    """Launch templates by shape.
+
+    Later launches of a shape use its template again, and with it the host key that machines start with: each machine
+    replaces that at first contact, and who can read one template's user data can read all of them.
     """
 
     def __init__(self, api: RecordedApi, pool: str, labels: Mapping[str, str]) -> None:
@@ -28,9 +30,10 @@ class Templates:
         self._making = anyio.Lock()
 
     async def of(self, shape: Shape) -> Template:
-        """
+        """The template for a shape.
+
         Raises:
-            ProviderError: there is none, and none could be made.
+            ProviderError: it could not be made.
         """
         async with self._making:
             found = self._made.get(shape)
@@ -39,13 +42,13 @@ class Templates:
             return found
 
     def forget(self, templates: Iterable[Template]) -> None:
-        """EC2 does not know them any more."""
+        """Forget templates that EC2 does not know any more."""
         for template in templates:
             if self._made.get(template.shape) is template:
                 del self._made[template.shape]
 
     async def cluster(self) -> str:
-        """The name of the placement group in which machines are side by side."""
+        """The name of the pool's placement group."""
         async with self._making:
             if not self._cluster:
                 self._cluster = await self._make_cluster()
@@ -66,19 +69,19 @@ class Templates:
         return Template(made["LaunchTemplate"]["LaunchTemplateId"], shape, key.public)
 
     async def _make_cluster(self) -> str:
-        """Make the pool's placement group and return its name: a new name if another's group has the pool's name."""
+        """Make the pool's placement group and return its name: another name if somebody else's group has the pool's."""
         if await self._makes_cluster(self._name) or await self._has_cluster(self._name):
             return self._name
         other = f"{self._name}-{uuid4().hex[:8]}"
-        await self._makes_cluster(other)  # where it is there already, an earlier try of this call was carried out
+        await self._makes_cluster(other)  # if it exists, an earlier try of this call made it
         return other
 
     async def _makes_cluster(self, name: str) -> bool:
-        """False: there is one of that name."""
+        """Create a placement group; False where one of that name exists."""
         try:
             await self._api.call(
                 "create_placement_group",
-                idempotent=True,  # names are unique in a region: a second one is refused
+                idempotent=True,  # names are unique in a region: a second group is refused
                 GroupName=name,
                 Strategy="cluster",
                 TagSpecifications=[tags.specification("placement-group", self._labels)],
@@ -90,7 +93,7 @@ class Templates:
         return True
 
     async def _has_cluster(self, name: str) -> bool:
-        """Return whether the group is the pool's: made by a try whose answer was lost, or by an earlier owner."""
+        """Whether the group is the pool's: made by a try whose answer was lost, or by an earlier owner."""
         claim = await self._api.claim()
         shown = await inventory.placement_groups(self._api, claim.pool)
         return any(each.id == name and claim.has(each) for each in shown)

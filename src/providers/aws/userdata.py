@@ -1,6 +1,6 @@
-"""The document for cloud-init at a machine's launch: first its lease, then its host key and who may log in.
+"""The document for cloud-init at a machine's launch: its lease first, then its host key and who may log in.
 
-The document is JSON, which is YAML: nothing in it is quoted by us, for a shell or otherwise.
+The document is JSON, which is YAML: nothing in it needs quoting for a shell.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 
 from .keys import HostKey
 
-LEASE = "/run/outrider/lease"  # whoever touches it renews; /run is empty after each boot, and no disk
-GRACE_S = 30  # more than the lease, once: the machine still boots when its lease is armed
-LIMIT_BYTES = 16 << 10  # EC2's, of the document; held in base64 here, which some of its calls count
+LEASE = "/run/outrider/lease"  # touching it renews the lease; /run is in memory, and empty after each boot
+GRACE_S = 30  # added to the first lease, as the machine is still booting when it begins
+LIMIT_BYTES = 16 << 10  # EC2's limit for the document; applied to its base64 form, which some calls count
 
-# A machine whose lease cannot be armed ends at once. Names from PATH alone, here as in the script: what is called
-# poweroff on a machine may be its keeper's own.
+# A machine whose lease cannot be armed ends at once. Programs are found by PATH, as in the script, because a
+# machine's own poweroff may be elsewhere.
 _ARM = """\
 folder=$1 script=$2
 shift 2
@@ -30,14 +30,14 @@ shift 2
 def user_data(
     *, host_key: HostKey, client_key: str, user: str, lease_s: float, max_lifetime_s: float | None = None
 ) -> str:
-    """The cloud-config, as text. At each boot (cloud-init's ``bootcmd``) the lease is armed before all else.
+    """The cloud-config as text. At each boot (cloud-init's ``bootcmd``) the lease is armed first.
 
     ``client_key``: the OpenSSH public key that may log in as ``user``, who may become root. The machine powers itself
-    off ``lease_s`` after `LEASE` was last touched, and ``max_lifetime_s`` after its boot; parts of a second count
-    as one.
+    off ``lease_s`` seconds after `LEASE` was last touched, and ``max_lifetime_s`` seconds after its boot, both rounded
+    up.
 
     Raises:
-        ValueError: it is longer than EC2 takes.
+        ValueError: the document is longer than EC2 accepts.
     """
     lifetime_s = 0 if max_lifetime_s is None else max(1, ceil(max_lifetime_s))
     folder = LEASE.rpartition("/")[0]
@@ -49,7 +49,7 @@ def user_data(
         "ssh_genkeytypes": ["ed25519"],
         "ssh_pwauth": False,
         "disable_root": user != "root",
-        # Where the image's own user has this name, cloud-init makes one of the two.
+        # If the image's default user has this name, cloud-init merges the two.
         "users": ["default", {"name": user, "sudo": "ALL=(ALL) NOPASSWD:ALL", "ssh_authorized_keys": [client_key]}],
     }
     text = f"#cloud-config\n{json.dumps(config)}\n"
@@ -61,5 +61,5 @@ def user_data(
 
 @cache
 def lease_script() -> str:
-    """``lease.sh``, which says what it does."""
+    """The text of ``lease.sh``."""
     return Path(__file__).with_name("lease.sh").read_text("ascii")
