@@ -1,4 +1,4 @@
-"""Files that a forked child must not hold open: the peer would take the child being alive for its parent being alive.
+"""Files that a forked child must not hold open, as the peer would take a living child for its living parent.
 
 `multiprocessing` forks by default until Python 3.14, and so do data loaders. Such a child inherits sockets and locks,
 and outlives a client that is killed.
@@ -13,12 +13,12 @@ from weakref import WeakSet
 
 class File(Protocol):
     def fileno(self) -> int:
-        """-1: it is closed."""
+        """The descriptor; -1 once it is closed."""
         ...
 
 
 class Descriptor:
-    """A plain one, with an owner. `close` closes it, once."""
+    """A plain file descriptor with one owner. `close` closes it, once."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -36,13 +36,14 @@ _kept_here: WeakSet[File] = WeakSet()
 
 
 def keep_here(file: File) -> None:
-    """Register ``file``: in children that are forked without exec, its descriptor will point to the null device."""
+    """Register ``file``: in children forked without exec, its descriptor points to the null device."""
     _kept_here.add(file)
 
 
 def _forked() -> None:
-    """Point the registered descriptors to the null device. They are not closed: their holder may still close the number
-    later, when it would belong to another file.
+    """Point the registered descriptors to the null device.
+
+    They are not closed, as their holder may still close the number later, when it would belong to another file.
     """
     fds = [fd for file in _kept_here if (fd := file.fileno()) >= 0]
     if fds:

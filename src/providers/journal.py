@@ -1,12 +1,12 @@
 """The write-ahead journal, which outlives a client: each pool's owner, and each creation before it is requested.
 
-JOURNAL-1: what `Journal.intend` returns is on the disk: whatever the call that follows creates can be found again.
-JOURNAL-2: a pool's lock is free exactly when its owner is dead: the kernel gives it back, however the owner ended.
-JOURNAL-3: nothing is forgotten of a pool before `Journal.settled` says that it is gone from there.
+JOURNAL-1: what `Journal.intend` returns is on the disk: whatever the following call creates can be found again.
+JOURNAL-2: a pool's lock is free exactly when its owner is dead: the kernel releases it, however the owner ended.
+JOURNAL-3: nothing is forgotten of a pool in a place before `Journal.settled` says that it is gone from there.
 
-Two kinds of files. ``pools/NAME`` is one pool's: its lock, its owner and places, and the keys that re-attaching needs;
-``journal.db`` (SQLite) holds the intents. A lost database costs tokens and ids and no pool: its tags find the rest.
-All calls block for as long as a disk takes to flush; all of them are safe among threads and processes of one computer.
+There are two kinds of files. ``pools/NAME`` has one pool's lock, owner and places, and the keys that re-attaching
+needs; ``journal.db`` (SQLite) has the intents. Losing the database loses tokens and ids but no pool, as tags find
+everything. All calls block while the disk is flushed; all are safe among threads and processes of one computer.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class _UnreadableRow(sqlite3.DatabaseError):
 
 
 class PoolOwned(BadRequest):
-    """Somebody has this pool: a living program, or (``dead``) one that died and left it. ``owner``: who, if known."""
+    """The pool has an owner: a living program, or (``dead``) one that died and left it. ``owner``: who, if known."""
 
     def __init__(self, message: str, *, owner: Owner | None = None, dead: bool = False) -> None:
         super().__init__(message)
@@ -63,11 +63,11 @@ class PoolOwned(BadRequest):
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """Something that was about to be created. ``ids`` None: nobody was told what became of it."""
+    """Something that was about to be created. ``ids`` None: the outcome is unknown."""
 
     pool: str
     kind: str
-    token: str  # by which the provider knows the call when it is repeated
+    token: str  # identifies the call to the provider when it is repeated
     place: Place
     facts: Mapping[str, str] = field(default_factory=dict)
     at: float = 0.0  # unix time
@@ -76,23 +76,23 @@ class Intent:
 
 @dataclass(frozen=True, slots=True)
 class PoolRecord:
-    """A pool that is not settled. ``elsewhere``: its owner was on another computer, and may be alive there."""
+    """A pool that is not settled. ``elsewhere``: its owner is on another computer, and may be alive there."""
 
     pool: str
-    provider: str  # empty: its files are gone, and only intents are left
+    provider: str  # empty if its files are gone, and only intents are left
     places: tuple[Place, ...]
     owner: Owner | None
     standing: Standing
     intents: tuple[Intent, ...] = ()
-    hosts: tuple[str, ...] = ()  # what its owners' computers were called, this one's among them
+    hosts: tuple[str, ...] = ()  # names of its owners' computers, including this one's
 
     def claim(self, place: Place, also: Sequence[Intent] = ()) -> Claim:
-        """Return the pool's claim in that place; ``also`` are intents that its owner knows besides."""
+        """The pool's claim in a place. ``also``: further intents that its owner knows."""
         return Claim.of(self.pool, [*(each for each in self.intents if each.place == place), *also], self.hosts)
 
 
 class Journal:
-    """One user's pools on this computer. Cheap to make; holds nothing open."""
+    """One user's pools on this computer. Cheap to make; holds no file open."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -101,11 +101,11 @@ class Journal:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str] | None = None) -> Journal:
-        """Open the journal in ``path``, else in ``$OUTRIDER_STATE``, ``$XDG_STATE_HOME/outrider`` or
-        ``~/.local/state/outrider``.
+        """Open the journal in ``path``, or else in ``$OUTRIDER_STATE``, ``$XDG_STATE_HOME/outrider`` or
+        ``~/.local/state/outrider``, the first that is set.
 
         Raises:
-            JournalError: nothing can be kept there.
+            JournalError: the folder cannot be written, or is not private.
         """
         journal = cls(state_root(path))
         with journal._told():
@@ -117,13 +117,14 @@ class Journal:
     # --- owning ---------------------------------------------------------------------------------------------------
 
     def own(self, pool: str, provider: str, place: Place | None = None, *, adopt: bool = False) -> Ownership:
-        """The pool is this process's, in that place, until `Ownership.close`; further places of it may join.
+        """Own the pool in this place until `Ownership.close`. This process may own it in further places too.
 
-        ``adopt``: also when a dead client has left it; what that one knew is in the record and in `Ownership.kept`.
+        ``adopt``: also take a pool that a dead client has left; its intents are in the record, its keys in
+        `Ownership.kept`.
 
         Raises:
-            PoolOwned: it is somebody's.
-            JournalError
+            PoolOwned: it has an owner.
+            JournalError: the journal cannot be written.
         """
         if not NAME.fullmatch(pool):
             raise BadRequest(f"{pool!r} is no pool's name: letters, digits, '.', '_' and '-', at most 63 of them")
@@ -164,13 +165,13 @@ class Journal:
             raise PoolOwned(f"the pool {pool} is in use by {who}: give yours another name", owner=owner)
         return lock
 
-    # --- what is created ------------------------------------------------------------------------------------------
+    # --- creations --------------------------------------------------------------------------------------------------
 
     def intend(self, pool: str, kind: str, token: str, place: Place, facts: Mapping[str, str] | None = None) -> Intent:
-        """Before the call that creates something. The same token again is the same intent.
+        """Record an intent before the call that creates something. The same token again is the same intent.
 
         Raises:
-            JournalError: do not create it.
+            JournalError: it could not be recorded, so do not create anything.
         """
         intent = Intent(pool, kind, token, dict(place), dict(facts or {}), time.time())
         with self._told():
@@ -178,19 +179,19 @@ class Journal:
         return intent
 
     def happened(self, intent: Intent, ids: Sequence[str]) -> Intent:
-        """Record the ids that the call created, added to those known before. An empty list is an answer as well."""
+        """Record the ids that the call created, added to those known before. An empty list is an outcome as well."""
         with self._told():
             known = self._run(lambda database: _add_ids(database, intent, ids))
         return replace(intent, ids=known)
 
     def settled(self, pool: str, place: Place | None = None) -> None:
-        """Everything of the pool in that place (None: in every one) is confirmed to be gone.
+        """Record that everything of the pool in a place (None: in all places) is confirmed to be gone.
 
-        With its last place the pool is forgotten, its keys too: at once, or when its owner closes it.
+        With its last place the pool is forgotten, and its keys: at once, or when its owner closes it.
 
         Raises:
-            PoolOwned: another living process has it.
-            JournalError
+            PoolOwned: another living process owns it.
+            JournalError: the journal cannot be written.
         """
         with self._told("what is gone could not be struck out", "nothing of it is left in its cloud"):
             lock = self._take(pool)
@@ -207,7 +208,7 @@ class Journal:
                 raise
 
     def _leave(self, lock: Lock, pool: str) -> None:
-        """Give the lock back; the last one out removes the files of a pool that is nowhere any more."""
+        """Give the lock back. The last user removes the files of a pool that is in no place any more."""
         try:
             if lock.users == 1:
                 written = read(lock.directory)
@@ -216,7 +217,7 @@ class Journal:
         finally:
             lock.give_back()
 
-    # --- what there is --------------------------------------------------------------------------------------------
+    # --- queries ----------------------------------------------------------------------------------------------------
 
     def records(self) -> list[PoolRecord]:
         """Every pool that is not settled, by name."""
@@ -228,11 +229,11 @@ class Journal:
             return [self._record(name, intents.get(name, [])) for name in sorted(names | set(intents))]
 
     def record(self, pool: str) -> PoolRecord | None:
-        """None: no such pool, or it is settled."""
+        """The record of a pool; None if there is none, or it is settled."""
         return next((each for each in self.records() if each.pool == pool), None)
 
     def orphans(self) -> list[PoolRecord]:
-        """Pools whose owner, on this computer, is dead."""
+        """The pools whose owner was on this computer and is dead."""
         return [each for each in self.records() if each.standing == "dead"]
 
     def _record(self, pool: str, intents: Sequence[Intent]) -> PoolRecord:
@@ -254,7 +255,7 @@ class Journal:
     # --- the database ---------------------------------------------------------------------------------------------
 
     def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run ``work`` in its own database connection: none is shared by threads or carried into a forked process."""
+        """Run ``work`` with a new database connection, which no other thread and no forked process shares."""
         try:
             with closing(self._connection()) as database:
                 return work(database)
@@ -271,7 +272,7 @@ class Journal:
                 with closing(sqlite3.connect(self.database, timeout=BUSY_S)) as database:
                     if database.execute("PRAGMA quick_check(1)").fetchone() == ("ok",):
                         _intents_in(database)
-                        return  # another process has set it aside
+                        return  # another process has set it aside meanwhile
             except sqlite3.DatabaseError as error:
                 if not _is_spoiled(error):
                     raise
@@ -310,7 +311,7 @@ class Journal:
 
     @contextmanager
     def _told(self, what: str = "what is created could not be written down", so: str = "nothing is") -> Iterator[None]:
-        """Turn errors of the disk and of SQLite into a `JournalError` that names a next step."""
+        """Turn errors of the disk and of SQLite into a `JournalError` with a next step."""
         try:
             yield
         except (OSError, sqlite3.Error) as error:
@@ -321,7 +322,7 @@ class Journal:
 
 
 class Ownership:
-    """A pool, as long as it is this process's. Leave it as a context manager, or by `close`."""
+    """A pool that this process owns. Leave it as a context manager, or by `close`."""
 
     def __init__(self, journal: Journal, pool: str, place: Place | None, lock: Lock) -> None:
         self.journal, self.pool, self.place = journal, pool, place
@@ -329,28 +330,28 @@ class Ownership:
         self._closed = False
 
     def keep(self, name: str, text: str) -> None:
-        """Something that re-attaching needs, mode 0600, removed with the pool: its client key, its nodes' host keys.
+        """Store something that re-attaching needs, such as keys, with mode 0600. It is removed with the pool.
 
         Raises:
-            JournalError
+            JournalError: it cannot be written.
         """
         with self.journal._told():
             write_whole(self._lock.directory / _named(name), text)
 
     def kept(self, name: str) -> str | None:
-        """Return what this process, or the one that had the pool before, kept under ``name``; None: nothing."""
+        """The text that this process, or the pool's former owner, has stored under ``name``; None without one."""
         try:
             return (self._lock.directory / _named(name)).read_text()
         except OSError:
             return None
 
     def close(self) -> None:
-        """Idempotent. What is not settled stays in the journal, without an owner."""
+        """Give the pool up. Idempotent. Unsettled intents stay in the journal, without an owner."""
         if not self._closed:
             self._closed = True
             if self.place is not None:
                 self._lock.places.remove(dict(self.place))
-            with suppress(JournalError), self.journal._told():  # what cannot be tidied up is left to `outrider gc`
+            with suppress(JournalError), self.journal._told():  # `outrider gc` does what fails here
                 self.journal._leave(self._lock, self.pool)
 
     def __enter__(self) -> Self:
@@ -369,8 +370,8 @@ def _named(name: str) -> str:
 
 
 def _intents_in(database: sqlite3.Connection, pool: str | None = None) -> list[Intent]:
-    """Return the intents of ``pool``, or of every pool if it is None."""
-    database.text_factory = bytes.decode  # sqlite3's own reports text that is not UTF-8 without an error code
+    """The intents of ``pool``, or of every pool if it is None."""
+    database.text_factory = bytes.decode  # sqlite3's default reports text that is not UTF-8 without an error code
     try:
         rows = database.execute(SELECT, (pool, pool)).fetchall()
     except UnicodeDecodeError as error:
@@ -411,7 +412,7 @@ def _parsed(text: object) -> Any:
 def _add_ids(database: sqlite3.Connection, intent: Intent, ids: Sequence[str]) -> tuple[str, ...]:
     which = (intent.pool, intent.token)
     database.execute("BEGIN IMMEDIATE")
-    database.execute(INSERT, _row(intent))  # the database may have been set aside since
+    database.execute(INSERT, _row(intent))  # the database may have been set aside since `intend`
     row = database.execute("SELECT ids FROM intents WHERE pool = ? AND token = ?", which).fetchone()
     if row is None:
         raise _UnreadableRow("an intent that was inserted is not found by its key")

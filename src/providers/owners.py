@@ -21,9 +21,9 @@ from .private import make_private
 
 Place = Mapping[str, str]
 
-# Whose locks hold for all who can see the file: one kernel has the disk. Of others, such as NFS, nobody knows.
+# File systems on which a lock holds for all who see the file, as one kernel has the disk; NFS is not one of them.
 ON_A_DISK = frozenset({"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"})
-LOCK_TRIES, LOCK_AGAIN_S = 40, 0.005  # somebody who looks whether a lock is free has it for a moment
+LOCK_TRIES, LOCK_AGAIN_S = 40, 0.005  # `is_taken` in another process holds a free lock for a moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +33,19 @@ class Owner:
     user: str
     host: str
     pid: int
-    started: str  # ticks from the boot to the process's start: a pid alone means another process by now
+    started: str  # clock ticks from boot to the process's start, as a pid may be reused
     boot: str  # the kernel's id of that boot
     since: float  # unix time
-    inode: int = 0  # its lock's, which a copy of the directory on another computer does not have
+    inode: int = 0  # of its lock; a copy of the directory on another computer has another one
 
     @classmethod
     def this(cls, directory: Path) -> Owner:
-        """Return this process as the owner of the pool in ``directory``."""
+        """This process as the owner of the pool in ``directory``."""
         inode = (directory / "lock").stat().st_ino
         return cls(_user(), socket.gethostname(), os.getpid(), _started(), _boot(), time.time(), inode)
 
     def near(self, directory: Path) -> bool:
-        """Return whether the pool's lock can be trusted: it is this computer's, or on a disk of one computer only.
+        """Whether the pool's lock can be trusted: it is this computer's, or on a disk of one computer only.
 
         The computer's name may change: a container's does each time, and a laptop's with the network.
         """
@@ -62,7 +62,7 @@ class Owner:
 
 
 class Lock:
-    """A pool's lock, which this process has once for all who use it. A forked child does not have it."""
+    """A pool's lock, held once by this process for all of its users. A forked child does not hold it."""
 
     _mutex = threading.RLock()
     _held: dict[Path, Lock] = {}  # noqa: RUF012
@@ -73,7 +73,7 @@ class Lock:
 
     @classmethod
     def take(cls, directory: Path) -> Lock | None:
-        """None: another living process has it."""
+        """Take the lock; None where another living process holds it."""
         with cls._mutex:
             held = cls._held.get(directory)
             if held is not None:
@@ -100,7 +100,7 @@ class Lock:
                 os.close(file)
 
     def discard(self) -> None:
-        """The pool's files, the lock last: whoever waits for it sees that it is not the one there any more."""
+        """Remove the pool's files, the lock last: whoever waits for it notices that it is gone."""
         for each in self.directory.iterdir():
             if each.name != "lock":
                 each.unlink()
@@ -130,7 +130,7 @@ def _locked_file(directory: Path) -> int | None:
         make_directory(directory)
         try:
             file = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-        except FileNotFoundError:  # just removed with its pool
+        except FileNotFoundError:  # the folder was just removed with its pool
             continue
         try:
             if not _flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB):
@@ -161,7 +161,7 @@ def flocked(path: Path) -> Iterator[None]:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
     finally:
-        fcntl.flock(file, fcntl.LOCK_UN)  # a child that another thread has forked meanwhile holds the file as well
+        fcntl.flock(file, fcntl.LOCK_UN)  # closing is not enough: a child forked meanwhile has the file open as well
         os.close(file)
 
 
@@ -169,9 +169,10 @@ def flocked(path: Path) -> Iterator[None]:
 
 
 def make_directory(path: Path) -> None:
-    """
+    """Make a private folder, durably.
+
     Raises:
-        NotPrivate: it was there, and is not this user's alone.
+        NotPrivate: it exists, and others may write in it.
     """
     if make_private(path):
         flush(path.parent)
@@ -180,14 +181,14 @@ def make_directory(path: Path) -> None:
 def write(
     directory: Path, provider: str, places: Sequence[Place], owner: Owner, *, before: Mapping[str, Any] | None
 ) -> None:
-    """``before``: what `read` gave, whose owners' computers stay known by their names: tags have the first one's."""
+    """Write a pool's file. ``before``: the result of `read`; its owners' computers are kept, as tags may name them."""
     hosts = dict.fromkeys([*hosts_of(before), owner.host])
     said = {"provider": provider, "places": list(map(dict, places)), "owner": asdict(owner), "hosts": list(hosts)}
     write_whole(directory / "pool", json.dumps(said))
 
 
 def read(directory: Path) -> dict[str, Any] | None:
-    """Return what `write` wrote; None: there is nothing, or nothing that can be understood."""
+    """The content that `write` wrote; None where there is none, or it cannot be parsed."""
     try:
         written = json.loads((directory / "pool").read_text())
         said = {"provider": written["provider"], "places": list(written["places"]), "owner": written["owner"]}
@@ -197,7 +198,7 @@ def read(directory: Path) -> dict[str, Any] | None:
 
 
 def hosts_of(written: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """Return the names of the computers of the pool's owners. Files written before this list existed name one."""
+    """The names of the computers of the pool's owners. Older files name only one."""
     owner = owner_of(written)
     hosts = [] if written is None else list(written["hosts"])
     return tuple(dict.fromkeys(hosts if owner is None else [*hosts, owner.host]))
@@ -213,7 +214,7 @@ def owner_of(written: Mapping[str, Any] | None) -> Owner | None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """All of it or what was there before, also after a power cut."""
+    """Replace a file's content as a whole, safe against a power cut."""
     new = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
     file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
@@ -252,7 +253,7 @@ def _started() -> str:
 
 
 def _file_system(path: Path) -> str:
-    """Return the type of the file system that holds ``path``; empty: it is not known."""
+    """The type of the file system that holds ``path``; empty where it is unknown."""
     try:
         mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]  # proc(5)
     except OSError:

@@ -1,4 +1,4 @@
-"""Folders that belong to one user alone: what is in them is believed and run, so nobody else may write there."""
+"""Folders in which only one user may write, because files in them are trusted and run."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 class NotPrivate(PermissionError):
-    """A folder is somebody else's, or somebody else may write in it."""
+    """A folder belongs to another user, or others may write in it."""
 
     def __init__(self, folder: Path, why: str) -> None:
         super().__init__(errno.EPERM, f"{why}, and what is in it would be believed and run", str(folder))
 
 
 def make_private(folder: Path) -> bool:
-    """The folder is there and nobody but this user, and root, may write in it. True: it was made just now.
+    """Make sure that the folder exists and only this user, and root, may write in it. True if it was made just now.
 
     Raises:
-        NotPrivate: it was there already, and is not.
+        NotPrivate: it exists, and others may write in it.
         OSError: it cannot be made.
     """
     if not folder.parent.exists():
@@ -35,24 +35,26 @@ def make_private(folder: Path) -> bool:
 
 
 def check_private(folder: Path) -> None:
-    """
+    """Check that only this user, and root, may write in a folder.
+
     Raises:
-        NotPrivate
-        OSError: it cannot be looked at.
+        NotPrivate: others may write in it.
+        OSError: it cannot be inspected.
     """
     ours = (os.geteuid(), 0)
     found = folder.stat()
     if not stat.S_ISDIR(found.st_mode):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
-    if found.st_uid not in ours or folder.lstat().st_uid not in ours:  # a link is replaced by whoever owns it
+    if found.st_uid not in ours or folder.lstat().st_uid not in ours:  # a symlink's owner can replace it
         raise NotPrivate(folder, f"it belongs to another user (uid {found.st_uid})")
     if found.st_mode & OTHERS_WRITE:
         raise NotPrivate(folder, f"others may write in it (mode {stat.S_IMODE(found.st_mode):o})")
 
 
 def cache_root() -> Path:
-    """Return the directory for what this computer keeps for later pools, chosen by the same rule as on hosts. The
-    directory may not exist, or may not be private.
+    """The folder for caches of this computer, chosen by the same rule as on hosts.
+
+    It may not exist, or may not be private.
     """
     if named := os.environ.get("OUTRIDER_CACHE"):
         return Path(named).expanduser()
@@ -60,7 +62,7 @@ def cache_root() -> Path:
 
 
 def state_root(path: str | os.PathLike[str] | None = None) -> Path:
-    """Return the directory for what outlives a client: ``path``, else the environment's, else one below the home."""
+    """The folder for state that outlives a client: ``path``, or the environment's, or one below the home."""
     if path is not None:
         return Path(path).expanduser().resolve()
     if named := os.environ.get("OUTRIDER_STATE"):

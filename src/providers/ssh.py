@@ -1,4 +1,4 @@
-"""`SSH`: the machines one already has. Nothing is created; a pool borrows hosts and gives them back as they were."""
+"""`SSH`: machines that one already has. Nothing is created; a pool borrows hosts and returns them as they were."""
 
 from __future__ import annotations
 
@@ -24,12 +24,11 @@ StrPath = str | os.PathLike[str]
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One machine. What is None is the provider's, the SSH configuration's (``config=``), or ssh's own default.
+    """One machine. None means the provider's value, the SSH configuration's (``config=``), or ssh's own default.
 
-    ``key``: a private key file, also for the hosts on the way. ``host_key``: the machine's public key,
-    ``"ssh-ed25519 AAAA..."``; pinned in place of known_hosts. ``jump``: ``"user@bastion:22"``, several with commas, in
-    the order in which they are passed. ``address``: by which the pool's other hosts reach it; default the one that SSH
-    arrived at.
+    ``key``: a private key file, also for jump hosts. ``host_key``: the machine's public key, ``"ssh-ed25519 AAAA..."``,
+    pinned in place of known_hosts. ``jump``: ``"user@bastion:22"``, several separated by commas, in the order of the
+    path. ``address``: how the pool's other hosts reach it; by default the address that SSH connected to.
     """
 
     name: str  # a host name, an address, or a Host of the SSH configuration
@@ -46,7 +45,7 @@ class Host:
 
     @classmethod
     def parse(cls, text: str) -> Host:
-        """``host``, ``user@host``, ``host:port``, ``[2001:db8::1]:22``; with or without ``ssh://``.
+        """Parse ``host``, ``user@host``, ``host:port`` or ``[2001:db8::1]:22``, with or without ``ssh://``.
 
         Raises:
             ValueError: it is none of these.
@@ -59,7 +58,7 @@ class Host:
             port = port[1:]
         elif rest.count(":") == 1:
             name, _, port = rest.partition(":")
-        else:  # none, or an IPv6 address without a port
+        else:  # no port, and perhaps an IPv6 address
             name, port = rest, ""
         if not name or any(c.isspace() for c in text.strip()) or (at and not user):
             raise ValueError(f"{text!r} is not a host: write host, user@host, host:port or [address]:port")
@@ -76,18 +75,18 @@ class Host:
 class SSH:
     """Nodes on hosts that exist already, over your own SSH access.
 
-    ``hosts``: names, ``"user@host:port"`` or `Host`; a pool takes as many of them as it wants nodes, in this order,
-    and passes over those that are down. ``user``, ``key``, ``jump``: for hosts that do not say their own; without a
-    key, the agent's and ``~/.ssh``'s usual ones. ``known_hosts``: files to check host keys against; default yours and
-    the computer's. A host that is in none of them is refused. ``config``: True reads ``~/.ssh/config``; or its path.
+    ``hosts``: names, ``"user@host:port"`` or `Host`; a pool takes as many of them as it wants nodes, in this order, and
+    skips those that are down. ``user``, ``key``, ``jump``: for hosts without their own; without a key, the agent's keys
+    and the usual ones in ``~/.ssh``. ``known_hosts``: files to check host keys against, by default yours and the
+    computer's; a host that is in none of them is refused. ``config``: True reads ``~/.ssh/config``; or its path.
     ``connect_timeout``: seconds after which a host that does not answer counts as down for now. ``notices``: where
-    hosts learn that they will be taken, such as ``"aws"`` or ``"slurm,USR1=120"``; nobody else is asked.
+    hosts learn that they will be preempted, such as ``"aws"`` or ``"slurm,USR1=120"``; by default nowhere.
 
-    On a host the pool keeps a cache (``$OUTRIDER_CACHE``, else ``~/.cache/outrider``) and leaves nothing else.
+    On a host the pool keeps a cache (``$OUTRIDER_CACHE``, or ``~/.cache/outrider``) and leaves nothing else.
 
     Raises:
-        ValueError: what can never work, such as a host that is given twice.
-        TypeError: an option that there is not.
+        ValueError: an option can never work, such as a host that is given twice.
+        TypeError: there is no such option.
     """
 
     hosts: tuple[Host, ...]
@@ -153,27 +152,26 @@ class SSH:
 
 @dataclass(slots=True)
 class SSHFleet:
-    """Implements `providers.base.Fleet`: lends hosts out. The one that was used longest ago comes first."""
+    """The hosts of one pool, a `providers.base.Fleet`. The host that was used longest ago is lent first."""
 
     provider: SSH
     pool: str
     _free: deque[Host] = field(init=False)
     _lent: dict[MachineId, Host] = field(init=False, default_factory=dict)
     _unusable: dict[Host, str] = field(init=False, default_factory=dict)
-    _down: dict[Host, str] = field(init=False, default_factory=dict)  # they did not answer when last tried
-    _was_of_use: bool = field(init=False, default=False)  # a host has been given back that had been a node
+    _down: dict[Host, str] = field(init=False, default_factory=dict)  # hosts that did not answer when last tried
+    _was_of_use: bool = field(init=False, default=False)  # whether a host that had been a node was returned
     _ended: anyio.Event = field(init=False, default_factory=anyio.Event)
 
     def __post_init__(self) -> None:
         self._free = deque(self.provider.hosts)
 
     async def launch(self, request: LaunchRequest, count: int) -> Sequence[Machine]:
-        """Lend up to ``count`` hosts, as many as are free; a host that is down shows when it is connected to.
+        """Lend up to ``count`` free hosts. Whether a host is down shows when it is connected to.
 
         Raises:
-            BadRequest: there never were as many as the pool needs, or they would have to be made to measure.
-            NoCapacity: none is free; for good when there are not enough that can be used, or, as long as the pool
-                has had no use of any, that answer.
+            BadRequest: the pool needs more hosts than were given, or asks for properties of machines.
+            NoCapacity: none is free. Final where too few can be used, or as many as the pool needs never answered.
         """
         hosts = self.provider.hosts
         _refuse_what_nobody_can_choose(request)
@@ -192,7 +190,7 @@ class SSHFleet:
         return machines
 
     async def terminate(self, ids: Sequence[MachineId]) -> None:
-        """Give these hosts back: their executors have been told to end, or end with their lease."""
+        """Take hosts back. Their executors have been told to end, or end with their lease."""
         for machine in ids:
             host = self._lent.pop(machine, None)
             if host is None or host in self._unusable:
@@ -206,7 +204,7 @@ class SSHFleet:
             (self._unusable if for_good else self._down)[host] = cause
 
     async def events(self) -> AsyncIterator[MachineEvent]:
-        """Nobody tells what becomes of these hosts: nothing, until the pool ends."""
+        """Yield nothing until the pool ends: no cloud reports the end of these hosts."""
         await self._ended.wait()
         nothing: tuple[MachineEvent, ...] = ()
         for event in nothing:
@@ -248,8 +246,9 @@ class SSHFleet:
 
 
 def _refuse_what_nobody_can_choose(request: LaunchRequest) -> None:
-    """Refuse options that SSH hosts cannot satisfy by choice. Their accelerators, processors and memory are not checked
-    here: hosts report those when they are reached.
+    """Refuse options that SSH hosts cannot be chosen by.
+
+    Accelerators, processors and memory are not checked here: hosts report them when they are reached.
     """
     for option in ("disk_gb", "architecture", "interconnect"):
         if getattr(request, option):
@@ -257,7 +256,7 @@ def _refuse_what_nobody_can_choose(request: LaunchRequest) -> None:
 
 
 def _first_stop(host: Host) -> Address:
-    """Return the address of the first SSH server on the way to ``host``: its first jump host, or itself."""
+    """The address of the first SSH server on the way to ``host``: its first jump host, or the host itself."""
     first = Host.parse(host.jump.split(",")[0]) if host.jump else host
     return Address(first.name, first.port, user=first.user)
 

@@ -1,7 +1,7 @@
-"""The few calls that block, off the event loop: in daemon threads, which cannot keep a program from ending.
+"""Run the few blocking calls in daemon threads, off the event loop; they cannot keep a program from ending.
 
-The threads of anyio wait for the end of their loop's first task, and the interpreter waits for them. A second and a
-third Ctrl-C end the loop without that task: the program would never end. Those of asyncio are waited for as well.
+anyio's threads wait for the end of their loop's first task, and the interpreter waits for them. As a second and third
+Ctrl-C end the loop without that task, the program would never end. asyncio's threads are waited for as well.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from typing import Any, TypeVar
 import anyio
 
 T = TypeVar("T")
-THREADS = 32  # at most; further calls wait for one of them
+THREADS = 32  # the maximum; further calls wait for a free one
 
 
 async def in_thread(function: Callable[..., T], *args: Any, abandon: bool = False) -> T:
-    """``function(*args)``, in a thread.
+    """Call ``function(*args)`` in a thread and return its result.
 
-    A scope that is cancelled waits for its end, unless it may ``abandon`` it: then the thread goes on, for nobody.
+    A cancelled caller waits for the end of the call, unless it may ``abandon`` it: then the thread goes on, and its
+    result is dropped.
     """
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[tuple[T | None, BaseException | None]] = loop.create_future()
@@ -36,7 +37,7 @@ async def in_thread(function: Callable[..., T], *args: Any, abandon: bool = Fals
         try:
             raise error
         finally:
-            del error  # whose traceback has this frame
+            del error  # its traceback refers to this frame
     return value  # type: ignore[return-value]
 
 
@@ -47,11 +48,11 @@ def _answer(
 ) -> None:
     try:
         said: tuple[T | None, BaseException | None] = function(), None
-    except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
+    except BaseException as error:  # noqa: BLE001 - raised to whoever waits for the result
         said = None, error
     try:
         loop.call_soon_threadsafe(_set, answer, said)
-    except RuntimeError:  # the loop is closed: nobody waits
+    except RuntimeError:  # the loop is closed, so nobody waits
         pass
 
 
@@ -61,7 +62,7 @@ def _set(answer: asyncio.Future[Any], said: object) -> None:
 
 
 class _Threads:
-    """A pool of threads. A thread is made when there is work and none is idle, and it stays."""
+    """A thread pool. A thread is started when there is work and none is idle, and stays."""
 
     def __init__(self) -> None:
         self._work: SimpleQueue[Callable[[], None]] = SimpleQueue()
@@ -77,7 +78,7 @@ class _Threads:
             if self._made < THREADS:
                 try:
                     threading.Thread(target=self._run, name=f"outrider-{self._made}", daemon=True).start()
-                except RuntimeError:  # the system has no more: then those that there are do it
+                except RuntimeError:  # the system has no more threads: the existing ones do the work
                     if not self._made:
                         raise
                 else:
@@ -91,8 +92,8 @@ class _Threads:
                 self._idle.release()
                 work = self._work.get()
             work()
-            del work  # and what it refers to
+            del work  # releases the objects that it refers to
 
 
 _threads = _Threads()
-os.register_at_fork(after_in_child=_threads.__init__)  # type: ignore[misc]  # a forked child has none of the threads
+os.register_at_fork(after_in_child=_threads.__init__)  # type: ignore[misc]  # a forked child has no threads

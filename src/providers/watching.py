@@ -1,8 +1,8 @@
-"""The warnings of a watcher that fails. This module is pure: failures and the time are passed in.
+"""Decide when a watcher that fails warns. No clock: callers pass the time.
 
-WATCH-1: no failure ends a watcher: it is counted, and what is watched goes on.
-WATCH-2: a watcher that has seen nothing for `BLIND_S` says so once, and once more when it sees again.
-WATCH-3: a failure that is none of the provider's is a defect of the watcher: each kind is told when it first occurs.
+WATCH-1: no failure ends a watcher: it is counted, and watching goes on.
+WATCH-2: a watcher that has seen nothing for `BLIND_S` warns once, and once more when it sees again.
+WATCH-3: an error that is not the provider's is a defect of the watcher: each kind warns when it first occurs.
 """
 
 from __future__ import annotations
@@ -10,22 +10,22 @@ from __future__ import annotations
 from .base import Warned
 from .errors import ProviderError
 
-BLIND_S = 30.0  # of failures, with no success between them
-LONGEST_S = 30.0  # between two tries
+BLIND_S = 30.0  # seconds of failures without a success
+LONGEST_S = 30.0  # the longest pause between two tries
 
 
 class Watching:
     def __init__(self, what: str) -> None:
-        """``what`` it watches, for people: "the machines of train in us-east-1"."""
+        """``what`` is being watched, for people: "the machines of train in us-east-1"."""
         self._what = what
-        self.failures = 0  # in a row
+        self.failures = 0  # consecutive
         self._since = 0.0
         self._blind = False
         self._defects: set[type[Exception]] = set()
 
     @property
     def pause_s(self) -> float:
-        """Until it should try again, after a failure."""
+        """Seconds until the next try after a failure."""
         return min(LONGEST_S, 2.0 ** min(self.failures - 1, 10))
 
     def failed(self, error: Exception, now: float) -> Warned | None:

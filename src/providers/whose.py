@@ -1,10 +1,10 @@
-"""The ownership of a thing in a cloud: the pool's, a stranger's, or unknown. Each thing is decided by itself. Pure.
+"""Decide whose a resource in a cloud is: the pool's, a stranger's, or unknown. Each by itself. No I/O.
 
-WHOSE-1: what the journal has, by its id or by the token of a call whose answer it lacks, is the pool's, whatever its
-tags say besides, and also when they are gone.
+WHOSE-1: a resource that the journal has, by its id or by the token of a call without an answer, is the pool's,
+whatever its other tags say, and also when they are gone.
 WHOSE-2: the pool's tag alone makes nothing the pool's: whoever launches "more like this" copies it.
-WHOSE-3: of a call whose answer is known, nothing is the pool's that the answer does not name: it is such a copy.
-WHOSE-4: whoever has owned the pool once remains a known owner: what the computer is called today decides nothing.
+WHOSE-3: where a call's answer is known, a resource with its token that the answer does not name is such a copy.
+WHOSE-4: whoever has owned the pool once remains a known owner, even if the computer's name has changed.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ OURS: frozenset[Whose] = frozenset({"journal", "owner"})
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """Something in a cloud, as it and its tags show it; what has no such tag has the empty text."""
+    """A resource in a cloud with its tags; "" stands for a missing tag."""
 
-    id: str  # by which the journal knows it
+    id: str  # its id in the journal
     _: KW_ONLY
     pool: str = ""
     owner: str = ""  # user@host
@@ -33,20 +33,20 @@ class Thing:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A claim: what those who have owned a pool know of it in one place."""
+    """The knowledge of a pool's owners about its resources in one place."""
 
     pool: str
-    ids: frozenset[str] = frozenset()  # what was created
-    answered: frozenset[str] = frozenset()  # the tokens of calls all of whose things are among the ids
-    unanswered: frozenset[str] = frozenset()  # the tokens of all other calls: nobody knows what they created
-    hosts: frozenset[str] = frozenset()  # what its owners' computers were called
+    ids: frozenset[str] = frozenset()  # created resources
+    answered: frozenset[str] = frozenset()  # tokens of calls whose resources are all among the ids
+    unanswered: frozenset[str] = frozenset()  # tokens of all other calls, whose resources are unknown
+    hosts: frozenset[str] = frozenset()  # names of its owners' computers
 
     @classmethod
     def of(cls, pool: str, intents: Iterable[Intent], hosts: Iterable[str] = ()) -> Claim:
-        """Return the claim that follows from ``intents``. An answer outweighs a missing answer to the same token.
+        """The claim that follows from ``intents``. An answer outweighs a missing answer to the same token.
 
-        A call that was refused has created nothing. If a thing has its token all the same, the thing is the call's own:
-        an earlier try was carried out, and its answer lost.
+        A refused call has created nothing. If a resource has its token all the same, it is the call's own: an earlier
+        try was carried out, and its answer was lost.
         """
         book = list(intents)
         answered = frozenset(each.token for each in book if each.ids)
@@ -59,13 +59,15 @@ class Claim:
         )
 
     def has(self, thing: Thing) -> bool:
-        """Return whether ``thing`` is the pool's."""
+        """Whether ``thing`` is the pool's."""
         return whose(thing, self) in OURS
 
 
 def whose(thing: Thing, claim: Claim) -> Whose:
-    """``"journal"`` and ``"owner"``: the pool's, by what is written down, or by the tags of somebody who had the pool.
-    ``"unknown"``: it has the pool's tag, and neither the journal nor an owner's tag says more.
+    """Decide whose a resource is.
+
+    ``"journal"`` and ``"owner"`` mean the pool's, by the journal or by the tags of an owner of the pool. ``"unknown"``:
+    it has the pool's tag, and neither the journal nor an owner's tag says more.
     """
     if thing.id in claim.ids or thing.launch in claim.unanswered:
         return "journal"
@@ -78,7 +80,7 @@ def whose(thing: Thing, claim: Claim) -> Whose:
 
 @dataclass(frozen=True, slots=True)
 class Others:
-    """The things that carry a pool's tag but are not the pool's: copies, and all things of a pool unknown here."""
+    """The resources with a pool's tag that are not the pool's: copies, and resources of a pool unknown here."""
 
     claim: Claim
 

@@ -28,10 +28,10 @@ class Accelerator:
 
     @classmethod
     def of(cls, accelerator: str | Accelerator) -> Accelerator:
-        """Return the `Accelerator` that an ``accelerator=`` option means: ``"A100"``, ``"A100:8"``, or a typed one.
+        """The `Accelerator` that an ``accelerator=`` option means: ``"A100"``, ``"A100:8"``, or a typed one.
 
         Raises:
-            SpecError: a name that is not known; `Accelerator` itself takes any.
+            SpecError: the name is unknown; `Accelerator` itself takes any.
         """
         if isinstance(accelerator, Accelerator):
             return accelerator
@@ -48,13 +48,13 @@ class Accelerator:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A type of accelerator; calling it gives so many of them. ``memories_gb``: what it is sold with."""
+    """A type of accelerator, called to make an `Accelerator`. ``memories_gb``: the sizes in which it is sold."""
 
     type: str
     memories_gb: tuple[float, ...]
 
     def __call__(self, *, count: int = 1, memory: str | float | None = None) -> Accelerator:
-        """``memory`` of each device, as "80GB" or in GB; it is a minimum.
+        """``count`` devices of this type with at least ``memory`` each, such as "80GB", or in GB.
 
         Raises:
             SpecError: no device of this type has so much.

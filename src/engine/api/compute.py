@@ -1,4 +1,4 @@
-"""`@compute`: a user's function becomes one that pools can run, and calling it a pending call."""
+"""`@compute` turns a user's function into one that pools can run; calling it makes a pending call."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Decorated(Callee, Generic[P]):
     __qualname__: str
 
     def __new__(cls, *made_of: Any, **_options: Any) -> Self:
-        if not made_of:  # as in `Compute(provider=...)`, which is a pool elsewhere
+        if not made_of:  # `Compute(provider=...)` is a pool in other libraries
             raise SpecError(f"{cls.__name__} is what @compute makes of a function; a pool is Pool(provider=..., ...).")
         return object.__new__(cls)
 
@@ -80,12 +80,12 @@ class Decorated(Callee, Generic[P]):
         """The same function with these options changed.
 
         Raises:
-            SpecError: an option that does not exist or cannot mean anything.
+            SpecError: an option does not exist, or its value is not valid.
         """
         return self._like(self.function, self.options.changed(**options))
 
     def wrapped(self, wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Self:
-        """The same with ``wrapper`` around the function, as if it had been under `@compute`."""
+        """The same with ``wrapper`` around the function, as if it had been put below `@compute`."""
         return self._like(wrapper(self.function), self.options)
 
     @property
@@ -95,7 +95,7 @@ class Decorated(Callee, Generic[P]):
 
     @functools.cached_property
     def streamed(self) -> dict[str, Streamed]:
-        """The parameters that consume their argument while the function runs."""
+        """The parameters whose arguments are streamed while the function runs."""
         return streamed_parameters(self.function)
 
     def _like(self, function: Callable[..., Any], options: Options) -> Self:
@@ -119,7 +119,7 @@ class Decorated(Callee, Generic[P]):
 
 
 class Compute(Decorated[P], Generic[P, R]):
-    """A function that pools can run; calling it gives a pending call."""
+    """A function that pools can run; calling it makes a pending call."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         self._check(*args, **kwargs)
@@ -130,7 +130,7 @@ class SyncCompute(Compute[P, R]):
     """A `Compute` made from a ``def`` function."""
 
     def local(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run it here and now, as if it had not been decorated."""
+        """Run the function here and now, as if it were not decorated."""
         return self.function(*args, **kwargs)  # type: ignore[no-any-return]
 
 
@@ -138,12 +138,12 @@ class AsyncCompute(Compute[P, R]):
     """A `Compute` made from an ``async def`` function."""
 
     def local(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
-        """Run it here, as if it had not been decorated."""
+        """Run the coroutine function here, as if it were not decorated."""
         return self.function(*args, **kwargs)  # type: ignore[no-any-return]
 
 
 class StreamCompute(Decorated[P], Generic[P, T]):
-    """A generator that pools can run; calling it gives a pending call."""
+    """A generator that pools can run; calling it makes a pending call."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> StreamCall[T]:
         self._check(*args, **kwargs)
@@ -154,7 +154,7 @@ class SyncStreamCompute(StreamCompute[P, T]):
     """A `StreamCompute` made from a ``def`` function that yields."""
 
     def local(self, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
-        """Run it here, as if it had not been decorated."""
+        """Run the generator here, as if it were not decorated."""
         return self.function(*args, **kwargs)  # type: ignore[no-any-return]
 
 
@@ -162,12 +162,12 @@ class AsyncStreamCompute(StreamCompute[P, T]):
     """A `StreamCompute` made from an ``async def`` function that yields."""
 
     def local(self, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
-        """Run it here, as if it had not been decorated."""
+        """Run the async generator here, as if it were not decorated."""
         return self.function(*args, **kwargs)  # type: ignore[no-any-return]
 
 
 class ComputeDecorator(Protocol):
-    """`compute` with its options given."""
+    """The decorator that `compute` returns for options."""
 
     @overload
     def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncCompute[P, R]: ...  # type: ignore[overload-overlap]
@@ -190,21 +190,21 @@ def compute(function: Callable[P, R], /) -> SyncCompute[P, R]: ...
 @overload
 def compute(**options: Unpack[TaskOptions]) -> ComputeDecorator: ...
 def compute(function: Any = None, /, **options: Unpack[TaskOptions]) -> Any:
-    """Make a function one that pools can run: calling it then gives a pending call instead of running it.
+    """Make a function one that pools can run: calling it makes a pending call instead of running it.
 
     Bare, or with options: ``timeout`` (of running) and ``queue_timeout`` (of waiting) in seconds or as a timedelta,
     ``retries`` (further attempts when a node is lost: 3), ``retry="never"`` (at most one attempt), ``max_restarts``
-    (further attempts of a task that raises or whose process dies, or of a broadcast of which a rank does: 0),
-    ``on_loss`` ("auto", "restart", "resend", "fail": what a broadcast does when it loses a rank), ``name`` (shown
-    instead of the function's).
+    (further attempts when the function raises or its process dies, in a broadcast on any rank: 0), ``on_loss``
+    ("auto", "restart", "resend", "fail": what a broadcast does when it loses a rank), ``name`` (shown instead of the
+    function's).
 
     ``def``, ``async def`` and generators of both kinds work. A parameter annotated ``Iterator[T]`` or
     ``AsyncIterator[T]`` is fed item by item from the iterable given for it, and one annotated ``Iterable[T]`` or
-    ``AsyncIterable[T]`` where an iterator is given. Such a task, and a generator, has at most one attempt, whatever
-    ``retries`` and ``max_restarts`` say: what was consumed, or seen, cannot be taken back.
+    ``AsyncIterable[T]`` where an iterator is given. Such calls, and generators, are never retried, whatever ``retries``
+    and ``max_restarts`` say: items that were consumed or seen cannot be taken back.
 
     Raises:
-        SpecError: an option that does not exist or cannot mean anything.
+        SpecError: an option does not exist, or its value is not valid.
     """
     chosen = Options.of(**options)
     if function is None:
@@ -229,7 +229,7 @@ def _decorate(function: Callable[..., Any], options: Options) -> Decorated[...]:
 
 
 def _by_name(module: str, qualname: str, options: TaskOptions) -> Decorated[...]:
-    """Unpickles a `@compute` function that can be imported."""
+    """Unpickle a `@compute` function that can be imported."""
     found: Decorated[...] = pickling.imported(module, qualname)
     chosen = Options.of(**options)
     return found if found.options == chosen else found._like(found.function, chosen)

@@ -1,4 +1,4 @@
-"""Every error a user of the library can catch. `serialization.error_translation` makes them from what nodes report."""
+"""Every error that users of the library can catch. `serialization.error_translation` makes them from nodes' reports."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from .printable import all_plain, plain
 
 
 class OutriderError(Exception):
-    """Base of all. The message says whose fault it is and what to do; the facts behind it are attributes.
+    """The base of all errors. The message says whose fault it is and what to do; attributes hold the facts.
 
-    Both, and notes, have no control characters but newline and tab: parts of them are what hosts said.
-    ``cleanup``: of an error that ended a pool, the failure of its clean-up afterwards, which is also among its notes;
-    None: there was none.
+    Messages, attributes and notes have no control characters but newline and tab, as parts of them come from hosts.
+    ``cleanup``: on an error that ended a pool: the failure of the clean-up that followed, which is also in the notes;
+    None without one.
     """
 
     cleanup: CleanupError | None = None
@@ -34,7 +34,7 @@ class OutriderError(Exception):
 
 
 class SpecError(OutriderError, ValueError):
-    """The options, sizes or names that you gave can never mean anything. Nothing was started or lost."""
+    """The options, sizes or names that you gave can never work. Nothing was started or lost."""
 
 
 class NotACall(SpecError, TypeError):
@@ -42,9 +42,9 @@ class NotACall(SpecError, TypeError):
 
 
 class CapacityError(OutriderError):
-    """There were not enough machines to be had. ``wanted`` and ``got`` count nodes.
+    """There were not enough machines available. ``wanted`` and ``got`` count nodes.
 
-    From a broadcast that had begun, ``outcomes`` holds how every rank ended.
+    For a broadcast that had begun, ``outcomes`` has every rank's outcome.
     """
 
     def __init__(self, message: str, *, wanted: int = 0, got: int = 0) -> None:
@@ -55,11 +55,11 @@ class CapacityError(OutriderError):
 
 
 class QuotaError(CapacityError):
-    """The account's limit, not the cloud's stock: ask for more quota, or for less."""
+    """The account's limit, not the cloud's stock, is too low: ask for more quota, or for less."""
 
 
 class BudgetExceeded(OutriderError):
-    """The pool reached what its user allowed, and was ended: ``what`` is "max_cost" or "max_lifetime".
+    """The pool reached the limit that its user set, and was ended. ``what``: "max_cost" or "max_lifetime".
 
     ``limit``: in USD or seconds. ``spent``: USD. ``since``: unix time of the pool's beginning.
     """
@@ -75,12 +75,12 @@ class BudgetExceeded(OutriderError):
 
 
 class CleanupError(OutriderError):
-    """The pool has ended, or has not started, and it is not confirmed that its machines have ended: they may still cost
-    money. What was computed before is not touched by that: run nothing again because of it.
+    """The end of the pool's machines is not confirmed, so they may still cost money.
 
-    ``machines``: the ids of those that may still be running; none: perhaps some that nobody was told of. ``left``: what
-    else is left, at no cost. ``by``: unix time at which the machines have ended themselves at the latest, by their
-    lease; None: not known. The cause says what went wrong, such as an `AuthError`.
+    The pool has ended, or has not started. Results are not affected: run nothing again because of it. ``machines``: ids
+    of machines that may still be running; empty: perhaps some with unknown ids. ``left``: further resources, which cost
+    nothing. ``by``: unix time by which the machines end themselves, by their lease; None: unknown. The cause says what
+    went wrong, such as an `AuthError`.
     """
 
     def __init__(
@@ -93,11 +93,11 @@ class CleanupError(OutriderError):
 
 
 class AuthError(OutriderError):
-    """The provider does not accept the credentials: missing, wrong, expired or too weak."""
+    """The provider does not accept the credentials: missing, wrong, expired or without the permission."""
 
 
 class HostKeyError(AuthError):
-    """A host does not show the key that it is known by, so nothing was sent to it."""
+    """A host presented another key than the known one, so nothing was sent to it."""
 
 
 class PoolClosed(OutriderError):
@@ -105,7 +105,7 @@ class PoolClosed(OutriderError):
 
 
 class ConnectionLost(OutriderError):
-    """A node was reached and then not any more; its machine may still exist."""
+    """The connection to a node was lost; its machine may still exist."""
 
     def __init__(self, message: str, *, node: int | None = None) -> None:
         super().__init__(message)
@@ -113,12 +113,12 @@ class ConnectionLost(OutriderError):
 
 
 class BootstrapError(OutriderError):
-    """A machine is there and the image could not be put on it: what failed, its log's end, and what to do.
+    """The image could not be put on a machine: what failed, the end of its log, and what to do.
 
     ``phase``: "probe", "upload", "python", "apt", "packages", "files", "volumes", "run", "executor" or "plugins".
-    ``command`` and ``exit_status`` are None where no command of its own failed; ``log`` holds the last lines.
-    ``machine``: which. ``alike``: any other machine would fail in the same way, because the image asks for what there
-    is not.
+    ``command`` and ``exit_status`` are None if no command failed; ``log`` has its last lines. ``machine``: the one that
+    failed. ``alike``: any other machine would fail in the same way, because the image asks for something that does not
+    exist.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class BootstrapError(OutriderError):
         self.node = node
 
     def at(self, machine: str, node: int | None = None) -> BootstrapError:
-        """The same, with the machine that it happened on."""
+        """The same error with the machine that it happened on."""
         facts = {
             "phase": self.phase,
             "command": self.command,
@@ -161,7 +161,7 @@ class BootstrapError(OutriderError):
 
 
 class VersionMismatch(OutriderError):
-    """Client and node run versions that do not understand each other. ``versions``: (what, here, there)."""
+    """Client and node run incompatible versions. ``versions``: (name, here, there)."""
 
     def __init__(self, message: str, *, node: int | None = None, versions: Sequence[tuple[str, str, str]] = ()) -> None:
         super().__init__(message)
@@ -170,7 +170,7 @@ class VersionMismatch(OutriderError):
 
 
 class SerializationError(OutriderError):
-    """Something cannot be pickled here, or not be unpickled there. ``path`` leads to it: ``args[0]['model'].lock``."""
+    """Something cannot be pickled here, or unpickled there. ``path`` leads to it: ``args[0]['model'].lock``."""
 
     def __init__(self, message: str, *, path: str = "", task: str = "", kind: str = "") -> None:
         super().__init__(message)
@@ -180,7 +180,7 @@ class SerializationError(OutriderError):
 
 
 class CheckpointError(OutriderError):
-    """A checkpoint could not be written or read. ``run``: its name; ``url``: where; ``full``: there is no room."""
+    """A checkpoint could not be written or read. ``run``: its name; ``url``: where; ``full``: no space is left."""
 
     def __init__(self, message: str, *, run: str = "", url: str = "", full: bool = False) -> None:
         super().__init__(message)
@@ -190,11 +190,11 @@ class CheckpointError(OutriderError):
 
 
 class CheckpointFenced(CheckpointError):
-    """A newer world has taken the run over: this one may not save to it any more."""
+    """A newer world has taken the run over: this one can save nothing any more."""
 
 
 class TaskError(OutriderError):
-    """Base of what can happen to one task. ``node`` is None when it was never on one."""
+    """The base of errors of one task. ``node`` is None if it never was on one."""
 
     def __init__(
         self, message: str, *, task: str = "", node: int | None = None, rank: int = 0, attempt: int = 0
@@ -207,7 +207,7 @@ class TaskError(OutriderError):
 
 
 class TaskFailed(TaskError):
-    """The function raised what cannot be raised here as itself: ``kind`` names its type, ``traceback`` is the text."""
+    """The function raised an error that cannot be raised here itself: ``kind`` is its type, ``traceback`` a text."""
 
     def __init__(
         self,
@@ -249,7 +249,7 @@ class QueueTimeout(TaskError, TimeoutError):
 
 
 class TaskKilled(TaskError):
-    """The task's process ended without a word: ``exit_code``, or ``signal``, or both None and ``out_of_memory``."""
+    """The task's process died: by ``exit_code``, by ``signal``, or (both None) perhaps ``out_of_memory``."""
 
     def __init__(
         self,
@@ -274,9 +274,9 @@ class TaskStopped(TaskKilled):
 
 
 class NodeLost(TaskError):
-    """The task's node was lost and it was not, or could not be, run again. ``losses``: (node, cause) of each attempt.
+    """The task's node was lost, and the task was not, or could not be, retried. ``losses``: (node, cause) per attempt.
 
-    From a broadcast with ``on_loss="fail"``, ``outcomes`` holds how every rank ended.
+    For a broadcast with ``on_loss="fail"``, ``outcomes`` has every rank's outcome.
     """
 
     def __init__(
@@ -296,20 +296,20 @@ class NodeLost(TaskError):
 
 
 class TaskQuarantined(NodeLost):
-    """Every attempt of the task took its node down, so it is not passed on to another."""
+    """Every attempt of the task took its node down, so it is not tried on another node."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcome:
-    """The result of one rank of a broadcast: its value or its error."""
+    """The outcome of one rank of a broadcast: its value or its error."""
 
     rank: int
     node: int | None
     error: Exception | None
-    load: Callable[[], Any] | None = None  # unpickles the value, when somebody asks for it
+    load: Callable[[], Any] | None = None  # unpickles the value when it is asked for
 
     def result(self) -> Any:
-        """The rank's value.
+        """Return the rank's value.
 
         Raises:
             Exception: the rank's own error.
@@ -320,7 +320,7 @@ class Outcome:
 
 
 class BroadcastFailed(OutriderError, ExceptionGroup[Exception]):
-    """Some ranks of a broadcast failed: one exception each, with its ``rank``. ``outcomes``: every rank's, by rank."""
+    """Some ranks of a broadcast failed: one exception each, with its ``rank``. ``outcomes``: of all ranks, by rank."""
 
     outcomes: tuple[Outcome, ...]
 
@@ -335,12 +335,12 @@ class BroadcastFailed(OutriderError, ExceptionGroup[Exception]):
         return BroadcastFailed(self.message, excs, self.outcomes)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Outcomes that were not asked for are bytes of this process: they stay here.
+        # Outcomes that were not asked for are bytes in this process, and stay here.
         return BroadcastFailed, (self.message, self.exceptions), {"__notes__": list(getattr(self, "__notes__", ()))}
 
 
 class RemoteTraceback(Exception):
-    """Stands for the frames on the node: ``text`` is the traceback there, as it is also in the error's note."""
+    """The cause of an error that was raised on a node: ``text`` is the traceback there, also in the error's note."""
 
     def __init__(self, summary: str, text: str = "") -> None:
         super().__init__(plain(summary))
@@ -348,7 +348,7 @@ class RemoteTraceback(Exception):
 
 
 def unknown_option(owner: str, name: str, known: Sequence[str]) -> SpecError:
-    """An option that ``owner`` does not have, with the one that was probably meant."""
+    """The error for an option that ``owner`` does not have, with the one that was probably meant."""
     from difflib import get_close_matches
 
     close = get_close_matches(name, known, n=1)
@@ -359,9 +359,7 @@ def unknown_option(owner: str, name: str, known: Sequence[str]) -> SpecError:
 def version_mismatch(
     reason: str, here: Mapping[str, object], there: Mapping[str, object], *, node: int | None = None
 ) -> VersionMismatch:
-    """Return the error for a node that refused the connection, with a table of the versions that both sides named and
-    that differ.
-    """
+    """The error for a node that refused the connection, with a table of the versions that differ."""
     rows = [(what, str(here[what]), str(there[what])) for what in here if what in there and here[what] != there[what]]
     where = "A node" if node is None else f"Node {node}"
     table = _table([("", "here", "there"), *rows]) if rows else ""

@@ -1,4 +1,4 @@
-"""`Image`: the software that a pool's nodes have, as users say it; checked when it is written."""
+"""`Image`: the software of a pool's nodes, checked when it is made."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ _APT = re.compile(r"[a-z0-9][a-z0-9+.-]*(:[a-z0-9-]+)?([=/][A-Za-z0-9][A-Za-z0-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """The software of a pool's nodes. Every option has a default; the defaults require nothing of a node but a Python.
+    """The software of a pool's nodes. Every option has a default; the defaults need nothing on a node but a Python.
 
-    ``python``: ``"auto"`` is this program's minor version, the host's own where it has that; a version (``"3.11.9"``),
-    or the path of an interpreter there, whose packages stay visible. ``pip``: requirements, as in ``["numpy>=2"]``.
-    ``requirements``: a requirements file. ``lock``: a ``uv.lock`` or ``pylock.toml``, or the folder of one.
-    ``pip_indexes``: searched before the node's own index; URLs (`Secret` where they contain one), or local folders of
-    wheels. ``apt``: Debian packages. ``env``: environment variables of every task. ``includes``: local folders, files
-    and modules that tasks can import and read; ``excludes``: patterns of what stays here, as in a ``.gitignore``.
-    ``run``: commands, run in order at every start of a node. ``bootstrap_timeout``: seconds for all of it.
-    ``offline``: whether packages are fetched here and sent; None: where a node has no way out.
+    ``python``: ``"auto"`` is this program's minor version, the host's own if it has that; a version (``"3.11.9"``), or
+    the path of an interpreter there, whose packages stay visible. ``pip``: requirements, such as ``["numpy>=2"]``.
+    ``requirements``: a requirements file. ``lock``: a ``uv.lock`` or ``pylock.toml``, or its folder. ``pip_indexes``:
+    searched before the node's own index; URLs (as `Secret` if they contain one), or local folders of wheels. ``apt``:
+    Debian packages. ``env``: environment variables of every task. ``includes``: local folders, files and modules that
+    tasks can import and read; ``excludes``: patterns of files that stay here, as in a ``.gitignore``. ``run``:
+    commands, run in order at every start of a node. ``bootstrap_timeout``: seconds for all of it. ``offline``: whether
+    packages are fetched here and sent; None: only to nodes without access to the index.
 
     Raises:
-        SpecError: an option that cannot mean anything.
+        SpecError: an option is not valid.
     """
 
     python: str = "auto"
     pip: Sequence[str] = ()
     pip_indexes: Sequence[str | Secret] = ()
-    requirements: Text | None = None  # kept as an absolute path
+    requirements: Text | None = None  # stored as an absolute path
     lock: Text | None = None
     apt: Sequence[str] = ()
     env: Mapping[str, str | Secret] = field(default_factory=dict)
@@ -91,16 +91,16 @@ class Image:
 
     @property
     def has_packages(self) -> bool:
-        """True if anything is to be installed into a Python environment."""
+        """Whether anything is to be installed into a Python environment."""
         return bool(self.pip) or self.requirements is not None or self.lock is not None
 
     @property
     def needs_uv(self) -> bool:
-        """True if every host needs uv. Otherwise, only a host whose own Python does not fit needs it."""
+        """Whether every host needs uv. Otherwise only a host without a fitting Python needs it."""
         return self.has_packages or self.python.count(".") == 2
 
     def beyond_local(self) -> list[str]:
-        """The options that nodes on this computer cannot honour: they have this program's own Python and system."""
+        """The options that nodes on this computer cannot honour, as they have this program's own Python and system."""
         asked = {
             "python": self.python != "auto",
             "pip": bool(self.pip),
@@ -115,9 +115,10 @@ class Image:
 
 
 def check_local(image: Image) -> None:
-    """
+    """Check an image for nodes on this computer.
+
     Raises:
-        SpecError: the image asks for what the `Local` provider does not give.
+        SpecError: it asks for something that the `Local` provider does not give.
     """
     if asked := image.beyond_local():
         options = ", ".join(f"{name}=" for name in asked)
@@ -187,7 +188,7 @@ def _lock(value: object) -> Path | None:
 
 
 def _lock_in(value: object) -> object:
-    """The lock of a folder."""
+    """The path of the lock in a folder; other values as they are."""
     if not isinstance(value, (str, os.PathLike)) or not (folder := Path(value).expanduser()).is_dir():
         return value
     found = next((folder / name for name in ("uv.lock", "pylock.toml") if (folder / name).is_file()), None)

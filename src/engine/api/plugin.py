@@ -1,18 +1,18 @@
-"""The plugin protocol: what a framework needs set up around a task, said once for every function that uses it.
+"""The plugin protocol: set up a framework around a task, once for every function that uses it.
 
 A plugin is an immutable, picklable object. Third parties register a factory under the entry point group
 ``outrider.plugins``; users then write ``plugins.<name>(...)``. In the task's process, in this order:
 
 1. every ``env(info)`` is put into the environment, before anything of the user's is imported;
-2. every ``session(info)`` is entered: a framework is set up before it is first used;
+2. every ``session(info)`` is entered, which sets the framework up before its first use;
 3. the function and its arguments are unpickled, and the function runs;
-4. the sessions are left: also when the function raises, and for a generator when it ends or is closed.
+4. the sessions are left, also when the function raises; for a generator when it ends or is closed.
 
 A plugin of a pool may have two further halves, beside the tasks: ``node(side)`` runs once on each node,
 ``attach(site)`` at the client, and they may send each other messages (see `plugin_sides`).
 
-The sessions of several plugins are entered in the order in which they were given, and left in the reverse one. A plugin
-that builds on others brings them along, in front of it; one of the same name that the user gave takes their place.
+Sessions of several plugins are entered in the order in which the plugins were given, and left in reverse. A plugin that
+builds on others brings them, before itself; a plugin of the same name that the user gave is used instead.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ Ports = Literal["none", "head", "ranks"]
 
 
 class Plugin:
-    """Base of plugins: everything has a default that does nothing."""
+    """The base of plugins. Every method has a default that does nothing."""
 
     name: ClassVar[str] = ""
-    collective: ClassVar[bool] = False  # ranks wait for each other: a broadcast that loses one starts over
-    fresh_process: ClassVar[bool] = False  # what it sets up cannot be taken down: the task's process ends with it
-    fresh_ranks: ClassVar[bool] = False  # the same of a rank's process alone; those of tasks stay in their slots
-    preload: ClassVar[tuple[str, ...]] = ()  # modules that a pool's processes have imported before their first task
+    collective: ClassVar[bool] = False  # ranks wait for each other, so a broadcast that loses one starts over
+    fresh_process: ClassVar[bool] = False  # it cannot be taken down, so the task's process ends with the task
+    fresh_ranks: ClassVar[bool] = False  # the same for ranks alone; processes of other tasks stay in their slots
+    preload: ClassVar[tuple[str, ...]] = ()  # modules that a pool's processes import before their first task
     ports: ClassVar[Ports] = "none"
-    """The free ports of a generation that the plugin listens on: the head's, ``info.head_port``, or each rank its own,
-    ``info.peers[rank].port``. In a broadcast one plugin of a function may have them."""
+    """The free ports of a generation that the plugin listens on: the head's, ``info.head_port``, or each rank's own,
+    ``info.peers[rank].port``. Only one plugin of a broadcast may have them."""
 
     def brings(self) -> Sequence[Plugin]:
-        """Plugins that this one builds on."""
+        """The plugins that this one builds on."""
         return ()
 
     def ranks_per_node(self, facts: NodeFacts) -> int:  # noqa: ARG002
-        """Return how many copies of a broadcast function run on a node."""
+        """The number of ranks of a broadcast on a node."""
         return 1
 
     def env(self, info: InstanceInfo) -> Mapping[str, str]:  # noqa: ARG002
@@ -54,35 +54,31 @@ class Plugin:
         return {}
 
     def session(self, info: InstanceInfo) -> AbstractContextManager[None]:  # noqa: ARG002
-        """Return the context in which the function runs, in the task's process."""
+        """The context in which the function runs, in the task's process."""
         return nullcontext()
 
     def node(self, side: NodeSide) -> AbstractContextManager[Setup | None]:  # noqa: ARG002
-        """Return the context that is entered once on each node, beside its tasks and before the first one, and left
-        when the pool leaves.
-        """
+        """The context entered once on each node, beside its tasks, before the first one, and left with the node."""
         return nullcontext()
 
     @property
     def has_halves(self) -> bool:
-        """True if the plugin works on whole nodes, beside the tasks. It then belongs to a pool, never to a single
-        function.
-        """
+        """Whether the plugin works on whole nodes, beside the tasks; then it belongs to a pool, never to one function."""
         return type(self).node is not Plugin.node or type(self).attach is not Plugin.attach
 
     def attach(self, site: PluginContext) -> AbstractAsyncContextManager[Any]:  # noqa: ARG002
-        """The client's half, around the open pool. What it gives is what `Pool.handle` gives."""
+        """The client's half, a context around the open pool. `Pool.handle` returns its value."""
         return nullcontext()
 
 
 def replaced(before: Sequence[Plugin], after: Sequence[Plugin]) -> tuple[Plugin, ...]:
-    """Both, but of the same name the later one alone."""
+    """Join two lists of plugins; of the same name, only the later one."""
     names = {plugin.name for plugin in after}
     return (*(plugin for plugin in before if plugin.name not in names), *after)
 
 
 def merged(pool: Sequence[Plugin], function: Sequence[Plugin]) -> tuple[Plugin, ...]:
-    """A pool's plugins with a function's own, which replace those of the same name, and what all of them bring."""
+    """A pool's plugins with a function's own, which replace those of the same name, and all that these bring."""
     given = replaced(pool, function)
     by_name = {plugin.name: plugin for plugin in given}
     met: list[Plugin] = []
@@ -104,7 +100,7 @@ def one_listens(plugins: Sequence[Plugin]) -> Ports:
     """The ports that a broadcast with these plugins needs.
 
     Raises:
-        SpecError: two of them want to listen on the same ones.
+        SpecError: two plugins would listen on the same ones.
     """
     from .errors import SpecError
 

@@ -1,8 +1,8 @@
-"""A plugin's two halves beside the tasks: what they are given, and the messages between them.
+"""A plugin's two halves beside the tasks: their arguments, and the messages between them.
 
 The node's half runs once on each node, in a process of its own beside the task slots, from before the node's first task
-until the pool leaves the node. The client's half runs with the pool. Messages between them are any objects that can be
-pickled; they go over the pool's own connections, in order, and outlive a reconnect.
+until the node leaves the pool. The client's half runs with the pool. Messages are any objects that can be pickled; they
+go over the pool's own connections, in order, and survive a reconnect.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ H_co = TypeVar("H_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """The result of a plugin's half on a node: environment variables for its tasks, and accelerators for everybody."""
+    """The result of a plugin's half on a node: environment variables for tasks, and accelerators for everybody."""
 
-    env: Mapping[str, str] = field(default_factory=dict)  # of every task of the node
-    accelerators: tuple[tuple[str, float], ...] | None = None  # (type, memory in GB) each; None: as they were
+    env: Mapping[str, str] = field(default_factory=dict)  # for every task of the node
+    accelerators: tuple[tuple[str, float], ...] | None = None  # (type, memory in GB) each; None: unchanged
 
 
 @dataclass(slots=True)
 class NodeSide:
-    """The node as a plugin's half there is given it: facts about it, and the messages to and from the client's half."""
+    """The argument of a plugin's half on a node: facts about the node, and messages to and from the client's half."""
 
     pool: str
-    node: int  # never used twice in a pool
+    node: int  # never reused in a pool
     hostname: str
-    address: str  # by which the other nodes reach it
+    address: str  # how the other nodes reach it
     accelerators: tuple[tuple[str, float], ...]
-    directory: Path  # private, and gone with the node
+    directory: Path  # private, and removed with the node
     tell: Callable[[Any], None]
-    """A message to the client's half; from any thread, at once. When that half does not keep up, messages wait in this
-    node's memory, and those of the node's other plugins behind them."""
+    """Send a message to the client's half; from any thread, without waiting. If that half does not keep up, messages
+    wait in this node's memory, and those of the node's other plugins behind them."""
     heard: Callable[[Any], None] = field(default=lambda _: None)
-    """Called with each message from the client's half, in order, in one thread: set it before the half is set up."""
+    """Called with each message of the client's half, in order, in one thread. Set it before the half is set up."""
 
 
 class Attaching(Protocol[H_co]):
@@ -56,20 +56,20 @@ class Attaching(Protocol[H_co]):
 
 
 class Joined(NamedTuple):
-    """A node is there, and the plugin's half on it is set up."""
+    """A node has joined, and the plugin's half on it is set up."""
 
     node: NodeId
     facts: NodeFacts
 
 
 class Left(NamedTuple):
-    """A node is not there any more, or the plugins' halves on it are not."""
+    """A node has left, or the plugins' halves on it have ended."""
 
     node: NodeId
 
 
 class Heard(NamedTuple):
-    """The half on a node has told this."""
+    """The half on a node has sent this message."""
 
     node: NodeId
     message: Any
@@ -79,7 +79,7 @@ News = Joined | Left | Heard
 
 
 class PluginContext(Protocol):
-    """The plugin context: the pool as a plugin's half at the client sees it, on the pool's event loop."""
+    """The argument of a plugin's half at the client: the pool, on the pool's event loop."""
 
     @property
     def pool(self) -> Pool: ...
@@ -95,21 +95,20 @@ class PluginContext(Protocol):
         ...
 
     def news(self) -> AsyncIterator[News]:
-        """Iterate over nodes that join and leave and over their halves' messages; begins with the nodes that are there.
-        One consumer.
+        """Iterate over nodes that join and leave, and messages of their halves. Begins with the present nodes.
 
-        What it has not taken is bounded for each node (256 messages, 1 MiB): more waits on the node.
+        For one consumer. What it has not taken is bounded per node (256 messages, 1 MiB): more waits on the node.
         """
         ...
 
     def tell(self, node: NodeId, message: Any) -> None:
-        """Send a message to the plugin's half on ``node``; if the node has gone, the message is lost."""
+        """Send a message to the plugin's half on ``node``; if the node is gone, the message is lost."""
         ...
 
     async def forward(self, node: NodeId, port: int) -> str:
-        """An address, ``host:port``, by which this computer reaches a port that somebody on ``node`` listens on.
+        """An address, ``host:port``, by which this computer reaches a port on ``node``.
 
-        On a remote node through the pool's own connection, from a port of this computer's loopback interface, until
-        the pool ends.
+        For a remote node it is a port of this computer's loopback interface, forwarded through the pool's own
+        connection until the pool ends.
         """
         ...

@@ -1,8 +1,8 @@
-"""Text from elsewhere, made fit for the client's terminal: nothing in it moves the cursor or hides what it says.
+"""Make text from elsewhere safe for the client's terminal: nothing in it moves the cursor or hides text.
 
-What tasks print comes in as bytes and goes through `lines`. All other text of hosts reaches people in an event or in an
-error of ours, and both clean what they are made of: `plain` and `all_plain`. Errors of libraries, which become causes
-of ours, go through `plainly` where they are caught.
+The output of tasks comes as bytes and goes through `lines`. All other text from hosts reaches people in an event or in
+an error of ours, which clean their fields with `plain` and `all_plain`. Errors of libraries, which become causes of
+ours, go through `plainly` where they are caught.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 E = TypeVar("E", bound=BaseException)
 
 # ECMA-48: CSI (ESC [ ... final), string sequences (OSC, DCS, APC, PM, SOS) with their text, two-character escapes; the
-# C1 forms of the same. What is left of the control characters goes alone, except tab. SGR (colours) goes too: a task
-# that forgets to reset it would colour everybody's lines.
+# C1 forms of the same; then single control characters, except tab. Colours (SGR) go too: a task that forgets to reset
+# them would colour everybody's lines.
 _SEQUENCES = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d\x9e\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"
@@ -26,7 +26,7 @@ _SEQUENCES = re.compile(
 
 
 def lines(text: bytes | str) -> list[str]:
-    """The lines of a piece of output. A line redrawn with carriage returns (a progress bar) is its last state."""
+    """The lines of a piece of output. Of a line redrawn with carriage returns (a progress bar), the last state."""
     if isinstance(text, bytes):
         text = text.decode(errors="replace")
     whole = text.split("\n")
@@ -44,20 +44,19 @@ def clean(line: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """A cause or a name from elsewhere, for places that have one line."""
+    """Text from elsewhere as one line, for places with room for one."""
     return "; ".join(filter(None, lines(text)))
 
 
 def plain(text: str) -> str:
-    """Text of several lines, as it is but for control sequences and control characters other than newline and tab."""
+    """Text of several lines without control sequences, and control characters other than newline and tab."""
     if text.isprintable():
         return text
     return "\n".join(_SEQUENCES.sub("", line) for line in text.replace("\r\n", "\n").split("\n"))
 
 
 def plainly(error: E) -> E:
-    """The same of an error that a library made of what a host said, and of all those that it came from, in place: as
-    the cause of another one they are printed with it."""
+    """Clean an error of a library, and all errors that it came from, in place: causes are printed too."""
     seen: set[int] = set()
     waiting: list[BaseException | None] = [error]
     while waiting:
@@ -73,17 +72,17 @@ def plainly(error: E) -> E:
 
 
 def _make_plain(error: BaseException) -> None:
-    for name in ("args", "reason", "strerror", "filename", "msg", "text", "__notes__"):  # what is printed of them
-        with suppress(Exception):  # whatever a class does there, such as one that a pickle has made
+    for name in ("args", "reason", "strerror", "filename", "msg", "text", "__notes__"):  # attributes that are printed
+        with suppress(Exception):  # a class may raise anything here, such as one from a pickle
             fact = getattr(error, name, None)
             if (cleaned := all_plain(fact)) != fact:
                 setattr(error, name, cleaned)
 
 
 def all_plain(value: Any) -> Any:
-    """The same of a fact of an error or event: of a text, of those in a list, tuple or dict; anything else as it is."""
+    """Clean a field of an error or event: a text, or texts in a list, tuple or dict; other values stay as they are."""
     if isinstance(value, str):
-        return plain(value) if type(value) is str else value  # an enum's is ours
+        return plain(value) if type(value) is str else value  # subclasses, such as enums, are ours
     if type(value) in (list, tuple):
         return type(value)(map(all_plain, value))
     if type(value) is dict:

@@ -1,4 +1,4 @@
-"""`Secret`: a value that is used and never shown. It crosses to nodes, and to nowhere else."""
+"""`Secret`: a value that is used and never shown. It is sent to nodes and to nobody else."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Any, NoReturn
 from .errors import SpecError
 
 HIDDEN = "****"
-SECRET = f"{__name__}.Secret"  # as `wire.values.Unpicklable` names it
-_LEAST_HIDDEN = 4  # a shorter text is found everywhere by chance
+SECRET = f"{__name__}.Secret"  # its name in `wire.values.Unpicklable`
+_LEAST_HIDDEN = 4  # shorter texts occur everywhere by chance
 
 _crossing: ContextVar[bool] = ContextVar("outrider_secrets_cross", default=False)
 
 
 class Secret:
-    """A token or password: ``Secret("...")``, or ``Secret.env("HF_TOKEN")`` for what this process was given.
+    """A token or password: ``Secret("...")``, or ``Secret.env("HF_TOKEN")`` for a variable of this process.
 
-    ``repr`` and ``str`` hide it, `reveal` tells it. It can be pickled only on the way to a node or back.
+    ``repr`` and ``str`` hide it, `reveal` returns it. It can be pickled only on the way to a node or back.
 
     Raises:
-        SpecError: empty, or not a text.
+        SpecError: it is empty, or not a text.
     """
 
     __slots__ = ("_name", "_value")
@@ -36,7 +36,7 @@ class Secret:
 
     @classmethod
     def env(cls, name: str) -> Secret:
-        """The value of an environment variable of this process, as it is now.
+        """The present value of an environment variable of this process.
 
         Raises:
             SpecError: it is not set, or empty.
@@ -77,7 +77,7 @@ class Secret:
 
 @contextmanager
 def crossing() -> Iterator[None]:
-    """Within this, secrets can be pickled: what is pickled goes to a node, or from one to its client."""
+    """Allow secrets to be pickled during the block: the pickle goes to a node, or from one to its client."""
     token = _crossing.set(True)
     try:
         yield
@@ -94,12 +94,12 @@ def revealed(value: str | Secret) -> str:
 
 
 def revealed_env(env: Mapping[str, str | Secret]) -> dict[str, str]:
-    """Environment variables as a process gets them."""
+    """Environment variables in the form that processes get."""
     return {name: revealed(value) for name, value in env.items()}
 
 
 class Scrubber:
-    """Replaces secrets in texts that are shown or kept."""
+    """Replaces secrets by **** in texts that are shown or stored."""
 
     def __init__(self, secrets: Iterable[str | Secret]) -> None:
         self._forms = shown_forms(map(revealed, secrets))
@@ -111,8 +111,10 @@ class Scrubber:
 
 
 def shown_forms(values: Iterable[str]) -> list[str]:
-    """Return the forms in which these values may appear in a text, the longest first: whole, each line by itself
-    (programs print and log lines), and as in a URL. Forms so short that they would be found everywhere are left out.
+    """The forms in which these values may appear in a text, the longest first.
+
+    Each value as a whole, each of its lines (programs log line by line), and URL-quoted. Forms that are so short that
+    they would occur everywhere are left out.
     """
     from urllib.parse import quote
 
@@ -132,7 +134,7 @@ def _refuse(message: str) -> NoReturn:
 
 
 def secrets_in(*values: Any) -> list[Secret]:
-    """Every `Secret` in these values, mappings and sequences of them."""
+    """Every `Secret` in these values, and in mappings and sequences in them."""
     found: list[Secret] = []
     for value in values:
         if isinstance(value, Secret):

@@ -1,4 +1,4 @@
-"""Read once what a user's function is: its kind, the arguments that it takes, and those of them that are streamed."""
+"""Inspect a user's function once: its kind, its arguments, and which of them are streamed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from enum import Enum, auto
 from types import CodeType, FunctionType, UnionType
 from typing import Any, Union, get_args, get_origin
 
-WRAPPER = "__outrider_wrapper__"  # set on wrappers of ours that pass every argument on
+WRAPPER = "__outrider_wrapper__"  # set on our wrappers, which pass every argument on
 
 
 class Kind(Enum):
@@ -25,7 +25,7 @@ class Streamed(Enum):
     """The way in which a parameter consumes its argument while the function runs."""
 
     ALWAYS = auto()  # Iterator[T]
-    IF_ITERATOR = auto()  # Iterable[T]: a list travels as the list it is
+    IF_ITERATOR = auto()  # Iterable[T]: a list is sent as a list
     ALWAYS_ASYNC = auto()  # AsyncIterator[T]
     IF_ITERATOR_ASYNC = auto()  # AsyncIterable[T]
 
@@ -34,7 +34,7 @@ class Streamed(Enum):
         return self in (Streamed.ALWAYS_ASYNC, Streamed.IF_ITERATOR_ASYNC)
 
     def takes(self, argument: object) -> bool:
-        """Return whether this argument is sent item by item."""
+        """Whether this argument is sent item by item."""
         if self in (Streamed.ALWAYS, Streamed.ALWAYS_ASYNC):
             return argument is not None and isinstance(argument, Iterable | AsyncIterable)
         return isinstance(argument, Iterator | AsyncIterator)
@@ -52,9 +52,7 @@ _BY_NAME = {kind.__name__: streamed for kind, streamed in _STREAMS.items() if is
 
 
 def kind_of(function: Callable[..., Any]) -> Kind:
-    """Return the function's kind: by its type, else by its return annotation (a plain function may return an iterator
-    it made).
-    """
+    """The function's kind: by its type, or by its return annotation (a plain function may return an iterator)."""
     if inspect.isasyncgenfunction(function):
         return Kind.ASYNC_ITERATOR
     if inspect.isgeneratorfunction(function):
@@ -78,9 +76,9 @@ def streamed_parameters(function: Callable[..., Any]) -> dict[str, Streamed]:
 
 
 def argument_check(function: Callable[..., Any]) -> Callable[..., object]:
-    """Something to call with a call's arguments: it raises the `TypeError` that the function itself would raise.
+    """A function to call with a call's arguments: it raises the `TypeError` that the function itself would raise.
 
-    Python's own argument binding in 0.1 us; `inspect.Signature.bind` takes 3 us, too much for a call that takes 20.
+    That is Python's own argument binding in 0.1 us; `inspect.Signature.bind` takes 3 us, too much for a call of 20 us.
     """
     own = _own(function)
     if not isinstance(own, FunctionType):
@@ -112,7 +110,7 @@ def _stub_code(code: CodeType) -> CodeType:
 
 
 def _own(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The user's function under wrappers of ours. Others may change the arguments: they speak for themselves."""
+    """The user's function below our wrappers. Other wrappers may change the arguments, so they count as functions."""
     while hasattr(function, WRAPPER):
         function = function.__wrapped__  # type: ignore[attr-defined]
     return function
@@ -121,7 +119,7 @@ def _own(function: Callable[..., Any]) -> Callable[..., Any]:
 def _stream(annotation: object, function: Callable[..., Any]) -> Streamed | None:
     if isinstance(annotation, str):
         annotation = _evaluated(annotation, function)
-    if isinstance(annotation, str):  # names that exist only for type checkers: go by how it is written
+    if isinstance(annotation, str):  # names that exist only for type checkers: match the text
         return _BY_NAME.get(annotation.partition("[")[0].rpartition(".")[2])
     origin = get_origin(annotation) or annotation
     if origin in (Union, UnionType):
@@ -134,5 +132,5 @@ def _evaluated(annotation: str, function: Callable[..., Any]) -> object:
     names = getattr(function, "__globals__", None) or getattr(module, "__dict__", {})
     try:
         return eval(annotation, names)  # noqa: S307  the user's own annotation, in the user's own module
-    except Exception:  # noqa: BLE001  it may need what only a type checker sees
+    except Exception:  # noqa: BLE001  it may need names that only type checkers see
         return annotation

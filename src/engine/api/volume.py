@@ -1,4 +1,4 @@
-"""`Volume`: a bucket, or a part of one, as a folder on every node; checked when it is written."""
+"""`Volume`: a bucket, or a part of one, as a folder on every node; checked when it is made."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _REGION = re.compile(r"[a-z0-9][a-z0-9-]*")
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """``Volume("s3://bucket/prefix", mount="/data")``: there before the first task, and gone with the node.
+    """``Volume("s3://bucket/prefix", mount="/data")``: mounted before a node's first task, and gone with the node.
 
-    ``mount``: an absolute path, of an empty folder or of none. ``read_only=False``: tasks may write, each file from its
-    beginning to its end; it is in the bucket when its ``close()`` returns. ``region``: default the bucket's own.
-    ``endpoint``: the URL of a store that is not Amazon's. ``credentials``: ``AWS_ACCESS_KEY_ID``,
-    ``AWS_SECRET_ACCESS_KEY`` and, for temporary ones, ``AWS_SESSION_TOKEN``; default what the node has: its
-    ``~/.aws``, or its instance profile. ``cache_gb``: GiB of the node's disk for what was read, so that it is fetched
-    once; for volumes that are only read.
+    ``mount``: the absolute path of an empty folder or a new one. ``read_only=False``: tasks may write, each file from
+    start to end; it is in the bucket when its ``close()`` returns. ``region``: by default the bucket's own.
+    ``endpoint``: the URL of a store other than Amazon's. ``credentials``: ``AWS_ACCESS_KEY_ID``,
+    ``AWS_SECRET_ACCESS_KEY`` and, for temporary ones, ``AWS_SESSION_TOKEN``; by default the node's: its ``~/.aws``, or
+    its instance profile. ``cache_gb``: GiB of the node's disk for files that were read, so that they are fetched once;
+    for read-only volumes.
 
     Raises:
-        SpecError: an option that cannot mean anything.
+        SpecError: an option is not valid.
     """
 
     url: str
@@ -65,7 +65,7 @@ class Volume:
 
     @property
     def prefix(self) -> str:
-        """The folder in the bucket, without slashes at its ends; empty: the whole bucket."""
+        """The folder in the bucket, without slashes at its ends; empty for the whole bucket."""
         return self.url.removeprefix("s3://").partition("/")[2].rstrip("/")
 
     @property
@@ -73,7 +73,7 @@ class Volume:
         return [value for value in (self.credentials or {}).values() if isinstance(value, Secret)]
 
     def order(self) -> dict[str, Any]:
-        """Return the volume as JSON values for the node, including its credentials."""
+        """The volume as JSON values for the node, including its credentials."""
         return {
             "source": self.url.rstrip("/"),
             "bucket": self.bucket,
@@ -88,10 +88,10 @@ class Volume:
 
 
 def check_volumes(volumes: object, *, local: bool) -> tuple[Volume, ...]:
-    """Return the volumes that `Pool` was given, checked. ``local``: the pool's nodes are on this computer.
+    """Check the option ``Pool(volumes=...)``. ``local``: the pool's nodes are on this computer.
 
     Raises:
-        SpecError
+        SpecError: it is not a list of volumes, mounts overlap, or ``local``.
     """
     if isinstance(volumes, Volume) or not isinstance(volumes, Sequence) or isinstance(volumes, str):
         _refuse(f"volumes takes a list, as in volumes=[Volume('s3://bucket', mount='/data')], not {_shown(volumes)}.")

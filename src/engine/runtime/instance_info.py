@@ -1,4 +1,4 @@
-"""Provide `instance_info`, by which a task asks about where it runs."""
+"""`instance_info`: tells a task where it runs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import Any
 from ..api.accelerators import Accelerator
 from ..api.instance import InstanceInfo, Peer
 
-VARIABLE = "COMPUTE_POOL"  # the same as JSON, in the environment of every task
+VARIABLE = "COMPUTE_POOL"  # in the environment of every task: the same facts as JSON
 
 
 def instance_info() -> InstanceInfo:
-    """Return where this task runs, and with whom. It works in processes that a task starts, too; outside a pool, the
-    world has one rank.
+    """Where this task runs, and with which other ranks.
+
+    It works in processes that a task starts, too. Outside a pool it describes a world of one rank.
     """
     from ..node.context import current
 

@@ -1,4 +1,4 @@
-"""`stdout`, `stderr` and `silent`: keep one function's output away, and nobody else's."""
+"""`stdout`, `stderr` and `silent`: suppress the output of one function, and of nothing else."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ Only = Literal["head"] | Callable[[InstanceInfo], bool]
 def stdout(*, only: Only) -> Callable[[F], F]:
     """Let only some ranks print: ``@stdout(only="head")``, or a predicate of `InstanceInfo`.
 
-    Under or over `@compute`, or on any function. In a process of its own the descriptor itself is silenced, so what
-    native code prints is too, and whatever else the task prints meanwhile; in a thread, what goes through
-    ``sys.stdout`` from that thread.
+    Goes below or above `@compute`, or on any function. In a task's own process the descriptor itself is silenced: also
+    output of native code, and whatever else the task prints meanwhile. In a thread, only ``sys.stdout`` is, for writes
+    of that thread.
     """
     return _decorator(("stdout",), _checked("stdout", only))
 
 
 def stderr(*, only: Only) -> Callable[[F], F]:
-    """The same for standard error."""
+    """`stdout`, for standard error."""
     return _decorator(("stderr",), _checked("stderr", only))
 
 
 def silent(function: F) -> F:
-    """No rank prints anything, on either stream."""
+    """Suppress both streams on every rank."""
     return _decorator(("stdout", "stderr"), lambda _info: False)(function)
 
 
@@ -67,8 +67,9 @@ def _decorator(streams: Sequence[str], speaks: Callable[[InstanceInfo], bool]) -
 
 
 class _Mute:
-    """The output filter of one function: it decides when the function runs whether to silence its streams. It is
-    picklable, as its wrapper must be.
+    """The output filter of one function. It decides when the function runs whether to silence its streams.
+
+    It can be pickled, as its wrapper must be.
     """
 
     def __init__(self, streams: tuple[str, ...], speaks: Callable[[InstanceInfo], bool]) -> None:
@@ -86,7 +87,7 @@ class _Mute:
 
 
 def _wrapped(function: Callable[..., Any], mute: _Mute) -> Callable[..., Any]:
-    """A function of the same kind. A generator is silenced while it runs, not while its consumer does."""
+    """Wrap a function in one of the same kind. A generator is silenced while it runs, not while its consumer does."""
     wrapper = _WRAPPERS[kind_of(function)](function, mute)
     functools.update_wrapper(wrapper, function)
     setattr(wrapper, WRAPPER, True)
@@ -155,7 +156,7 @@ _WRAPPERS = {
 
 
 class _End:
-    """Told from every item, also by wrappers that were pickled."""
+    """A sentinel that is no item, also in wrappers that were pickled."""
 
     def __reduce__(self) -> str:
         return "_END"
@@ -165,13 +166,13 @@ _END = _End()
 
 
 def _alone() -> bool:
-    """Return whether this process runs this task and nothing else, so that its descriptors are the task's own."""
-    return Context().run(current) is not None  # the task of a thread that knows of none
+    """Whether this process runs this task and nothing else, so that its descriptors are the task's own."""
+    return Context().run(current) is not None  # the process's own task is visible without any context
 
 
 @contextmanager
 def _descriptor_muted(name: str) -> Iterator[None]:
-    """Everything that this process writes there goes nowhere, C code's output and its children's included."""
+    """Discard everything that this process writes there, including output of C code and of its children."""
     with _gates:
         if not _users[name]:
             _shut_descriptor(name)
@@ -181,7 +182,7 @@ def _descriptor_muted(name: str) -> Iterator[None]:
     finally:
         with _gates:
             _users[name] -= 1
-            if not _users[name]:  # coroutines and threads do not end in the order in which they began
+            if not _users[name]:  # coroutines and threads end in any order
                 _open_descriptor(name)
 
 
@@ -202,19 +203,19 @@ def _open_descriptor(name: str) -> None:
 
 
 def _flush(name: str) -> None:
-    """Flush the stream and C's buffers, so that a change of the descriptor does not affect what was written before."""
+    """Flush the stream and C's buffers, so that a change of the descriptor does not affect earlier output."""
     try:
         getattr(sys, name).flush()
     except (AttributeError, OSError, ValueError):  # replaced or closed by the user's code
         pass
-    import ctypes  # only where something is silenced
+    import ctypes  # imported only where something is silenced
 
     ctypes.CDLL(None).fflush(None)
 
 
 @contextmanager
 def _stream_muted(name: str) -> Iterator[None]:
-    """Discard what this thread or coroutine prints; the output of everybody else is untouched."""
+    """Discard what this thread or coroutine prints, and nobody else's output."""
     with _gates:
         gate = getattr(sys, name)
         if not isinstance(gate, _Gate):
@@ -234,13 +235,13 @@ def _stream_muted(name: str) -> Iterator[None]:
 
 _gates = Lock()
 _DESCRIPTORS = {"stdout": 1, "stderr": 2}
-_users = dict.fromkeys(_DESCRIPTORS, 0)  # of a descriptor that is shut
-_kept: dict[str, int] = {}  # where it led before
+_users = dict.fromkeys(_DESCRIPTORS, 0)  # of a silenced descriptor
+_kept: dict[str, int] = {}  # by stream: a copy of its original descriptor
 _shut = {name: ContextVar(f"outrider_{name}_shut", default=False) for name in ("stdout", "stderr")}
 
 
 class _Gate:
-    """A text stream that is shut for some of those who write to it."""
+    """A text stream that discards the writes of some contexts."""
 
     def __init__(self, stream: Any, shut: ContextVar[bool]) -> None:
         self.stream = stream

@@ -1,4 +1,4 @@
-"""The process on each node that holds the plugins' halves there, beside the tasks: see `api.plugin_sides`."""
+"""The process on each node that runs the plugins' halves there, beside the tasks: see `api.plugin_sides`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..api.plugin_sides import NodeSide, Setup
 if TYPE_CHECKING:
     from ..api.plugin import Plugin
 
-STARTING, READY = 0, 1  # what a plugin's name and message are preceded by, until the first message of a half
+STARTING, READY = 0, 1  # kinds of messages before the first one of a half
 MESSAGE = 2
 
 
@@ -43,7 +43,7 @@ def steward(plugins: bytes, facts: dict[str, Any], inbox: Iterator[tuple[str, An
             )
             setup = stack.enter_context(plugin.node(side)) or Setup()
             env |= setup.env
-            os.environ.update(setup.env)  # later plugins build on it
+            os.environ.update(setup.env)  # for the halves of later plugins
             accelerators = accelerators if setup.accelerators is None else setup.accelerators
             sides[plugin.name] = side
         yield READY, "", (env, accelerators)

@@ -1,4 +1,4 @@
-"""`shard`: this rank's part of the data, the same cut on every rank without a word between them."""
+"""`shard`: this rank's part of the data, cut in the same way on every rank without communication."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ def shard(
 def shard(  # type: ignore[misc]  # mypy 2.4 does not see that *more takes what *Ts does
     data: Any, /, *more: Any, shuffle: bool = False, seed: int = 0, epoch: int = 0, drop_last: bool = False
 ) -> Any:
-    """Return this rank's part of ``data``: items ``rank``, ``rank + world_size``, ``rank + 2 * world_size``, and so on.
+    """This rank's part of ``data``: items ``rank``, ``rank + world_size``, ``rank + 2 * world_size``, and so on.
 
-    Over all ranks each item comes exactly once; with ``drop_last`` the fewer than ``world_size`` last ones are left
-    out, so that every rank has as many. ``shuffle`` takes the items in an order that follows from ``seed`` and
-    ``epoch`` alone, so that every rank has the same one. Several arguments are cut alike, and come back as a tuple.
+    Over all ranks each item comes exactly once; with ``drop_last`` up to ``world_size - 1`` last items are left out, so
+    that every rank has equally many. ``shuffle`` permutes the items by ``seed`` and ``epoch`` alone, so that every rank
+    uses the same order. Several arguments are cut in the same way, and returned as a tuple.
 
-    The type stays: list, tuple, range (a shuffled one is a list), any other sequence but str, numpy array, torch
-    tensor, pandas frame or series (along the first axis; not shuffled, arrays and tensors are views). Outside a pool it
-    is all of the data.
+    The type stays: list, tuple, range (a shuffled one becomes a list), any other sequence but str, numpy array, torch
+    tensor, pandas frame or series (along the first axis; unshuffled arrays and tensors are views). Outside a pool it
+    returns all of the data.
 
     Raises:
-        ValueError: arguments of different lengths.
-        TypeError: something that has no order or no length.
+        ValueError: the arguments have different lengths.
+        TypeError: an argument has no order or no length.
     """
     takers = [_taker(each) for each in (data, *more)]
     lengths = [len(each) for each in (data, *more)]
@@ -49,7 +49,7 @@ def shard(  # type: ignore[misc]  # mypy 2.4 does not see that *more takes what 
 
 
 def _picks(count: int, rank: int, world_size: int, random: Random | None, drop_last: bool) -> Picks:
-    """The indexes of a rank's items: a slice where there is an arithmetic rule."""
+    """The indexes of a rank's items; a slice where they are not shuffled."""
     stop = count - count % world_size if drop_last else count
     if random is None:
         return slice(min(rank, stop), stop, world_size)
@@ -59,7 +59,7 @@ def _picks(count: int, rank: int, world_size: int, random: Random | None, drop_l
 
 
 def _taker(data: Any) -> Callable[[Picks], Any]:
-    """Return how items are taken from data of this type. Libraries are consulted only if they are imported already."""
+    """A function that takes items from data of this type. Only libraries that are imported already are considered."""
     if type(data) in (range, list, tuple):
         return lambda picks: _from_builtin(data, picks)
     if _is(data, "numpy", "ndarray") or _is(data, "torch", "Tensor"):
@@ -86,18 +86,18 @@ def _from_builtin(data: range | list[Any] | tuple[Any, ...], picks: Picks) -> An
 
 
 def _from_sequence(data: Sequence[Any], picks: Picks) -> Any:
-    """Take items from a sequence by slicing where that keeps the type, else build the type anew, else return a list."""
+    """Take items by slicing where that keeps the type, otherwise build the type anew, otherwise return a list."""
     kind = type(data)
     if isinstance(picks, slice):
         try:
             part = data[picks]
-        except TypeError:  # deque, and others that take only whole numbers
+        except TypeError:  # deque, and others that accept only integers
             pass
         else:
             if type(part) is kind:
                 return part
     items = [data[index] for index in (range(len(data))[picks] if isinstance(picks, slice) else picks)]
-    empty = data[:0] if hasattr(data, "typecode") else None  # array.array: what it holds is not in its type
+    empty = data[:0] if hasattr(data, "typecode") else None  # array.array: its constructor needs the item type
     if empty is not None:
         empty.extend(items)  # type: ignore[attr-defined]
         return empty

@@ -1,16 +1,16 @@
-"""What the machines cost, and how much of it nobody wanted. Pure: times are given."""
+"""The costs of machines, and how much of them was spent without an owner. No clock: callers pass the time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-Interval = tuple[float, float | None]  # from, until; None: to this day
+Interval = tuple[float, float | None]  # (begin, end); None: not ended yet
 
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """One instance. It costs from its launch until it is terminated; times in seconds since 1970."""
+    """One instance's bill, from its launch until it is terminated. Times are seconds since 1970."""
 
     id: str
     type: str
@@ -24,7 +24,7 @@ class Bill:
         return max(0.0, (now if self.terminated is None else self.terminated) - self.launched)
 
     def unowned_seconds(self, owned: Iterable[Interval], now: float) -> float:
-        """Those that no interval covers; intervals may overlap."""
+        """The seconds that no interval covers; intervals may overlap."""
         end = now if self.terminated is None else self.terminated
         covered, at = 0.0, self.launched
         for since, until in sorted((since, now if until is None else until) for since, until in owned):
@@ -35,7 +35,7 @@ class Bill:
 
 
 class Ledger:
-    """All bills of a cloud, from its beginning on; it does not forget."""
+    """All bills of a cloud since its beginning."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -51,7 +51,7 @@ class Ledger:
 
     @property
     def bills(self) -> list[Bill]:
-        """In the order of their launch."""
+        """The bills in the order of the launches."""
         return list(self._bills.values())
 
     def seconds(self) -> float:
@@ -61,9 +61,9 @@ class Ledger:
         return sum(bill.seconds(self._now()) * bill.hourly_usd / 3600.0 for bill in self.bills)
 
     def unowned_seconds(self, alive: Iterable[Interval], *, instances: Iterable[str] | None = None) -> float:
-        """Machine-seconds while their owner was dead.
+        """Machine-seconds during which their owner was dead.
 
-        ``alive``: when it lived, in seconds since 1970; (start, None): it still does. ``instances``: only these.
+        ``alive``: intervals in which it lived; (start, None) means that it still lives. ``instances``: only these.
         """
         owned, chosen, now = list(alive), None if instances is None else set(instances), self._now()
         return sum(bill.unowned_seconds(owned, now) for bill in self.bills if chosen is None or bill.id in chosen)

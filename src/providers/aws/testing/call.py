@@ -1,4 +1,4 @@
-"""One call that arrived: what it asks for, where, and how old its answer may be."""
+"""One call to the cloud: its parameters, its region, and how old its answer may be."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """``ago``: the call sees everything as it was so many seconds ago."""
+    """A call. ``ago``: the age of its answer: it sees the cloud's state of so many seconds ago."""
 
     region: Region
     action: str

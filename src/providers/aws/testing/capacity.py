@@ -1,4 +1,4 @@
-"""Whether EC2 has another machine for somebody: capacity by type, zone and market, and quotas of vCPUs."""
+"""Decide whether EC2 has another machine: capacity by type, zone and market, and quotas of vCPUs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .world import Region
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Where one kind of machine comes from."""
+    """A capacity pool: the source of one kind of machine."""
 
     type: str
     zone: str
@@ -22,10 +22,10 @@ class Pool:
 
 
 def check(region: Region, pool: Pool, planned: Sequence[Pool], max_usd: float | None = None) -> None:
-    """Whether there is one more, beside those that live and those that are planned.
+    """Check that there is one more machine, besides living and planned ones.
 
     Raises:
-        EC2Error: there is not.
+        EC2Error: there is none.
     """
     world = region.world
     size = vcpus(known(world.behaviour.types, region.name, pool.type))

@@ -1,4 +1,4 @@
-"""`EC2`: the test cloud, opened by `with`, and what a test may see and do beside what its API shows."""
+"""`EC2`: the test cloud, opened by `with`. Tests can also see and do things that its API does not offer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """Something that still exists, as a describe call would show it."""
+    """A resource that still exists, as a describe call would show it."""
 
     kind: str  # instance, volume, spot request, launch template, placement group, security group, key pair, address
     id: str
@@ -37,16 +37,16 @@ class Left:
 
 
 class EC2:
-    """A cloud on this computer, for the length of a `with` block; ``endpoint_url`` is every service's.
+    """A cloud on this computer, for the length of a `with` block. ``endpoint_url`` serves every service.
 
-    EC2 is answered as it behaves (see `Behaviour`, and `faults` for what goes wrong), all else by moto. Any
-    credentials will do. ``hypervisor`` has the machines; by default they are on paper. A process has one at a time.
+    EC2 behaves as `Behaviour` says, with `faults`; moto answers everything else. Any credentials are accepted.
+    ``hypervisor`` runs the machines; by default they exist on paper only. A process has one cloud at a time.
 
     Raises:
         ImportError: ``outrider[testing]`` is not installed.
         RuntimeError: this process has a cloud already.
         ValueError: there is no such region.
-        ExceptionGroup: at the end, what the hypervisor raised, and what the cloud could not answer by its own fault.
+        ExceptionGroup: at the end: exceptions of the hypervisor, and calls that failed by the cloud's own fault.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class EC2:
             serving.start()
             closing.callback(serving.join)
             closing.callback(self._server.shutdown)
-            closing.callback(self._world.clock.close)  # first: the server waits for its calls, and slow ones for this
+            closing.callback(self._world.clock.close)  # first: the server waits for its calls, which wait for the clock
             self._closing = closing.pop_all()
         return self
 
@@ -97,7 +97,7 @@ class EC2:
 
     @property
     def checkip_url(self) -> str:
-        """Answers the client's own address, as checkip.amazonaws.com does."""
+        """A URL that answers with the client's own address, like checkip.amazonaws.com."""
         return self.endpoint_url + CHECKIP
 
     @property
@@ -110,19 +110,19 @@ class EC2:
 
     @property
     def calls(self) -> Counter[str]:
-        """How often each action was called, refused and lost ones too."""
+        """The number of calls of each action, including refused and lost ones."""
         return self._front.calls
 
     def time(self) -> float:
-        """The cloud's, in seconds since 1970: `time.time`, and what was `advance`-d."""
+        """The cloud's time in seconds since 1970: `time.time`, plus what was `advance`-d."""
         return self._world.clock.unix()
 
     def advance(self, seconds: float) -> None:
-        """Let so much time pass at once: what was to happen meanwhile has happened when this returns."""
+        """Let ``seconds`` pass at once; everything that was due has happened when this returns."""
         self._world.advance(seconds)
 
     def instances(self, *states: str) -> list[Instance]:
-        """Those that there are, terminated ones too as long as EC2 remembers them; or those in these states."""
+        """All instances, including terminated ones that EC2 still describes; or only those in these states."""
         with self._world.lock:
             found = [each for region in self._world.regions.values() for each in region.instances.all()]
         return [each for each in found if not states or each.state in states]
@@ -131,9 +131,9 @@ class EC2:
         return self._life(instance_id).instance
 
     def interrupt(self, instance_id: str, notice_s: float = 120.0, rebalance_s: float | None = None) -> None:
-        """Take a spot instance: the notice now, its end ``notice_s`` later.
+        """Take a spot instance: the notice now, its end ``notice_s`` seconds later. 0 means no notice at all.
 
-        ``rebalance_s``: the recommendation now, and the notice so many seconds later. No notice at all is 0.
+        ``rebalance_s``: send the rebalance recommendation now, and the notice so many seconds later.
 
         Raises:
             KeyError: there is no such instance.
@@ -145,11 +145,11 @@ class EC2:
         life.interrupt(notice_s, rebalance_s)
 
     def withdraw(self, instance_id: str) -> None:
-        """An interruption that was announced does not come."""
+        """Withdraw an announced interruption: it does not come."""
         self._life(instance_id).withdraw()
 
     def left(self) -> list[Left]:
-        """All that somebody made and that is not gone, in all regions, as it is now."""
+        """Everything that somebody made and that still exists, in all regions, at present."""
         with self._world.lock:
             return [each for name in self._world.regions for each in self._left_in(name)]
 
@@ -193,7 +193,7 @@ def _server(front: Front) -> ThreadedWSGIServer:
             logging.getLogger("outrider.testing.ec2").debug(message, *args)
 
     class Server(ThreadedWSGIServer):
-        """Remembers its connections, so that none outlives it."""
+        """A server that closes its connections when it closes."""
 
         daemon_threads = False
 
@@ -213,7 +213,7 @@ def _server(front: Front) -> ThreadedWSGIServer:
             for each in list(self._open):
                 try:
                     each.shutdown(socket.SHUT_RDWR)
-                except OSError:  # closed meanwhile
+                except OSError:  # already closed
                     pass
             super().server_close()
 

@@ -1,4 +1,4 @@
-"""What describe calls tell of instances, their volumes and their spot requests."""
+"""Describe calls for instances, their volumes and their spot requests."""
 
 from __future__ import annotations
 
@@ -60,9 +60,10 @@ def describe_spot_instance_requests(call: Call) -> Answer:
 
 
 def named(call: Call, ids: Sequence[str]) -> list[Instance]:
-    """
+    """The instances with these ids, as this call sees them.
+
     Raises:
-        EC2Error: one does not exist, as far as this call can see.
+        EC2Error: one of them does not exist.
     """
     found, missing = list[Instance](), list[str]()
     for malformed in (each for each in ids if not re.fullmatch(r"i-[0-9a-f]{8,17}", each)):
@@ -102,7 +103,7 @@ def state(name: str) -> Answer:
 
 
 def _instance(it: Instance, region: Region) -> Answer:
-    """A terminated one has no network any more."""
+    """Render an instance; a terminated one has no network any more."""
     here = it.state != "terminated"
     clock = region.world.clock
     groups = [{"GroupId": group, "GroupName": name} for group, name in it.groups]

@@ -1,4 +1,4 @@
-"""What ends, stops or starts instances, and takes away what they had."""
+"""Calls that terminate, stop or start instances, and remove volumes and spot requests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .protocol import Answer, EC2Error
 
 
 def terminate_instances(call: Call) -> Answer:
-    """All or none: an unknown one among them ends nothing."""
+    """Terminate all instances, or none if one of them is unknown."""
     return {"TerminatingInstances": _changed(call, Lifecycle.terminate)}
 
 
@@ -46,7 +46,7 @@ def delete_volume(call: Call) -> Answer:
 
 
 def cancel_spot_instance_requests(call: Call) -> Answer:
-    """Their instances go on."""
+    """Cancel requests; their instances keep running."""
     cancelled: list[Answer] = []
     for name in call.ask["SpotInstanceRequestIds"]:
         request = call.region.spot_requests.get(name, call.ago)

@@ -1,6 +1,6 @@
-"""What can go wrong in the test cloud, one frozen type each, and the book of what is going wrong now.
+"""The faults of the test cloud, one frozen type each, and the list of those in force.
 
-``times``: so often, None for as long as it is in the book. ``after``: so many matching calls are spared first.
+``times``: how often the fault happens, None without a limit. ``after``: how many matching calls are spared first.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ Market = Literal["spot", "on-demand"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoCapacity:
-    """InsufficientInstanceCapacity for machines of that type, zone and market (None: any).
+    """InsufficientInstanceCapacity for machines of a type, zone and market (None: any).
 
-    ``machines``: so many at a time there are, the others are refused. A `times` is one machine that is refused.
+    ``machines``: how many there are at a time; further ones are refused. Each refused machine counts as one of `times`.
     """
 
     type: str | None = None
@@ -30,7 +30,7 @@ class NoCapacity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """Only so many vCPUs of the quota ``code`` (as ``L-1216C47A``) at a time, whatever `Behaviour.quotas` says."""
+    """A limit for the vCPUs of the quota ``code`` (such as ``L-1216C47A``), whatever `Behaviour.quotas` says."""
 
     code: str
     vcpus: int
@@ -40,12 +40,12 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class _OfAction:
-    action: str | None = None  # as "RunInstances"; None: any
+    action: str | None = None  # such as "RunInstances"; None: any
 
 
 @dataclass(frozen=True, slots=True)
 class Throttle(_OfAction):
-    """RequestLimitExceeded, whatever the buckets say."""
+    """RequestLimitExceeded, whatever the rate limits say."""
 
     times: int | None = 1
     after: int = 0
@@ -53,7 +53,7 @@ class Throttle(_OfAction):
 
 @dataclass(frozen=True, slots=True)
 class LostAnswer(_OfAction):
-    """The call takes effect; the connection is cut before a byte of the answer."""
+    """The call takes effect; the connection is cut before the first byte of the answer."""
 
     times: int | None = 1
     after: int = 0
@@ -61,10 +61,10 @@ class LostAnswer(_OfAction):
 
 @dataclass(frozen=True, slots=True)
 class HalfAnswer(_OfAction):
-    """The call takes effect; half of the answer's body comes, be it XML or JSON.
+    """The call takes effect; only half of the answer's body arrives, XML or JSON.
 
-    ``valid_http``: the half has its own length, so that only who reads it can tell. Otherwise it has the whole's, and
-    the connection is cut.
+    ``valid_http``: the headers give the half's length, so that only its content shows that it is cut. Otherwise they
+    give the whole length, and the connection is cut.
     """
 
     valid_http: bool = True
@@ -74,7 +74,7 @@ class HalfAnswer(_OfAction):
 
 @dataclass(frozen=True, slots=True)
 class LostRequest(_OfAction):
-    """The connection is cut, and the call has no effect."""
+    """The connection is cut and the call has no effect."""
 
     times: int | None = 1
     after: int = 0
@@ -91,7 +91,7 @@ class Slow(_OfAction):
 
 @dataclass(frozen=True, slots=True)
 class Refused(_OfAction):
-    """That error instead of an effect: InternalError and Unavailable with their 5xx, or what a test is about."""
+    """An error instead of an effect: InternalError, Unavailable and others with their status."""
 
     code: str = "InternalError"
     message: str = "An internal error has occurred"
@@ -102,7 +102,7 @@ class Refused(_OfAction):
 
 @dataclass(frozen=True, slots=True)
 class Unauthorized(_OfAction):
-    """UnauthorizedOperation; a CreateFleet without the right to RunInstances has it among its errors."""
+    """UnauthorizedOperation. For RunInstances, a CreateFleet lists it among its errors."""
 
     times: int | None = None
     after: int = 0
@@ -110,9 +110,9 @@ class Unauthorized(_OfAction):
 
 @dataclass(frozen=True, slots=True)
 class ExpiredToken(_OfAction):
-    """From now on the credentials are too old: RequestExpired (EC2), ExpiredTokenException (others).
+    """Expired credentials: RequestExpired (EC2), ExpiredTokenException (others).
 
-    ``key``: only this access key is, so that new credentials work.
+    ``key``: only this access key has expired, so that new credentials work.
     """
 
     key: str | None = None
@@ -122,7 +122,7 @@ class ExpiredToken(_OfAction):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoBoot:
-    """An instance that was launched comes to its end while it is pending: Server.InternalError."""
+    """A launched instance ends while it is pending: Server.InternalError."""
 
     type: str | None = None
     zone: str | None = None
@@ -132,7 +132,7 @@ class NoBoot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockSkew:
-    """The cloud's clock is ahead of everybody's: requests are refused that were signed more than 300 s ago."""
+    """The cloud's clock is ahead: requests that were signed more than 300 s ago are refused."""
 
     seconds: float = 600.0
     times: int | None = None
@@ -146,18 +146,18 @@ W = TypeVar("W", bound=Wire)
 
 
 class Faults:
-    """Those in force. Safe to change at any time, from any thread."""
+    """The faults in force. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._left: list[tuple[Fault, list[int]]] = []  # with how many calls are spared, and how many are hit
+        self._left: list[tuple[Fault, list[int]]] = []  # (fault, [calls to spare, times left])
 
     def add(self, *faults: Fault) -> None:
         with self._lock:
             self._left += [(each, [each.after, -1 if each.times is None else each.times]) for each in faults]
 
     def clear(self, *faults: Fault) -> None:
-        """End these; without any, all."""
+        """Remove these faults; without arguments, all."""
         with self._lock:
             self._left = [(each, left) for each, left in self._left if faults and each not in faults]
 
@@ -166,11 +166,11 @@ class Faults:
             return iter([each for each, (_, times) in self._left if times != 0])
 
     def of(self, kind: type[F]) -> list[F]:
-        """Those of a kind that have not happened as often as they will."""
+        """The faults of a kind that have times left."""
         return [each for each in self if isinstance(each, kind)]
 
     def strikes(self, fault: Fault) -> bool:
-        """Whether it hits this time, which is then one of its times."""
+        """Whether the fault happens now, which uses up one of its times."""
         with self._lock:
             for each, left in self._left:
                 if each is fault and left[1] != 0:
@@ -182,7 +182,7 @@ class Faults:
             return False
 
     def hits(self, kind: type[W], action: str) -> W | None:
-        """The first fault of that kind which hits this call."""
+        """The first fault of a kind that happens to this call."""
         for fault in self.of(kind):
             if fault.action in (None, action) and self.strikes(fault):
                 return fault

@@ -1,4 +1,4 @@
-"""What all describe calls share: filters with their wildcards, and pages."""
+"""Filters with wildcards, and paging: common to all describe calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .protocol import EC2Error
 
 T = TypeVar("T")
 Fact = Callable[[T], Iterable[str]]
-Facts = Mapping[str, Fact[T]]  # of a kind of things, by the filter's name
+Facts = Mapping[str, Fact[T]]  # by the filter's name: how to read that fact of a resource
 Tags = Callable[[T], Mapping[str, str]]
 TAGS: Tags[Any] = attrgetter("tags")
 
@@ -20,10 +20,10 @@ TAGS: Tags[Any] = attrgetter("tags")
 def chosen(
     things: Iterable[T], filters: Sequence[Mapping[str, Any]] | None, facts: Facts[T], tags: Tags[T] | None = None
 ) -> list[T]:
-    """Those that every filter fits, by one of its values at least; ``*`` and ``?`` stand for others, ``\\`` quotes.
+    """The resources that match every filter by one of its values. ``*`` and ``?`` are wildcards, ``\\`` quotes.
 
     Raises:
-        EC2Error: a filter has no name, or one that this kind of things does not have, whether there are any or not.
+        EC2Error: a filter has no name, or an unknown one, even if there are no resources.
     """
     asked = [(_fact(each.get("Name"), facts, tags), each.get("Values", ())) for each in filters or ()]
     return [thing for thing in things if all(_fits(fact(thing), values) for fact, values in asked)]
@@ -58,7 +58,7 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 
 def page(things: Sequence[T], ask: Mapping[str, Any], most: int = 1000) -> tuple[list[T], str | None]:
-    """This call's share, and the token for the next."""
+    """One page of ``things``, and the token of the next page."""
     token, size = ask.get("NextToken"), min(ask.get("MaxResults") or most, most)
     if token and not re.fullmatch(r"after-\d+", token):
         raise EC2Error("InvalidNextToken", f"The token '{token}' is invalid")
@@ -72,7 +72,7 @@ def tag_list(tags: Mapping[str, str]) -> list[dict[str, str]]:
 
 
 def given_tags(ask: Mapping[str, Any], kind: str) -> dict[str, str]:
-    """Those that the call wants on what it makes of that kind."""
+    """The tags that a call gives to the resources of ``kind`` that it makes."""
     return {
         tag["Key"]: tag.get("Value", "")
         for each in ask.get("TagSpecifications") or ()

@@ -1,4 +1,4 @@
-"""`CreateFleet` of type instant: machines out of many pools, as many as there are, and why there are no more."""
+"""`CreateFleet` of type instant: machines from many capacity pools, and the reasons why there are no more."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from .protocol import Answer, Ask, EC2Error, unauthorized
 from .tokens import once
 from .wishes import Wish, merged, subnets, wish
 
-Error = tuple[Mapping[str, Any], Market, EC2Error]  # the override, and what it came to
+Error = tuple[Mapping[str, Any], Market, EC2Error]  # (override, market, its error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One pool that the fleet may draw from."""
+    """One capacity pool that the fleet may draw from."""
 
     override: Mapping[str, Any]
     template: Mapping[str, Any]
     wish: Wish
     weight: float
     priority: float
-    usd: float  # an hour, per unit of capacity
-    depth: float  # how much of it there seems to be: for strategies that ask
+    usd: float  # per hour and unit of capacity
+    depth: float  # apparent capacity, for strategies that consider it
 
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """What comes of trying some pools in turn."""
+    """The result of trying some pools in turn."""
 
     taken: Sequence[tuple[Candidate, int]]
     errors: Sequence[Error]
@@ -69,7 +69,7 @@ def describe_fleets(call: Call) -> Answer:
 
 
 def delete_fleets(call: Call) -> Answer:
-    """With the instances: an instant fleet is not deleted without."""
+    """Delete fleets together with their instances, without which an instant fleet cannot be deleted."""
     ids = call.ask["FleetIds"]
     _known_fleets(call, ids)
     if not call.ask["TerminateInstances"]:
@@ -90,7 +90,7 @@ def delete_fleets(call: Call) -> Answer:
 
 
 def _targets(target: Mapping[str, Any]) -> dict[Market, int]:
-    """Units of capacity; what is not said is of the default type, which is on-demand."""
+    """Units of capacity by market; the rest belongs to the default type, on-demand unless given."""
     on_demand, spot = target.get("OnDemandTargetCapacity") or 0, target.get("SpotTargetCapacity") or 0
     rest = target["TotalTargetCapacity"] - on_demand - spot
     if rest < 0 or target["TotalTargetCapacity"] < 1:
@@ -132,7 +132,7 @@ def _candidates(call: Call, market: Market, fleet_id: str) -> tuple[list[Candida
 
 
 def _spec(call: Call, template: Ask, override: Mapping[str, Any], system: Mapping[str, str]) -> Ask:
-    """What one override makes of the template, as RunInstances would have it."""
+    """The template with one override applied, in the form of RunInstances."""
     fleets_tags = [each for each in call.ask.get("TagSpecifications") or () if each.get("ResourceType") != "fleet"]
     tags = [{"Key": key, "Value": value} for key, value in system.items()]
     own = {
@@ -173,7 +173,7 @@ def _candidate(
 def _draw(
     call: Call, candidates: Sequence[Candidate], units: int, options: Mapping[str, Any], planned: Sequence[Pool]
 ) -> Draw:
-    """From the first group of pools that has enough, else from the one that has most."""
+    """Draw from the first group of pools that has enough, otherwise from the one that has most."""
     strategy = str(options.get("AllocationStrategy") or "lowest-price")
     ordered = sorted(candidates, key=_rank(strategy))
     best, errors = Draw((), (), 0.0), list[Error]()
@@ -202,7 +202,7 @@ def _rank(strategy: str) -> Callable[[Candidate], float]:
 
 
 def _groups(ordered: Sequence[Candidate], options: Mapping[str, Any]) -> Iterable[list[Candidate]]:
-    """Those that may be mixed."""
+    """Groups of candidates that may be mixed."""
     groups: dict[tuple[str, str], list[Candidate]] = {}
     for each in ordered:
         key = (

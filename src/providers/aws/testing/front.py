@@ -1,4 +1,4 @@
-"""The cloud's door: a request comes in, goes wrong as it is to go wrong, and is answered here or by moto."""
+"""The cloud's WSGI application: it applies faults to requests, and answers them here or has moto answer."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ XML, JSON = "text/xml;charset=UTF-8", "application/x-amz-json-1.1"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What can be said of a signed request before it is understood."""
+    """The facts about a signed request before its body is parsed."""
 
     service: str
     region: str
-    key: str  # who signed it
-    action: str  # empty: none that is named (S3)
+    key: str  # the access key that signed it
+    action: str  # empty where none is named (S3)
     body: bytes
     environ: Environ
 
@@ -64,7 +64,7 @@ class Reply:
 
 
 class Front:
-    """A WSGI application."""
+    """The WSGI application."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -75,7 +75,7 @@ class Front:
         if environ["PATH_INFO"].rstrip("/") == CHECKIP:
             return _sent(Reply(200, b"127.0.0.1\n", "text/plain"), start)
         request = _read(environ)
-        if request is None:  # not signed, or S3's
+        if request is None:  # not signed, or for S3
             return self.world.moto.app(environ, start)
         faults, action = self.world.faults, request.action
         with self._counting:
@@ -103,15 +103,16 @@ class Front:
                 return Reply(200, json.dumps(answer).encode(), JSON)
         except EC2Error as error:
             return _refusal(request, error, self._request_id())
-        except Exception as error:  # noqa: BLE001 - a mistake of the test cloud: told when it ends
+        except Exception as error:  # noqa: BLE001 - a defect of the test cloud: raised when it ends
             self.world.failures.append(error)
             return _refusal(request, EC2Error("InternalError", repr(error), 500), self._request_id())
         return _forwarded(self.world, request)
 
     def _let_in(self, request: Request) -> None:
-        """
+        """Apply faults and checks that come before the call itself.
+
         Raises:
-            EC2Error: this call fails before anybody looks at it.
+            EC2Error: the call is refused.
         """
         faults, action, ec2 = self.world.faults, request.action, request.service == "ec2"
         for expired in faults.of(ExpiredToken):
@@ -149,7 +150,7 @@ class Front:
             return Reply(200, render(action, ACTIONS[action](call), self._request_id()))
 
     def _tags(self, request: Request, region: Region) -> Reply:
-        """Of things that are ours, and of moto's; one call may have both."""
+        """Tag resources of this cloud and of moto; one call may name both."""
         call = Call(region, request.action, parse(request.action, request.parameters), self.world.age_of_answers())
         _dry(call)
         ours, theirs = tags.split(call.ask["Resources"])
@@ -164,7 +165,7 @@ class Front:
         return _forwarded(self.world, request, urlencode(rest).encode())
 
     def _network(self, request: Request, region: Region) -> Reply:
-        """What moto keeps."""
+        """Have moto answer, for resources that it keeps."""
         call = Call(region, request.action, Ask(), self.world.age_of_answers())
         groups.check(call, request.parameters)
         if any(region.instances.get(each) is not None for each in request.parameters.values()):
@@ -217,7 +218,7 @@ def _forwarded(world: World, request: Request, body: bytes | None = None) -> Rep
 
 
 def _refusal(request: Request, error: EC2Error, request_id: str) -> Reply:
-    """In the service's own format."""
+    """Render an error in the service's own format."""
     if request.service == "ec2":
         return Reply(error.status, render_error(error, request_id))
     if request.environ.get("HTTP_X_AMZ_TARGET"):
@@ -252,7 +253,7 @@ def _and_no_more(half: bytes, environ: Environ) -> Iterator[bytes]:
 
 
 def _cut(environ: Environ) -> Iterable[bytes]:
-    """The connection ends without an answer: the server finds it closed when it wants to write one."""
+    """Close the connection without an answer; the server notices when it writes."""
     connection: socket.socket = environ["werkzeug.socket"]
     connection.shutdown(socket.SHUT_RDWR)
     raise ConnectionResetError

@@ -1,4 +1,4 @@
-"""Security groups, which moto keeps: whether they can be seen already, and who uses them, is known here."""
+"""Security groups: moto keeps them, while this module knows whether they can be seen yet and who uses them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from .protocol import EC2Error
 
 
 def check(call: Call, parameters: Mapping[str, str]) -> None:
-    """
+    """Check the security groups that a call names.
+
     Raises:
-        EC2Error: a group that is named is too young to be known, or is to be deleted and in use.
+        EC2Error: one is too young to be known, or is to be deleted while in use.
     """
     region = call.region
     region.check_young(parameters.values(), call.ago)
@@ -26,7 +27,7 @@ def check(call: Call, parameters: Mapping[str, str]) -> None:
 
 
 def heard(call: Call, answer: bytes) -> bytes:
-    """moto's answer, without what this call cannot see yet; a group that was made is young from now on."""
+    """Remove what this call cannot see yet from moto's answer, and remember when a group was made."""
     if call.action == "CreateSecurityGroup":
         made = ET.fromstring(answer).findtext("{*}groupId")  # noqa: S314 - moto's
         if made:

@@ -1,4 +1,4 @@
-"""What has the machines: the cloud says when one gets power and loses it, and the hypervisor says when one gave up."""
+"""The protocol between the cloud and whatever runs its machines: power on, power off, and machines that shut down."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Boot:
-    """A machine that is to get power.
+    """A machine to be powered on.
 
-    ``metadata``: what its metadata service answers, by path below ``/latest/meta-data/``; a public key that was named
-    at the launch is at ``public-keys/0/openssh-key``. ``tokens_required``: and only to those who have a token (IMDSv2).
-    ``on_poweroff``: to be called, from any thread, once the machine has switched itself off.
+    ``metadata``: answers of its metadata service, by path below ``/latest/meta-data/``; a public key named at launch is
+    at ``public-keys/0/openssh-key``. ``tokens_required``: only for requests with a token (IMDSv2). ``on_poweroff``: to
+    be called, from any thread, once the machine has shut itself down.
     """
 
     instance_id: str
     private_ip: str
     zone: str
     type: str
-    user_data: str  # as text: decoded; bytes that are not UTF-8 are kept by surrogateescape
+    user_data: str  # decoded text; bytes that are not UTF-8 are kept by surrogateescape
     metadata: Mapping[str, str]
     on_poweroff: Callable[[], None]
     public_ip: str | None = None
@@ -30,24 +30,24 @@ class Boot:
 
 
 class Hypervisor(Protocol):
-    """Called from many threads, but for one machine by one at a time: boot returns before power_off is called."""
+    """Runs machines. Called from many threads, one at a time per machine: boot returns before power_off is called."""
 
     def boot(self, machine: Boot) -> None:
-        """Return when the machine has power. What is raised ends the instance with Server.InternalError."""
+        """Return when the machine has power. An exception ends the instance with Server.InternalError."""
         ...
 
     def power_off(self, instance_id: str) -> None:
-        """As pulling the plug, and gone with its disk. Also called for a machine that has switched itself off."""
+        """Cut the power and delete the disk. Also called for a machine that has shut itself down."""
         ...
 
     def metadata(self, instance_id: str, path: str, value: str | None) -> None:
-        """From now on the machine's metadata service answers so at ``path``; None: 404. It may be off already."""
+        """Change the answer of the metadata service at ``path``; None: 404. The machine may be off already."""
         ...
 
 
 @dataclass(slots=True)
 class Paper:
-    """The default: machines that have no host. ``on``: those that have power; ``served``: what they can read."""
+    """The default: machines that exist on paper. ``on``: those with power; ``served``: their metadata."""
 
     on: dict[str, Boot] = field(default_factory=dict)
     served: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class Paper:
                 served[path] = value
 
     def shut_down(self, instance_id: str) -> None:
-        """The machine switches itself off, as by ``poweroff`` typed on it.
+        """Shut a machine down, as ``poweroff`` typed on it would.
 
         Raises:
             KeyError: it has no power.

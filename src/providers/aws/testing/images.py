@@ -1,4 +1,4 @@
-"""Machine images, and the public parameters by which their newest is found (SSM)."""
+"""Machine images, and the public parameters of SSM that name the newest ones."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Image:
     architecture: str
     root_device: str
     owner: str
-    volumes: Mapping[str, Mapping[str, Any]]  # by device: Ebs, as EC2 has it
+    volumes: Mapping[str, Mapping[str, Any]]  # by device, in EC2's form
     public: bool = True
 
 
 _UBUNTU, _DEEP_LEARNING, _AMAZON = "099720109477", "898082745236", "137112412989"
-_PARAMETERS = (  # what the parameter is called, (root device, gigabytes, owner)
+_PARAMETERS = (  # (pattern of the parameter's name, (root device, gigabytes, owner))
     (r"/aws/service/canonical/ubuntu/server/[\w.]+/stable/current/(?P<arch>amd64|arm64)/hvm/ebs-gp[23]/ami-id",
      ("/dev/sda1", 8, _UBUNTU)),
     (r"/aws/service/deeplearning/ami/(?P<arch>x86_64|arm64)/[\w.-]*amazon-linux[\w.-]*/latest/ami-id",
@@ -51,7 +51,7 @@ WELL_KNOWN = (
 
 
 def parameter(region: Region, name: str) -> str | None:
-    """The image which it names, if it is a public parameter that names one."""
+    """The image that a public parameter names; None where it names none."""
     if _described(name) is None:
         return None
     image_id = _id(region, name)
@@ -60,7 +60,8 @@ def parameter(region: Region, name: str) -> str | None:
 
 
 def find(region: Region, image_id: str) -> Image:
-    """
+    """The image with this id.
+
     Raises:
         EC2Error: there is none.
     """
@@ -83,7 +84,7 @@ def describe_images(call: Call) -> Answer:
 
 
 def register_image(call: Call) -> Answer:
-    """Of snapshots, which are taken to be there."""
+    """Register an image of snapshots, which are assumed to exist."""
     ask, image_id = call.ask, call.region.world.new_id("ami")
     device = ask.get("RootDeviceName") or "/dev/sda1"
     volumes = {each["DeviceName"]: each["Ebs"] for each in ask.get("BlockDeviceMappings") or () if each.get("Ebs")}

@@ -1,4 +1,4 @@
-"""An instance, its volumes and its spot request: what EC2 knows of them at a moment."""
+"""An instance, its volumes and its spot request: their states at one moment."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ENDED = ("shutting-down", "terminated")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instance:
-    """``launched``: in the cloud's seconds; ``reason``: StateReason's code and message."""
+    """An instance. ``launched``: in seconds of the cloud's clock; ``reason``: StateReason's code and message."""
 
     id: str
     reservation: str
@@ -36,10 +36,10 @@ class Instance:
     transition: str = ""
     groups: tuple[tuple[str, str], ...] = ()  # (id, name)
     tags: Mapping[str, str] = field(default_factory=dict)
-    user_data: str = ""  # as it was sent: in base64
+    user_data: str = ""  # in base64, as it was sent
     key_name: str | None = None
     public_key: str = ""
-    on_shutdown: str = "stop"  # what it comes to when the machine switches itself off
+    on_shutdown: str = "stop"  # or "terminate": what happens when the machine shuts itself down
     placement_group: str | None = None
     profile: str | None = None
     volumes: tuple[tuple[str, str], ...] = ()  # (device, volume id)
@@ -54,7 +54,7 @@ class Instance:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Volume:
     id: str
-    instance: str | None  # None: it is available, and costs money
+    instance: str | None  # None: detached, and still costs money
     device: str
     zone: str
     size_gb: int
@@ -67,7 +67,7 @@ class Volume:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpotRequest:
-    """Of an instance that was launched at once: one-time."""
+    """The one-time spot request of an instance."""
 
     id: str
     instance: str

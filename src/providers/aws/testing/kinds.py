@@ -1,4 +1,4 @@
-"""Instance types: what moto knows of them (it has EC2's own answers), where they are offered, whose quota they use."""
+"""Instance types: their descriptions (moto has EC2's), the zones that offer them, and their quotas."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .protocol import Answer, EC2Error, Rendered, render_item
 
 Data = Mapping[str, Any]
 
-_QUOTAS = (  # families, by how their names begin; the quota of on-demand machines, that of spot ones
+_QUOTAS = (  # (pattern for the beginning of a type's name, on-demand quota, spot quota)
     (r"(g\d|vt)", "L-DB2E81BA", "L-3819A6DF"),
     (r"p\d", "L-417A185B", "L-7212CCBC"),
     (r"inf", "L-1945791B", "L-B5D1601B"),
@@ -38,7 +38,7 @@ def quota_code(type_name: str, market: str) -> str:
 
 @cache
 def catalogue(patterns: tuple[str, ...]) -> dict[str, Data]:
-    """By name, in EC2's order, which is none."""
+    """Descriptions of types by name, in no certain order, as in EC2."""
     from moto.ec2.models.instance_types import INSTANCE_TYPES
 
     return {name: data for name, data in INSTANCE_TYPES.items() if any(fnmatchcase(name, each) for each in patterns)}
@@ -46,7 +46,7 @@ def catalogue(patterns: tuple[str, ...]) -> dict[str, Data]:
 
 @cache
 def zones(region: str) -> dict[str, frozenset[str]]:
-    """Type -> the region's zones that have it."""
+    """The region's zones that offer each type."""
     from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS
 
     found: dict[str, set[str]] = {}
@@ -56,7 +56,8 @@ def zones(region: str) -> dict[str, frozenset[str]]:
 
 
 def known(patterns: tuple[str, ...], region: str, type_name: str) -> Data:
-    """
+    """The description of a type.
+
     Raises:
         EC2Error: there is no such type.
     """
@@ -111,7 +112,7 @@ _OFFERING_FACTS: Facts[tuple[str, str]] = {
 
 
 class _TypeFacts(dict[str, Fact[str]]):
-    """Filters of types: ``vcpu-info.default-vcpus`` is ``VCpuInfo.DefaultVCpus``, of lists ``...Disks`` ``...disk``."""
+    """Filters of types: ``vcpu-info.default-vcpus`` reads ``VCpuInfo.DefaultVCpus``; lists drop a plural ``s``."""
 
     def __missing__(self, name: str) -> Fact[str]:
         path = next((form for form in _forms(name) if form in _paths()), None)

@@ -1,4 +1,4 @@
-"""Making instances: as many as there is room for. `RunInstances` is here."""
+"""Make instances, as many as there is capacity for, and `RunInstances`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .tokens import once
 from .wishes import Wish, merged, subnets, wish
 from .world import Region
 
-OF_A_ZONE = (  # why another zone may still have machines
+OF_A_ZONE = (  # errors after which another zone may still have machines
     "InsufficientFreeAddressesInSubnet",
     "InsufficientInstanceCapacity",
     "SpotMaxPriceTooLow",
@@ -49,7 +49,7 @@ def run_instances(call: Call) -> Answer:
 
 
 def room(region: Region, wanted: Wish, most: int, planned: Sequence[Pool] = ()) -> tuple[int, EC2Error | None]:
-    """How many of these there are, up to ``most``; and, if not that many, what EC2 says."""
+    """How many of these machines can be had, up to ``most``, and EC2's error if they are fewer."""
     mine: list[Pool] = []
     free = len(_free_addresses(region, wanted.subnet, most)) if most else 0
     while len(mine) < most:
@@ -66,7 +66,7 @@ def room(region: Region, wanted: Wish, most: int, planned: Sequence[Pool] = ()) 
 
 
 def launch(region: Region, wanted: Wish, count: int) -> list[Instance]:
-    """Make so many; there is room for them."""
+    """Make ``count`` machines, for which there is room."""
     world = region.world
     reserved, made = world.new_id("r"), []
     for index, address in enumerate(_free_addresses(region, wanted.subnet, count)):
@@ -109,7 +109,7 @@ def launch(region: Region, wanted: Wish, count: int) -> list[Instance]:
 def _where_most(
     call: Call, spec: Ask, market: Market, *, least: int, most: int, max_usd: float | None
 ) -> tuple[Wish, int]:
-    """All of one launch go to one zone."""
+    """Choose the zone with most machines, as one launch uses one zone."""
     best: tuple[Wish, int] | None = None
     refusal: EC2Error | None = None
     places = subnets(call, spec)
@@ -176,7 +176,7 @@ def _instance(region: Region, wanted: Wish, reserved: str, index: int, address: 
 
 
 def _devices(wanted: Wish) -> dict[str, Mapping[str, Any]]:
-    """Those of the image, the root first, and those asked for: of what is not said, the image has the word."""
+    """The image's devices, the root first, and those of the launch, which override the image's settings."""
     image = wanted.image
     devices: dict[str, Mapping[str, Any]] = {image.root_device: {}, **image.volumes}
     for each in wanted.spec.get("BlockDeviceMappings") or ():
@@ -205,7 +205,7 @@ def _volumes(region: Region, wanted: Wish, instance: Instance) -> list[Volume]:
 
 
 def _free_addresses(region: Region, subnet: Subnet, count: int) -> list[str]:
-    """Up to so many, after those that were given last."""
+    """Up to ``count`` free addresses, from the one after the last that was given on."""
     used = {each.private_ip for each in region.instances.all() if each.state != "terminated"}
     start = 0 if region.world.behaviour.recycle_addresses else region.addresses_given.get(subnet.id, 0)
     hosts = _hosts(subnet.cidr)
@@ -215,12 +215,12 @@ def _free_addresses(region: Region, subnet: Subnet, count: int) -> list[str]:
 
 @cache
 def _hosts(cidr: str) -> list[str]:
-    """EC2 keeps the first four addresses of a subnet, and its last."""
+    """The addresses of a subnet without the first four and the last, which EC2 keeps."""
     return [str(each) for each in list(ipaddress.ip_network(cidr))[4:-1]]
 
 
 def _public(private: str) -> str:
-    """Its address outside: 198.18.y.z for the private one w.x.y.z. They are nobody's (RFC 2544)."""
+    """The public address for a private one: 198.18.y.z for w.x.y.z, in a range that nobody uses (RFC 2544)."""
     return f"198.18.{private.split('.', 2)[2]}"
 
 

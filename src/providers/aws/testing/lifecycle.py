@@ -1,4 +1,4 @@
-"""What becomes of an instance: it gets power, runs, and ends, by its owner's will, its own, or the cloud's."""
+"""The life of an instance: it boots, runs, and ends, because its user, the machine itself or the cloud ends it."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ REBALANCE, ACTION, TERMINATION = "events/recommendations/rebalance", "spot/insta
 
 
 class Lifecycle:
-    """One instance's, from its launch on. The world's lock is held where its state changes, not while it boots."""
+    """One instance's life since its launch. The world's lock is held for changes of state, not while it boots."""
 
     def __init__(self, region: Region, instance_id: str) -> None:
         self._region, self._world, self._id = region, region.world, instance_id
-        self._power = "off"  # booting, on, going
-        self._notices = 0  # how often it was noticed: a notice that was withdrawn takes nothing
+        self._power = "off"  # or "booting", "on", "going"
+        self._notices = 0  # counts notices; the number of a withdrawn notice is outdated, so it takes nothing
 
     @property
     def instance(self) -> Instance:
@@ -36,7 +36,7 @@ class Lifecycle:
         return found
 
     def begin(self) -> None:
-        """It is pending, and is to get power."""
+        """Boot the instance, which is pending."""
         self._world.clock.after(self._world.behaviour.boot_s, partial(self._world.spawn, self._boot))
 
     def stop(self) -> None:
@@ -62,7 +62,7 @@ class Lifecycle:
                 self._end(ITSELF, "", "shutting-down" if for_good else "stopping")
 
     def interrupt(self, notice_s: float, rebalance_s: float | None) -> None:
-        """The recommendation, the notice ``rebalance_s`` later, the end ``notice_s`` after that."""
+        """Send the rebalance recommendation, after ``rebalance_s`` the notice, and end it ``notice_s`` after that."""
         with self._world.lock:
             self._notices += 1
             noticed = partial(self._notice, self._notices, notice_s)
@@ -80,7 +80,7 @@ class Lifecycle:
                 self._world.hypervisor.metadata(self._id, path, None)
 
     def unplug(self) -> None:
-        """At the cloud's end: no machine is left."""
+        """Cut the power when the cloud ends."""
         if self._power == "on":
             self._unplug()
 
@@ -118,7 +118,7 @@ class Lifecycle:
             self._power = "on"
             if error is not None:
                 self._world.failures.append(error)
-            if self.instance.state != "pending":  # it was ended meanwhile
+            if self.instance.state != "pending":  # ended meanwhile
                 self._unplug_later()
             elif error is not None:
                 self._end(INTERNAL, INTERNAL[0])
@@ -144,7 +144,7 @@ class Lifecycle:
             self._spot("closed", spot_status)
         if was_off:
             self._world.clock.after(self._world.behaviour.stop_s, self._ended)
-        elif self._power == "on":  # a booting one is unplugged when it has booted
+        elif self._power == "on":  # a booting one is powered off when it has booted
             self._unplug_later()
 
     def _unplug_later(self) -> None:

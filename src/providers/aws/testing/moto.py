@@ -1,6 +1,6 @@
-"""moto, which answers what this cloud does not: networks and security groups, key pairs, roles, S3 and the rest.
+"""moto answers for everything that this cloud does not: networks, security groups, key pairs, roles, S3 and others.
 
-Its backends are this process's own: one cloud at a time, and each begins with none of the former one's things.
+Its backends belong to this process: there is one cloud at a time, which begins without the former one's resources.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Subnet:
 
 
 class Moto:
-    """Enter it for an empty one.
+    """moto with empty backends during a `with` block.
 
     Raises:
         ImportError: moto's server is not installed.
@@ -42,10 +42,10 @@ class Moto:
     """
 
     def __init__(self, seed: int = 0, *, default_vpc: str | None = VPC_CIDR) -> None:
-        """``default_vpc``: its addresses; None: there is none."""
+        """``default_vpc``: its CIDR; None: there is no default VPC."""
         self._seed, self._default_vpc = seed, default_vpc
         self._regions: dict[str, EC2Backend] = {}
-        self.lock = threading.RLock()  # moto's EC2 is made for one call at a time
+        self.lock = threading.RLock()  # moto's EC2 is not thread-safe
 
     def __enter__(self) -> Moto:
         try:
@@ -82,7 +82,8 @@ class Moto:
         self._regions.clear()
 
     def region(self, name: str) -> EC2Backend:
-        """
+        """moto's EC2 backend of a region.
+
         Raises:
             KeyError: there is no such region.
         """
@@ -113,10 +114,10 @@ class Moto:
             return [each.name for each in self.region(region).describe_availability_zones()]
 
     def groups(self, region: str, ids: Iterable[str], vpc: str) -> tuple[tuple[str, str], ...]:
-        """(id, name) of each, of the VPC's default group if there are none.
+        """(id, name) of each group; without ids, of the VPC's default group.
 
         Raises:
-            EC2Error: one does not exist, or not in this VPC.
+            EC2Error: one does not exist, or belongs to another VPC.
         """
         with self.lock:
             backend = self.region(region)
@@ -136,7 +137,7 @@ class Moto:
             return tuple(found)
 
     def tags(self, region: str) -> list[tuple[str, str, str, str]]:
-        """(id, kind, key, value) of each on things that moto keeps."""
+        """(id, kind, key, value) of each tag on resources that moto keeps."""
         with self.lock:
             found = self.region(region).describe_tags()
             return [(tag["resource_id"], tag["resource_type"], tag["key"], tag["value"]) for tag in found]
@@ -149,9 +150,10 @@ class Moto:
             return pair.public_key.strip()
 
     def check_profile(self, name: str | None, arn: str | None) -> None:
-        """
+        """Check that an instance profile exists.
+
         Raises:
-            EC2Error: there is no such instance profile.
+            EC2Error: it does not.
         """
         from moto.iam.models import iam_backends
 
@@ -162,7 +164,7 @@ class Moto:
             raise EC2Error("InvalidParameterValue", f"{words} Invalid IAM Instance Profile {field}")
 
     def left(self, region: str) -> list[tuple[str, str, dict[str, str]]]:
-        """(kind, id, tags) of what somebody made: groups, key pairs, addresses."""
+        """(kind, id, tags) of groups, key pairs and addresses that somebody made."""
         with self.lock:
             backend = self.region(region)
             groups = [each for below in backend.groups.values() for each in below.values() if each.name != "default"]
@@ -174,7 +176,7 @@ class Moto:
 
 @contextmanager
 def _without_images() -> Iterator[None]:
-    """moto gives each region 1300 images, which takes it half a second; this cloud has its own."""
+    """Keep moto from loading 1300 images per region, which takes half a second; this cloud has its own images."""
     switch = "MOTO_EC2_LOAD_DEFAULT_AMIS"
     before = os.environ.get(switch)
     os.environ[switch] = "false"
@@ -201,7 +203,7 @@ def _remove_vpc(backend: EC2Backend) -> None:
 
 
 def _make_vpc(backend: EC2Backend, cidr: str) -> None:
-    """A default one with these addresses, a subnet in each zone."""
+    """Make a default VPC with these addresses, and a subnet in each zone."""
     backend.default_vpc = backend.create_vpc(cidr, is_default=True)
     zones = [zone.name for zone in backend.describe_availability_zones()]
     subnets = ip_network(cidr).subnets(prefixlen_diff=(len(zones) - 1).bit_length())

@@ -1,4 +1,4 @@
-"""Placement groups, which moto does not have."""
+"""Placement groups, which moto does not implement."""
 
 from __future__ import annotations
 

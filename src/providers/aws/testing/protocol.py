@@ -1,4 +1,4 @@
-"""EC2's query protocol, both ways, by botocore's own model: questions and answers are dicts, as they are in boto3."""
+"""EC2's query protocol in both directions, by botocore's model: parameters and answers are dicts, as in boto3."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ try:
 except ImportError as error:
     raise ImportError("The test cloud needs botocore and moto: pip install 'outrider[testing]'.") from error
 
-USER = "arn:aws:iam::123456789012:user/anybody"  # whatever the credentials are
+USER = "arn:aws:iam::123456789012:user/anybody"  # for any credentials
 NAMESPACE = "http://ec2.amazonaws.com/doc/2016-11-15/"
 
 Answer = Mapping[str, Any]
 
 
 class EC2Error(Exception):
-    """What EC2 refuses: its code, its words, and the HTTP status."""
+    """A refusal of EC2: its code, its message, and the HTTP status."""
 
     def __init__(self, code: str, message: str, status: int = 400) -> None:
         super().__init__(f"{code}: {message}")
@@ -36,14 +36,14 @@ def unauthorized(action: str) -> EC2Error:
 
 
 class Ask(dict[str, Any]):
-    """Parameters by name; to look one up that is not there is the caller's mistake."""
+    """Parameters by name. A missing one raises EC2Error, as the caller should have sent it."""
 
     def __missing__(self, name: str) -> Any:
         raise EC2Error("MissingParameter", f"The request must contain the parameter {name}")
 
 
 class Rendered(str):
-    """XML of one list item, made before: large answers that never change."""
+    """The XML of a list item, rendered in advance: for large answers that never change."""
 
     __slots__ = ()
 
@@ -54,9 +54,10 @@ def model() -> ServiceModel:
 
 
 def parse(action: str, parameters: Mapping[str, str]) -> Ask:
-    """
+    """Parse the parameters of an action.
+
     Raises:
-        EC2Error: there is no such action, or a value is not of its type.
+        EC2Error: there is no such action, or a value has the wrong type.
     """
     try:
         shape = model().operation_model(action).input_shape
@@ -119,7 +120,7 @@ def render(action: str, answer: Answer, request_id: str) -> bytes:
 
 
 def render_item(shape_name: str, value: Answer) -> Rendered:
-    """One item of a list of such shapes, to be put into answers as it is."""
+    """Render one item of a list of such shapes, to be put into answers unchanged."""
     shape = model().shape_for(shape_name)
     assert isinstance(shape, StructureShape)
     return Rendered("".join(_members(value, shape)))
@@ -157,7 +158,7 @@ def _text(value: Any, shape: Shape) -> str:
 
 
 def _fields(shape: StructureShape) -> Mapping[str, Shape]:
-    found: Mapping[str, Shape] = cast("Any", shape).members  # botocore computes these when asked: no checker sees them
+    found: Mapping[str, Shape] = cast("Any", shape).members  # botocore computes it, so type checkers do not see it
     return found
 
 

@@ -1,4 +1,4 @@
-"""What EC2's users ask of its neighbours: public parameters (SSM), prices, quotas. All else of them is moto's."""
+"""EC2's neighbours as far as clients of EC2 need them: public parameters (SSM), prices, quotas. moto has the rest."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from .filters import page
 from .protocol import EC2Error
 from .world import World
 
-PLENTY = 4096.0  # vCPUs, where nobody said
+PLENTY = 4096.0  # vCPUs where no quota is set
 SIGNED_FOR_S = 300.0
 
 
 def answer(world: World, service: str, region: str, action: str, body: bytes) -> Mapping[str, Any] | None:
-    """None: moto's.
+    """Answer a call to another service; None: moto answers.
 
     Raises:
-        EC2Error: as these services refuse.
+        EC2Error: the service refuses.
     """
     asked = json.loads(body) if body.startswith(b"{") else {}
     match service, action:
@@ -39,9 +39,10 @@ def answer(world: World, service: str, region: str, action: str, body: bytes) ->
 
 
 def check_date(world: World, date: str | None) -> None:
-    """
+    """Check the date of a request's signature.
+
     Raises:
-        EC2Error: the request was signed too long ago, by the cloud's clock.
+        EC2Error: by the cloud's clock, it was signed too long ago.
     """
     for fault in world.faults.of(ClockSkew):
         if date and world.faults.strikes(fault):
@@ -71,7 +72,7 @@ def _parameters(world: World, region: str, names: list[str]) -> Mapping[str, Any
 
 
 def _products(world: World, asked: Mapping[str, Any]) -> Mapping[str, Any]:
-    """On-demand prices of Linux machines, one product each."""
+    """On-demand prices of Linux machines, a product each."""
     wanted = {each["Field"]: _values(each) for each in asked.get("Filters") or ()}
     regions = wanted.get("regionCode") or sorted({*world.regions, "us-east-1"})
     types = kinds.catalogue(world.behaviour.types)
@@ -90,10 +91,10 @@ def _products(world: World, asked: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _values(one: Mapping[str, str]) -> list[str]:
-    """Those that fit this filter.
+    """The values that match a filter.
 
     Raises:
-        EC2Error: what filters of its type do not say by naming values.
+        EC2Error: its type is not one that lists values.
     """
     if one["Type"] in ("TERM_MATCH", "EQUALS"):
         return [one["Value"]]

@@ -1,4 +1,4 @@
-"""Tags on what this cloud keeps itself; those of the rest are moto's."""
+"""Tags on resources that this cloud keeps itself; moto has those of others."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def create_tags(call: Call) -> Answer:
 
 
 def delete_tags(call: Call) -> Answer:
-    """A tag that is named with a value goes only where it has that value; without names, all go."""
+    """Delete tags; one given with a value only if it has that value; without names, all."""
     named = {tag["Key"]: tag.get("Value") for tag in call.ask.get("Tags") or ()}
 
     def without(tags: Mapping[str, str]) -> dict[str, str]:
@@ -111,7 +111,7 @@ def _id(thing: Any) -> str:
 
 
 def split(resources: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Ours, and moto's."""
+    """Split resources into those of this cloud and those of moto."""
     named = list(resources)
     return [each for each in named if ours(each)], [each for each in named if not ours(each)]
 

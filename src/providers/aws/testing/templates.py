@@ -1,4 +1,4 @@
-"""Launch templates: what a launch says in advance, in versions."""
+"""Launch templates with their versions."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def describe_launch_template_versions(call: Call) -> Answer:
 
 
 def find(region: Region, named: Mapping[str, Any], ago: float = 0.0) -> Template:
-    """By LaunchTemplateId or LaunchTemplateName.
+    """Find a template by LaunchTemplateId or LaunchTemplateName.
 
     Raises:
         EC2Error: there is none.
@@ -93,7 +93,7 @@ def find(region: Region, named: Mapping[str, Any], ago: float = 0.0) -> Template
 
 
 def data(region: Region, named: Mapping[str, Any] | None, ago: float = 0.0) -> Ask:
-    """What the named version of a template says; nothing is said if none is named."""
+    """The contents of the named version of a template; empty if none is named."""
     if not named:
         return Ask()
     template = find(region, named, ago)

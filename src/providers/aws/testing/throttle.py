@@ -1,4 +1,4 @@
-"""EC2's request buckets: each action has one, a call takes a token of it, and is refused when there is none.
+"""EC2's request limits: each action has a token bucket; a call takes a token, or is refused without one.
 
 Sizes and rates are those of "Request throttling for the Amazon EC2 API" in EC2's developer guide.
 """
@@ -33,13 +33,13 @@ class Bucket:
 
 @dataclass(slots=True)
 class Buckets:
-    """One account's, in one region."""
+    """The token buckets of one account in one region."""
 
     now: Callable[[], float]
     _buckets: dict[tuple[str, float], Bucket] = field(default_factory=dict)
 
     def take(self, action: str, *, narrowed: bool) -> None:
-        """``narrowed``: the call asks for pages, for ids, or with filters.
+        """Take a token. ``narrowed``: the call has filters, ids or pages.
 
         Raises:
             EC2Error: RequestLimitExceeded

@@ -1,4 +1,4 @@
-"""Idempotency: the same ClientToken with the same parameters has the same effect, once, and the same answer."""
+"""Idempotency: calls with the same ClientToken and parameters take effect once, and get the same answer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .protocol import Answer, EC2Error
 
 
 def once(action: Action) -> Action:
-    """What failed had no effect, and is tried again.
+    """Make an action idempotent by ClientToken. A failed call has no effect, and can be repeated.
 
     Raises:
         EC2Error: IdempotentParameterMismatch

@@ -1,4 +1,4 @@
-"""What things were, and when: an answer may be one of a moment ago, as EC2's are."""
+"""Values with their history, so that an answer can be outdated by a moment, like EC2's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class Versions(Generic[T]):
-    """Immutable values by id, with their past. None is what does not exist (yet, or any more)."""
+    """Immutable values by id, with their history. None means that it does not exist (yet, or any more)."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -19,7 +19,7 @@ class Versions(Generic[T]):
         self._past.setdefault(name, []).append((self._now(), value))
 
     def get(self, name: str, ago: float = 0.0) -> T | None:
-        """What it was ``ago`` seconds ago."""
+        """The value of ``ago`` seconds ago."""
         then = self._now() - ago
         for at, value in reversed(self._past.get(name, ())):
             if ago <= 0.0 or at <= then:
@@ -27,5 +27,5 @@ class Versions(Generic[T]):
         return None
 
     def all(self, ago: float = 0.0) -> list[T]:
-        """In the order of their first appearance."""
+        """All existing values, in the order of their first appearance."""
         return [value for name in self._past if (value := self.get(name, ago)) is not None]

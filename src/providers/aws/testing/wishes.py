@@ -1,4 +1,4 @@
-"""What a launch asks for, settled and checked: everything that it names exists, and goes together."""
+"""Resolve and check the parameters of a launch: everything that it names exists and is compatible."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ TAGGED = ("instance", "volume", "spot-instances-request")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """A machine that may be had."""
+    """A machine that can be launched."""
 
     pool: Pool
     subnet: Subnet
     image: images.Image
     groups: tuple[tuple[str, str], ...]
     public_key: str
-    tags: Mapping[str, Mapping[str, str]]  # by kind of thing
-    spec: Ask  # as RunInstances has it, with what the template says
+    tags: Mapping[str, Mapping[str, str]]  # by kind of resource
+    spec: Ask  # parameters of RunInstances, merged with the template
     max_usd: float | None
 
 
 def merged(template: Mapping[str, Any], ask: Mapping[str, Any]) -> Ask:
-    """What is asked for goes before what the template says; tags of both are given."""
+    """Merge a template with a call's parameters, which win; tags of both are used."""
     both = [*(template.get("TagSpecifications") or ()), *(ask.get("TagSpecifications") or ())]
     said = Ask({**template, **ask, "TagSpecifications": both})
     for key in ("MetadataOptions", "Placement"):
@@ -49,9 +49,10 @@ def merged(template: Mapping[str, Any], ask: Mapping[str, Any]) -> Ask:
 def wish(
     call: Call, spec: Ask, subnet: Subnet, market: Market, *, type_name: str | None = None, max_usd: float | None = None
 ) -> Wish:
-    """
+    """Resolve and check a launch.
+
     Raises:
-        EC2Error: something does not exist, or does not go together.
+        EC2Error: something does not exist, or is not compatible.
     """
     region = call.region
     pool = Pool(str(type_name or spec.get("InstanceType") or "m1.small"), subnet.zone, market)
@@ -80,10 +81,10 @@ def wish(
 
 
 def subnets(call: Call, spec: Ask) -> list[Subnet]:
-    """Where the launch may go: the subnet it names, or the default ones of the zones it leaves open.
+    """The subnets that the launch may use: the named one, or default ones in the zones that it allows.
 
     Raises:
-        EC2Error: that subnet does not exist, or there is no default VPC.
+        EC2Error: the subnet does not exist, or there is no default VPC.
     """
     region = call.region
     interface = (spec.get("NetworkInterfaces") or [{}])[0]
@@ -141,7 +142,7 @@ def _check_interfaces(spec: Ask, kind: Mapping[str, Any]) -> None:
 
 
 def _check_placement(call: Call, spec: Ask, pool: Pool, kind: Mapping[str, Any]) -> None:
-    """A cluster group is in one zone, that of its first machine."""
+    """Check a placement group: a cluster group is in one zone, that of its first machine."""
     name = (spec.get("Placement") or {}).get("GroupName")
     if not name:
         return

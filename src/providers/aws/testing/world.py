@@ -1,4 +1,4 @@
-"""What there is: the regions of a cloud, and in each the things that EC2 keeps, with their past."""
+"""The state of a cloud: its regions, and in each the resources of EC2 with their history."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class PlacementGroup:
 
 
 class World:
-    """One cloud. Whoever looks at it or changes it holds ``lock``."""
+    """One cloud. ``lock`` is to be held for reading and writing."""
 
     def __init__(self, behaviour: Behaviour, hypervisor: Hypervisor, moto: Moto) -> None:
         self.behaviour, self.hypervisor, self.moto = behaviour, hypervisor, moto
-        self.failures: list[Exception] = []  # the hypervisor's, and this cloud's own
+        self.failures: list[Exception] = []  # of the hypervisor, and of this cloud itself
         self.clock, self.faults, self.lock = Clock(self.failures.append), Faults(), threading.RLock()
         self.ledger = Ledger(self.clock.unix)
         self.regions: dict[str, Region] = {}
@@ -69,9 +69,10 @@ class World:
         return self._ages.uniform(0.0, stale_s) if self.behaviour.wavering else stale_s
 
     def region(self, name: str) -> Region:
-        """
+        """The region of this name, made on first use.
+
         Raises:
-            KeyError: there is none of that name.
+            KeyError: there is no such region.
         """
         with self.lock:
             if name not in self.regions:
@@ -80,7 +81,7 @@ class World:
             return self.regions[name]
 
     def spawn(self, deed: Callable[[], None]) -> None:
-        """In a thread of its own: what may take long."""
+        """Run something that may take long in a thread of its own."""
         thread = threading.Thread(target=deed, name="ec2-machine", daemon=True)
         with self.lock:
             self._threads = [each for each in self._threads if each.is_alive()]
@@ -94,13 +95,13 @@ class World:
                 pass
 
     def close(self) -> None:
-        """Nothing happens any more on return."""
+        """Stop the clock, and return when nothing runs any more."""
         self.clock.close()
         while self._settle():
             pass
 
     def _settle(self) -> bool:
-        """Wait for what is being done to machines; False: it was nothing."""
+        """Wait for threads that power machines on or off; False: there were none."""
         with self.lock:
             threads, self._threads = self._threads, []
         for thread in threads:
@@ -120,11 +121,11 @@ class Region:
     buckets: Buckets = field(init=False)
     lives: dict[str, Lifecycle] = field(default_factory=dict)  # by instance
     fleets: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-    answered: dict[tuple[str, str], tuple[Any, Any]] = field(default_factory=dict)  # by action and ClientToken
-    young: dict[str, float] = field(default_factory=dict)  # when what moto keeps was made
+    answered: dict[tuple[str, str], tuple[Any, Any]] = field(default_factory=dict)  # by (action, ClientToken)
+    young: dict[str, float] = field(default_factory=dict)  # when resources of moto were made
     addresses_given: dict[str, int] = field(default_factory=dict)  # by subnet
     images: dict[str, str] = field(default_factory=dict)  # id -> the parameter that named it
-    own_images: dict[str, Image] = field(default_factory=dict)  # that somebody registered
+    own_images: dict[str, Image] = field(default_factory=dict)  # registered by users
 
     def __post_init__(self) -> None:
         now = self.world.clock.now
@@ -136,14 +137,15 @@ class Region:
         return self.young.get(group, -inf) > self.world.clock.now() - ago
 
     def check_young(self, named: Iterable[str], ago: float) -> None:
-        """
+        """Check that a call can see these groups already.
+
         Raises:
-            EC2Error: one of these is a group that was made since then.
+            EC2Error: one was made less than ``ago`` seconds ago.
         """
         for each in named:
             if self.is_young(each, ago):
                 raise EC2Error("InvalidGroup.NotFound", f"The security group '{each}' does not exist")
 
     def living(self) -> list[Instance]:
-        """Those that take up capacity and quota."""
+        """The instances that use capacity and quota."""
         return [each for each in self.instances.all() if each.state in ("pending", "running")]
