@@ -114,6 +114,13 @@ def acted_tools(folder: Path) -> None:
     runpy.run_path(str(TOOLS))["Tools"](folder)
 
 
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "guides").glob("*.md")), ids=lambda page: page.name)
+def test_a_guide_begins_with_an_example_that_runs(page: Path) -> None:
+    first = next(block for block in blocks() if block.page == page)
+    assert first.kind in RUN, f"{first.name} is not run"
+    assert {"Pool", "EC2", "chaos", "checkpoint"} & imported(first.code)
+
+
 @pytest.mark.parametrize("block", blocks(), ids=lambda block: block.name)
 def test_a_pool_of_machines_with_prices_or_accelerators_says_whose(block: Block) -> None:
     """Without a provider they would be this computer's."""
