@@ -40,12 +40,12 @@ class Owner:
 
     @classmethod
     def this(cls, directory: Path) -> Owner:
-        """This process as the owner of the pool in ``directory``."""
+        """Describe this process as the owner of the pool in ``directory``."""
         inode = (directory / "lock").stat().st_ino
         return cls(_user(), socket.gethostname(), os.getpid(), _started(), _boot(), time.time(), inode)
 
     def near(self, directory: Path) -> bool:
-        """Whether the pool's lock can be trusted: it is this computer's, or on a disk of one computer only.
+        """Return whether the pool's lock can be trusted: it is this computer's, or on a disk of one computer only.
 
         The computer's name may change: a container's does each time, and a laptop's with the network.
         """

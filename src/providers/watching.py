@@ -16,7 +16,7 @@ LONGEST_S = 30.0  # the longest pause between two tries
 
 class Watching:
     def __init__(self, what: str) -> None:
-        """``what`` is being watched, for people: "the machines of train in us-east-1"."""
+        """Count the failures of watching ``what``, such as "the machines of train in us-east-1"."""
         self._what = what
         self.failures = 0  # consecutive
         self._since = 0.0

@@ -59,7 +59,7 @@ class Claim:
         )
 
     def has(self, thing: Thing) -> bool:
-        """Whether ``thing`` is the pool's."""
+        """Return whether ``thing`` is the pool's."""
         return whose(thing, self) in OURS
 
 

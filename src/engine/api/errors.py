@@ -42,7 +42,7 @@ class NotACall(SpecError, TypeError):
 
 
 class CapacityError(OutriderError):
-    """There were not enough machines available. ``wanted`` and ``got`` count nodes.
+    """Too few machines were available. ``wanted`` and ``got`` count nodes.
 
     For a broadcast that had begun, ``outcomes`` has every rank's outcome.
     """
@@ -320,7 +320,7 @@ class Outcome:
 
 
 class BroadcastFailed(OutriderError, ExceptionGroup[Exception]):
-    """Some ranks of a broadcast failed: one exception each, with its ``rank``. ``outcomes``: of all ranks, by rank."""
+    """Ranks of a broadcast failed: one exception each, with its ``rank``. ``outcomes``: of all ranks, by rank."""
 
     outcomes: tuple[Outcome, ...]
 

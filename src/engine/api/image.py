@@ -91,12 +91,12 @@ class Image:
 
     @property
     def has_packages(self) -> bool:
-        """Whether anything is to be installed into a Python environment."""
+        """Return whether anything is to be installed into a Python environment."""
         return bool(self.pip) or self.requirements is not None or self.lock is not None
 
     @property
     def needs_uv(self) -> bool:
-        """Whether every host needs uv. Otherwise only a host without a fitting Python needs it."""
+        """Return whether every host needs uv. Otherwise only a host without a fitting Python needs it."""
         return self.has_packages or self.python.count(".") == 2
 
     def beyond_local(self) -> list[str]:

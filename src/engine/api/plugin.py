@@ -63,7 +63,7 @@ class Plugin:
 
     @property
     def has_halves(self) -> bool:
-        """Whether the plugin works on whole nodes, beside the tasks; if so, it belongs to a pool, never to a function."""
+        """Return whether the plugin works on whole nodes, beside the tasks; then it cannot belong to a function."""
         return type(self).node is not Plugin.node or type(self).attach is not Plugin.attach
 
     def attach(self, site: PluginContext) -> AbstractAsyncContextManager[Any]:  # noqa: ARG002

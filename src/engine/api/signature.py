@@ -34,7 +34,7 @@ class Streamed(Enum):
         return self in (Streamed.ALWAYS_ASYNC, Streamed.IF_ITERATOR_ASYNC)
 
     def takes(self, argument: object) -> bool:
-        """Whether this argument is sent item by item."""
+        """Return whether this argument is sent item by item."""
         if self in (Streamed.ALWAYS, Streamed.ALWAYS_ASYNC):
             return argument is not None and isinstance(argument, Iterable | AsyncIterable)
         return isinstance(argument, Iterator | AsyncIterator)

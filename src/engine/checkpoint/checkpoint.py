@@ -115,7 +115,7 @@ class Checkpoint:
         return loaded
 
     def due(self, step: int) -> bool:
-        """Whether `save` would save this step. Takes microseconds; ask before you put together a costly state."""
+        """Return whether `save` would save this step. Takes microseconds; ask before you build a costly state."""
         with self._lock:
             return self._pace.due(step, now(), self._urgent)
 

@@ -39,7 +39,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Stale:
-    """This world is fenced by ``by``, a later term."""
+    """The world is fenced by ``by``, a later term."""
 
     by: Term
 
@@ -63,7 +63,7 @@ def entry(world: World, rank: int, terms: Sequence[Term]) -> Join | Begin | Wait
 
 
 def shares(entries: Sequence[Entry], ranks: int) -> list[int]:
-    """For each entry the rank that should write it, -1 for all: spread so that ranks write about equally many bytes.
+    """Choose the rank that writes each entry, -1 for all, so that ranks write about equally many bytes.
 
     Every rank writes its own pickle. The ranks' states need not be the same: what nobody wrote is found by its digest
     and written in a second part.

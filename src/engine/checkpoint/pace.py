@@ -39,7 +39,7 @@ class Pace:
         self._wishes = self._answer = False
 
     def due(self, step: int, now: float, urgent: Callable[[], bool]) -> bool:
-        """Whether ``step`` is saved. A second call for the same step answers the same without asking ``urgent``."""
+        """Return whether ``step`` is saved. A second call for the same step gives the same answer."""
         if self._asked and self._asked[-1][1] == step:
             return self._answer
         self._asked.append((now, step))

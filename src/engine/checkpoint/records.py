@@ -161,7 +161,7 @@ class Entry(NamedTuple):
 
     @property
     def vacant(self) -> bool:
-        """Whether this rank's shard is empty, because there were more ranks than shards."""
+        """Return whether this rank's shard is empty, because there were more ranks than shards."""
         return self.sharded and 0 in self.extent
 
 
@@ -175,7 +175,7 @@ class Where(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Part(Record):
-    """What one rank has (number 0 alone), and where it wrote its data (number 0, and perhaps 1)."""
+    """The entries of one rank (in number 0 alone), and where it wrote its data (number 0, and perhaps 1)."""
 
     rank: int
     number: int

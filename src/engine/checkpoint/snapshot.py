@@ -147,7 +147,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def paths(state: object, kind: type[Any]) -> dict[int, list[str | int]]:
-    """Where each object of ``kind`` is in nested dicts and sequences, by its id; the first place where it is found."""
+    """Find the path of each object of ``kind`` in nested dicts and sequences, by its id; the first one counts."""
     found: dict[int, list[str | int]] = {}
     names: set[str] = set()
 

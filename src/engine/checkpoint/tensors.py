@@ -71,7 +71,7 @@ def _is_plain(source: Any) -> bool:
 
 
 def _writes(source: Any, path: list[str | int]) -> bool:
-    """Whether this rank writes its shard: of the ranks with the same shard one does, which one depends on the name."""
+    """Return whether this rank writes its shard: one of the ranks with the same shard does."""
     coordinate = source.device_mesh.get_coordinate()
     if coordinate is None:
         return False

@@ -64,7 +64,7 @@ class Left:
 
     @property
     def ours(self) -> bool:
-        """Whether no living client here owns it, and this computer should remove it, or might have to."""
+        """Return whether no living client here owns it, and this computer should remove it, or might have to."""
         return self.standing in ("dead", "elsewhere") or (self.tagged and self.unsaid)
 
 

@@ -56,7 +56,7 @@ class _Ignored:
         self._specs: dict[Path, GitIgnoreSpec | None] = {}
 
     def has(self, path: Path, *, is_folder: bool) -> bool:
-        """Whether ``path`` is ignored. The user's patterns come first, then the nearest .gitignore that matches."""
+        """Return whether ``path`` is ignored. The user's patterns win, then the nearest .gitignore that matches."""
         if self._own is not None and (word := _word(self._own, self._top, path, is_folder)) is not None:
             return word
         inside = [folder for folder in path.parents if folder == self._top or folder.is_relative_to(self._top)]

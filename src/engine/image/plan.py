@@ -62,7 +62,7 @@ def choose(prepared: Prepared, host: Host) -> Choice:
 
 
 def environment(prepared: Prepared, host: Host, choice: Choice, uv: str) -> dict[str, Any] | None:
-    """How the agent makes the environment; None: tasks use ``choice.base``. ``uv``: its path in the host's cache."""
+    """The parameters for making an environment; None: tasks use ``choice.base``. ``uv``: its path in the cache."""
     if not choice.environment:
         return None
     wanted = prepared.requirements

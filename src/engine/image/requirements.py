@@ -45,7 +45,7 @@ class Requirements:
 
     @property
     def is_local(self) -> bool:
-        """Whether only this computer can resolve the requirements."""
+        """Return whether only this computer can resolve the requirements."""
         return bool(self.folders or self.wheels)
 
     def identity(self) -> list[object]:

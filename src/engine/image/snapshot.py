@@ -52,5 +52,5 @@ class Copy(NamedTuple):
     size_bytes: int
 
     def read(self, offset: int, size: int) -> bytes:
-        """At most ``size`` bytes of the copy from ``offset``."""
+        """Read at most ``size`` bytes of the copy from ``offset``."""
         return self.snapshot.read(self.begins + offset, min(size, self.size_bytes - offset))

@@ -47,7 +47,7 @@ class Wheel(NamedTuple):
         return self.path.stat().st_size
 
     def read(self, offset: int, size: int) -> bytes:
-        """At most ``size`` bytes of the file from ``offset``."""
+        """Read at most ``size`` bytes of the file from ``offset``."""
         with self.path.open("rb", buffering=0) as file:
             return os.pread(file.fileno(), size, offset)
 
@@ -120,7 +120,7 @@ def target_of(machine: str, libc: str) -> str:
 
 
 def here() -> str:
-    """This computer's platform, as `tool_target` names it; empty if it is not Linux. uv needs only glibc 2.17."""
+    """The platform of this computer, as `tool_target` names it; empty if it is not Linux. uv needs only glibc 2.17."""
     system = os.uname()
     return f"{system.machine}-glibc" if system.sysname == "Linux" else ""
 

@@ -97,7 +97,7 @@ def _shown(value: object) -> str:
 
 
 def _heard(logger: logging.Logger, level: int) -> bool:
-    """Whether any handler would receive a record of ``level``."""
+    """Return whether any handler would receive a record of ``level``."""
     if not logger.isEnabledFor(level):
         return False
     above: logging.Logger | None = logger

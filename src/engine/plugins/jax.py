@@ -96,7 +96,7 @@ class Jax(Plugin):
 
 
 def _is_used() -> bool:
-    """Whether JAX has computed anything. Listing arrays would start the backend, which waits for the other ranks."""
+    """Return whether JAX has computed anything. Listing arrays would start the backend and wait for other ranks."""
     try:
         from jax._src.xla_bridge import backends_are_initialized  # pyright: ignore[reportMissingImports]
     except ImportError:  # another version of JAX; pickling the results waits for them as well

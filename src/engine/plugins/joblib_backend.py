@@ -210,7 +210,7 @@ class OutriderBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[m
 
 
 class Work:
-    """One submitted batch. Its result is unpickled in joblib's thread, by the first who asks for it."""
+    """A submitted batch. Its result is unpickled in joblib's thread, by the first who asks for it."""
 
     def __init__(
         self, pool: JoblibPool, jobs: set[Work], callback: Callable[[Any], None] | None, ended: Callable[[], None]

@@ -166,7 +166,7 @@ _END = _End()
 
 
 def _alone() -> bool:
-    """Whether this process runs this task and nothing else, so that its descriptors are the task's own."""
+    """Return whether this process runs this task and nothing else, so that its descriptors are the task's own."""
     return Context().run(current) is not None  # the process's own task is visible without any context
 
 

@@ -25,7 +25,7 @@ def shard(
 def shard(  # type: ignore[misc]  # mypy 2.4 does not see that *more takes what *Ts does
     data: Any, /, *more: Any, shuffle: bool = False, seed: int = 0, epoch: int = 0, drop_last: bool = False
 ) -> Any:
-    """This rank's part of ``data``: items ``rank``, ``rank + world_size``, ``rank + 2 * world_size``, and so on.
+    """Return this rank's part of ``data``: items ``rank``, ``rank + world_size``, ``rank + 2 * world_size``, and so on.
 
     Over all ranks each item comes exactly once; with ``drop_last`` up to ``world_size - 1`` last items are left out, so
     that every rank has equally many. ``shuffle`` permutes the items by ``seed`` and ``epoch`` alone, so that every rank

@@ -14,7 +14,7 @@ _FOLDERS = ("/", "/home", "/media", "/mnt", "/opt", "/root", "/srv", "/tmp", "/v
 
 
 def objection(path: str) -> str:
-    """Why nothing can be mounted at ``path``, as the end of a sentence that begins with the path; "" if it can."""
+    """Say why nothing can be mounted at ``path``, as the end of a sentence that begins with the path; "" if it can."""
     if not path.startswith("/"):
         return "is not absolute: tasks have folders of their own to work in"
     if any(ord(letter) < 32 or ord(letter) == 127 for letter in path):

@@ -104,7 +104,7 @@ class Ending:
         return not self.left and now - self._began >= self._unsure_s
 
     def overdue(self, now: float) -> bool:
-        """Whether EC2 has answered for longer than `CONFIRM_S` without showing the end."""
+        """Return whether EC2 has answered for longer than `CONFIRM_S` without showing the end."""
         return now - self._began > CONFIRM_S + self._unsure_s
 
     def again_s(self, error: ProviderError, now: float) -> float | None:

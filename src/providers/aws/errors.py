@@ -302,7 +302,7 @@ def _unreached(failure: Failure) -> ProviderError:
 
 
 def _of_the_zone(message: str) -> bool:
-    """Whether EC2's text says that only this zone lacks the type, permanently or today."""
+    """Return whether EC2's text says that only this zone lacks the type, permanently or today."""
     return "Availability Zone" in message or "requested configuration is currently not supported" in message
 
 

@@ -98,7 +98,7 @@ def extras_usd(ami: Ami, disk_gb: int, *, public: bool) -> float:
 
 
 def is_together(request: LaunchRequest) -> bool:
-    """Whether machines belong in a placement group: with EFA, or several machines with several accelerators each."""
+    """Return whether machines belong in a placement group: with EFA, or several ones with several accelerators."""
     several = request.accelerator is not None and request.accelerator.count > 1
     return request.interconnect == "efa" or (several and request.nodes > 1)
 
@@ -247,7 +247,7 @@ def read(answer: Mapping[str, Any], offers: Sequence[Offer], subnets: Mapping[st
 
 
 def is_unknown_yet(error: ProviderError) -> bool:
-    """Whether the error is about a resource that was just made, which EC2 does not know everywhere yet."""
+    """Return whether the error is about a resource that was just made, which EC2 does not know everywhere yet."""
     ours = ("InvalidGroup.", "InvalidLaunchTemplate", "InvalidPlacementGroup.", "InvalidSecurityGroupID.")
     return error.code.startswith(ours)
 

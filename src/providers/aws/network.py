@@ -96,7 +96,7 @@ async def remove(
 
 
 async def own_address(endpoint_url: str | None = None) -> str:
-    """This computer's public address as a CIDR, as AWS sees it.
+    """Find out this computer's public address as AWS sees it, as a CIDR.
 
     For another cloud (``endpoint_url``), the local address from which that cloud is reached.
 
@@ -178,7 +178,7 @@ def choose(place: Place, *, zones: Collection[str] | None, public: bool) -> dict
 
 
 def _is_usable(subnet: Mapping[str, Any], *, public: bool) -> bool:
-    """Whether a subnet may be used unasked. Outposts are a customer's own hardware, used only if named."""
+    """Return whether a subnet may be used unasked. Outposts are a customer's own hardware, used only if named."""
     ready = subnet.get("State", "available") == "available" and not subnet.get("OutpostArn")
     return ready and not subnet.get("Ipv6Native") and (not public or bool(subnet.get("MapPublicIpOnLaunch")))
 

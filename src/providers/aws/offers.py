@@ -166,7 +166,7 @@ def _plain(accelerator: str) -> str:
 
 
 def _lacks(each: InstanceType, request: LaunchRequest, *, together: bool, named: bool) -> list[tuple[float, str]]:
-    """What a type lacks for the request: for each lack, how much of it (0 to 1), and its description."""
+    """List what a type lacks for the request: for each lack, how much of it (0 to 1), and its description."""
     lacks: list[tuple[float, str]] = []
 
     def least(has: float, wanted: float, what: str) -> None:

@@ -22,7 +22,7 @@ class Quota:
         return f"the quota {self.name!r}" + (f" ({self.service} {self.code})" if self.code else "")
 
     def console(self, region: str) -> str:
-        """Where to request an increase: a URL, or AWS Support."""
+        """The place to request an increase: a URL, or AWS Support."""
         if not self.code:
             return "AWS Support"
         place = f"{region}." if region else ""

@@ -145,5 +145,5 @@ def _with_token(specifications: Iterable[Mapping[str, Any]], token: str) -> list
 
 
 def is_lost(error: ProviderError) -> bool:
-    """Whether the failed call may have been carried out all the same. A refusal by AWS shows that it was not."""
+    """Return whether the failed call may have been carried out all the same. A refusal by AWS shows that it was not."""
     return isinstance(error, Refused) and error.retry_after_s is not None

@@ -34,7 +34,7 @@ _SETS = ("Authorize", "Cancel", "Delete", "Modify", "Revoke", "CreateTags", "Sto
 
 
 def idempotent(operation: str, *, token: bool) -> bool:
-    """Whether the call is idempotent. ``token``: it has a ClientToken, an idempotency key."""
+    """Return whether the call is idempotent. ``token``: it has a ClientToken, an idempotency key."""
     return token or operation.startswith(READS) or operation.startswith(_SETS)
 
 
@@ -67,5 +67,5 @@ def retry(kind: Trouble | None, attempt: int, *, safe: bool, luck: float) -> flo
 
 
 def _is_no_capacity(code: str) -> bool:
-    """Whether the code is one for missing capacity, which has status 500 or 503; repeating it at once does not help."""
+    """Return whether the code is one for missing capacity, which has status 500 or 503, but does not pass soon."""
     return "Capacity" in code

@@ -74,7 +74,7 @@ class Sight:
 
     @property
     def ends(self) -> bool:
-        """Whether EC2 is removing it. A stopped machine is still there, and costs money."""
+        """Return whether EC2 is removing it. A stopped machine is still there, and costs money."""
         return self.step >= _STEPS["shutting-down"]
 
 
@@ -110,11 +110,11 @@ class _Lost:
 
     @property
     def whole(self) -> bool:
-        """Whether no further machine of the call can appear."""
+        """Return whether no further machine of the call can appear."""
         return len(self.found) >= self.count
 
     def settled(self, now: float) -> bool:
-        """Whether all machines of the call are known and have ended."""
+        """Return whether all machines of the call are known and have ended."""
         return self.found == self.ended and (self.whole or now >= self.until(now))
 
     def until(self, now: float) -> float:
@@ -185,12 +185,12 @@ class Seen:
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing to ask about."""
+        """Return whether there is nothing to ask about."""
         return not self._known and not self._lost_launches
 
     @property
     def busy(self) -> bool:
-        """Whether a change is expected soon."""
+        """Return whether a change is expected soon."""
         return bool(self._lost_launches) or any(
             known.ending or known.gone or not known.reachable for known in self._known.values()
         )
@@ -199,7 +199,7 @@ class Seen:
         return machine in self._known
 
     def still_on(self, machines: Iterable[MachineId]) -> list[MachineId]:
-        """Those of ``machines`` that EC2 has not begun to remove."""
+        """Return the ``machines`` that EC2 has not begun to remove."""
         return [each for each in machines if each in self._known and self._known[each].step < _STEPS["shutting-down"]]
 
     def unsure_for(self, now: float) -> float:

@@ -67,7 +67,7 @@ class Shared(Generic[T]):
 
 
 def only(error: Exception) -> BaseException:
-    """Of several concurrent errors, the one that says most to a user."""
+    """Choose the one of several concurrent errors that says most to a user."""
     while isinstance(error, ExceptionGroup):
         error = next((each for each in error.exceptions if isinstance(each, ProviderError)), error.exceptions[0])
     return error

@@ -194,7 +194,7 @@ def _said(kind: str, name: str) -> str:
 
 
 async def written_of(api: Api, pool: str, journal: Journal | None, made: Sequence[Intent] = ()) -> Written:
-    """What is known of the pool in this region: the journal's intents, as far as readable, and ``made``."""
+    """Collect what is known of the pool in this region: the journal's intents, as far as readable, and ``made``."""
     place, record = place_of(api), None
     known = journal is not None
     if journal is not None:

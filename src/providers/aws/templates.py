@@ -93,7 +93,7 @@ class Templates:
         return True
 
     async def _has_cluster(self, name: str) -> bool:
-        """Whether the group is the pool's: made by a try whose answer was lost, or by an earlier owner."""
+        """Return whether the group is the pool's: made by a try whose answer was lost, or by an earlier owner."""
         claim = await self._api.claim()
         shown = await inventory.placement_groups(self._api, claim.pool)
         return any(each.id == name and claim.has(each) for each in shown)

@@ -125,7 +125,7 @@ class _Uv:
         )
 
     def has_way_out(self) -> bool:
-        """Whether one of the indexes, or a proxy, can be reached. Only uv knows which index is its default."""
+        """Return whether one of the indexes, or a proxy, can be reached. Only uv knows which index is its default."""
         if any(self._online.get(name) for name in ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")):
             return True
         indexes = list(self._plan["indexes"])

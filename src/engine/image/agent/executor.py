@@ -64,7 +64,7 @@ def _locked(path: Path) -> int:
 
 
 def is_running(directory: Path) -> bool:
-    """Whether the directory's executor runs, which means that everything here is done already."""
+    """Return whether the directory's executor runs, which means that everything here is done already."""
     try:
         fd = os.open(directory / "lock", os.O_RDWR | os.O_CLOEXEC)
     except OSError:

@@ -63,7 +63,7 @@ def forget(store: Path) -> None:
 
 
 def _has(path: Path, size: int) -> bool:
-    """Whether the file has the content that its name says: it may be torn after a power cut."""
+    """Return whether the file has the content that its name says: it may be torn after a power cut."""
     try:
         return path.stat().st_size == size and _sha256(path) == path.name
     except OSError:

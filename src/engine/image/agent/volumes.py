@@ -59,7 +59,7 @@ def _home() -> str:
 
 
 def _suffices(folders: Sequence[str]) -> bool:
-    """Whether a user without root can mount them: with rclone and fuse3 installed, and below their home."""
+    """Return whether a user without root can mount them: with rclone and fuse3 installed, and below their home."""
     if os.geteuid() == 0 or any(shutil.which(tool) is None for tool in PACKAGES):
         return False
     below = all(places.is_in(os.path.realpath(folder), _home()) for folder in folders)

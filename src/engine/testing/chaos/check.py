@@ -146,7 +146,7 @@ def _all_same(expected: Any, got: Any, rtol: float) -> bool:
 
 
 def _is_inexact(array: Any) -> bool:
-    """Whether the dtype is inexact, by its name: "float32", "torch.bfloat16", "complex64"."""
+    """Return whether the dtype is inexact, by its name: "float32", "torch.bfloat16", "complex64"."""
     return any(name in str(array.dtype) for name in ("float", "complex"))
 
 

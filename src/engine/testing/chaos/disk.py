@@ -30,7 +30,7 @@ def check(provider: Any) -> None:
 
 
 def has_room(work: Path, member: Process) -> bool:
-    """Whether ``work`` is a small disk of the node's own that is not filled yet."""
+    """Return whether ``work`` is a small disk of the node's own that is not filled yet."""
     seen = _seen(work, member)
     return _is_own(seen) and not (seen / BALLAST).exists()
 

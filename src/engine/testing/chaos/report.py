@@ -216,7 +216,7 @@ class Report:
 
 
 def missed(wanted: Iterable[Any], struck: Sequence[Strike]) -> list[Any]:
-    """Those of the ``wanted`` planned faults that were not injected."""
+    """Return the ``wanted`` planned faults that were not injected."""
     happened = {strike.number for strike in struck}
     return [planned for planned in wanted if planned.number not in happened]
 

@@ -62,7 +62,7 @@ class Wire:
 
     @property
     def used(self) -> bool:
-        """Whether the node is reached over this wire; False while its connection is older than the injection."""
+        """Return whether the node is reached over this wire; False while its connection is older than the injection."""
         return bool(self.flows)
 
     @property

@@ -170,7 +170,7 @@ class Faults:
         return [each for each in self if isinstance(each, kind)]
 
     def strikes(self, fault: Fault) -> bool:
-        """Whether the fault happens now, which uses up one of its times."""
+        """Return whether the fault happens now, which uses up one of its times."""
         with self._lock:
             for each, left in self._left:
                 if each is fault and left[1] != 0:

@@ -49,7 +49,7 @@ def run_instances(call: Call) -> Answer:
 
 
 def room(region: Region, wanted: Wish, most: int, planned: Sequence[Pool] = ()) -> tuple[int, EC2Error | None]:
-    """How many of these machines can be had, up to ``most``, and EC2's error if they are fewer."""
+    """Count how many of these machines can be had, up to ``most``; with EC2's error if they are fewer."""
     mine: list[Pool] = []
     free = len(_free_addresses(region, wanted.subnet, most)) if most else 0
     while len(mine) < most:
@@ -205,7 +205,7 @@ def _volumes(region: Region, wanted: Wish, instance: Instance) -> list[Volume]:
 
 
 def _free_addresses(region: Region, subnet: Subnet, count: int) -> list[str]:
-    """Up to ``count`` free addresses, from the one after the last that was given on."""
+    """List up to ``count`` free addresses, beginning after the last one that was given."""
     used = {each.private_ip for each in region.instances.all() if each.state != "terminated"}
     start = 0 if region.world.behaviour.recycle_addresses else region.addresses_given.get(subnet.id, 0)
     hosts = _hosts(subnet.cidr)
