@@ -85,22 +85,22 @@ async def _live(client: Client) -> None:
         ]
         child = forked(client)
         lanes = [asyncio.create_task(_lane(client, pool, number)) for number in range(client.life.lanes)]
+        work = asyncio.create_task(_worked(client, pool, lanes))
         try:
-            async with asyncio.timeout(client.life.end_s if client.life.ending == RAISE else None):
-                await asyncio.gather(*lanes)
-                await _probed(client, pool)
-        except TimeoutError:
-            raise Own from None
+            done, _ = await asyncio.wait([work], timeout=client.life.end_s if client.life.ending == RAISE else None)
+            if not done:
+                raise Own
+            work.result()
         finally:
-            for task in (*lanes, watching):
+            client.journal.write("closing")  # before the first of them is cancelled: the referee goes by that
+            for task in (work, *lanes, watching):
                 task.cancel()
-            await asyncio.gather(*lanes, watching, return_exceptions=True)
+            await asyncio.gather(work, *lanes, watching, return_exceptions=True)
             for stall in stalls:
                 stall.cancel()
             if child is not None:
                 child.kill()
                 child.join()
-            client.journal.write("closing")
     client.journal.write("closed", tasks=[task.get_name() for task in asyncio.all_tasks()][1:])
 
 
@@ -112,6 +112,11 @@ def forked(client: Client) -> multiprocessing.process.BaseProcess | None:
     child.start()
     client.journal.write("forked", pid=child.pid)
     return child
+
+
+async def _worked(client: Client, pool: Pool, lanes: list[asyncio.Task[None]]) -> None:
+    await asyncio.gather(*lanes)
+    await _probed(client, pool)
 
 
 async def _lane(client: Client, pool: Pool, number: int) -> None:

@@ -42,11 +42,11 @@ def live(client: Client, pool: Pool) -> None:
                 state = opened.snapshot()
                 client.journal.write("state", state=state.state, nodes=[str(node.state) for node in state.nodes])
             finally:
+                client.journal.write("closing")
                 stop.set()
                 if child is not None:
                     child.kill()
                     child.join()
-                client.journal.write("closing")
         client.journal.write("closed", tasks=[])
     finally:
         for lane in lanes if stop.is_set() else []:
