@@ -301,10 +301,8 @@ class AWSFleet:
                 self._seen.launch_lost(asked.token, anyio.current_time(), count=asked.count)
             raise
         heard = launch.read(answer, list(asked.of), asked.subnets)
-        machines = self._made(heard.machines, asked.of)
-        if self._unanswered.pop(asked.token, None) is not None:
-            self._tell(LaunchSettled(MachineId(asked.token)))
-        return machines, heard.refusals
+        self._unanswered.pop(asked.token, None)
+        return self._made(heard.machines, asked.of), heard.refusals
 
     def _lost(self, asked: Asked, error: BaseException) -> None:
         """Note that a launch got no answer.
@@ -323,27 +321,35 @@ class AWSFleet:
             self._tell(LaunchUnsure(MachineId(asked.token), asked.count, hourly, now - asked.at, text))
 
     async def _repeat(self, count: int) -> list[Machine]:
-        """Repeat the launches without an answer; return the machines of those that now have one, ``count`` at most.
+        """Repeat the launches without an answer until one gave machines; return ``count`` of them at most.
 
-        Further machines are ended.
+        Further machines are ended. The next launch repeats the launches that are left: what one gave is told before
+        another one can fail, and until it is told the lost launch counts as cost in its place.
 
         Raises:
             ProviderError: there is still no answer, so nothing else may be asked for.
         """
         async with self._repeating:
-            machines: list[Machine] = []
             for asked in list(self._unanswered.values()):
                 self._seen.launch_repeated(asked.token)
                 try:
-                    machines += (await self._ask(asked))[0]
+                    machines, _ = await self._ask(asked)
                 except ProviderError:
                     if asked.token in self._unanswered:
                         raise
-            surplus = [machine.id for machine in machines[count:]]
-            if surplus:
-                with suppress(ProviderError):  # the next call ends them
-                    await self._end(self._seen.ending(surplus))
-            return machines[:count]
+                    continue
+                try:
+                    await self._end_surplus(machines[count:])
+                finally:
+                    self._tell(LaunchSettled(MachineId(asked.token)))
+                if machines:
+                    return machines[:count]
+            return []
+
+    async def _end_surplus(self, machines: Sequence[Machine]) -> None:
+        if machines:
+            with suppress(ProviderError):  # the next call ends them
+                await self._end(self._seen.ending([machine.id for machine in machines]))
 
     async def _read_again(self, fleet: str, token: str) -> dict[str, Any]:
         """Ask for the machines of a fleet: a repeated CreateFleet may be answered with the fleet's id alone."""

@@ -15,6 +15,7 @@ from outrider import AWS
 from outrider.providers.aws import fleet as fleets
 from outrider.providers.aws import inventory, seen, teardown
 from outrider.providers.aws.api import Api
+from outrider.providers.aws.errors import Refused
 from outrider.providers.aws.fleet import AWSFleet
 from outrider.providers.aws.seen import GRACE_S
 from outrider.providers.base import (
@@ -362,6 +363,45 @@ async def test_a_launch_without_an_answer_is_asked_again_with_its_own_token(
         assert set(intent.ids or ()) == {each.id for each in cloud.instances()}
         assert not any(isinstance(each, LaunchUnsure) for each in fleet._events)  # told once
     assert cloud.left() == []
+
+
+async def test_what_one_repeated_launch_gave_is_not_lost_with_the_answer_to_another(
+    lost: None, cloud: EC2, aws: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by the simulator: the first one's machines ran on, as no node, and did not count as cost."""
+    whole, heard = Api.call, list[str]()
+
+    async def one(api: Api, operation: str, /, **parameters: Any) -> dict[str, Any]:
+        if operation != "create_fleet":
+            return await whole(api, operation, **parameters)
+        heard.append(parameters["ClientToken"])
+        if len(heard) == 2:
+            raise Refused("AWS did not answer", retry_after_s=1.0, code="ReadTimeoutError")
+        return await whole(api, operation, **parameters)
+
+    async with opened(aws()) as fleet:
+        async with anyio.create_task_group() as tasks:
+            for count in (2, 1):
+                tasks.start_soon(refused, fleet, count)
+        unsure: list[Any] = [await event(fleet, LaunchUnsure) for _ in "12"]
+        cloud.faults.clear()
+        monkeypatch.setattr(Api, "call", one)
+        machines = [*await fleet.launch(REQUEST, 3)]
+        settled: list[Any] = [await event(fleet, LaunchSettled)]
+        assert len(machines) == next(each.count for each in unsure if each.id == settled[0].id)
+        with pytest.raises(ProviderError):
+            await fleet.launch(REQUEST, 3 - len(machines))
+        machines += await fleet.launch(REQUEST, 3 - len(machines))
+        settled.append(await event(fleet, LaunchSettled))
+        assert {each.id for each in settled} == {each.id for each in unsure}
+        assert {machine.id for machine in machines} == {each.id for each in cloud.instances("pending", "running")}
+        assert len(machines) == 3
+    assert cloud.left() == []
+
+
+async def refused(fleet: AWSFleet, count: int) -> None:
+    with pytest.raises(ProviderError):
+        await fleet.launch(REQUEST, count)
 
 
 async def test_a_launch_that_is_refused_for_good_is_made_anew_and_what_it_made_is_ended(
