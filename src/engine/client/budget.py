@@ -88,6 +88,9 @@ class Budget:
         self._spent += max(0.0, least - self._now) * hourly / HOUR_S
         self._ended.add(machine)
 
+    def counts(self, machine: MachineId) -> bool:
+        return machine in self._hourly
+
     def close(self, now: float) -> None:
         """All of them."""
         for machine in list(self._hourly):
@@ -162,7 +165,9 @@ class Metered:
             match event:
                 case MachineGone(machine):
                     self._ended([machine])
-                case MachineReachable(reachable):
+                case MachineReachable(reachable) if self.budget.counts(
+                    reachable.id
+                ):  # else the answer to its launch does
                     self.budget.launched(reachable.id, reachable.hourly_cost, self.clock())
                     self.changed()
                 case LaunchUnsure():

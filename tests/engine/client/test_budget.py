@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import aclosing
 from dataclasses import replace
 from itertools import count
+from typing import Any, cast
 
 import anyio
 import pytest
@@ -16,6 +17,7 @@ from outrider.engine.api.money import cents
 from outrider.engine.client.budget import Budget, Cost, Exceeded, Metered
 from outrider.providers.base import (
     Embedding,
+    Fleet,
     LaunchRequest,
     LaunchSettled,
     LaunchUnsure,
@@ -207,6 +209,31 @@ async def test_a_metered_fleet_counts_from_launch_to_the_confirmed_end() -> None
         clock.now = 30.0
         assert budget.cost(clock.now) == Cost(70.0, 2 * HOUR)
         assert changes == [0.0, 10.0, 20.0, 20.0]
+
+
+@pytest.mark.anyio
+async def test_a_machine_that_is_reachable_before_its_launch_is_answered_costs_from_its_request_on() -> None:
+    """Found by the simulator: it cost from its first word on, and its provider's least was forgotten."""
+    clock = Clock()
+    budget = Budget(since=0.0)
+    async with Fake().open("p", Embedding("", "")) as inner:
+
+        class Slow:
+            async def launch(self, request: LaunchRequest, count: int) -> list[Machine]:
+                machines = await inner.launch(request, count)
+                clock.now = 50.0
+                inner._say(MachineReachable(machines[0]))
+                await anext(events)
+                clock.now = 100.0
+                return [replace(each, hourly_cost=HOUR, billed_at_least_s=60.0) for each in machines]
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(inner, name)
+
+        fleet = Metered(cast("Fleet", Slow()), budget, lambda: None, clock)
+        async with aclosing(fleet.events()) as events:
+            await fleet.launch(LaunchRequest("key", 1), 1)
+        assert budget.cost(clock.now) == Cost(100.0, HOUR)
 
 
 @pytest.mark.anyio
