@@ -1,7 +1,8 @@
 """A provider whose machines exist in a simulation: its capacity, its errors and its word come from the scenario.
 
 It keeps the bill: ``alive`` are the machines that cost money. One that crashed costs money until it is terminated; one
-that was taken back does not.
+that was taken back does not. A launch whose answer was lost is asked for again by the next one, and gives the same
+machines, as with the token of an AWS launch.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import anyio
@@ -18,6 +19,8 @@ from ....providers.base import (
     Address,
     Embedding,
     LaunchRequest,
+    LaunchSettled,
+    LaunchUnsure,
     Machine,
     MachineEvent,
     MachineGone,
@@ -34,6 +37,16 @@ if TYPE_CHECKING:
 
 UNREACHABLE_S = 5.0  # a call to the provider while the client has no network
 TRY_AGAIN_S = 1.0
+REPEAT_S = 120.0  # as in `providers.aws.fleet`: a launch without an answer that is not asked for again is ended then
+HOURLY_USD = 3600.0  # of a machine: one dollar for each second
+
+
+@dataclass(slots=True)
+class Unanswered:
+    """A launch whose answer was lost."""
+
+    id: MachineId  # its token
+    machines: list[Machine]
 
 
 class ScriptedCloud:
@@ -44,10 +57,16 @@ class ScriptedCloud:
 
     def __init__(self, site: Site) -> None:
         self.alive: dict[MachineId, Host] = {}
+        self.answering: set[MachineId] = set()  # machines of launch calls that have not returned
+        self.unsure = 0  # launches whose answer was lost
+        self.changed = False  # the bill has, since somebody last looked
+        self.spent = 0.0  # USD, for machines that have ended, but for those that no launch ever named
+        self._since: dict[MachineId, float] = {}
         self.launched = 0  # machines ever
         self.reachable = True
         self.droughts = 0
         self.launch_errors: deque[float | None] = deque()  # with their `retry_after_s`
+        self.lost_answers = 0  # so many launch calls to come have theirs lost
         self.bad: deque[Bad] = deque()
         self.terminate_errors = 0
         self._site = site
@@ -100,8 +119,11 @@ class ScriptedCloud:
         number, site = self.launched, self._site
         id_ = MachineId(f"m{number}")
         self.alive[id_] = site.hosts[id_] = host = Host(site, number, id_)
+        self._since[id_], self.changed = site.loop.now, True
+        self.answering.add(id_)
         self._fleet_of[id_] = fleet
-        machine = Machine(id_, None, f"ssh-ed25519 HOST{number}", "/run/executor", private_address=host.address)
+        key = f"ssh-ed25519 HOST{number}"
+        machine = Machine(id_, None, key, "/run/executor", private_address=host.address, hourly_cost=HOURLY_USD)
         how = self.bad.popleft() if self.bad else None
         if how == "dark":
             return machine
@@ -119,6 +141,13 @@ class ScriptedCloud:
     def off_the_bill(self, machine: MachineId) -> None:
         if self.alive.pop(machine, None) is not None:
             self._site.trace("machine_ended", machine=machine)
+            self.changed = True
+            if machine not in self.answering:
+                self.spent += self._site.loop.now - self._since[machine]
+
+    def bill(self) -> float:
+        """Return what all machines have cost so far, in USD."""
+        return self.spent + sum(self._site.loop.now - self._since[machine] for machine in self.alive)
 
     def _boot(self, machine: Machine) -> Machine:
         host = self.alive[machine.id]
@@ -141,6 +170,8 @@ class ScriptedFleet:
     def __init__(self, cloud: ScriptedCloud, site: Site) -> None:
         self._cloud, self._site = cloud, site
         self._events: deque[MachineEvent | ProviderError] = deque()
+        self._own: deque[MachineEvent] = deque()  # which the provider knows without the network
+        self._unanswered: list[Unanswered] = []
         self._news = anyio.Event()
 
     async def launch(self, request: LaunchRequest, count: int) -> Sequence[Machine]:  # noqa: ARG002
@@ -149,8 +180,12 @@ class ScriptedFleet:
         site.referee.launching(count)
         site.trace("launch", count=count)
         machines: list[Machine] = []
+        began = site.loop.now
         try:
             await self._answers()
+            machines = await self._asked_again(count, launch_s)
+            if machines:
+                return machines
             if cloud.launch_errors:
                 again = cloud.launch_errors.popleft()
                 await anyio.sleep(launch_s)
@@ -160,11 +195,71 @@ class ScriptedFleet:
                 await anyio.sleep(launch_s)
                 raise NoCapacity("there is no machine to be had", retry_after_s=0.0)
             made = [cloud.make(self) for _ in range(min(room, count))]
-            await anyio.sleep(launch_s)
-            machines = [machine for machine in made if machine.id in cloud.alive]
+            try:
+                await anyio.sleep(launch_s)
+                if cloud.lost_answers:
+                    self._lose(made, count, began)
+                machines = [machine for machine in made if machine.id in cloud.alive]
+            finally:
+                cloud.answering.difference_update(machine.id for machine in made)
         finally:
             site.referee.launch_ended(count, machines)
         return machines
+
+    def _lose(self, made: list[Machine], count: int, began: float) -> None:
+        """
+        Raises:
+            ProviderError: the answer to the launch that has ``made`` these machines is lost.
+        """
+        cloud, site = self._cloud, self._site
+        cloud.lost_answers -= 1
+        cloud.unsure += 1
+        lost = Unanswered(MachineId(f"launch{made[0].id}"), made)
+        self._unanswered.append(lost)
+        site.loop.call_later(REPEAT_S, self._end_unanswered, lost)
+        text = f"up to {count} machines may exist of a launch that has no answer"
+        self._own.append(LaunchUnsure(lost.id, count, count * HOURLY_USD, site.loop.now - began, text))
+        self._news.set()
+        raise ProviderError("the answer to the launch was lost", retry_after_s=TRY_AGAIN_S)
+
+    async def _asked_again(self, count: int, launch_s: float) -> list[Machine]:
+        """Repeat the launches without an answer until one says that it gave machines: at most ``count`` of them."""
+        cloud = self._cloud
+        for lost in list(self._unanswered):
+            await anyio.sleep(launch_s)
+            if cloud.lost_answers:
+                cloud.lost_answers -= 1
+                raise ProviderError("the answer to a repeated launch was lost", retry_after_s=TRY_AGAIN_S)
+            if lost in self._unanswered:  # it was not ended meanwhile, nor answered to another launch
+                self._settle(lost)
+                machines = [machine for machine in lost.machines if machine.id in cloud.alive]
+                for machine in machines[count:]:
+                    self._end(machine.id)
+                if machines:
+                    return machines[:count]
+        return []
+
+    def _end_unanswered(self, lost: Unanswered) -> None:
+        if lost not in self._unanswered:
+            return
+        if not self._cloud.reachable or self._cloud.terminate_errors:
+            self._site.loop.call_later(TRY_AGAIN_S, self._end_unanswered, lost)
+            return
+        for machine in lost.machines:
+            self._end(machine.id)
+        self._settle(lost)
+
+    def _settle(self, lost: Unanswered) -> None:
+        self._unanswered.remove(lost)
+        self._cloud.unsure -= 1
+        self._own.append(LaunchSettled(lost.id))
+        self._news.set()
+
+    def _end(self, machine: MachineId) -> None:
+        host = self._cloud.alive.get(machine)
+        if host is not None:
+            host.power_off(silent=False)
+            self._cloud.off_the_bill(machine)
 
     async def terminate(self, ids: Sequence[MachineId]) -> None:
         cloud, site = self._cloud, self._site
@@ -194,9 +289,11 @@ class ScriptedFleet:
         return self
 
     async def __anext__(self) -> MachineEvent:
-        while not self._events or not self._cloud.reachable:
+        while not self._own and (not self._events or not self._cloud.reachable):
             self._news = anyio.Event()
             await self._news.wait()
+        if self._own:
+            return self._own.popleft()
         event = self._events.popleft()
         if isinstance(event, ProviderError):
             raise event

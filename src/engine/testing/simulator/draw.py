@@ -190,4 +190,5 @@ _FAULTS: tuple[tuple[type[f.Fault], int, _How], ...] = (  # and how often, and i
     (f.Echo, 2, _of()),
     (f.Forgery, 2, _of()),
     (f.Resize, 2, _resize),
+    (f.LostAnswers, 2, _of(calls=(1, 2, 4))),
 )

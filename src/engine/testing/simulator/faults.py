@@ -129,6 +129,13 @@ class LaunchErrors(_Fault):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LostAnswers(_Fault):
+    """The next launch calls give their machines, and their answers never reach the client."""
+
+    calls: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BadMachines(_Fault):
     """The next machines boot never, or boot and answer nobody (``deaf``), or refuse all (for good if ``fatal``)."""
 
@@ -184,6 +191,7 @@ Fault = (
     | ClientCut
     | Drought
     | LaunchErrors
+    | LostAnswers
     | BadMachines
     | TerminateErrors
     | WatchError

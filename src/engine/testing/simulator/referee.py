@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from ....actors import events as ev
 from ....actors.ports import AttemptId, JobId, NodeId, Order
 from ....providers.base import MachineId, PreemptionNotice
+from .rules.costs import CostRules
 from .rules.executors import ExecutorRules
 from .rules.jobs import JobRules
 from .rules.nodes import NodeRules
@@ -50,6 +51,7 @@ class Referee:
         self.worlds = WorldRules(site)
         self.nodes = NodeRules(site)
         self.waves = WaveRules(site)
+        self.costs = CostRules(site)
         self.least_wanted = site.scenario.nodes
 
     # --- of the pool ------------------------------------------------------------------------------------------------
@@ -157,6 +159,7 @@ class Referee:
         """Nothing more can happen at this instant."""
         self.worlds.at_rest()
         self.nodes.at_rest()
+        self.costs.at_rest()
 
     def closed(self) -> None:
         self.nodes.closed()

@@ -29,6 +29,7 @@ from ....actors.pool import CLOSE_S, supervise
 from ....actors.ports import BroadcastSpec, ConnectFailed, Ending, JobId, PoolSpec, Task, TaskId
 from ....providers.base import Embedding, LaunchRequest
 from ....providers.errors import ProviderError
+from ...client.budget import Budget, Metered
 from ...serialization.payload import Blob, Payload
 from ...wire.messages import RunFlag, Value
 from ...wire.values import INLINE_BYTES
@@ -158,9 +159,10 @@ class _Run:
         site, scenario = self._site, self._scenario
         request = LaunchRequest("ssh-ed25519 CLIENT", scenario.nodes + scenario.spare)
         async with site.cloud.open("simulated", Embedding("", "")) as fleet:
-            closing_at = 0.0
+            closing_at, costs = 0.0, site.referee.costs
+            costs.budget = Budget(since=site.loop.now)
             async with supervise(
-                fleet,
+                Metered(fleet, costs.budget, costs.change, site.loop.time),
                 request,
                 self._spec(),
                 site.connector,
@@ -198,7 +200,7 @@ class _Run:
             state: PoolState = await self._ref.ask(Snapshot(), within_s=60.0)
             if state.error is not None:
                 self._tell(Resize(site.referee.nodes.wanted))  # what a user does when there is capacity again
-            if self._due or state.leased or not self._is_whole(state):
+            if self._due or state.leased or not self._is_whole(state) or site.cloud.unsure:
                 well_since = None
             elif well_since is None:
                 well_since = site.loop.now
@@ -231,6 +233,7 @@ class _Run:
         if state.queued or state.leased or state.broadcasts:
             site.broken("SIM-9", f"all jobs have settled; {state.queued} queued, {state.leased} leased")
         site.referee.nodes.rested()
+        site.referee.costs.rested()
         ranks = {node.machine.id: node.rank for node in state.nodes if node.rank is not None}
         for machine, rank in list(ranks.items())[:: max(1, len(ranks) // 64)]:
             daemon = site.hosts[machine].daemon

@@ -79,6 +79,8 @@ class Trouble:
                 self._later(for_s, self._rain)
             case f.LaunchErrors(calls=calls, retry_after_s=again):
                 cloud.launch_errors.extend([again] * calls)
+            case f.LostAnswers(calls=calls):
+                cloud.lost_answers += calls
             case f.BadMachines(machines=machines, how=how):
                 for _ in range(machines):
                     cloud.bad.append(how)

@@ -19,6 +19,8 @@ from outrider.actors.machines import Machines
 from outrider.actors.membership import Membership
 from outrider.actors.ports import Settled
 from outrider.actors.stragglers import Stragglers
+from outrider.engine.client import budget
+from outrider.engine.client.budget import Budget
 from outrider.engine.node.births import Births
 from outrider.engine.node.scheduler import Scheduler
 from outrider.engine.testing.simulator import faults as f
@@ -234,6 +236,17 @@ def keeps_what_is_too_many(patch: Patch) -> None:
     patch.setattr(Fleet, "_shrink", lambda self, surplus: None)
 
 
+def counts_no_launch_without_an_answer(patch: Patch) -> None:
+    patch.setattr(budget, "LaunchUnsure", type("Never", (), {}))
+
+
+def counts_machines_from_the_answer_on(patch: Patch) -> None:
+    launched = Budget.launched
+    patch.setattr(
+        Budget, "launched", lambda self, machine, cost, now, **options: launched(self, machine, cost, now, since=now)
+    )
+
+
 DRAWN_BY_HAND = {"SIM-19": busy_with_a_spare, "SIM-25": used_and_barren}
 
 
@@ -267,6 +280,8 @@ DRAWN_BY_HAND = {"SIM-19": busy_with_a_spare, "SIM-25": used_and_barren}
         ("SIM-23", gives_up_at_the_first_failed_birth),
         ("SIM-24", keeps_what_is_too_many),
         ("SIM-25", blames_every_executor_that_ends),
+        ("SIM-26", counts_no_launch_without_an_answer),
+        ("SIM-26", counts_machines_from_the_answer_on),
     ],
 )
 def test_a_promise_falls_without_its_guard(promise: str, without: Callable[[Patch], None], monkeypatch: Patch) -> None:

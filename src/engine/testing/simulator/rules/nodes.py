@@ -271,7 +271,7 @@ class NodeRules:
     # --- the books --------------------------------------------------------------------------------------------------
 
     def at_rest(self) -> None:
-        if self._launching == 0:
+        if self._launching == 0 and not self._site.cloud.unsure:
             self._surplus = 0
         if self._changed:
             self._changed = False

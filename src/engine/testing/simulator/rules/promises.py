@@ -28,4 +28,5 @@ PROMISES = {
     "SIM-23": "an executor that can start no worker soon ends",
     "SIM-24": "never more machines than are wanted",
     "SIM-25": "nodes that have run something are replaced",
+    "SIM-26": "every machine that costs money counts for `max_cost`",
 }
