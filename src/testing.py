@@ -1,4 +1,5 @@
-"""Testing code that must survive: chaos for pools of local nodes, a simulator of pools, and a cloud on this computer.
+"""Testing code that must survive: chaos for pools of local nodes, a simulator of pools, a cloud on this computer, and
+the checks that every provider must pass.
 
 >>> from outrider import Pool
 >>> from outrider.testing import Chaos
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from .engine.testing.simulator.scenario import CloudSpec, Job, Scenario
     from .engine.testing.simulator.shrink import shrink
     from .engine.testing.simulator.simulation import Played, play
+    from .providers import contract as provider_contract
     from .providers.aws.testing import faults as aws_faults
     from .providers.aws.testing.behaviour import Behaviour
     from .providers.aws.testing.cloud import EC2
@@ -65,7 +67,11 @@ _HOMES = {
     "engine.testing.simulator.shrink": ("shrink",),
     "engine.testing.simulator.simulation": ("Played", "play"),
 }
-_MODULES = {"aws_faults": "providers.aws.testing.faults", "simulated": "engine.testing.simulator.faults"}
+_MODULES = {
+    "aws_faults": "providers.aws.testing.faults",
+    "provider_contract": "providers.contract",
+    "simulated": "engine.testing.simulator.faults",
+}
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
@@ -97,6 +103,7 @@ __all__ = [
     "chaos",
     "draw",
     "play",
+    "provider_contract",
     "shrink",
     "simulated",
     "step",

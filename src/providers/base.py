@@ -3,6 +3,7 @@
 A `Provider` is what users configure; its `Fleet` has the machines of one pool. That is all that a provider must have.
 The protocols at the end are what it may have besides: `Priced` and `Lasting` of the provider, `Quoting` and `Adopting`
 of its fleets. A machine that is warned before the cloud takes it says so in `Machine.notices`.
+``docs/providers/writing-one.md`` leads to a provider of 60 lines; ``contract`` has the checks that each must pass.
 """
 
 from __future__ import annotations
@@ -205,7 +206,7 @@ class Provider(Protocol):
         """Return whether the machines are this very computer, with this process's own Python and packages."""
         ...
 
-    def open(self, pool: str, embedding: Embedding) -> AbstractAsyncContextManager[Fleet]:
+    def open(self, pool: str, embedding: Embedding, /) -> AbstractAsyncContextManager[Fleet]:
         """Enter to get a pool's fleet; leaving terminates every machine it ever launched, shielded and confirmed.
 
         Entering is quick and starts what can be started before the first ``launch``: the caller imports meanwhile.
@@ -227,7 +228,7 @@ class Priced(Protocol):
 
     @property
     def free(self) -> bool:
-        """Nothing of it costs money: ``max_cost`` and prices are refused."""
+        """Return whether nothing of it costs money. If so, ``max_cost`` and limits on prices are refused."""
         ...
 
 
@@ -237,16 +238,16 @@ class Lasting(Protocol):
 
     @property
     def outlives(self) -> bool:
-        """Another client may take the machines over (`Pool.attach`): its fleets are `Adopting`."""
+        """Return whether another client may take the machines over (`Pool.attach`): its fleets are `Adopting` then."""
         ...
 
 
 @runtime_checkable
 class Quoting(Protocol):
-    """A fleet that knows prices before it launches: of several, the cheapest is asked first."""
+    """A fleet that knows prices before it launches. Of several `Spec`, the cheapest is asked first."""
 
     async def quote(self, request: LaunchRequest) -> float | None:
-        """USD per hour of one such machine now; None: there is none to be had.
+        """Return what one such machine costs now, in USD per hour; None: none is to be had.
 
         Raises:
             ProviderError
@@ -256,12 +257,12 @@ class Quoting(Protocol):
 
 @runtime_checkable
 class Adopting(Protocol):
-    """A fleet whose machines outlive their client, and that takes over those of a dead one's."""
+    """A fleet that can take over the machines of a dead client of the same pool. See `Lasting`."""
 
     async def adopt(self, known: Sequence[Machine], most: int, *, lease_s: float | None = None) -> Sequence[Machine]:
-        """Before the first launch: those of ``known`` that still exist are this fleet's from now on, the first
-        ``most`` of them; all else that the pool has is ended, which is not waited for. ``lease_s``: the longest that
-        any of the pool's machines was launched with; None: not known.
+        """Take over machines, before the first launch: return the first ``most`` of ``known`` that still exist, which
+        are this fleet's from now on. All else that the pool has is ended, which is not waited for. ``lease_s``: the
+        longest lease that any of the pool's machines was launched with; None: not known.
 
         Raises:
             ProviderError: also when the pool is not where this fleet is.

@@ -1,7 +1,7 @@
-"""The checks that every provider must pass; any test can run them: ``for check in CHECKS: await check(subject)``.
+"""The checks that every provider must pass, also one of yours: ``for check in CHECKS: await check(Subject(...))``.
 
-A check raises `AssertionError` with what it saw. The checks count machines from outside, with ``Subject.alive``: a
-provider's own word on what exists proves nothing about what it forgot.
+`outrider.testing.provider_contract` is this module. A check raises `AssertionError` with what it saw. The checks count
+machines from outside, with ``Subject.alive``: a provider's own word on what exists proves nothing about what it forgot.
 """
 
 from __future__ import annotations
@@ -24,24 +24,27 @@ from .base import (
     MachineId,
     MachineReachable,
     Provider,
+    Quoting,
 )
 
 T = TypeVar("T")
 
 STEPS_AT_MOST = 10_000
+REQUEST = LaunchRequest(client_key="ssh-ed25519 CLIENT", nodes=2)
+NO_PROCESSES = Embedding("", "")  # what a provider is given that starts no processes on this computer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """A provider under test, and how to see and hurt its machines behind its back."""
+    """A provider under test, and how to count and end its machines without it."""
 
     provider: Provider
-    request: LaunchRequest
-    embedding: Embedding
-    alive: Callable[[], Awaitable[int]]  # machines that exist, of this provider, seen from outside
-    kill: Callable[[Machine], Awaitable[None]]  # as a power cut would
-    within_s: float = 30.0  # for anything it says it does
-    tells: bool = True  # it learns of its machines' ends; False: nobody says it, and a pool notices by itself
+    alive: Callable[[], Awaitable[int]]  # how many machines of this provider exist
+    kill: Callable[[Machine], Awaitable[None]]  # end one, as a power cut would
+    request: LaunchRequest = REQUEST
+    embedding: Embedding = NO_PROCESSES
+    within_s: float = 30.0  # for anything that the provider says it does
+    reports_ends: bool = True  # False: nobody tells the provider that a machine has ended, and a pool finds out
 
 
 # --- the checks -------------------------------------------------------------------------------------------------------
@@ -64,7 +67,7 @@ async def a_machine_that_ends_is_reported_gone(subject: Subject) -> None:
     async with _opened(subject) as fleet:
         machines = await _launch(subject, fleet, 2)
         await subject.kill(machines[0])
-        if not subject.tells:
+        if not subject.reports_ends:
             return
         gone = await _event(subject, fleet, lambda event: isinstance(event, MachineGone) and event.id == machines[0].id)
         _check(isinstance(gone, MachineGone) and bool(gone.cause), "a machine is gone without a cause")
@@ -131,6 +134,14 @@ async def one_provider_serves_several_pools(subject: Subject) -> None:
     _check(await subject.alive() == 0, "machines are left after two pools")
 
 
+async def a_quote_is_a_price_or_none(subject: Subject) -> None:
+    async with _opened(subject) as fleet:
+        if isinstance(fleet, Quoting):
+            with anyio.fail_after(subject.within_s):
+                price = await fleet.quote(subject.request)
+            _check(price is None or price >= 0, f"a machine costs {price!r} USD per hour")
+
+
 Check = Callable[[Subject], Awaitable[None]]
 CHECKS: tuple[Check, ...] = (
     launch_gives_distinct_machines_that_become_reachable,
@@ -141,6 +152,7 @@ CHECKS: tuple[Check, ...] = (
     leaving_by_an_error_terminates_and_raises_it,
     cancelling_at_any_await_leaves_nothing,
     one_provider_serves_several_pools,
+    a_quote_is_a_price_or_none,
 )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
+
 import anyio
 import pytest
 import trio.testing
@@ -33,11 +35,7 @@ async def test_it_passes_the_contract(check, script):
     async def kill(machine):
         next(fleet for fleet in fake.fleets if machine.id in fleet.machines).lose(machine.id)
 
-    await check(
-        contract.Subject(
-            provider=fake, request=REQUEST, embedding=Embedding("", ""), alive=alive, kill=kill, within_s=120.0
-        )
-    )
+    await check(contract.Subject(provider=fake, alive=alive, kill=kill, within_s=120.0))
 
 
 class Leaky(Fake):
@@ -68,9 +66,30 @@ async def test_the_contract_notices_a_provider_that_leaks_on_cancellation():
     async def alive():
         return len(fake.alive)
 
-    subject = contract.Subject(provider=fake, request=REQUEST, embedding=Embedding("", ""), alive=alive, kill=None)
+    subject = contract.Subject(provider=fake, alive=alive, kill=None)
     with pytest.raises(AssertionError, match="cancelled at await"):
         await contract.cancelling_at_any_await_leaves_nothing(subject)
+
+
+async def test_the_contract_notices_a_price_below_nothing():
+    class Haggling(Fake):
+        @asynccontextmanager
+        async def open(self, pool, embedding):
+            async with super().open(pool, embedding) as fleet:
+                yield Quoted(fleet)
+
+    class Quoted:
+        def __init__(self, fleet):
+            self.events, self.launch, self.terminate = fleet.events, fleet.launch, fleet.terminate
+
+        async def quote(self, request):
+            return -1.0
+
+    async def alive():
+        return 0
+
+    with pytest.raises(AssertionError, match=r"costs -1\.0 USD"):
+        await contract.a_quote_is_a_price_or_none(contract.Subject(provider=Haggling(), alive=alive, kill=None))
 
 
 async def test_machines_boot_and_fail_by_the_script():

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from outrider.providers import contract
-from outrider.providers.base import Embedding, LaunchRequest, Machine
+from outrider.providers.base import Embedding, Machine
 from outrider.providers.ssh import SSH, Host, SSHFleet
 
 pytestmark = pytest.mark.anyio
@@ -43,10 +43,8 @@ async def test_contract(check: contract.Check) -> None:
     await check(
         contract.Subject(
             provider=lender,
-            request=LaunchRequest(client_key="ssh-ed25519 CLIENT", nodes=2),
-            embedding=Embedding("a:b", "c:d"),
             alive=lender.on_loan,
             kill=nobody_hears_of_it,
-            tells=False,
+            reports_ends=False,
         )
     )
