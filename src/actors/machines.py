@@ -293,7 +293,7 @@ class Machines:
         if error.fatal:
             self._unusable.append(error)
             self._refused = error
-        retry_in_s = self.fleet.node_failed(node, error, now, self._chance(), fatal=error.alike)
+        retry_in_s = self.fleet.node_failed(node, error, now, self._chance(), fatal=error.systematic)
         if retry_in_s != 0.0:
             self._not_launched(error, retry_in_s)
 

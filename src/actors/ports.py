@@ -214,13 +214,13 @@ class Connection(Protocol):
 class ConnectFailed(Exception):
     """The node cannot be reached now, or (``fatal``) ever: a wrong host key, a full disk.
 
-    ``alike``: any other machine in its place would fail too, for example for a package that does not exist.
+    ``systematic``: any other machine in its place would fail too, for example for a package that does not exist.
     """
 
-    def __init__(self, message: str, *, fatal: bool = False, alike: bool = False) -> None:
+    def __init__(self, message: str, *, fatal: bool = False, systematic: bool = False) -> None:
         super().__init__(message)
-        self.fatal = fatal or alike
-        self.alike = alike
+        self.fatal = fatal or systematic
+        self.systematic = systematic
 
 
 class NoWorkers(Exception):

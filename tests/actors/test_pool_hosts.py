@@ -104,7 +104,7 @@ async def test_without_enough_usable_hosts_the_first_refusal_is_raised_with_the_
 
 async def test_what_no_machine_could_do_is_not_tried_on_others(rig):
     def refuse(site):
-        site.refuse[NodeId(0)] = [ConnectFailed("there is no package nump", alike=True)]
+        site.refuse[NodeId(0)] = [ConnectFailed("there is no package nump", systematic=True)]
 
     async with rig(provider=hosts(9), desired=2, prepare=refuse) as pool:
         with pytest.raises(ConnectFailed, match="no package nump"):

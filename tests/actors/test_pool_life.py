@@ -102,7 +102,7 @@ async def test_a_machine_that_does_not_boot_in_time_is_replaced(rig):
 
 async def test_a_wrong_host_key_is_refused_for_good(rig):
     def refuse(site):
-        site.refuse[-1] = [ConnectFailed("the host key is not the pinned one", alike=True)]
+        site.refuse[-1] = [ConnectFailed("the host key is not the pinned one", systematic=True)]
 
     async with rig(prepare=refuse) as pool:
         with pytest.raises(ConnectFailed, match="pinned"):

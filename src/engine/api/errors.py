@@ -117,7 +117,7 @@ class BootstrapError(OutriderError):
 
     ``phase``: "probe", "upload", "python", "apt", "packages", "files", "volumes", "run", "executor" or "plugins".
     ``command`` and ``exit_status`` are None if no command failed; ``log`` has its last lines. ``machine``: the one that
-    failed. ``alike``: any other machine would fail in the same way, because the image asks for something that does not
+    failed. ``systematic``: every machine would fail in the same way, as the image asks for something that does not
     exist.
     """
 
@@ -130,7 +130,7 @@ class BootstrapError(OutriderError):
         exit_status: int | None = None,
         log: Sequence[str] = (),
         hint: str = "",
-        alike: bool = False,
+        systematic: bool = False,
         machine: str | None = None,
         node: int | None = None,
     ) -> None:
@@ -140,7 +140,7 @@ class BootstrapError(OutriderError):
         self.exit_status = exit_status
         self.log = tuple(log)
         self.hint = hint
-        self.alike = alike
+        self.systematic = systematic
         self.machine = machine
         self.node = node
 
@@ -152,7 +152,7 @@ class BootstrapError(OutriderError):
             "exit_status": self.exit_status,
             "log": self.log,
             "hint": self.hint,
-            "alike": self.alike,
+            "systematic": self.systematic,
         }
         where = machine if node is None else f"node {node} ({machine})"
         error = BootstrapError(f"{where}: {self}", machine=machine, node=node, **facts)  # type: ignore[arg-type]

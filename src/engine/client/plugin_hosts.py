@@ -55,9 +55,9 @@ class PluginHosts:
     def present(self) -> bool:
         return bool(self._plugins)
 
-    async def start(self, node: NodeId, link: NodeLink, facts: NodeFacts, *, alike: bool) -> NodeFacts:
+    async def start(self, node: NodeId, link: NodeLink, facts: NodeFacts, *, systematic: bool) -> NodeFacts:
         """Set up every half on a node that is connected: its facts as they are then. Cancelled, it leaves what has
-        begun to the end of the executor. ``alike``: what fails here would fail on every node.
+        begun to the end of the executor. ``systematic``: what fails here would fail on every node.
 
         Raises:
             ConnectFailed: (``fatal``) a plugin cannot be set up there.
@@ -68,8 +68,8 @@ class PluginHosts:
         try:
             packed = self._packed
         except OutriderError as error:
-            raise ConnectFailed(str(error), alike=True) from error
-        self._by_node[node] = each = PluginHost(self, node, link, alike=alike)
+            raise ConnectFailed(str(error), systematic=True) from error
+        self._by_node[node] = each = PluginHost(self, node, link, systematic=systematic)
         each.run(AttemptId(next(self._attempts)), *packed, self._facts(node, facts))
         try:
             env, accelerators = await each.ready
@@ -171,8 +171,8 @@ class PluginHosts:
 class PluginHost:
     """The client's end of one node's plugin host."""
 
-    def __init__(self, all_: PluginHosts, node: NodeId, link: NodeLink, *, alike: bool) -> None:
-        self._all, self._node, self._link, self._alike = all_, node, link, alike
+    def __init__(self, all_: PluginHosts, node: NodeId, link: NodeLink, *, systematic: bool) -> None:
+        self._all, self._node, self._link, self._systematic = all_, node, link, systematic
         loop = asyncio.get_running_loop()
         self.inbox: asyncio.Queue[Any] = asyncio.Queue()
         self.ready: asyncio.Future[tuple[dict[str, str], Sequence[Any]]] = loop.create_future()
@@ -215,7 +215,7 @@ class PluginHost:
             message = f"the plugin {self._at} could not be set up: {error}"
             told = error if isinstance(error, OutriderError) else BootstrapError(message, phase="plugins")
             told.__cause__ = plainly(error) if told is not error else None
-            failed = ConnectFailed(message, fatal=True, alike=self._alike or told is error)
+            failed = ConnectFailed(message, fatal=True, systematic=self._systematic or told is error)
             failed.__cause__ = told
             self.ready.set_exception(failed)
             self.ready.exception()  # whoever waited may have gone
@@ -257,7 +257,7 @@ class PluginHost:
             warnings.warn(f"{said}: the plugins' halves on that node are ended.", RuntimeWarning, stacklevel=2)
         else:
             said = f"the plugin {self._at} could not be set up: what it says cannot be read by the client ({what})"
-            failed = ConnectFailed(said, fatal=True, alike=self._alike)
+            failed = ConnectFailed(said, fatal=True, systematic=self._systematic)
             failed.__cause__ = BootstrapError(said, phase="plugins")
             failed.__cause__.__cause__ = error
             self.ready.set_exception(failed)

@@ -22,7 +22,7 @@ class _Sign(NamedTuple):
     words: tuple[str, ...]
     hint: str
     phase: str | None = None
-    alike: bool = False  # every host fails in the same way: the image asks for something that does not exist
+    systematic: bool = False  # every host fails in the same way: the image asks for something that does not exist
 
     def is_in(self, text: str) -> bool:
         return any(re.search(word, text, re.IGNORECASE) for word in self.words)
@@ -33,29 +33,29 @@ _VOLUMES = (
     _Sign(
         ("there is no bucket", "nosuchbucket"),
         "check the bucket's name; one of another store than Amazon's needs Volume(endpoint=...)",
-        alike=True,
+        systematic=True,
     ),
-    _Sign(("there is nothing in s3:",), "check the prefix: nothing is below it", alike=True),
+    _Sign(("there is nothing in s3:",), "check the prefix: nothing is below it", systematic=True),
     _Sign(
         ("nocredentialproviders", "no valid providers", "failed to refresh cached credentials", "ec2rolerequest"),
         f"give the nodes an instance profile, AWS(instance_profile=...), or say {_KEYS}",
-        alike=True,
+        systematic=True,
     ),
     _Sign(
         ("expiredtoken", "token.* expired"),
         "the credentials have expired: get new ones, or give the nodes an instance profile",
-        alike=True,
+        systematic=True,
     ),
     _Sign(
         ("invalidaccesskeyid", "signaturedoesnotmatch", "invalidtoken"),
         "the store does not know these credentials: check both halves of the key, and whose store it is",
-        alike=True,
+        systematic=True,
     ),
     _Sign(
         ("accessdenied", "access denied", "forbidden", "status code: 403"),
         "allow s3:ListBucket on the bucket and s3:GetObject on its objects (and, to write, s3:PutObject, "
         "s3:DeleteObject and s3:AbortMultipartUpload) to whoever the nodes are",
-        alike=True,
+        systematic=True,
     ),
     _Sign(
         ("requesttimetooskewed",),
@@ -64,7 +64,7 @@ _VOLUMES = (
     _Sign(
         ("permanentredirect", "authorizationheadermalformed", "movedpermanently", "illegallocationconstraint"),
         "the bucket is in another region: name it, Volume(region=...)",
-        alike=True,
+        systematic=True,
     ),
     _Sign(
         ("x509", "certificate"),
@@ -116,13 +116,13 @@ _SIGNS = (
         (r"hash(es)? (mismatch|for)", "hash mismatch"),
         "the index serves other files than the lock names: lock again, or name the right index",
         "packages",
-        alike=True,
+        systematic=True,
     ),
     _Sign(
         ("401 unauthorized", "403 forbidden", "invalid credentials", "authentication"),
         "give the index its password: Image(pip_indexes=[Secret('https://user:password@host/simple')])",
         "packages",
-        alike=True,
+        systematic=True,
     ),
     _Sign(
         ("invalid peer certificate", "certificate verify", "unknownissuer", "tls handshake"),
@@ -148,7 +148,7 @@ _SIGNS = (
         ),
         "check the names and versions of the packages, or name an index that has them: Image(pip_indexes=[...])",
         "packages",
-        alike=True,
+        systematic=True,
     ),
     _Sign(
         (r"error: command .*(gcc|cc|g\+\+)", "gcc: not found", "failed to build"),
@@ -183,7 +183,7 @@ _WHEN_LATE = {
 
 class Advice(NamedTuple):
     hint: str  # the next step, in one clause
-    alike: bool  # whether another host would fail in the same way
+    systematic: bool  # whether another host would fail in the same way
 
 
 def advice(phase: str, texts: Sequence[str], *, exit_status: int | None = None, timed_out: bool = False) -> Advice:
@@ -191,13 +191,13 @@ def advice(phase: str, texts: Sequence[str], *, exit_status: int | None = None, 
     text = "\n".join(texts)
     for sign in _VOLUMES if phase == "volumes" else _SIGNS:
         if sign.phase in (None, phase) and (phase != "run" or sign is _SIGNS[0]) and sign.is_in(text):
-            return Advice(sign.hint, sign.alike)
+            return Advice(sign.hint, sign.systematic)
     if timed_out:
-        return Advice(_WHEN_LATE.get(phase, f"see what it did last, below; {_LONGER}"), alike=False)
+        return Advice(_WHEN_LATE.get(phase, f"see what it did last, below; {_LONGER}"), systematic=False)
     if exit_status in (-9, 137):
         hint = "the host killed it, as it does when its memory is full: use a larger one, or do less at once"
-        return Advice(hint, alike=False)
-    return Advice(_BY_PHASE.get(phase, "try again"), alike=False)
+        return Advice(hint, systematic=False)
+    return Advice(_BY_PHASE.get(phase, "try again"), systematic=False)
 
 
 def explained(
@@ -208,7 +208,7 @@ def explained(
     exit_status: int | None = None,
     log: Sequence[str] = (),
     hint: str = "",
-    alike: bool = False,
+    systematic: bool = False,
     timed_out: bool = False,
 ) -> BootstrapError:
     """The error for a failure, with the advice for it unless ``hint`` gives one."""
@@ -223,5 +223,5 @@ def explained(
         exit_status=exit_status,
         log=log,
         hint=hint,
-        alike=alike or known.alike,
+        systematic=systematic or known.systematic,
     )

@@ -27,7 +27,7 @@ def client_cache() -> Path:
             "packages",
             f"the cache of this computer, {folder}, cannot be used: {error.strerror}",
             hint=f"remove {folder}, or set OUTRIDER_CACHE here to a folder in which only you can write",
-            alike=True,
+            systematic=True,
         ) from error
     return folder
 

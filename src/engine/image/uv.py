@@ -83,7 +83,7 @@ class Uv(NamedTuple):
             command=command,
             exit_status=running.returncode,
             log=log,
-            alike=True,
+            systematic=True,
         )
 
 

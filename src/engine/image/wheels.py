@@ -179,7 +179,7 @@ async def _wheel(
             "packages",
             f"{package['name']} has no wheel, and a host without a way out cannot build it",
             hint=f"build a wheel of {package['name']}, and put its folder into Image(pip_indexes=[...])",
-            alike=True,
+            systematic=True,
         )
     entry = entries[0]
     url = entry.get("url") or (folder / entry["path"]).resolve().as_uri()
@@ -200,7 +200,7 @@ def _named(url: str) -> str:
             "packages",
             f"{name!r} (of {without_password(url)}) is not the name of a wheel",
             hint="check the index, or the requirement that names this file",
-            alike=True,
+            systematic=True,
         )
     return name
 
@@ -274,7 +274,7 @@ def _unfetched(url: str, error: Exception) -> BootstrapError:
         "packages",
         f"{without_password(url)} could not be fetched to this computer: {reason}",
         hint="check this computer's network, or name a local folder of wheels in Image(pip_indexes=[...])",
-        alike=True,
+        systematic=True,
     )
 
 

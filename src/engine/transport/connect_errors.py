@@ -26,22 +26,22 @@ async def refusal(machine: Machine, error: BaseException) -> ConnectFailed:  # n
         case ConnectFailed():
             return error
         case BootstrapError():
-            return _because(error, alike=error.alike)
+            return _because(error, systematic=error.systematic)
         case OutriderError():
-            return _because(error, alike=True)
+            return _because(error, systematic=True)
         case asyncssh.HostKeyNotVerifiable() if machine.rotate_host_key:
             # Until the cloud's first boot has put our key there, its SSH server answers with one of its own.
             return ConnectFailed(await _host_key_story(machine, stop, error))
         case asyncssh.HostKeyNotVerifiable():
-            return _because(HostKeyError(await _host_key_story(machine, stop, error)), alike=machine.login is None)
+            return _because(HostKeyError(await _host_key_story(machine, stop, error)), systematic=machine.login is None)
         case asyncssh.PermissionDenied():
-            return _because(AuthError(await _login_story(machine, stop, error)), alike=machine.login is None)
+            return _because(AuthError(await _login_story(machine, stop, error)), systematic=machine.login is None)
         case asyncssh.KeyImportError() | asyncssh.KeyEncryptionError():
             place = _place(machine, stop)
             story = f"a private key for {place} cannot be used: {error}. Add it to your agent with `ssh-add`."
             return _because(AuthError(story))
         case ProtocolError():
-            return ConnectFailed(f"machine {machine.id} does not speak the protocol: {error}", alike=True)
+            return ConnectFailed(f"machine {machine.id} does not speak the protocol: {error}", systematic=True)
         case TimeoutError(errno=None):
             within_s = machine.patience_s or ssh.CONNECT_S
             return ConnectFailed(f"{_place(machine, stop)} did not answer within {within_s:g} s")
@@ -51,8 +51,8 @@ async def refusal(machine: Machine, error: BaseException) -> ConnectFailed:  # n
             return ConnectFailed(f"{_place(machine, stop)} cannot be reached: {error}")
 
 
-def _because(told: OutriderError, *, alike: bool = False) -> ConnectFailed:
-    failed = ConnectFailed(str(told), fatal=True, alike=alike)
+def _because(told: OutriderError, *, systematic: bool = False) -> ConnectFailed:
+    failed = ConnectFailed(str(told), fatal=True, systematic=systematic)
     failed.__cause__ = told
     return failed
 

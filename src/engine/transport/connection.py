@@ -61,7 +61,7 @@ class NodePlugins(Protocol):
     @property
     def present(self) -> bool: ...
 
-    async def start(self, node: NodeId, link: NodeLink, facts: NodeFacts, *, alike: bool) -> NodeFacts: ...
+    async def start(self, node: NodeId, link: NodeLink, facts: NodeFacts, *, systematic: bool) -> NodeFacts: ...
 
     def reported(self, node: NodeId, reports: Sequence[Report]) -> Sequence[Report]: ...
 
@@ -224,7 +224,7 @@ class NodeConnection:
         try:
             settings.sources(self._machine.notices)
         except ValueError as error:
-            raise ConnectFailed(str(error), alike=True) from SpecError(f"notices: {error}.")
+            raise ConnectFailed(str(error), systematic=True) from SpecError(f"notices: {error}.")
         welcome = await self._greet(answered)
         said = welcome.facts
         try:
@@ -243,7 +243,9 @@ class NodeConnection:
             ConnectFailed
         """
         plugins = self._terms.plugins
-        starting = asyncio.ensure_future(plugins.start(self._node, self.link, self.facts, alike=self.on_this_computer))
+        starting = asyncio.ensure_future(
+            plugins.start(self._node, self.link, self.facts, systematic=self.on_this_computer)
+        )
         try:
             while not starting.done():
                 losing = asyncio.ensure_future(self.wait_lost())

@@ -369,7 +369,7 @@ async def test_a_package_that_does_not_exist(shell: Any, bring: Any, wheels: Pat
         await bring(Image(pip=["no-such-thing"], pip_indexes=[str(wheels)]), shell)
     error = caught.value
     assert error.phase == "packages"
-    assert error.alike  # another machine would not help
+    assert error.systematic  # another machine would not help
     assert "check the names and versions of the packages" in error.hint
     assert any("no-such-thing" in line for line in error.log)
     assert [path.suffix for path in (shell.cache / "envs").iterdir()] == [".lock"]
@@ -383,7 +383,7 @@ async def test_a_package_that_does_not_exist_for_a_host_that_looks_itself(shell:
     assert caught.value.phase == "packages"
     assert caught.value.exit_status == 1
     assert (caught.value.command or "").startswith("uv pip install ")
-    assert caught.value.alike
+    assert caught.value.systematic
 
 
 @pytest.fixture

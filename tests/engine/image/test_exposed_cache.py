@@ -64,7 +64,7 @@ async def test_code_that_somebody_left_in_a_cache_is_not_run(
         await bring(Image(), shell)
     assert caught.value.phase == "probe"
     assert f"remove {cache} there, or set OUTRIDER_CACHE" in caught.value.hint
-    assert not caught.value.alike
+    assert not caught.value.systematic
     assert not ran.exists()
     assert sorted(path.name for path in cache.iterdir()) == ["runtime"]  # nor was anything written there
 

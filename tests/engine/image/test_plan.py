@@ -103,7 +103,7 @@ async def test_a_host_that_cannot_run_tasks_is_told_what_to_do(pythons: Any, why
         plan.choose(await prepared(uv=False), host(*pythons))
     assert "nstall Python 3.11 there" in caught.value.hint or "install 3.11 there" in caught.value.hint
     assert "pip install 'outrider[image]'" in caught.value.hint
-    assert (caught.value.phase, caught.value.alike) == ("python", False)
+    assert (caught.value.phase, caught.value.systematic) == ("python", False)
 
 
 async def test_a_named_interpreter_is_that_one_or_an_error() -> None:

@@ -56,7 +56,7 @@ async def test_each_platform_gets_its_own(make_wheel: Any, wheels: Path) -> None
         assert [wheel.name for wheel in found.wheels] == [f"native-1.0-cp311-cp311-manylinux_2_28_{machine}.whl"]
     with pytest.raises(BootstrapError) as caught:
         await select(depot, "x86_64-manylinux_2_17", pip=["native"], pip_indexes=[str(wheels)])
-    assert caught.value.alike
+    assert caught.value.systematic
     assert "check the names and versions" in caught.value.hint
 
 

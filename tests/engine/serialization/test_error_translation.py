@@ -227,7 +227,7 @@ def test_each_reason_to_give_up_has_its_error(reason: Reason, kind: type[Excepti
         assert "node 3: killed by signal 9" in str(error)
 
 
-WRONG_KEY = ConnectFailed("h1 shows another host key.", alike=True)
+WRONG_KEY = ConnectFailed("h1 shows another host key.", systematic=True)
 WRONG_KEY.__cause__ = errors.HostKeyError("h1 shows another host key.")
 
 

@@ -166,7 +166,7 @@ async def test_a_machine_without_an_armed_lease_is_refused_at_once(tmp_path: Pat
     finally:
         renewal.close()
     assert refused.value.fatal
-    assert not refused.value.alike
+    assert not refused.value.systematic
     assert done == ["cancelled"]
     assert file.exists() == there
 

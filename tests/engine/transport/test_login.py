@@ -55,7 +55,7 @@ async def test_an_unknown_host_is_not_trusted_and_the_error_says_how_it_could_be
         failed = await refused(site.machine(known_hosts=(str(tmp_path / "empty"),)))
     assert isinstance(failed.__cause__, HostKeyError)
     assert failed.fatal
-    assert not failed.alike
+    assert not failed.systematic
     assert f"`ssh -p {site.port} 127.0.0.1`" in str(failed)
 
 

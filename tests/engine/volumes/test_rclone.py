@@ -95,7 +95,7 @@ SAID = "2026/11/21 22:55:27 ERROR : : error listing: {}\n2026/11/21 22:55:27 Fai
 
 
 @pytest.mark.parametrize(
-    ("said", "hint", "alike"),
+    ("said", "hint", "systematic"),
     [
         ("AccessDenied: Access Denied", "s3:ListBucket", True),
         ("NoCredentialProviders: no valid providers in chain. Deprecated.", "instance_profile", True),
@@ -108,12 +108,12 @@ SAID = "2026/11/21 22:55:27 ERROR : : error listing: {}\n2026/11/21 22:55:27 Fai
         ("RequestError: x509: certificate signed by unknown authority", "certificate", False),
     ],
 )
-def test_a_refusal_is_told_in_one_line_with_what_to_do(said: str, hint: str, alike: bool) -> None:
+def test_a_refusal_is_told_in_one_line_with_what_to_do(said: str, hint: str, systematic: bool) -> None:
     reason = rclone.reason("s3://my-bucket", SAID.format(said))
     assert reason == f"s3://my-bucket cannot be read: {said.splitlines()[0]}"
     given = advice("volumes", [reason, *SAID.format(said).splitlines()])
     assert hint in given.hint
-    assert given.alike == alike
+    assert given.systematic == systematic
 
 
 @given(st.text())

@@ -88,7 +88,7 @@ class Service:
 
     def tell(self, seconds: float | None) -> None:
         """What the source that is tested says; the same again is not kept."""
-        if not self.notices or not _alike(self.notices[-1], seconds):
+        if not self.notices or not _systematic(self.notices[-1], seconds):
             self.notices.append(seconds)
 
     async def until(self, found: Callable[[], Any]) -> Any:
@@ -98,7 +98,7 @@ class Service:
         return result
 
 
-def _alike(one: float | None, other: float | None) -> bool:
+def _systematic(one: float | None, other: float | None) -> bool:
     return one == other or (one is not None and other is not None and abs(one - other) < 2.5)
 
 
