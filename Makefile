@@ -7,9 +7,15 @@ OTHERS := .venv-frameworks
 PIP     = $(@D)/bin/python -m pip --disable-pip-version-check install -qq --constraint constraints.txt
 PINNED := constraints.txt pyproject.toml
 TORCH  := torch==2.13.0
+JOBS   ?= 3# tests at a time: on two cores, for most of them wait
+BESIDE := --numprocesses $(JOBS) --dist worksteal
+QUICK  := tests/actors tests/engine/wire tests/engine/api tests/docs tests/project tests/typing
+PYTHONS ?= 3.11 3.12 3.13
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-preempt test quick test-frameworks test-lab lint typecheck format bench bench-lab chaos chaos-aws stress nightly clean
+.PHONY: help demo demo-preempt test quick test-frameworks test-lab lint typecheck format bench bench-lab \
+	check mypy pyright chaos \
+	chaos-aws stress nightly coverage matrix quick-tests clean
 
 help:  ## show this
 	@awk -F ':|  ## ' '/^[a-z-]+:.*  ## / { printf "  make %-15s %s\n", $$1, $$3 }' Makefile
@@ -20,29 +26,38 @@ demo: $(VENV)/.demo  ## train a model on four local nodes (about 10 s after the 
 demo-preempt: $(VENV)/.demo  ## the same on nodes of which one is lost every few seconds (about a minute)
 	$(BIN)/python examples/13_preemptions.py
 
-test: lint typecheck  ## everything CI checks (lint, format, layers, types, tests)
-	$(BIN)/pytest
+test: check  ## everything about Outrider itself: lint, format, layers, types, tests
+	$(BIN)/pytest $(BESIDE)
 
-quick: lint typecheck  ## in three minutes: lint, types, and the tests of what is decided without a pool
-	$(BIN)/pytest -q -k "not without_its_guard" tests/actors tests/engine/wire tests/engine/test_*.py tests/project tests/typing
+quick: check quick-tests  ## in three minutes: lint, types, and the tests of deciders, the wire and the docs
+
+quick-tests: $(VENV)/.dev
+	$(BIN)/pytest -q $(BESIDE) $(QUICK)
 
 test-frameworks: $(OTHERS)/.frameworks  ## the frameworks themselves on pools, and the examples and guides that need them
-	$(OTHERS)/bin/pytest tests/frameworks
+	$(OTHERS)/bin/pytest $(BESIDE) tests/frameworks
 	$(OTHERS)/bin/pytest tests/examples tests/docs -m frameworks
 
 test-lab: $(VENV)/.dev  ## tests on real hosts, in network namespaces (needs root; see tests/lab/README.md)
-	$(BIN)/pytest tests/lab
+	$(BIN)/pytest $(BESIDE) tests/lab
+
+check: $(VENV)/.dev  ## lint and typecheck, side by side
+	@$(MAKE) --no-print-directory --jobs 2 pyright lint mypy
 
 lint: $(VENV)/.dev  ## ruff (rules and format) and the import contracts
 	$(BIN)/ruff check --quiet
 	$(BIN)/ruff format --check --quiet
 	PYTHONPATH=.shim $(BIN)/lint-imports --no-logo
 
-typecheck: $(VENV)/.dev  ## mypy --strict and pyright
+typecheck: mypy pyright  ## mypy --strict and pyright
+
+mypy: $(VENV)/.dev
 	$(BIN)/mypy --no-error-summary -p outrider
 	MYPYPATH=.shim:tests/lab $(BIN)/mypy --no-error-summary examples benchmarks tests/typing
 	MYPYPATH=.shim:tests/chaos $(BIN)/mypy --no-error-summary -p localchaos
 	MYPYPATH=.shim:tests/lab $(BIN)/mypy --no-error-summary -p netlab -p bars -p cloud -p campaigns
+
+pyright: $(VENV)/.dev
 	$(BIN)/pyright --warnings
 
 format: $(VENV)/.dev  ## let ruff rewrite what it can
@@ -69,8 +84,17 @@ chaos-aws: $(VENV)/.dev  ## lives of pools on a test cloud behind a proxy that b
 nightly: $(VENV)/.dev  ## more of the same: tests whose further cases take too long for each change
 	$(BIN)/pytest -m nightly tests
 
+coverage: $(VENV)/.dev  ## branch coverage of src by all tests that CI runs of it, subprocesses included (an hour)
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest $(BESIDE)
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report --skip-covered --skip-empty --sort cover
+
+matrix:  ## the quick tests on each Python of 3.11 to 3.13 that is found here; PYTHONS="3.12 3.13"
+	.ci/matrix $(PYTHONS)
+
 clean:  ## remove what the other targets made
-	rm -rf $(VENV) $(OTHERS) build dist outrider.egg-info examples/out benchmarks/out \
+	rm -rf $(VENV) $(OTHERS) $(PYTHONS:%=.venv-%) .coverage* build dist outrider.egg-info examples/out benchmarks/out \
 		.mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 # The environments, in steps that are skipped when nothing they depend on has changed. torch comes first and alone:

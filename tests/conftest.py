@@ -1,4 +1,4 @@
-"""What all tests share: credentials of their own alone, an end for those that hang, and why a second try was needed."""
+"""What all tests share: no credentials of the user, signals as a terminal has them, and an end for those that hang."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TOLD = 3000
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """An asynchronous test that hangs is cancelled, and says where its tasks were: threads' stacks show a poll(2).
 
-    There is time for two of its tries before `faulthandler_timeout` ends the whole run. 0: none of them ends anything.
+    It is cancelled well before `faulthandler_timeout` ends the whole process. 0: nothing ends any of them.
     """
     limit_s = 0.4 * float(config.getini("faulthandler_timeout"))
     for item in items:
@@ -71,9 +71,3 @@ def _awaited(coroutine: Any) -> Iterator[str]:
         place = "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno} "
         yield f"{place}{getattr(coroutine, '__qualname__', coroutine)}"
         coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "ag_await", None)
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    for report in terminalreporter.stats.get("rerun", ()):
-        terminalreporter.write_sep("_", f"passed or failed at its second try: {report.nodeid}")
-        terminalreporter.write_line(report.longreprtext)

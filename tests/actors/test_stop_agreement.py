@@ -205,6 +205,7 @@ def _with_the_first(self: StopAgreement, job: JobId, generation: Any) -> None:
 def _nothing(*_: Any, **__: Any) -> None: ...
 
 
+SECONDS = {"they stop where one has gone past", "not all are waited for"}  # it takes to find these
 MUTATIONS: dict[str, tuple[str, str, Any]] = {
     "a new generation is not told of what is known": ("STOP-1", "started", lambda self, job, world, now: None),
     "they stop where one has gone past": ("STOP-2", "_agree", _at_the_most),
@@ -213,7 +214,9 @@ MUTATIONS: dict[str, tuple[str, str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS)
+@pytest.mark.parametrize(
+    "mutation", [pytest.param(each, marks=[pytest.mark.nightly] * (each in SECONDS)) for each in MUTATIONS]
+)
 def test_the_machine_sees_when(mutation: str, monkeypatch: pytest.MonkeyPatch) -> None:
     name, method, change = MUTATIONS[mutation]
     monkeypatch.setattr(StopAgreementMachine, "checked", name)

@@ -90,6 +90,7 @@ SAYS["13_preemptions"] = [
 
 ELSEWHERE = ["aws_spot"]  # on machines of a cloud: tests/lab/test_aws_training.py runs it on one
 
+LONG = ["13_preemptions"]  # 45 s of both cores; 12_resume and tests/engine/testing/chaos lose ranks for each change
 NEEDS = {"09_jax": "jax", "10_keras": "keras", "11_trainer": "transformers"}  # what `make test-frameworks` installs
 
 
@@ -99,7 +100,9 @@ def numbered() -> list[str]:
 
 def examples() -> Iterator[ParameterSet]:
     for name in numbered():
-        if (needs := NEEDS.get(name)) is None:
+        if name in LONG:
+            yield pytest.param(name, marks=pytest.mark.nightly)
+        elif (needs := NEEDS.get(name)) is None:
             yield pytest.param(name)
         else:
             absent = pytest.mark.skipif(find_spec(needs) is None, reason=f"{needs} is there in make test-frameworks")

@@ -231,6 +231,7 @@ async def test_printing_a_lot_does_no_harm(pool: Pool, capfd: pytest.CaptureFixt
     capfd.readouterr()
 
 
+@pytest.mark.nightly  # 20 s, and three times as much memory; tests/engine/wire has its sizes
 async def test_a_result_of_two_gigabytes_arrives(pool: Pool) -> None:
     @compute
     def huge() -> bytes:

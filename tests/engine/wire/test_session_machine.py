@@ -230,6 +230,7 @@ def _let_go_at_once(flush: Any) -> Any:
     return flushing
 
 
+SECONDS = {"it is sent again backwards"}  # it takes to find these
 MUTATIONS: dict[str, tuple[str, Patch]] = {
     "nothing is sent again": ("SESSION-1", _replace("resume", _forget_the_kept)),
     "everything is sent again": ("SESSION-1", _replace("resume", _send_all_again)),
@@ -242,7 +243,9 @@ MUTATIONS: dict[str, tuple[str, Patch]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS)
+@pytest.mark.parametrize(
+    "mutation", [pytest.param(each, marks=[pytest.mark.nightly] * (each in SECONDS)) for each in MUTATIONS]
+)
 def test_the_machine_notices_when(mutation: str, monkeypatch: pytest.MonkeyPatch) -> None:
     name, patch = MUTATIONS[mutation]
     monkeypatch.setattr(SessionMachine, "checked", name)
