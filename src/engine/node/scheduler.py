@@ -27,12 +27,10 @@ from .births import TRIES, Births
 from .effects import Answer, Deliver, Effect, EndWorker, Fork, GiveUp, Interrupt, Relay, Steal
 from .slots import Attempt, Recall, Slot, Worker
 
-DEPTH = 64  # attempts in a worker's pipe, where they are short: it hides the wake-ups between them
-SHORT_US = 1000  # on average
+DEPTH = 64  # attempts in a worker's pipe: it hides the round trips between them
 STALL_S = 0.020  # so long without a result: what lies behind in the pipe is taken back
 PATIENCE_S = 1.0  # for a thread to react to its interruption
 FAREWELL_S = 2.0  # for a fresh process to end by itself (atexit)
-_PLAIN_WEIGHT = 0.25  # of the newest duration in the average
 _WITH_ANOTHER = 'its process was killed to end another task in it: Worker(kind="process") keeps tasks apart'
 
 # Plain numbers: an enumeration's & costs 1 us, and each task pays for three.
@@ -51,7 +49,6 @@ class Scheduler:
         self._free_extra: list[Slot] = []
         self._workers: dict[int, Worker] = {}
         self._recalls: list[Recall] = []
-        self._typical_us: dict[bytes, float] = {}  # by function
         self._threads = False
         self._last_worker = 0
         self._births = Births()
@@ -111,9 +108,7 @@ class Scheduler:
                 slot.since = now
                 self._start(slot, now)
 
-    def finished(
-        self, worker_id: int, attempt_id: int, took_us: int, body: bytes, now: float, *, interrupted: bool = False
-    ) -> bool:
+    def finished(self, worker_id: int, attempt_id: int, body: bytes, now: float, *, interrupted: bool = False) -> bool:
         """Handle a worker's answer; ``interrupted``: it gave up, as told. Return whether the answer is relayed."""
         attempt = self._attempts.get(attempt_id)
         slot = attempt.slot if attempt is not None else None
@@ -124,7 +119,6 @@ class Scheduler:
         if not relayed:
             self._end(attempt, attempt.kill_cause or Cause.KILLED, 0)
         else:
-            self._learn(attempt.run.function, took_us)
             del self._attempts[attempt_id]
             self._effects.append(Relay(body))
         self._uses(slot.worker, slot)
@@ -271,15 +265,18 @@ class Scheduler:
     # --- placing -----------------------------------------------------------------------------------------------------
 
     def _stackable(self, attempt: Attempt, now: float) -> Slot | None:
-        """Return the slot with the shortest pipe that one more short attempt may lie in."""
-        if self._threads or not self._is_short(attempt.run):
+        """Return the slot with the shortest pipe that one more attempt may lie in.
+
+        That the client sends more than there are slots says that it knows the attempts to be short.
+        """
+        if self._threads or attempt.run.flags & _UNSHARED:
             return None
         best: Slot | None = None
         for slot in self._slots:
             if (
-                slot.short
+                0 < len(slot.pipe) < (DEPTH if best is None else len(best.pipe))
+                and not slot.pipe[0].run.flags & _UNSHARED
                 and not slot.extra
-                and 0 < len(slot.pipe) < (DEPTH if best is None else len(best.pipe))
                 and not slot.stuck
                 and now < slot.since + STALL_S
                 and slot.worker is not None
@@ -300,16 +297,9 @@ class Scheduler:
         slot.pipe.append(attempt)
         self._effects.append(Deliver(worker.id, run, attempt.body))
         if len(slot.pipe) == 1:
-            slot.short, slot.since = self._is_short(run), now
+            slot.since = now
             if worker.born:
                 self._start(slot, now)
-
-    def _is_short(self, run: Run) -> bool:
-        return not run.flags & _UNSHARED and self._typical_us.get(run.function, SHORT_US) < SHORT_US
-
-    def _learn(self, function: bytes, took_us: int) -> None:
-        typical = self._typical_us.get(function)
-        self._typical_us[function] = took_us if typical is None else typical + _PLAIN_WEIGHT * (took_us - typical)
 
     def _start(self, slot: Slot, now: float) -> None:
         """Begin the first attempt in the slot's pipe."""

@@ -25,7 +25,6 @@ class Slot:
     worker: Worker | None = None  # the warm one, or a fresh one in its place
     pipe: deque[Attempt] = field(default_factory=deque)  # delivered and not answered; the first one runs
     since: float = 0.0  # the time of the last progress
-    short: bool = False  # whether the attempt that it runs is short
     stuck: bool = False  # stolen from, and no result since
     leaves_by: float | None = None  # when its fresh worker, which has answered, is ended
     extra: bool = False  # made for ranks of a broadcast that found no free one; nothing else runs in it

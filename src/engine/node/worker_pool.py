@@ -366,12 +366,12 @@ class WorkerPool:
                         self._lent.pop(message.attempt, None)
                     if self._views:
                         self._views.pop(message.attempt, None)
-                    if not self._core.finished(port.worker, message.attempt, message.duration_us, body, now):
+                    if not self._core.finished(port.worker, message.attempt, body, now):
                         self._store.drop(_blobs(message))
                 case Ended(attempt):
                     port.owes -= 1
                     self._streaming.pop(attempt, None)
-                    self._core.finished(port.worker, attempt, 0, body, now, interrupted=True)
+                    self._core.finished(port.worker, attempt, body, now, interrupted=True)
                 case Yield() | Credit():
                     self._say(body)
                 case Output():  # of a thread; as a message, which counts among what is kept while the client is away

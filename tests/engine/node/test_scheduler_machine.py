@@ -35,7 +35,7 @@ class ModelWorker:
         self.lanes = 1 if fork.fresh else lanes
         self.unread: deque[Run] = deque()
         self.running: list[Run] = []
-        self.unheard: list[tuple[Run, int]] = []  # results on their way
+        self.unheard: list[Run] = []  # results on their way
         self.delivered = 0
         self.delivered_at = 0.0
         self.born = self.took = self.beside = False
@@ -43,7 +43,7 @@ class ModelWorker:
         self.told_to_end = False
 
     def outstanding(self) -> list[Run]:
-        return [*self.unread, *self.running, *(run for run, _ in self.unheard)]
+        return [*self.unread, *self.running, *self.unheard]
 
 
 class ExecutorMachine(RuleBasedStateMachine):
@@ -125,11 +125,11 @@ class ExecutorMachine(RuleBasedStateMachine):
         self.start_one(self.pick(pick))
 
     @precondition(lambda self: self.workers)
-    @rule(pick=st.integers(0, 1000), took_us=st.sampled_from([10, 10, 10, 5000]), and_read=st.booleans())
-    def answer(self, pick: int, took_us: int, and_read: bool) -> None:
+    @rule(pick=st.integers(0, 1000), and_read=st.booleans())
+    def answer(self, pick: int, and_read: bool) -> None:
         worker = self.pick(pick)
         if worker.running and not worker.dead:
-            worker.unheard.append((worker.running.pop(0), took_us))
+            worker.unheard.append(worker.running.pop(0))
             if worker.fork.fresh:
                 worker.dead = True
             elif and_read:
@@ -140,7 +140,7 @@ class ExecutorMachine(RuleBasedStateMachine):
     def serve(self, pick: int, count: int) -> None:
         """The usual case: in no time, one after another."""
         for _ in range(count):
-            self.answer(pick, took_us=10, and_read=False)
+            self.answer(pick, and_read=False)
             self.hear(pick)
             self.read(pick)
 
@@ -160,7 +160,7 @@ class ExecutorMachine(RuleBasedStateMachine):
     def repeat_an_old_result(self, pick: int) -> None:
         worker, attempt = self.pick(pick), pick % len(self.runs) + 1
         if all(run.attempt != attempt for run in worker.outstanding()):
-            self.core.finished(worker.fork.worker, attempt, 10, str(attempt).encode(), self.now)
+            self.core.finished(worker.fork.worker, attempt, str(attempt).encode(), self.now)
             self.act()
 
     @precondition(lambda self: any(worker.dead for worker in self.workers.values()))
@@ -248,7 +248,7 @@ class ExecutorMachine(RuleBasedStateMachine):
             if run.attempt == attempt and attempt % 2:
                 worker.running.remove(run)
                 self.ends_the_row(worker)
-                self.core.finished(worker.fork.worker, attempt, 0, b"", self.now, interrupted=True)
+                self.core.finished(worker.fork.worker, attempt, b"", self.now, interrupted=True)
                 return
 
     def bear(self, worker: ModelWorker) -> None:
@@ -273,12 +273,12 @@ class ExecutorMachine(RuleBasedStateMachine):
 
     def hear_of(self, worker: ModelWorker) -> None:
         unheard, worker.unheard = worker.unheard, []
-        for run, took_us in unheard:
+        for run in unheard:
             self.ends_the_row(worker)
             known = self.core._attempts.get(run.attempt)
             if known is not None and known.kill_cause is Cause.TIMEOUT:
                 self.late.add(run.attempt)
-            self.core.finished(worker.fork.worker, run.attempt, took_us, str(run.attempt).encode(), self.now)
+            self.core.finished(worker.fork.worker, run.attempt, str(run.attempt).encode(), self.now)
 
     def take_back(self, worker: ModelWorker) -> None:
         unread = [run.attempt for run in worker.unread]
@@ -359,7 +359,7 @@ class ExecutorMachine(RuleBasedStateMachine):
                     self.bury(worker)
                     continue
                 self.start_one(worker)
-                worker.unheard += [(run, 10) for run in worker.running]
+                worker.unheard += worker.running
                 worker.running.clear()
                 self.hear_of(worker)
                 worker.dead = worker.fork.fresh
@@ -383,21 +383,37 @@ def test_a_worker_that_is_gone_is_asked_for_nothing() -> None:
     (fork,) = core.decide(0.0)
     assert isinstance(fork, Fork)
     core.born(fork.worker, 0.0)
-    for attempt in (1, 2, 3):
+    for attempt in (1, 2):
         core.submitted(Run(attempt, b"quick", Value(b""), 1, 1, None, 0, None), b"run")
-        core.decide(0.0)
-        if attempt == 1:
-            core.finished(fork.worker, 1, 10, b"1", 0.0)  # the others lie in one pipe then
-    core.killed(3, 0.001)
+    core.decide(0.0)
+    core.killed(2, 0.001)
     assert core.decide(0.001) == [Steal(fork.worker)]
     core.stolen(fork.worker, [], 0.002)  # it had read both
-    core.finished(fork.worker, 2, 10, b"2", 0.002)
+    core.finished(fork.worker, 1, b"1", 0.002)
     core.stolen(fork.worker, [], 0.002)
     core.gone(fork.worker, Cause.SIGNAL, 11, "", 0.002)
     relayed, ended, forked = core.decide(0.002)
-    assert relayed == Relay(b"2")
-    assert ended == Answer(Ended(3, Cause.KILLED, 0, ""))
+    assert relayed == Relay(b"1")
+    assert ended == Answer(Ended(2, Cause.KILLED, 0, ""))
     assert isinstance(forked, Fork)
+
+
+def test_attempts_beyond_the_slots_lie_in_the_workers_pipes_until_the_first_takes_long() -> None:
+    core = Scheduler()
+    core.open(1, threads=False, now=0.0)
+    (fork,) = core.decide(0.0)
+    assert isinstance(fork, Fork)
+    core.born(fork.worker, 0.0)
+    runs = [Run(attempt, b"quick", Value(b""), 1, 1, None, 0, None) for attempt in range(1, core_module.DEPTH + 2)]
+    for run in runs:
+        core.submitted(run, b"run")
+    assert core.decide(0.0) == [Deliver(fork.worker, run, b"run") for run in runs[:-1]]
+    core.ticked(core_module.STALL_S)
+    assert core.decide(core_module.STALL_S) == [Steal(fork.worker)]
+    core.stolen(fork.worker, [run.attempt for run in runs[1:-1]], core_module.STALL_S)
+    assert core.decide(core_module.STALL_S) == []
+    core.finished(fork.worker, 1, b"1", 0.1)
+    assert core.decide(0.1) == [Relay(b"1"), *(Deliver(fork.worker, run, b"run") for run in runs[1:])]
 
 
 def test_an_answer_after_the_timeout_is_none() -> None:
@@ -413,7 +429,7 @@ def test_an_answer_after_the_timeout_is_none() -> None:
     assert core.decide(0.5) == [Steal(fork.worker)]
     core.stolen(fork.worker, [], 0.5)
     assert core.decide(0.5) == [EndWorker(fork.worker)]
-    assert not core.finished(fork.worker, 1, 10, b"1", 20.0)
+    assert not core.finished(fork.worker, 1, b"1", 20.0)
     assert core.decide(20.0) == [Answer(Ended(1, Cause.TIMEOUT, 0, ""))]
     core.gone(fork.worker, Cause.SIGNAL, 9, "", 26.0)
     (again,) = core.decide(26.0)
@@ -472,10 +488,10 @@ def _recall_started_too(recalled: Any) -> Any:
 
 
 def _believe(finished: Any) -> Any:
-    def finish(self: Scheduler, worker: int, attempt: int, took_us: int, body: bytes, *rest: Any, **more: Any) -> None:
+    def finish(self: Scheduler, worker: int, attempt: int, body: bytes, *rest: Any, **more: Any) -> None:
         if attempt not in self._attempts:
             self._effects.append(Relay(body))
-        finished(self, worker, attempt, took_us, body, *rest, **more)
+        finished(self, worker, attempt, body, *rest, **more)
 
     return finish
 

@@ -234,7 +234,7 @@ class Daemon:
             self.act()
 
     def finished(self, process: Process, message: Done | Failed) -> None:
-        self.core.finished(process.id, message.attempt, message.duration_us, codec.body(message), self.site.loop.now)
+        self.core.finished(process.id, message.attempt, codec.body(message), self.site.loop.now)
         self.act()
 
     def gone(self, process: Process, cause: Cause, code: int, detail: str) -> None:
