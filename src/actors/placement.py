@@ -20,9 +20,8 @@ from .ports import AttemptId, JobId, NodeId
 if TYPE_CHECKING:
     from .ledger import Entry
 
-SHORT_S = 0.001
-BRIEF_S = 0.020
-STACK_OF_SHORT = 255
+STACK_S = 0.020  # a stack holds as many attempts per slot as run in so long
+STACK_OF_SHORT = 255  # and no more
 STALL_S = 0.020  # a stack that has not moved for so long waits behind a long task
 STEALS = 8  # stacks looked at per check
 WEIGHT = 0.25  # of the newest duration in the average
@@ -40,7 +39,8 @@ class Function:
     def ran(self, busy_s: float, slots: int) -> None:
         average = self.average_s
         self.average_s = average = busy_s if average is None else average + WEIGHT * (busy_s - average)
-        self.stack = STACK_OF_SHORT if average < SHORT_S else min(slots, STACK_OF_SHORT) if average <= BRIEF_S else 0
+        per_slot = int(STACK_S / average) if average > 0 else STACK_OF_SHORT
+        self.stack = min(slots * per_slot, STACK_OF_SHORT)
 
 
 class Host:

@@ -722,11 +722,14 @@ def story():
     return Story()
 
 
-def test_short_tasks_are_stacked_once_they_are_known_and_brief_ones_as_many_as_slots(story):
+def test_as_many_tasks_are_stacked_as_run_in_20_ms_once_their_function_is_known(story):
     story.node(0)
     for function, busy_s, stacked in [
-        (b"s", 0.0001, 1 + places_module.STACK_OF_SHORT),
-        (b"b", 0.005, 2),
+        (b"n", 0.0, 1 + places_module.STACK_OF_SHORT),
+        (b"s", 0.00001, 1 + places_module.STACK_OF_SHORT),
+        (b"b", 0.0045, 1 + 4),
+        (b"m", 0.0150, 1 + 1),
+        (b"o", 0.0201, 1),
         (b"l", 0.1, 1),
     ]:
         first = story.submit(function=function)
