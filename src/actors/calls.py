@@ -1,4 +1,4 @@
-"""The pool's calls to its provider and its witness: each runs in its own task and sends its result as a message."""
+"""The calls to the provider and the reachability probe: each runs in its own task and sends its result as a message."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from ..providers.base import Fleet as Provider
-from ..providers.base import LaunchRequest, Machine, MachineId
+from ..providers.base import Fleet, LaunchRequest, Machine, MachineId
 from ..providers.errors import ProviderError
 from . import events as ev
 from .events import Observe
 from .messages import Launched, LaunchFailed, PoolMessage, Signal
-from .ports import Witness
+from .ports import ReachabilityProbe
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 TERMINATE_TRIES = 4  # after so many failed tries `TerminateFailed` is reported
 TERMINATE_AGAIN_S = 2.0
 TERMINATE_AGAIN_LIMIT_S = 60.0
-ASK_AGAIN_S = 2.0  # pause between calls of the witness while all nodes are silent
+ASK_AGAIN_S = 2.0  # pause between calls of the probe while all nodes are silent
 
 
 class Calls:
@@ -30,12 +29,12 @@ class Calls:
         self,
         tasks: TaskGroup,
         tell: Callable[[PoolMessage], None],
-        provider: Provider,
+        fleet: Fleet,
         request: LaunchRequest,
         observe: Observe,
     ) -> None:
         self._tasks, self._tell = tasks, tell
-        self._provider, self._request, self._observe = provider, request, observe
+        self._fleet, self._request, self._observe = fleet, request, observe
         self._launching: set[anyio.CancelScope] = set()
         self._asking = False
 
@@ -47,11 +46,11 @@ class Calls:
         """Retry until the provider confirms or the pool ends: a machine costs money until then."""
         self._tasks.start_soon(self._terminate, machine)
 
-    def ask_others(self, witness: Witness, unheard: Callable[[], Sequence[Machine] | None]) -> None:
-        """Call ``witness`` until it hears an answer, then send `Signal.ANSWERED`; end if ``unheard`` returns None."""
+    def ask_others(self, probe: ReachabilityProbe, unheard: Callable[[], Sequence[Machine] | None]) -> None:
+        """Call ``probe`` until it hears an answer, then send `Signal.ANSWERED`; end if ``unheard`` returns None."""
         if not self._asking:
             self._asking = True
-            self._tasks.start_soon(self._ask_others, witness, unheard)
+            self._tasks.start_soon(self._ask_others, probe, unheard)
 
     def close(self) -> None:
         """Cancel the launches under way."""
@@ -62,7 +61,7 @@ class Calls:
         with anyio.CancelScope() as scope:
             self._launching.add(scope)
             try:
-                launched = await self._provider.launch(self._request, machines)
+                launched = await self._fleet.launch(self._request, machines)
             except ProviderError as error:
                 self._tell(LaunchFailed(machines, error))
             except Exception as error:  # noqa: BLE001  providers may be third-party code
@@ -78,7 +77,7 @@ class Calls:
         pause_s = TERMINATE_AGAIN_S
         for attempt in count(1):
             try:
-                await self._provider.terminate([machine])
+                await self._fleet.terminate([machine])
             except Exception as error:  # noqa: BLE001  a defect is retried too: the machine costs money all the same
                 if attempt == TERMINATE_TRIES:
                     told = str(error) if isinstance(error, ProviderError) else f"{type(error).__name__}: {error}"
@@ -88,10 +87,10 @@ class Calls:
             else:
                 return
 
-    async def _ask_others(self, witness: Witness, unheard: Callable[[], Sequence[Machine] | None]) -> None:
+    async def _ask_others(self, probe: ReachabilityProbe, unheard: Callable[[], Sequence[Machine] | None]) -> None:
         try:
             while (machines := unheard()) is not None:
-                if await witness(machines):
+                if await probe(machines):
                     self._tell(Signal.ANSWERED)
                     return
                 await anyio.sleep(ASK_AGAIN_S)

@@ -2,12 +2,12 @@
 
 A silent node counts as lost after a while; when nobody at all answers, this computer counts as cut off.
 
-SILENCE-1: a node whose connection was closed, or that is silent while others are heard, is lost after ``reconnect_s``.
-SILENCE-2: while every connection has been silent since about the same time, and nobody else answers either, no node
+DETECTOR-1: a node whose connection was closed, or that is silent while others are heard, is lost after ``reconnect_s``.
+DETECTOR-2: while every connection has been silent since about the same time, and nobody else answers either, no node
     is lost before ``lease_s``.
-SILENCE-3: once any node is heard, even a new one, the nodes that were silent with it have `RETURN_S` from then to come
+DETECTOR-3: once any node is heard, even a new one, the nodes that were silent with it have `RETURN_S` from then to come
     back, counted anew each time another of them returns. The same holds when somebody else answers.
-SILENCE-4: if somebody else answers as soon as all nodes are silent, the network was never down: the nodes are lost
+DETECTOR-4: if somebody else answers as soon as all nodes are silent, the network was never down: the nodes are lost
     ``reconnect_s`` after that answer.
 """
 

@@ -4,14 +4,14 @@ A node counts as present from the moment its machine is asked for until it is no
 is missing is launched, and what is too much is dismissed, the newest first. So a notice already causes a replacement,
 and a withdrawn notice leaves one machine too many, of which the newest is dismissed: nothing is replaced twice.
 
-A machine that is late (`stragglers`) does not count as present either: another is asked for, and nothing is ended
+A straggler (see `stragglers`) does not count as present either: another machine is asked for, and nothing is ended
 before one of them is ready. As it may still come, a failure to get its substitute never counts towards giving up.
 
-Besides the nodes that work there are ``spare`` nodes, ready and standing by. When a node is noticed or lost, one of
+Besides the nodes that work there are ``spare`` nodes, ready and phase by. When a node is noticed or lost, one of
 them takes its place in the same step, and the machine that is launched then becomes the next spare.
 
 FLEET-1: machines asked for and present never exceed those wanted and the spares, except by what a withdrawn notice or a
-    resize leaves. Late ones come on top.
+    resize leaves. Stragglers come on top.
 FLEET-2: what is missing has been asked for, or waits for its back-off, or the fleet has given up.
 FLEET-3: a node that is lost, failed or dismissed is terminated exactly once.
 FLEET-4: the fleet gives up after a failure that retrying cannot cure or, before the pool has been ready, after
@@ -22,7 +22,7 @@ FLEET-6: a node that does work is drained, not cut off.
 FLEET-7: no node stands by while fewer work than are wanted, except one whose connection is lost; and never do more work
     than are wanted.
 FLEET-8: a noticed node that holds nothing is dismissed as soon as the wanted number of nodes work, and never before.
-FLEET-9: a late node works if it is ready after all; it is dismissed as soon as those wanted and the spares are ready,
+FLEET-9: a straggler works if it is ready after all; it is dismissed as soon as those wanted and the spares are ready,
     and never before.
 FLEET-10: failed launches of a straggler's substitute do not count as consecutive failures while the straggler may still
     come; nor does the straggler's own failure, while its substitute is on its way.
@@ -48,9 +48,9 @@ FLAP_S = 10.0  # a node lost without notice so soon after it was ready may be on
 FLAPS_FREE = 8  # such losses in a row before the next launch waits
 
 
-class Standing(Enum):
+class NodePhase(Enum):
     BOOTING = auto()
-    LATE = auto()  # still booting; another machine is asked for in its place
+    STRAGGLER = auto()  # still booting; another machine is asked for in its place
     READY = auto()  # it works
     SPARE = auto()  # it stands by
     NOTICED = auto()  # it has a preemption notice
@@ -70,18 +70,18 @@ class Orders:
         self.demotions: list[NodeId] = []  # it finishes what it has, and stands by
 
 
-class Fleet:
+class FleetController:
     def __init__(self, wanted: int, *, retries: int, spare: int = 0) -> None:
         self.orders = Orders()
         self.wanted = wanted  # nodes that work
         self.spare = spare
         self.launching = 0
-        self.nodes: dict[NodeId, Standing] = {}
+        self.nodes: dict[NodeId, NodePhase] = {}
         self.given_up: Exception | None = None
         self.failures = 0  # in a row
         self._retries = retries
         self._present = 0  # booting, ready and spare
-        self._late = 0
+        self._stragglers = 0
         self._working = 0  # ready
         self._away: set[NodeId] = set()  # spares whose connection is lost and being tried again
         self._not_before = 0.0
@@ -90,7 +90,7 @@ class Fleet:
         self._flaps = 0
         self._unfit = 0  # nodes in a row that could start no worker
         self._unfit_at = 0.0  # when the last of them was lost
-        self._in_vain = 0  # failed tries in a row to get a substitute for a late node
+        self._in_vain = 0  # failed tries in a row to get a substitute for a straggler
         self._opened = False
 
     # --- events ---------------------------------------------------------------------------------------------------
@@ -108,7 +108,7 @@ class Fleet:
         """Handle the answer to a launch; if machines are missing, return the back-off in seconds."""
         self.launching -= asked
         for node in nodes:
-            self.nodes[node] = Standing.BOOTING
+            self.nodes[node] = NodePhase.BOOTING
             self._present += 1
         delay = None
         if len(nodes) < asked:
@@ -126,62 +126,62 @@ class Fleet:
 
     def node_ready(self, node: NodeId, now: float) -> bool:
         """Handle that ``node`` is ready; return whether it works (True) or stands by (False)."""
-        standing = self.nodes.get(node)
-        if standing not in {Standing.BOOTING, Standing.LATE}:
+        phase = self.nodes.get(node)
+        if phase not in {NodePhase.BOOTING, NodePhase.STRAGGLER}:
             return False
         self.failures = self._in_vain = 0
         self._ready_at[node] = now
         works = self._working < self.wanted
-        self.nodes[node] = Standing.READY if works else Standing.SPARE
+        self.nodes[node] = NodePhase.READY if works else NodePhase.SPARE
         self._working += works
-        if standing is Standing.LATE:
-            self._late -= 1
+        if phase is NodePhase.STRAGGLER:
+            self._stragglers -= 1
             self._present += 1
             if self._missing() <= 0:
                 self.given_up = None  # the machine that could not be had is no longer needed
-        if standing is Standing.LATE or self._late:
+        if phase is NodePhase.STRAGGLER or self._stragglers:
             self._balance(now)
         return works
 
     def node_failed(self, node: NodeId, error: Exception, now: float, chance: float, *, fatal: bool) -> float | None:
         """Handle a node that never became ready. Return as ``launch_failed``; 0: its substitute is on its way."""
-        standing = self.nodes.get(node)
+        phase = self.nodes.get(node)
         if not self._forget(node):
             return 0.0
         self.orders.terminations.append(node)
-        if standing is Standing.LATE and not fatal:
-            if self._missing() <= self._late:
+        if phase is NodePhase.STRAGGLER and not fatal:
+            if self._missing() <= self._stragglers:
                 return 0.0  # another is on its way
             if self.given_up is not None:
                 self.given_up = None
                 self.failures = 0
         return self._failed(error, now, chance, None if fatal else 0.0)
 
-    def late(self, node: NodeId, now: float) -> bool:
+    def straggles(self, node: NodeId, now: float) -> bool:
         """Handle that ``node`` is a straggler: ask for another machine. Return whether anything changed."""
-        if self.nodes.get(node) is not Standing.BOOTING:
+        if self.nodes.get(node) is not NodePhase.BOOTING:
             return False
-        self.nodes[node] = Standing.LATE
+        self.nodes[node] = NodePhase.STRAGGLER
         self._present -= 1
-        self._late += 1
+        self._stragglers += 1
         self._balance(now)
         return True
 
     def node_lost(self, node: NodeId, now: float, chance: float, *, unfit: Exception | None = None) -> None:
         """Handle the loss of ``node``. ``unfit``: the error, if it could start no worker and has run nothing."""
-        standing = self.nodes.get(node)
+        phase = self.nodes.get(node)
         ready_at = self._ready_at.get(node)
-        if standing is None or not self._forget(node):
+        if phase is None or not self._forget(node):
             return
         self.orders.terminations.append(node)
-        if standing is Standing.DRAINING:
+        if phase is NodePhase.DRAINING:
             return
         if self._unfit_in_a_row(ready_at, now, chance, unfit=unfit is not None):
             self.given_up = unfit
             self._anew_at = max(self._not_before, now + ANEW_S)
             self._balance(now)
             return
-        if standing in {Standing.READY, Standing.SPARE} and ready_at is not None and now - ready_at < FLAP_S:
+        if phase in {NodePhase.READY, NodePhase.SPARE} and ready_at is not None and now - ready_at < FLAP_S:
             self._flaps += 1
             if self._flaps > FLAPS_FREE:
                 self._wait(now, chance, self._flaps - FLAPS_FREE)
@@ -191,10 +191,10 @@ class Fleet:
 
     def noticed(self, node: NodeId, now: float) -> bool:
         """Handle a preemption notice: ask for a replacement now. Return whether anything changed."""
-        standing = self.nodes.get(node)
-        if standing in {Standing.READY, Standing.SPARE}:
-            self._leaves(node, Standing.NOTICED)
-        elif standing in {Standing.BOOTING, Standing.LATE}:
+        phase = self.nodes.get(node)
+        if phase in {NodePhase.READY, NodePhase.SPARE}:
+            self._leaves(node, NodePhase.NOTICED)
+        elif phase in {NodePhase.BOOTING, NodePhase.STRAGGLER}:
             self._dismiss(node)
         else:
             return False
@@ -203,9 +203,9 @@ class Fleet:
 
     def withdrawn(self, node: NodeId, now: float) -> bool:
         """Handle a withdrawn notice: ``node`` stays and works. Return whether anything changed."""
-        if self.nodes.get(node) is not Standing.NOTICED:
+        if self.nodes.get(node) is not NodePhase.NOTICED:
             return False
-        self.nodes[node] = Standing.READY
+        self.nodes[node] = NodePhase.READY
         self._present += 1
         self._working += 1
         self._balance(now)
@@ -213,7 +213,7 @@ class Fleet:
 
     def idle(self, node: NodeId) -> None:
         """Dismiss an empty noticed node if it has been replaced; if not, its notice may still be withdrawn."""
-        if self.nodes.get(node) is Standing.NOTICED and self._working >= self.wanted:
+        if self.nodes.get(node) is NodePhase.NOTICED and self._working >= self.wanted:
             self._dismiss(node)
 
     def away(self, node: NodeId) -> None:
@@ -226,7 +226,7 @@ class Fleet:
 
     def drained(self, node: NodeId) -> None:
         """Dismiss a draining node that has become empty."""
-        if self.nodes.get(node) is Standing.DRAINING:
+        if self.nodes.get(node) is NodePhase.DRAINING:
             self._dismiss(node)
 
     def resize(self, wanted: int, now: float) -> None:
@@ -247,7 +247,7 @@ class Fleet:
     @property
     def coming(self) -> int:
         """Return how many machines may still become ready nodes, those that will be asked for included."""
-        booting = sum(1 for standing in self.nodes.values() if standing in {Standing.BOOTING, Standing.LATE})
+        booting = sum(1 for phase in self.nodes.values() if phase in {NodePhase.BOOTING, NodePhase.STRAGGLER})
         return booting + self.launching + (0 if self.given_up is not None else max(0, self._missing()))
 
     # --- decisions ------------------------------------------------------------------------------------------------
@@ -270,14 +270,14 @@ class Fleet:
         surplus = self._present - self.wanted - self.spare
         if surplus > 0 or self._working > self.wanted:
             self._shrink(max(0, surplus))
-        if self._late:
-            self._dismiss_late()
+        if self._stragglers:
+            self._dismiss_stragglers()
 
     def _promote(self, places: int) -> None:
         """Let up to ``places`` spare nodes work, the oldest first."""
-        spares = [node for node, standing in self.nodes.items() if standing is Standing.SPARE]
+        spares = [node for node, phase in self.nodes.items() if phase is NodePhase.SPARE]
         for node in [node for node in spares if node not in self._away][:places]:
-            self.nodes[node] = Standing.READY
+            self.nodes[node] = NodePhase.READY
             self._working += 1
             self.orders.promotions.append(node)
 
@@ -294,54 +294,54 @@ class Fleet:
 
     def _shrink(self, surplus: int) -> None:
         """Give up ``surplus`` nodes, the newest first: booting before spare before working ones."""
-        for node in self._newest(Standing.BOOTING)[:surplus]:
+        for node in self._newest(NodePhase.BOOTING)[:surplus]:
             self._dismiss(node)
             surplus -= 1
-        for node in self._newest(Standing.SPARE)[:surplus]:
+        for node in self._newest(NodePhase.SPARE)[:surplus]:
             self._drain(node)
             surplus -= 1
-        for node in self._newest(Standing.READY)[: max(0, self._working - self.wanted)]:
+        for node in self._newest(NodePhase.READY)[: max(0, self._working - self.wanted)]:
             if surplus > 0:
                 self._drain(node)
                 surplus -= 1
             else:
-                self.nodes[node] = Standing.SPARE
+                self.nodes[node] = NodePhase.SPARE
                 self._working -= 1
                 self.orders.demotions.append(node)
 
-    def _dismiss_late(self) -> None:
-        ready = sum(standing in {Standing.READY, Standing.SPARE} for standing in self.nodes.values())
+    def _dismiss_stragglers(self) -> None:
+        ready = sum(phase in {NodePhase.READY, NodePhase.SPARE} for phase in self.nodes.values())
         if ready >= self.wanted + self.spare:
-            for node in self._newest(Standing.LATE):
+            for node in self._newest(NodePhase.STRAGGLER):
                 self._dismiss(node)
 
-    def _newest(self, standing: Standing) -> list[NodeId]:
-        return sorted((node for node, its in self.nodes.items() if its is standing), reverse=True)
+    def _newest(self, phase: NodePhase) -> list[NodeId]:
+        return sorted((node for node, its in self.nodes.items() if its is phase), reverse=True)
 
     def _drain(self, node: NodeId) -> None:
-        self._leaves(node, Standing.DRAINING)
+        self._leaves(node, NodePhase.DRAINING)
         self.orders.drains.append(node)
 
-    def _leaves(self, node: NodeId, standing: Standing) -> None:
-        """Stop counting ``node`` as present, though it still exists; it is ``standing`` from now on."""
+    def _leaves(self, node: NodeId, phase: NodePhase) -> None:
+        """Stop counting ``node`` as present, though it still exists; it is ``phase`` from now on."""
         self._present -= 1
-        self._working -= self.nodes[node] is Standing.READY
+        self._working -= self.nodes[node] is NodePhase.READY
         self._away.discard(node)
-        self.nodes[node] = standing
+        self.nodes[node] = phase
 
     def _dismiss(self, node: NodeId) -> None:
         self._forget(node)
         self.orders.terminations.append(node)
 
     def _forget(self, node: NodeId) -> bool:
-        standing = self.nodes.pop(node, None)
+        phase = self.nodes.pop(node, None)
         self._ready_at.pop(node, None)
         self._away.discard(node)
-        if standing in {Standing.BOOTING, Standing.READY, Standing.SPARE}:
+        if phase in {NodePhase.BOOTING, NodePhase.READY, NodePhase.SPARE}:
             self._present -= 1
-        self._working -= standing is Standing.READY
-        self._late -= standing is Standing.LATE
-        return standing is not None
+        self._working -= phase is NodePhase.READY
+        self._stragglers -= phase is NodePhase.STRAGGLER
+        return phase is not None
 
     def _failed(self, error: Exception, now: float, chance: float, retry_after_s: float | None) -> float | None:
         beside = self._is_beside
@@ -385,8 +385,8 @@ class Fleet:
 
     @property
     def _is_beside(self) -> bool:
-        """Return whether all that is missing are substitutes for late nodes, which may still come themselves."""
-        return self._late > 0 and self._missing() <= self._late
+        """Return whether all that is missing are substitutes for stragglers, which may still come themselves."""
+        return self._stragglers > 0 and self._missing() <= self._stragglers
 
     def _back_off(self, now: float, chance: float, *, least_s: float) -> float:
         if self._is_beside and self._counts(now):

@@ -133,10 +133,10 @@ class Ref(Generic[M]):
         self._stopped = False
         self._wake = anyio.Event()
         self._actor: Actor[M] | None = None  # set only while the actor is idle
-        self._failure: BaseException | None = None  # raised while it handled a message passed by ``hand``
+        self._failure: BaseException | None = None  # raised while it handled a message passed by ``tell_inline``
         self._scope = anyio.CancelScope()
         self._asked: set[Reply[object]] = set()
-        self._variables = copy_context()  # the context in which ``hand`` runs the actor; `_serve` sets it
+        self._variables = copy_context()  # the context in which ``tell_inline`` runs the actor; `_serve` sets it
 
     def tell(self, message: M) -> None:
         """Queue ``message`` and return at once.
@@ -155,12 +155,13 @@ class Ref(Generic[M]):
             self._idle = False
             self._wake.set()
 
-    def hand(self, message: M) -> None:
+    def tell_inline(self, message: M) -> None:
         """Do as ``tell``, but have an idle actor handle ``message`` before this returns, in the caller's stack.
 
         This saves two turns of the event loop on the path that every task takes. Messages stay in order and are
         handled one at a time: if the actor is busy or has mail, the message is queued. If the actor fails, its
-        supervisor handles that, as always. Actors must not call this, as their own turn is not over yet.
+        supervisor handles that, as always. Actors must not call this: their own ``receive`` has not returned yet.
+        What it costs is in docs/decisions/0037-tell-inline.md.
 
         Raises:
             ActorStopped, MailboxFull: as ``tell``.
@@ -309,7 +310,7 @@ async def _serve(ref: Ref[M], actor: Actor[M]) -> None:
 def _own_variables() -> Variables:
     """Return the actor's context variables, set so that anyio finds its loop even within a callback of the loop.
 
-    ``hand`` may run in such a callback, where there is no current task; sniffio, which anyio asks where it is
+    ``tell_inline`` may run in such a callback, where there is no current task; sniffio, which anyio asks where it is
     installed, needs one unless this variable is set.
     """
     variables = copy_context()

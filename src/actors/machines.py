@@ -13,8 +13,8 @@ from typing import TypedDict, assert_never
 
 import anyio
 
-from ..providers.base import Fleet as Provider
 from ..providers.base import (
+    Fleet,
     LaunchRequest,
     LaunchSettled,
     LaunchUnsure,
@@ -32,13 +32,13 @@ from .broadcasts import Broadcasts
 from .calls import Calls
 from .connectivity import Connectivity
 from .events import Observe
-from .fleet import Fleet, Standing
+from .fleet import FleetController, NodePhase
 from .kernel import Context, Supervisor
 from .ledger import Ledger
 from .lifecycle import ENDS, Fact, State
 from .membership import SOURCES_KEPT, Member, Membership
 from .messages import Answered, Leave, NodeMessage, PoolMessage, Queued, Reachable
-from .node import TRIES_AT_ONCE, Door, NodeActor
+from .node import TRIES_AT_ONCE, Dialer, NodeActor
 from .ports import (
     Clock,
     Connect,
@@ -48,8 +48,8 @@ from .ports import (
     NodeId,
     NoWorkers,
     PoolSpec,
+    ReachabilityProbe,
     Unfit,
-    Witness,
 )
 from .stragglers import Stragglers
 
@@ -57,17 +57,17 @@ EARLY_KEPT = 1024  # machines whose events are kept while their launch call has 
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """The dependencies that a pool is given from outside."""
+class Dependencies:
+    """What a pool is given from outside: the opened provider, the way to connect, the clock and so on."""
 
-    fleet: Provider
+    fleet: Fleet
     request: LaunchRequest
     spec: PoolSpec
     connect: Connect
     observe: Observe
     chance: Random
     clock: Clock
-    witness: Witness | None = None
+    probe: ReachabilityProbe | None = None
 
 
 class _Identity(TypedDict):
@@ -82,28 +82,28 @@ class Machines:
         self,
         context: Context[PoolMessage],
         actors: Supervisor,
-        given: Given,
+        dependencies: Dependencies,
         *,
         nodes: Membership,
         ledger: Ledger,
         broadcasts: Broadcasts,
     ) -> None:
-        spec = given.spec
-        self.fleet = Fleet(spec.desired, retries=spec.launch_retries, spare=spec.spare)
-        self.silence = Connectivity(reconnect_s=spec.reconnect_s, lease_s=spec.lease_s)
-        self.laggards = Stragglers(spec.desired)
-        self._calls = Calls(context.tasks, context.ref.tell, given.fleet, given.request, given.observe)
+        spec = dependencies.spec
+        self.controller = FleetController(spec.desired, retries=spec.launch_retries, spare=spec.spare)
+        self.connectivity = Connectivity(reconnect_s=spec.reconnect_s, lease_s=spec.lease_s)
+        self.stragglers = Stragglers(spec.desired)
+        self._fleet = fleet = dependencies.fleet
+        self._calls = Calls(context.tasks, context.ref.tell, fleet, dependencies.request, dependencies.observe)
         self._actors = actors
-        self._provider = given.fleet
         self._spec = spec
         tries, returns = anyio.Semaphore(TRIES_AT_ONCE), anyio.Semaphore(TRIES_AT_ONCE)
-        self._door = Door(given.connect, spec.boot_timeout_s, tries, returns, context.ref.hand)
+        self._dialer = Dialer(dependencies.connect, spec.boot_timeout_s, tries, returns, context.ref.tell_inline)
         self._nodes = nodes
         self._ledger = ledger
         self._broadcasts = broadcasts
-        self._observe = given.observe
-        self._witness = given.witness
-        self._chance = given.chance.random
+        self._observe = dependencies.observe
+        self._probe = dependencies.probe
+        self._chance = dependencies.chance.random
         self._draining: set[NodeId] = set()
         self._noticed: set[NodeId] = set()
         self._idle: dict[NodeId, None] = {}  # the noticed nodes that hold nothing
@@ -117,13 +117,13 @@ class Machines:
     @property
     def minimum(self) -> int:
         """Return how many nodes must be ready before the pool is."""
-        return min(self._spec.min, self.fleet.wanted)
+        return min(self._spec.min, self.controller.wanted)
 
     @property
     def hopeless(self) -> Exception | None:
         """Return the error because of which no further node will come; None: one may come."""
-        error = self.fleet.given_up
-        if error is None or self.fleet.coming:
+        error = self.controller.given_up
+        if error is None or self.controller.coming:
             return None
         if not isinstance(error, NoCapacity) or not self._unusable:
             return error
@@ -139,31 +139,31 @@ class Machines:
     @property
     def remaining(self) -> int:
         """Return how many nodes work, or still may, if no further one comes."""
-        staying = sum(standing is not Standing.DRAINING for standing in self.fleet.nodes.values())
-        return min(staying, self.fleet.wanted)
+        staying = sum(phase is not NodePhase.DRAINING for phase in self.controller.nodes.values())
+        return min(staying, self.controller.wanted)
 
     def start(self, now: float) -> None:
-        self._ledger.limit(self.fleet.wanted)
-        self.fleet.start(now)
+        self._ledger.limit(self.controller.wanted)
+        self.controller.start(now)
 
     def resize(self, wanted: int, now: float) -> None:
         self._observe(ev.PoolResized(wanted))
-        self.laggards.wanted = wanted
-        self.fleet.resize(wanted, now)
+        self.stragglers.wanted = wanted
+        self.controller.resize(wanted, now)
         self._ledger.limit(wanted)
         self._broadcasts.resized(now, minimum=self.minimum, wanted=wanted)
 
     def tick(self, now: float) -> None:
-        self.fleet.tick(now)
-        for late in self.laggards.overdue(now):
-            if self.fleet.late(late.node, now):
-                self._observe(ev.NodeLate(*late))
-        for node in self.silence.overdue(now):
-            away_s = self.silence.silent_for(node, now)
+        self.controller.tick(now)
+        for straggler in self.stragglers.overdue(now):
+            if self.controller.straggles(straggler.node, now):
+                self._observe(ev.NodeLate(*straggler))
+        for node in self.connectivity.overdue(now):
+            away_s = self.connectivity.silent_for(node, now)
             self.lost(node, f"{self._nodes.members[node].dropped_by}, and not heard again for {away_s:.0f} s", now)
 
     def wake_at(self) -> float | None:
-        times = (self.fleet.wake_at(), self.laggards.wake_at(), self.silence.wake_at())
+        times = (self.controller.wake_at(), self.stragglers.wake_at(), self.connectivity.wake_at())
         return min((at for at in times if at is not None), default=None)
 
     # --- machines -------------------------------------------------------------------------------------------------
@@ -178,8 +178,8 @@ class Machines:
                 member.life.step(Fact.REACHABLE)
             member.ref = self._actors.spawn(f"node {member.id}", self._node_actor(member), capacity=64)
         impatient = (member.id for member in members if member.machine.patience_s is None)  # others time out
-        self.laggards.launched(impatient, now)
-        retry_in_s = self.fleet.launched([member.id for member in members], asked, now, self._chance())
+        self.stragglers.launched(impatient, now)
+        retry_in_s = self.controller.launched([member.id for member in members], asked, now, self._chance())
         if retry_in_s is not None:
             self._not_launched(NoCapacity(f"{len(members)} of {asked} machines could be had"), retry_in_s)
         for member in members:
@@ -189,7 +189,7 @@ class Machines:
     def launch_failed(self, asked: int, error: ProviderError, now: float) -> None:
         self._not_launched(
             error,
-            self.fleet.launch_failed(error, asked, now, self._chance(), retry_after_s=error.retry_after_s),
+            self.controller.launch_failed(error, asked, now, self._chance(), retry_after_s=error.retry_after_s),
         )
 
     def news(self, event: MachineEvent, now: float) -> None:
@@ -226,14 +226,14 @@ class Machines:
                 assert_never(event)
 
     def _node_actor(self, member: Member) -> Callable[[Context[NodeMessage]], NodeActor]:
-        return lambda context: NodeActor(context, member.id, member.machine, self._door)
+        return lambda context: NodeActor(context, member.id, member.machine, self._dialer)
 
     def _not_launched(self, error: Exception, retry_in_s: float | None) -> None:
         if isinstance(error, NoCapacity) and error.__cause__ is None:
             error.__cause__ = self._refused  # perhaps there are machines, but none that is usable
         self.failed = error
         self._broadcasts.failure = error
-        self._observe(ev.LaunchFailed(str(error), self.fleet.failures, retry_in_s))
+        self._observe(ev.LaunchFailed(str(error), self.controller.failures, retry_in_s))
 
     # --- a node's life --------------------------------------------------------------------------------------------
 
@@ -241,11 +241,11 @@ class Machines:
         """Handle the progress of a node that is not ready yet."""
         match word:
             case Queued(node, True):
-                self.laggards.queued(node)
+                self.stragglers.queued(node)
             case Queued(node, _):
-                self.laggards.tried(node, now)
+                self.stragglers.tried(node, now)
             case Answered(node):
-                self.laggards.answered(node, now)
+                self.stragglers.answered(node, now)
             case _:
                 assert_never(word)
 
@@ -257,10 +257,10 @@ class Machines:
         member.facts = connection.facts
         member.ports.extend(connection.facts.ports)
         member.link = self._nodes.links[node] = connection.link
-        self.silence.connected(node, now)
-        self.laggards.ready(node, now)
+        self.connectivity.connected(node, now)
+        self.stragglers.ready(node, now)
         self._broadcasts.failure = self._refused = None
-        if self.fleet.node_ready(node, now):
+        if self.controller.node_ready(node, now):
             self._works(member, now)
         else:
             member.life.step(Fact.SPARED)
@@ -274,11 +274,11 @@ class Machines:
         self._joins(member)
         self._ledger.node_ready(member.id, now)
         if len(self._nodes.roster) >= self.minimum:
-            self.fleet.opened(now)
+            self.controller.opened(now)
 
     def _joins(self, member: Member) -> None:
         self._nodes.joined(member)
-        rank, ready, wanted = self._nodes.roster.rank(member.id), len(self._nodes.roster), self.fleet.wanted
+        rank, ready, wanted = self._nodes.roster.rank(member.id), len(self._nodes.roster), self.controller.wanted
         assert rank is not None, "it has joined"
         self._observe(ev.NodeReady(member.id, rank, ready, wanted, **_identity(member)))
 
@@ -289,11 +289,11 @@ class Machines:
             return
         member.life.step(Fact.UNREACHED)
         self._observe(ev.NodeFailed(node, str(error)))
-        self._provider.unusable(member.machine.id, str(error), for_good=error.fatal)
+        self._fleet.unusable(member.machine.id, str(error), for_good=error.fatal)
         if error.fatal:
             self._unusable.append(error)
             self._refused = error
-        retry_in_s = self.fleet.node_failed(node, error, now, self._chance(), fatal=error.systematic)
+        retry_in_s = self.controller.node_failed(node, error, now, self._chance(), fatal=error.systematic)
         if retry_in_s != 0.0:
             self._not_launched(error, retry_in_s)
 
@@ -305,18 +305,18 @@ class Machines:
         self._away_since[node] = now
         member.dropped_by = lost.cause
         self._observe(ev.NodeSuspect(node, lost.cause, lost.silent))
-        if self.silence.dropped(node, now + lost.early_s, silent=lost.silent):
+        if self.connectivity.dropped(node, now + lost.early_s, silent=lost.silent):
             self._observe(ev.NetworkSilent(len(self._nodes.links)))
-            if self._witness is not None:
-                self._calls.ask_others(self._witness, self._unheard)
+            if self._probe is not None:
+                self._calls.ask_others(self._probe, self._unheard)
         if member.life.state is State.SUSPECT:
             self._ledger.node_closed(node, now, recall=False)
         elif member.life.state is State.STANDBY_SUSPECT:
-            self.fleet.away(node)
+            self.controller.away(node)
 
     def answered(self, now: float) -> None:
         """Handle an answer from somebody who is none of the nodes."""
-        self.silence.answered(now)
+        self.connectivity.answered(now)
 
     def resumed(self, node: NodeId, now: float) -> None:
         member = self._nodes.members[node]
@@ -324,13 +324,13 @@ class Machines:
             return
         self._away_since.pop(node, None)
         self._observe(ev.NodeResumed(node))
-        self.silence.connected(node, now)
+        self.connectivity.connected(node, now)
         state = member.life.step(Fact.RESUMED)
         if state is State.READY:
             self._ledger.node_ready(node, now)
         elif state is State.STANDBY:
             self._stands_by(member)
-            self.fleet.back(node, now)
+            self.controller.back(node, now)
 
     def noticed(self, node: NodeId, notice: PreemptionNotice, now: float) -> None:
         """Handle a preemption notice about ``node``, from its provider or from the node itself."""
@@ -359,7 +359,7 @@ class Machines:
             self._broadcasts.staying(node, now)
             if state is State.READY:
                 self._ledger.node_ready(node, now)
-            self.fleet.withdrawn(node, now)
+            self.controller.withdrawn(node, now)
             return
         self._observe(ev.NodeNoticed(node, source, seconds))
         if member.life.step(Fact.NOTICED) is State.DISMISSED:
@@ -368,7 +368,7 @@ class Machines:
             self._noticed.add(node)
         self._no_new_work(member, now, noticed=True)
         self._emptied(node)
-        self.fleet.noticed(node, now)
+        self.controller.noticed(node, now)
 
     def unfit(self, node: NodeId, word: Unfit, now: float) -> None:
         """Handle that a node's executor ends by itself: ``word`` is the cause of the node's loss, which follows."""
@@ -389,10 +389,10 @@ class Machines:
         self._draining.discard(node)
         self._notice_over(node)
         self._nodes.left(member)
-        self.silence.ended(node)
+        self.connectivity.ended(node)
         unfit = None if member.unfit is None or member.unfit.has_run else NoWorkers(member.unfit.cause)
-        self.fleet.node_lost(node, now, self._chance(), unfit=unfit)
-        if unfit is not None and self.fleet.given_up is unfit:
+        self.controller.node_lost(node, now, self._chance(), unfit=unfit)
+        if unfit is not None and self.controller.given_up is unfit:
             self._not_launched(unfit, None)
         self._ledger.node_lost(node, cause, now, announced=announced)
         self._broadcasts.lost(node, cause, now, since=self._away_since.pop(node, None))
@@ -414,14 +414,14 @@ class Machines:
     # --- what the fleet decides -----------------------------------------------------------------------------------
 
     def carry_out(self, now: float) -> None:
-        orders = self.fleet.orders
+        orders = self.controller.orders
         if self._closing:
             return  # the provider's context ends all machines
         emptied, self._ledger.decisions.emptied = self._ledger.decisions.emptied, []
         for node in emptied:
             self._emptied(node)
         for node in list(self._idle):
-            self.fleet.idle(node)
+            self.controller.idle(node)
         launches, orders.launches = orders.launches, []
         for machines in launches:
             self._observe(ev.NodesRequested(machines))
@@ -447,7 +447,7 @@ class Machines:
     @property
     def busy(self) -> bool:
         """Return whether there are orders to carry out, or nodes that have become empty."""
-        orders = self.fleet.orders
+        orders = self.controller.orders
         changes = orders.launches or orders.drains or orders.promotions or orders.demotions or orders.terminations
         return bool(changes or self._ledger.decisions.emptied)
 
@@ -457,7 +457,7 @@ class Machines:
             return
         if node in self._draining:
             self._draining.discard(node)
-            self.fleet.drained(node)
+            self.controller.drained(node)
         elif node in self._noticed:
             self._idle[node] = None
 
@@ -466,15 +466,15 @@ class Machines:
         self._idle.pop(node, None)
 
     def _promote(self, member: Member, now: float) -> None:
-        if self.fleet.nodes.get(member.id) is Standing.READY and member.life.can(Fact.PROMOTED):
+        if self.controller.nodes.get(member.id) is NodePhase.READY and member.life.can(Fact.PROMOTED):
             member.life.step(Fact.PROMOTED)
             self._broadcasts.staying(member.id, now)
             self._works(member, now)
 
     def _demote(self, member: Member, now: float) -> None:
-        if self.fleet.nodes.get(member.id) is Standing.SPARE and member.life.can(Fact.SPARED):
+        if self.controller.nodes.get(member.id) is NodePhase.SPARE and member.life.can(Fact.SPARED):
             if member.life.step(Fact.SPARED) is State.STANDBY_SUSPECT:
-                self.fleet.away(member.id)
+                self.controller.away(member.id)
             self._stands_by(member)
             self._no_new_work(member, now, noticed=False)
 
@@ -491,12 +491,12 @@ class Machines:
 
     def _end(self, member: Member, now: float) -> None:
         """Close a node's connection; end its machine after that, or at once if the node is lost."""
-        self.laggards.ended(member.id)
+        self.stragglers.ended(member.id)
         if member.life.state not in ENDS:
             member.life.step(Fact.UNWANTED if member.booting else Fact.FINISHED)
             self._observe(ev.NodeDismissed(member.id))
             self._notice_over(member.id)
-            self.silence.ended(member.id)
+            self.connectivity.ended(member.id)
             self._ledger.node_lost(member.id, "dismissed", now)
         member.tell(Leave())
         if member.life.state is State.LOST:
@@ -509,7 +509,7 @@ class Machines:
 
     def _unheard(self) -> Sequence[Machine] | None:
         """Return the machines if all nodes are silent; None: they are not, or no longer."""
-        if not self.silence.cut_off or self._closing:
+        if not self.connectivity.cut_off or self._closing:
             return None
         return [member.machine for member in self._nodes.members.values() if not member.closed]
 

@@ -41,7 +41,7 @@ TRIES_AT_ONCE = 50  # over all nodes; opening 1,000 connections this way takes 2
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class Dialer:
     """The means to reach a pool's nodes, shared by their actors."""
 
     connect: Connect
@@ -52,11 +52,11 @@ class Door:
 
 
 class NodeActor:
-    def __init__(self, context: Context[NodeMessage], node: NodeId, machine: Machine, door: Door) -> None:
+    def __init__(self, context: Context[NodeMessage], node: NodeId, machine: Machine, dialer: Dialer) -> None:
         self._context = context
         self._node = node
         self._machine = machine
-        self._door = door
+        self._dialer = dialer
         self._addressed = anyio.Event()
         self._has_answered = self._answers = self._has_turn = False
         self._work = anyio.CancelScope()
@@ -103,7 +103,7 @@ class NodeActor:
         """
         last = "its address is still unknown"
         pause_s = TRY_AGAIN_S
-        with anyio.move_on_after(self._door.boot_timeout_s):
+        with anyio.move_on_after(self._dialer.boot_timeout_s):
             await self._addressed.wait()
             patience_s = self._machine.patience_s or math.inf
             down_at = anyio.current_time() + patience_s
@@ -111,7 +111,7 @@ class NodeActor:
                 self._answers = False
                 try:
                     async with self._turn():
-                        return await self._door.connect(self._node, self._machine, self._reports, self._answered)
+                        return await self._dialer.connect(self._node, self._machine, self._reports, self._answered)
                 except ConnectFailed as error:
                     if self._answers:  # the machine answered, so it is up or was until a moment ago
                         down_at = anyio.current_time() + patience_s
@@ -120,12 +120,12 @@ class NodeActor:
                     last = str(error)
                 await anyio.sleep(pause_s)
                 pause_s = min(pause_s * 1.5, TRY_AGAIN_LIMIT_S)
-        raise ConnectFailed(f"not ready within {self._door.boot_timeout_s:g} s: {last}")
+        raise ConnectFailed(f"not ready within {self._dialer.boot_timeout_s:g} s: {last}")
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:
         """Hold one of the turns to connect; tell the pool of a wait for it, as that is no silence of the machine's."""
-        tries = self._door.tries
+        tries = self._dialer.tries
         waits = tries.value == 0
         if waits:
             self._tell(Queued(self._node, waits=True))
@@ -141,7 +141,7 @@ class NodeActor:
     def _end_turn(self) -> None:
         if self._has_turn:
             self._has_turn = False
-            self._door.tries.release()
+            self._dialer.tries.release()
 
     def _answered(self) -> None:
         self._end_turn()  # preparing the node may take long: others, whose leases nobody renews yet, come first
@@ -171,7 +171,7 @@ class NodeActor:
         pause_s = TRY_AGAIN_S
         while True:
             try:
-                async with self._door.returns:
+                async with self._dialer.returns:
                     resumed = await connection.resume()
             except ConnectFailed as error:
                 if error.fatal:
@@ -188,6 +188,6 @@ class NodeActor:
 
     def _tell(self, message: PoolMessage) -> None:
         try:
-            self._door.tell(message)
+            self._dialer.tell(message)
         except ActorStopped:
             pass  # the pool ends, and its nodes with it

@@ -15,15 +15,14 @@ from typing import assert_never
 
 import anyio
 
-from ..providers.base import Fleet as Provider
-from ..providers.base import LaunchRequest, PreemptionNotice
+from ..providers.base import Fleet, LaunchRequest, PreemptionNotice
 from . import events as ev
 from .broadcasts import Broadcasts
 from .events import Observe
 from .gang import Patience
 from .kernel import ActorStopped, Context, Ref, Reply, Supervisor, supervisor
 from .ledger import Ledger
-from .machines import Given, Machines
+from .machines import Dependencies, Machines
 from .membership import Membership
 from .messages import (
     Answered,
@@ -60,13 +59,13 @@ from .ports import (
     NodeId,
     PoolSpec,
     PortsFree,
+    ReachabilityProbe,
     Reason,
     Report,
     Settled,
     Started,
     Task,
     Unfit,
-    Witness,
 )
 from .rank_waits import RankWaits
 from .watch import WatchActor
@@ -77,33 +76,34 @@ CLOSE_S = 10.0  # for all connections together
 
 @asynccontextmanager
 async def supervise(
-    fleet: Provider,
+    fleet: Fleet,
     request: LaunchRequest,
     spec: PoolSpec,
     connect: Connect,
     observe: Observe,
     *,
-    witness: Witness | None = None,
+    probe: ReachabilityProbe | None = None,
     seed: int | None = None,
     clock: Clock = anyio.current_time,
 ) -> AsyncIterator[Ref[PoolMessage]]:
     """Run a pool on an opened provider; leaving settles open jobs as CLOSED and closes connections, in bounded time.
 
     Machines that are lost or no longer wanted are terminated meanwhile; all others by leaving the provider's
-    context, which must be entered before and left after this one. ``witness`` is asked while all nodes are
+    context, which must be entered before and left after this one. ``probe`` is asked while all nodes are
     silent; without one, such silence is taken for a failure of this computer's own network. ``seed`` makes the
     back-offs repeatable; ``clock`` is the event loop's clock.
 
     Raises:
         RestartsExhausted: an actor failed for good (its own error is the cause); the body of the block was cancelled.
     """
-    given = Given(fleet, request, spec, connect, observe, Random(seed), clock, witness)  # noqa: S311 (no secret: it spreads retries)
+    chance = Random(seed)  # noqa: S311 (no secret: it spreads retries)
+    dependencies = Dependencies(fleet, request, spec, connect, observe, chance, clock, probe)
     failure: Exception | None = None
     try:
         async with supervisor() as actors:
             pool: Ref[PoolMessage] = actors.spawn(
                 "pool",
-                lambda context: PoolActor(context, actors, given),
+                lambda context: PoolActor(context, actors, dependencies),
                 capacity=MAILBOX,
             )
             _: Ref[object] = actors.spawn("watch", lambda context: WatchActor(context, fleet, pool.tell))
@@ -119,29 +119,29 @@ async def supervise(
 
 
 class PoolActor:
-    def __init__(self, context: Context[PoolMessage], actors: Supervisor, given: Given) -> None:
+    def __init__(self, context: Context[PoolMessage], actors: Supervisor, dependencies: Dependencies) -> None:
         attempts = count(1)
-        spec = given.spec
+        spec = dependencies.spec
         self._context = context
-        self._observe = given.observe
+        self._observe = dependencies.observe
         self._nodes = nodes = Membership()
         self._ledger = ledger = Ledger(
             nodes.roster, slots=spec.slots, attempts=attempts, quarantine_after=spec.quarantine_after
         )
         patience = Patience(spec.replace_timeout_s, elastic=spec.min < spec.desired)
-        self._broadcasts = broadcasts = Broadcasts(patience, ledger, nodes, given.observe, attempts)
-        self._machines = Machines(context, actors, given, nodes=nodes, ledger=ledger, broadcasts=broadcasts)
+        self._broadcasts = broadcasts = Broadcasts(patience, ledger, nodes, dependencies.observe, attempts)
+        self._machines = Machines(context, actors, dependencies, nodes=nodes, ledger=ledger, broadcasts=broadcasts)
         self._waiters: list[Reply[None]] = []
         self._closers: list[Reply[None]] = []
         self._closing = False
         self._was_ready = False
-        self._vacancies = RankWaits(spec.replace_timeout_s)
+        self._rank_waits = RankWaits(spec.replace_timeout_s)
         self._ranked: tuple[NodeId, ...] = ()  # the ready nodes, when broadcasts last heard of them
         self._views_due = False
         self._alarm_at: float | None = None
         self._alarm = anyio.CancelScope()
         self._rare_wake_at: float | None = None  # the next wake time of everything but the ledger
-        self._clock = given.clock
+        self._clock = dependencies.clock
         now = self._clock()
         self._machines.start(now)
         self._settle_down(now, rare=True)
@@ -229,7 +229,7 @@ class PoolActor:
         if tasks:
             self._observe(ev.TaskSubmitted(task.job, task.id))
         self._ledger.submit(task, settle, now)
-        return (task.on or 0) >= len(self._nodes.roster) or self._machines.fleet.given_up is not None
+        return (task.on or 0) >= len(self._nodes.roster) or self._machines.controller.given_up is not None
 
     def _broadcast(self, message: Broadcast, now: float) -> None:
         spec, settle_all = message
@@ -237,7 +237,7 @@ class PoolActor:
             settle_all((GaveUp(Reason.CLOSED),), 0)
             return
         machines = self._machines
-        self._broadcasts.start(spec, settle_all, now, minimum=machines.minimum, wanted=machines.fleet.wanted)
+        self._broadcasts.start(spec, settle_all, now, minimum=machines.minimum, wanted=machines.controller.wanted)
 
     def _received(self, node: NodeId, reports: Sequence[Report], now: float) -> bool:
         if self._observe.tasks:
@@ -285,7 +285,7 @@ class PoolActor:
                 self._machines.carry_out(now)
                 self._carry_out(now)
             self._tell_readiness()
-            times = (self._broadcasts.wake_at(), self._machines.wake_at(), self._vacancies.wake_at())
+            times = (self._broadcasts.wake_at(), self._machines.wake_at(), self._rank_waits.wake_at())
             self._rare_wake_at = min((at for at in times if at is not None), default=None)
         wake_at = _earliest(self._ledger.wake_at(), self._rare_wake_at)
         if wake_at is not None and (self._alarm_at is None or wake_at < self._alarm_at):
@@ -343,8 +343,8 @@ class PoolActor:
         if roster.ranked is not self._ranked:
             self._ranked = roster.ranked
             self._broadcasts.ready(now)
-        self._vacancies.missed(ledger.missed(len(roster)) if self._was_ready else (), now)
-        for rank in self._vacancies.overdue(now):
+        self._rank_waits.missed(ledger.missed(len(roster)) if self._was_ready else (), now)
+        for rank in self._rank_waits.overdue(now):
             ledger.strand(rank, failure=machines.failure)
         error = machines.hopeless
         if error is None:
@@ -363,7 +363,7 @@ class PoolActor:
             return
         if not self._was_ready:
             self._was_ready = True
-            self._observe(ev.PoolReady(ready, self._machines.fleet.wanted))
+            self._observe(ev.PoolReady(ready, self._machines.controller.wanted))
         if self._waiters:
             self._nodes.tell_views()
             waiters, self._waiters = self._waiters, []
@@ -434,12 +434,12 @@ class PoolActor:
                 NodeState(m.id, m.machine, m.life.state, m.facts, roster.rank(m.id), ledger.load(m.id))
                 for m in self._nodes.members.values()
             ),
-            wanted=machines.fleet.wanted,
-            coming=machines.fleet.coming,
+            wanted=machines.controller.wanted,
+            coming=machines.controller.coming,
             queued=ledger.queued,
             leased=ledger.leased,
             broadcasts=len(self._broadcasts),
-            error=machines.fleet.given_up,
+            error=machines.controller.given_up,
             failed=machines.failed,
         )
 

@@ -245,7 +245,7 @@ class Connect(Protocol):
         ...
 
 
-Witness = Callable[[Sequence[Machine]], Awaitable[bool]]
+ReachabilityProbe = Callable[[Sequence[Machine]], Awaitable[bool]]
 """Return whether anybody answers this computer; called with the nodes' machines while all are silent. Bounded."""
 
 Clock = Callable[[], float]  # the running loop's clock: as `anyio.current_time`, which takes 2 us to find the loop

@@ -1,6 +1,6 @@
 """The time for which each rank that tasks wait for has had no node. Pure; time comes in with each event.
 
-VACANCIES-1: a rank is overdue when it has been missed for ``patience_s`` on end, and not before.
+RANKS-1: a rank is overdue when it has been missed for ``patience_s`` on end, and not before.
 """
 
 from __future__ import annotations

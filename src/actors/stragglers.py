@@ -1,15 +1,16 @@
-"""Straggler detection. Pure. A machine is late if it has not answered at SSH while most of those launched with it have.
+"""Straggler detection. Pure. A straggler has not answered at SSH while most machines launched with it have.
 
 A wave is the machines that one launch returned; its times count from that return. Once `QUORUM` of a wave have
 answered, the time t that this took is the measure for the others. Before that, t is the longest time that any machine
 of another wave took, so that a replacement launched alone has a measure too. Machines that end without an answer leave
 their wave.
 
-LAGGARDS-1: a machine is late once `FACTOR` times t, and at least t + `GRACE_S`, has passed: not before, and only once.
-LAGGARDS-2: a machine that has answered is not late, however long it then takes to be ready.
-LAGGARDS-3: at most half of the nodes wanted, rounded up, are late at a time; others follow when these are ready or have
-    ended.
-LAGGARDS-4: a machine that waits for its turn to be connected to is not late, nor within `GRACE_S` from its turn.
+STRAGGLER-1: a machine is a straggler once `FACTOR` times t, and at least t + `GRACE_S`, has passed,
+    not before, and only once.
+STRAGGLER-2: a machine that has answered is no straggler, however long it then takes to be ready.
+STRAGGLER-3: there are at most half as many stragglers as nodes wanted, rounded up; others follow when these are ready
+    or have ended.
+STRAGGLER-4: a machine that waits for its turn to be connected to is no straggler, nor within `GRACE_S` from its turn.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ FACTOR = 1.5  # a false alarm costs a machine for a minute; a straggler found to
 GRACE_S = 10.0  # one attempt to connect may hang for so long
 
 
-class Late(NamedTuple):
+class Straggler(NamedTuple):
     node: NodeId
     waited_s: float  # since its launch returned
     others_s: float  # the time by which the machines it is compared with had answered
@@ -50,7 +51,7 @@ class Stragglers:
         self.wanted = wanted  # nodes that work
         self._waves: dict[_Wave, None] = {}  # those with a machine that has not answered
         self._wave_of: dict[NodeId, _Wave] = {}  # of the machines that have not answered
-        self._late: set[NodeId] = set()  # neither ready nor ended
+        self._found: set[NodeId] = set()  # neither ready nor ended
         self._longest_s: float | None = None  # the longest time that a machine of a wave with a quorum took
 
     def launched(self, nodes: Iterable[NodeId], now: float) -> None:
@@ -78,19 +79,19 @@ class Stragglers:
 
     def ready(self, node: NodeId, now: float) -> None:
         self.answered(node, now)
-        self._late.discard(node)
+        self._found.discard(node)
 
     def ended(self, node: NodeId) -> None:
-        self._late.discard(node)
+        self._found.discard(node)
         if (wave := self._wave_of.get(node)) is not None:
             self._leaves(node, wave)
 
-    def overdue(self, now: float) -> list[Late]:
-        """Return the machines that are late from now on; if too many are (LAGGARDS-3), those that were due first."""
-        due = sorted((at, late) for wave in self._waves for at, late in self._due(wave, now) if at <= now)
-        late = [each for _, each in due[: self._room]]
-        self._late.update(each.node for each in late)
-        return late
+    def overdue(self, now: float) -> list[Straggler]:
+        """Return the new stragglers; if there are too many (STRAGGLER-3), those that were due first."""
+        due = sorted((at, each) for wave in self._waves for at, each in self._due(wave, now) if at <= now)
+        found = [each for _, each in due[: self._room]]
+        self._found.update(each.node for each in found)
+        return found
 
     def wake_at(self) -> float | None:
         """Return the time at which ``overdue`` must be called if nothing else happens before."""
@@ -101,9 +102,9 @@ class Stragglers:
 
     @property
     def _room(self) -> int:
-        return max(0, (self.wanted + 1) // 2 - len(self._late))
+        return max(0, (self.wanted + 1) // 2 - len(self._found))
 
-    def _due(self, wave: _Wave, now: float) -> Iterator[tuple[float, Late]]:
+    def _due(self, wave: _Wave, now: float) -> Iterator[tuple[float, Straggler]]:
         others_s = wave.measure_s
         if others_s is None:
             others_s = self._longest_s
@@ -111,10 +112,10 @@ class Stragglers:
             return
         at = wave.launched_at + max(FACTOR * others_s, others_s + GRACE_S)
         for node, tried_from in wave.silent.items():
-            if node not in self._late:
+            if node not in self._found:
                 queued = tried_from > wave.launched_at
                 due_at = max(at, tried_from + GRACE_S) if queued else at
-                yield due_at, Late(node, now - wave.launched_at, others_s)
+                yield due_at, Straggler(node, now - wave.launched_at, others_s)
 
     def _tried_from(self, node: NodeId, at: float) -> None:
         if (wave := self._wave_of.get(node)) is not None:

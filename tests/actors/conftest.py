@@ -33,6 +33,7 @@ from outrider.actors.ports import (
     Peer,
     PoolSpec,
     PortsFree,
+    ReachabilityProbe,
     Report,
     Returned,
     Started,
@@ -40,7 +41,6 @@ from outrider.actors.ports import (
     Task,
     TaskId,
     Verdict,
-    Witness,
 )
 from outrider.providers.base import Embedding, LaunchRequest, Machine, PreemptionNotice, Provider
 from outrider.providers.fake import Fake, Script
@@ -356,7 +356,7 @@ def rig():
         *,
         prepare: Callable[[Site], None] = lambda site: None,
         provider: Provider | None = None,
-        witness: Witness | None = None,
+        probe: ReachabilityProbe | None = None,
         **spec: object,
     ) -> AsyncIterator[Rig]:
         if "desired" in spec:
@@ -367,7 +367,7 @@ def rig():
         async with anyio.create_task_group() as tasks, provider.open("p", Embedding("", "")) as fleet:
             site = Site(wanted.slots, tasks.start_soon)
             prepare(site)
-            async with supervise(fleet, request, wanted, site, seen, witness=witness, seed=1) as ref:
+            async with supervise(fleet, request, wanted, site, seen, probe=probe, seed=1) as ref:
                 yield Rig(ref, provider, fleet, site, seen)
             tasks.cancel_scope.cancel()
 

@@ -1,4 +1,4 @@
-"""SILENCE-1 to 4: one silent node is lost, a silent network is waited for, and others tell the two apart."""
+"""DETECTOR-1 to 4: one silent node is lost, a silent network is waited for, and others tell the two apart."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class SilenceMachine(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.silence = self.make(reconnect_s=RECONNECT_S, lease_s=LEASE_S)
+        self.connectivity = self.make(reconnect_s=RECONNECT_S, lease_s=LEASE_S)
         self.now = 0.0
         self.heard: dict[NodeId, float] = {}  # connected; since when
         self.away: dict[NodeId, tuple[float, bool]] = {}
@@ -62,12 +62,12 @@ class SilenceMachine(RuleBasedStateMachine):
         node = data.draw(st.sampled_from(sorted(self.away)))
         del self.away[node]
         self.stranded.discard(node)
-        self.silence.ended(node)
+        self.connectivity.ended(node)
         self.look()
 
     @rule()
     def somebody_else_answers(self):
-        self.silence.answered(self.now)
+        self.connectivity.answered(self.now)
         if self.now - self.fell_at <= RECONNECT_S and (self.cut_off or self.stranded):
             self.cut_off, self.answered_at = False, self.now
             self.stranded.clear()
@@ -78,7 +78,7 @@ class SilenceMachine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([1.0, 4.0, RECONNECT_S, LEASE_S / 2]))
     def time_passes(self, seconds):
         until = self.now + seconds
-        while (at := self.silence.wake_at()) is not None and at <= until:
+        while (at := self.connectivity.wake_at()) is not None and at <= until:
             self.now = max(self.now, at)
             assert self.look(), "it woke somebody for nothing"
         self.now = until
@@ -91,13 +91,13 @@ class SilenceMachine(RuleBasedStateMachine):
             self.cut_off, self.stranded = False, set(self.away)
         self.stranded.discard(node)
         self.heard[node] = self.now
-        self.silence.connected(node, self.now)
+        self.connectivity.connected(node, self.now)
         self.look()
 
     def drop(self, node, *, silent):
         del self.heard[node]
         self.away[node] = (self.now, silent)
-        fell = self.silence.dropped(node, self.now, silent=silent)
+        fell = self.connectivity.dropped(node, self.now, silent=silent)
         assert fell is (self.all_silent() and not self.cut_off)
         if fell:
             self.cut_off, self.fell_at = True, self.now
@@ -118,22 +118,22 @@ class SilenceMachine(RuleBasedStateMachine):
         return max(since, self.answered_at) + RECONNECT_S
 
     def look(self):
-        overdue = self.silence.overdue(self.now)
+        overdue = self.connectivity.overdue(self.now)
         for node in overdue:
             answered = self.answered_at > self.away[node][0]
-            others = "SILENCE-3" if node in self.stranded else "SILENCE-4" if answered else "SILENCE-1"
-            which = "SILENCE-2" if self.cut_off else others
+            others = "DETECTOR-3" if node in self.stranded else "DETECTOR-4" if answered else "DETECTOR-1"
+            which = "DETECTOR-2" if self.cut_off else others
             assert self.now >= self.due(node), f"{which}: lost before it could come back"
         for node in overdue:
             del self.away[node]
             self.stranded.discard(node)
-            self.silence.ended(node)
+            self.connectivity.ended(node)
         return overdue
 
     @invariant()
     def nobody_is_waited_for_too_long(self):
         for node in self.away:
-            assert self.now < self.due(node), "SILENCE-1: waited for too long"
+            assert self.now < self.due(node), "DETECTOR-1: waited for too long"
 
 
 TestSilence = SilenceMachine.TestCase
@@ -180,12 +180,12 @@ class HearsOnlyThoseItKnows(Connectivity):
 @pytest.mark.parametrize(
     ("broken", "invariant"),
     [
-        (WaitsForAll, "SILENCE-1"),
-        (NeverBlamesTheNetwork, "SILENCE-2"),
-        (ForgetsThatItCameBack, "SILENCE-3"),
-        (HearsOnlyThoseItKnows, "SILENCE-3"),
-        (TrustsALateAnswer, "SILENCE-3"),
-        (GivesUpAtAWord, "SILENCE-4"),
+        (WaitsForAll, "DETECTOR-1"),
+        (NeverBlamesTheNetwork, "DETECTOR-2"),
+        (ForgetsThatItCameBack, "DETECTOR-3"),
+        (HearsOnlyThoseItKnows, "DETECTOR-3"),
+        (TrustsALateAnswer, "DETECTOR-3"),
+        (GivesUpAtAWord, "DETECTOR-4"),
     ],
 )
 def test_the_invariant_falls_without_its_guard(broken, invariant):
@@ -198,62 +198,62 @@ def test_the_invariant_falls_without_its_guard(broken, invariant):
 
 
 def test_the_network_is_told_silent_once():
-    silence = Connectivity(reconnect_s=RECONNECT_S, lease_s=LEASE_S)
+    connectivity = Connectivity(reconnect_s=RECONNECT_S, lease_s=LEASE_S)
     for node in (1, 2, 3):
-        silence.connected(NodeId(node), 0.0)
-    assert [silence.dropped(NodeId(node), 1.0, silent=True) for node in (1, 2, 3)] == [False, False, True]
-    silence.connected(NodeId(1), 60.0)
-    assert silence.wake_at() == 60.0 + RETURN_S
+        connectivity.connected(NodeId(node), 0.0)
+    assert [connectivity.dropped(NodeId(node), 1.0, silent=True) for node in (1, 2, 3)] == [False, False, True]
+    connectivity.connected(NodeId(1), 60.0)
+    assert connectivity.wake_at() == 60.0 + RETURN_S
 
 
 def test_a_new_node_that_is_heard_shows_that_the_network_is_back():
     """Found by the simulator: it counted as one that had never been silent, and the others were given up at once."""
-    silence = Connectivity(reconnect_s=3.0, lease_s=LEASE_S)
+    connectivity = Connectivity(reconnect_s=3.0, lease_s=LEASE_S)
     for node in (1, 2, 3):
-        silence.connected(NodeId(node), 0.0)
+        connectivity.connected(NodeId(node), 0.0)
     for node in (1, 2, 3):
-        silence.dropped(NodeId(node), 10.0, silent=True)
-    silence.connected(NodeId(4), 70.0)
-    assert silence.overdue(70.0) == []
-    silence.connected(NodeId(1), 80.0)
-    assert silence.overdue(80.0 + RETURN_S - 0.1) == []
-    assert silence.overdue(80.0 + RETURN_S) == [2, 3]
+        connectivity.dropped(NodeId(node), 10.0, silent=True)
+    connectivity.connected(NodeId(4), 70.0)
+    assert connectivity.overdue(70.0) == []
+    connectivity.connected(NodeId(1), 80.0)
+    assert connectivity.overdue(80.0 + RETURN_S - 0.1) == []
+    assert connectivity.overdue(80.0 + RETURN_S) == [2, 3]
 
 
 def test_a_network_that_goes_again_takes_those_with_it_that_had_not_come_back():
-    silence = Connectivity(reconnect_s=3.0, lease_s=LEASE_S)
+    connectivity = Connectivity(reconnect_s=3.0, lease_s=LEASE_S)
     for node in (1, 2):
-        silence.connected(NodeId(node), 0.0)
+        connectivity.connected(NodeId(node), 0.0)
     for node in (1, 2):
-        silence.dropped(NodeId(node), 10.0, silent=True)
-    silence.connected(NodeId(1), 70.0)
-    assert silence.dropped(NodeId(1), 76.0, silent=True)
-    assert silence.wake_at() == 10.0 + LEASE_S
+        connectivity.dropped(NodeId(node), 10.0, silent=True)
+    connectivity.connected(NodeId(1), 70.0)
+    assert connectivity.dropped(NodeId(1), 76.0, silent=True)
+    assert connectivity.wake_at() == 10.0 + LEASE_S
 
 
 def test_one_node_is_lost_as_one_of_many_is_where_somebody_else_answers_at_once():
-    silence = Connectivity(reconnect_s=3.0, lease_s=LEASE_S)
-    silence.connected(NodeId(1), 0.0)
-    assert silence.dropped(NodeId(1), 10.0, silent=True)
-    silence.answered(10.1)
-    assert not silence.cut_off
-    assert silence.wake_at() == 13.1
+    connectivity = Connectivity(reconnect_s=3.0, lease_s=LEASE_S)
+    connectivity.connected(NodeId(1), 0.0)
+    assert connectivity.dropped(NodeId(1), 10.0, silent=True)
+    connectivity.answered(10.1)
+    assert not connectivity.cut_off
+    assert connectivity.wake_at() == 13.1
 
 
 def test_an_answer_at_once_counts_also_when_a_new_node_was_heard_before_it():
     """Found by the simulator: two machines that had died were waited for as if the network had been away."""
-    silence = Connectivity(reconnect_s=3.0, lease_s=LEASE_S)
-    silence.connected(NodeId(1), 0.0)
-    assert silence.dropped(NodeId(1), 10.0, silent=True)
-    silence.connected(NodeId(2), 10.05)
-    silence.answered(10.1)
-    assert silence.wake_at() == 13.1
+    connectivity = Connectivity(reconnect_s=3.0, lease_s=LEASE_S)
+    connectivity.connected(NodeId(1), 0.0)
+    assert connectivity.dropped(NodeId(1), 10.0, silent=True)
+    connectivity.connected(NodeId(2), 10.05)
+    connectivity.answered(10.1)
+    assert connectivity.wake_at() == 13.1
 
 
 def test_an_answer_after_a_while_means_that_the_network_is_back():
-    silence = Connectivity(reconnect_s=3.0, lease_s=LEASE_S)
-    silence.connected(NodeId(1), 0.0)
-    silence.dropped(NodeId(1), 10.0, silent=True)
-    silence.answered(40.0)
-    assert silence.overdue(40.0 + RETURN_S - 0.1) == []
-    assert silence.overdue(40.0 + RETURN_S) == [1]
+    connectivity = Connectivity(reconnect_s=3.0, lease_s=LEASE_S)
+    connectivity.connected(NodeId(1), 0.0)
+    connectivity.dropped(NodeId(1), 10.0, silent=True)
+    connectivity.answered(40.0)
+    assert connectivity.overdue(40.0 + RETURN_S - 0.1) == []
+    assert connectivity.overdue(40.0 + RETURN_S) == [1]

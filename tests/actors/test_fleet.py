@@ -18,7 +18,15 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from outrider.actors.fleet import ANEW_S, BACK_OFF_LIMIT_S, FLAPS_FREE, NEWBORN_S, UNFIT_NODES, Fleet, Standing
+from outrider.actors.fleet import (
+    ANEW_S,
+    BACK_OFF_LIMIT_S,
+    FLAPS_FREE,
+    NEWBORN_S,
+    UNFIT_NODES,
+    FleetController,
+    NodePhase,
+)
 from outrider.actors.ports import NodeId
 
 QUICK = settings(
@@ -34,7 +42,7 @@ WITHOUT_GUARD = settings(QUICK, max_examples=20_000, database=None, derandomize=
 class FleetMachine(RuleBasedStateMachine):
     """Plays the provider, the nodes and the clock, and counts the machines."""
 
-    make = Fleet
+    make = FleetController
 
     @initialize(wanted=st.integers(1, 4), retries=st.integers(0, 3), spare=st.sampled_from([0, 0, 1, 2]))
     def begin(self, wanted, retries, spare):
@@ -43,7 +51,7 @@ class FleetMachine(RuleBasedStateMachine):
         self.wanted, self.retries, self.spare = wanted, retries, spare
         self.calls: list[int] = []  # launches under way
         self.booting: set[NodeId] = set()
-        self.late: set[NodeId] = set()  # booting too
+        self.stragglers: set[NodeId] = set()  # booting too
         self.ready: set[NodeId] = set()  # they work
         self.spares: set[NodeId] = set()
         self.away: set[NodeId] = set()  # of the spares
@@ -80,39 +88,39 @@ class FleetMachine(RuleBasedStateMachine):
         )
 
     @rule(data=st.data())
-    @precondition(lambda self: self.booting | self.late)
+    @precondition(lambda self: self.booting | self.stragglers)
     def a_node_is_ready(self, data):
-        node = data.draw(st.sampled_from(sorted(self.booting | self.late)))
+        node = data.draw(st.sampled_from(sorted(self.booting | self.stragglers)))
         self.becomes_ready(node)
         self.act()
 
     @rule(data=st.data(), fatal=st.sampled_from([False, False, True]), chance=st.sampled_from([0.0, 0.5, 0.99]))
-    @precondition(lambda self: self.booting | self.late)
+    @precondition(lambda self: self.booting | self.stragglers)
     def a_node_never_boots(self, data, fatal, chance):
-        node = data.draw(st.sampled_from(sorted(self.booting | self.late)))
-        was_late = node in self.late
+        node = data.draw(st.sampled_from(sorted(self.booting | self.stragglers)))
+        was_straggler = node in self.stragglers
         self.booting.discard(node)
-        self.late.discard(node)
+        self.stragglers.discard(node)
         self.ended.add(node)
         error = RuntimeError("boot")
         delay = self.fleet.node_failed(node, error, self.now, chance, fatal=fatal)
-        if was_late and not fatal and self.missing <= len(self.late):
-            assert delay == 0.0, "FLEET-10: the failure of a late node counts, which another is on its way for"
+        if was_straggler and not fatal and self.missing <= len(self.stragglers):
+            assert delay == 0.0, "FLEET-10: the failure of a straggler counts, which another is on its way for"
             self.act()
             return
-        if was_late and not fatal and self.was_given_up:
+        if was_straggler and not fatal and self.was_given_up:
             self.failures = 0
             self.was_given_up = False
         self.fail(error, delay, never=fatal)
 
     @rule(data=st.data())
     @precondition(lambda self: self.booting)
-    def a_node_is_late(self, data):
+    def a_node_is_a_straggler(self, data):
         node = data.draw(st.sampled_from(sorted(self.booting)))
         self.booting.discard(node)
-        self.late.add(node)
-        assert self.fleet.late(node, self.now)
-        assert not self.fleet.late(node, self.now)
+        self.stragglers.add(node)
+        assert self.fleet.straggles(node, self.now)
+        assert not self.fleet.straggles(node, self.now)
         self.act()
 
     @rule(data=st.data(), unfit=st.booleans(), chance=st.sampled_from([0.0, 0.5, 0.99]))
@@ -130,11 +138,11 @@ class FleetMachine(RuleBasedStateMachine):
         self.act()
 
     @rule(data=st.data())
-    @precondition(lambda self: self.ready | self.spares | self.booting | self.late)
+    @precondition(lambda self: self.ready | self.spares | self.booting | self.stragglers)
     def a_notice_comes(self, data):
-        node = data.draw(st.sampled_from(sorted(self.ready | self.spares | self.booting | self.late)))
-        if node in self.late:
-            self.late.discard(node)
+        node = data.draw(st.sampled_from(sorted(self.ready | self.spares | self.booting | self.stragglers)))
+        if node in self.stragglers:
+            self.stragglers.discard(node)
             self.ended.add(node)
         elif node not in self.booting:
             for group in (self.ready, self.spares, self.away):
@@ -213,17 +221,17 @@ class FleetMachine(RuleBasedStateMachine):
 
     @property
     def all_may_still_come(self):
-        """What is missing: it was asked for beside late nodes."""
-        return self.late and self.missing <= len(self.late)
+        """What is missing: it was asked for beside stragglers."""
+        return self.stragglers and self.missing <= len(self.stragglers)
 
     def becomes_ready(self, node):
-        was_late = node in self.late
+        was_straggler = node in self.stragglers
         self.booting.discard(node)
-        self.late.discard(node)
+        self.stragglers.discard(node)
         self.failures = 0
         works = self.fleet.node_ready(node, self.now)
         (self.ready if works else self.spares).add(node)
-        if was_late and self.missing <= 0:
+        if was_straggler and self.missing <= 0:
             assert self.fleet.given_up is None, "FLEET-10: given up, and nothing is missing"
             self.was_given_up = False
 
@@ -272,11 +280,11 @@ class FleetMachine(RuleBasedStateMachine):
             assert node not in self.ready | self.spares | self.draining, "FLEET-6: cut off a node that does work"
             assert node not in self.noticed, "FLEET-8: cut off a noticed node"
             self.terminated[node] += 1
-            if node in self.late:
+            if node in self.stragglers:
                 assert len(self.ready) + len(self.spares) >= self.wanted + self.spare, "FLEET-9: cut off too early"
-            if node in self.booting | self.late:
+            if node in self.booting | self.stragglers:
                 self.booting.discard(node)
-                self.late.discard(node)
+                self.stragglers.discard(node)
                 self.ended.add(node)
         launches, orders.launches = orders.launches, []
         for machines in launches:
@@ -294,19 +302,21 @@ class FleetMachine(RuleBasedStateMachine):
         if not hasattr(self, "fleet"):
             return
         fleet = self.fleet
-        assert {n for n, s in fleet.nodes.items() if s is Standing.BOOTING} == self.booting
-        assert {n for n, s in fleet.nodes.items() if s is Standing.LATE} == self.late, "FLEET-9: which are late"
-        assert {n for n, s in fleet.nodes.items() if s is Standing.READY} == self.ready
-        assert {n for n, s in fleet.nodes.items() if s is Standing.SPARE} == self.spares
-        assert {n for n, s in fleet.nodes.items() if s is Standing.NOTICED} == self.noticed, "FLEET-8: who is noticed"
-        assert {n for n, s in fleet.nodes.items() if s is Standing.DRAINING} == self.draining
+        assert {n for n, s in fleet.nodes.items() if s is NodePhase.BOOTING} == self.booting
+        assert {n for n, s in fleet.nodes.items() if s is NodePhase.STRAGGLER} == self.stragglers, (
+            "FLEET-9: which are stragglers"
+        )
+        assert {n for n, s in fleet.nodes.items() if s is NodePhase.READY} == self.ready
+        assert {n for n, s in fleet.nodes.items() if s is NodePhase.SPARE} == self.spares
+        assert {n for n, s in fleet.nodes.items() if s is NodePhase.NOTICED} == self.noticed, "FLEET-8: who is noticed"
+        assert {n for n, s in fleet.nodes.items() if s is NodePhase.DRAINING} == self.draining
         assert fleet.launching == sum(self.calls)
         present = len(self.booting) + len(self.ready) + len(self.spares)
         assert present <= self.wanted + self.spare, "FLEET-1: a surplus is kept"
         assert len(self.ready) <= self.wanted, "FLEET-7: more work than are wanted"
         assert len(self.ready) == self.wanted or not self.spares - self.away, "FLEET-7: a node stands by, and is needed"
         all_ready = len(self.ready) + len(self.spares) == self.wanted + self.spare
-        assert not (all_ready and self.late), "FLEET-9: a late node is kept, and not needed"
+        assert not (all_ready and self.stragglers), "FLEET-9: a straggler is kept, and not needed"
         if self.missing > 0 and fleet.given_up is None:
             assert fleet.wake_at() is not None, "FLEET-2: nobody will ask for what is missing"
             assert fleet.wake_at() >= self.not_before - 1e-9
@@ -343,17 +353,17 @@ TestFleet = FleetMachine.TestCase
 TestFleet.settings = QUICK
 
 
-class ForgetsWhatItAskedFor(Fleet):
+class ForgetsWhatItAskedFor(FleetController):
     def _missing(self):
         return self.wanted + self.spare - self._present
 
 
-class KeepsTheSurplus(Fleet):
+class KeepsTheSurplus(FleetController):
     def _shrink(self, surplus):
         pass
 
 
-class DoesNotReplace(Fleet):
+class DoesNotReplace(FleetController):
     def _try_anew(self, now):
         pass
 
@@ -361,7 +371,7 @@ class DoesNotReplace(Fleet):
         return None
 
 
-class TerminatesTwice(Fleet):
+class TerminatesTwice(FleetController):
     def _forget(self, node):
         super()._forget(node)
         return True
@@ -371,95 +381,95 @@ class TerminatesTwice(Fleet):
         super().node_lost(node, now, chance, **unfit)
 
 
-class NeverGivesUp(Fleet):
+class NeverGivesUp(FleetController):
     def _failed(self, error, now, chance, retry_after_s):
         self.failures = 0
         return super()._failed(error, now, chance, retry_after_s or 0.0)
 
 
-class GivesUpForEver(Fleet):
+class GivesUpForEver(FleetController):
     def opened(self, now):
         pass
 
 
-class NeverAsksAnew(Fleet):
+class NeverAsksAnew(FleetController):
     def wake_at(self):
         return None if self.given_up is not None else super().wake_at()
 
 
-class ForgetsTheUnfit(Fleet):
+class ForgetsTheUnfit(FleetController):
     def node_lost(self, node, now, chance, *, unfit=None):
         if unfit is not None and self._forget(node):
             self.orders.terminations.append(node)
         super().node_lost(node, now, chance, unfit=unfit)
 
 
-class ReplacesTheUnfit(Fleet):
+class ReplacesTheUnfit(FleetController):
     def _unfit_in_a_row(self, ready_at, now, chance, *, unfit):
         super()._unfit_in_a_row(ready_at, now, chance, unfit=unfit)
         return False
 
 
-class DoesNotWait(Fleet):
+class DoesNotWait(FleetController):
     def _back_off(self, now, chance, *, least_s):
         delay = super()._back_off(now, chance, least_s=least_s)
         self._not_before = now
         return delay
 
 
-class CutsOff(Fleet):
+class CutsOff(FleetController):
     def _shrink(self, surplus):
-        others = {Standing.LATE, Standing.NOTICED, Standing.DRAINING}
-        for node in [node for node, standing in self.nodes.items() if standing not in others][:surplus]:
+        others = {NodePhase.STRAGGLER, NodePhase.NOTICED, NodePhase.DRAINING}
+        for node in [node for node, phase in self.nodes.items() if phase not in others][:surplus]:
             self._dismiss(node)
 
 
-class NeverPromotes(Fleet):
+class NeverPromotes(FleetController):
     def _promote(self, places):
         pass
 
 
-class PromotesWhoIsAway(Fleet):
+class PromotesWhoIsAway(FleetController):
     def away(self, node):
         pass
 
 
-class EndsWhoMayStay(Fleet):
+class EndsWhoMayStay(FleetController):
     def idle(self, node):
-        if self.nodes.get(node) is Standing.NOTICED:
+        if self.nodes.get(node) is NodePhase.NOTICED:
             self._dismiss(node)
 
 
-class KeepsTheNoticed(Fleet):
+class KeepsTheNoticed(FleetController):
     def idle(self, node):
         pass
 
 
-class KeepsTheLate(Fleet):
-    def _dismiss_late(self):
+class KeepsTheLate(FleetController):
+    def _dismiss_stragglers(self):
         pass
 
 
-class EndsTheLate(Fleet):
-    def late(self, node, now):
-        late = super().late(node, now)
-        if late:
+class EndsTheLate(FleetController):
+    def straggles(self, node, now):
+        changed = super().straggles(node, now)
+        if changed:
             self._dismiss(node)
-        return late
+        return changed
 
 
-class WaitsForTheLate(Fleet):
+class WaitsForTheLate(FleetController):
     def _missing(self):
-        return super()._missing() - self._late
+        return super()._missing() - self._stragglers
 
 
-class CountsWhatWasBeside(Fleet):
+class CountsWhatWasBeside(FleetController):
     _is_beside = False
 
 
-class CountsTheLate(Fleet):
+class CountsTheLate(FleetController):
     def node_failed(self, node, error, now, chance, *, fatal):
-        if self.nodes.get(node) is Standing.LATE:
+        if self.nodes.get(node) is NodePhase.STRAGGLER:
             self._forget(node)
             self.orders.terminations.append(node)
             return self._failed(error, now, chance, None if fatal else 0.0)
@@ -504,7 +514,7 @@ def test_the_invariant_falls_without_its_guard(broken, invariant):
 @pytest.fixture
 def fleet():
     """Three ready nodes."""
-    fleet = Fleet(3, retries=2)
+    fleet = FleetController(3, retries=2)
     fleet.start(0.0)
     fleet.launched([NodeId(1), NodeId(2), NodeId(3)], 3, 0.0, 0.5)
     for node in (1, 2, 3):
@@ -528,7 +538,7 @@ def test_a_withdrawn_notice_ends_the_replacement_that_still_boots(fleet):
     fleet.launched([NodeId(4)], 1, 101.0, 0.5)
     fleet.withdrawn(NodeId(2), 110.0)
     assert fleet.orders.terminations == [4]
-    assert fleet.nodes[NodeId(2)] is Standing.READY
+    assert fleet.nodes[NodeId(2)] is NodePhase.READY
 
 
 def test_a_withdrawn_notice_drains_the_replacement_that_is_ready(fleet):
@@ -619,7 +629,7 @@ def test_calls_that_fail_together_are_one_failure(fleet):
 
 
 def test_nodes_that_die_as_soon_as_they_are_ready_are_replaced_ever_more_slowly():
-    fleet = Fleet(1, retries=2)
+    fleet = FleetController(1, retries=2)
     fleet.start(0.0)
     now, waits = 0.0, 0
     for node in range(1, FLAPS_FREE + 4):
@@ -657,7 +667,7 @@ LOSSES = st.lists(st.tuples(st.sampled_from([0.0, 1.0, NEWBORN_S - 1, NEWBORN_S]
 @given(losses=LOSSES)
 @QUICK
 def test_enough_nodes_in_a_row_that_can_start_no_worker_are_given_up(losses):
-    lose_one_after_another(Fleet(1, retries=2), losses)
+    lose_one_after_another(FleetController(1, retries=2), losses)
 
 
 def test_it_falls_where_they_are_replaced_without_end():
@@ -666,7 +676,7 @@ def test_it_falls_where_they_are_replaced_without_end():
 
 
 def test_nodes_in_a_row_that_can_start_no_worker_are_given_up_for_a_while():
-    fleet = Fleet(1, retries=2)
+    fleet = FleetController(1, retries=2)
     fleet.start(0.0)
     fleet.opened(0.0)
     error, now, nodes = RuntimeError("no worker"), 0.0, 0
@@ -683,7 +693,7 @@ def test_nodes_in_a_row_that_can_start_no_worker_are_given_up_for_a_while():
 
 
 def test_a_node_that_stays_ends_the_row_of_those_that_can_start_no_worker():
-    fleet = Fleet(2, retries=2)
+    fleet = FleetController(2, retries=2)
     fleet.start(0.0)
     fleet.opened(0.0)
     fleet.launched([NodeId(0), NodeId(1)], fleet.orders.launches.pop(), 0.0, 0.5)
@@ -710,70 +720,72 @@ def test_a_smaller_pool_ends_what_does_nothing_yet_before_it_drains_the_newest(f
     assert fleet.orders.terminations == [5, 4, 3]
 
 
-# --- late ones --------------------------------------------------------------------------------------------------------
+# --- stragglers -------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def late():
-    """Four are wanted; three are ready, and the first is late."""
-    fleet = Fleet(4, retries=2)
+def straggling():
+    """Four are wanted; three are ready, and the first is straggling."""
+    fleet = FleetController(4, retries=2)
     fleet.start(0.0)
     fleet.launched([NodeId(node) for node in (1, 2, 3, 4)], fleet.orders.launches.pop(), 0.0, 0.5)
     for node in (2, 3, 4):
         fleet.node_ready(NodeId(node), 3.0)
-    assert fleet.late(NodeId(1), 13.0)
+    assert fleet.straggles(NodeId(1), 13.0)
     assert fleet.orders.launches == [1]
     assert fleet.orders.terminations == []
     return fleet
 
 
-def test_a_late_node_is_dismissed_when_another_is_ready_in_its_place(late):
-    late.launched([NodeId(5)], late.orders.launches.pop(), 14.0, 0.5)
-    assert late.coming == 2
-    assert late.node_ready(NodeId(5), 17.0)
-    assert late.orders.terminations == [1]
+def test_a_straggler_is_dismissed_when_another_is_ready_in_its_place(straggling):
+    straggling.launched([NodeId(5)], straggling.orders.launches.pop(), 14.0, 0.5)
+    assert straggling.coming == 2
+    assert straggling.node_ready(NodeId(5), 17.0)
+    assert straggling.orders.terminations == [1]
 
 
-def test_a_late_node_that_is_ready_after_all_works_and_the_other_is_dismissed(late):
-    late.launched([NodeId(5)], late.orders.launches.pop(), 14.0, 0.5)
-    assert late.node_ready(NodeId(1), 15.0)
-    assert late.orders.terminations == [5]
+def test_a_straggler_that_is_ready_after_all_works_and_the_other_is_dismissed(straggling):
+    straggling.launched([NodeId(5)], straggling.orders.launches.pop(), 14.0, 0.5)
+    assert straggling.node_ready(NodeId(1), 15.0)
+    assert straggling.orders.terminations == [5]
 
 
-def test_what_was_asked_for_in_its_place_is_dismissed_when_it_comes_too_late(late):
-    asked = late.orders.launches.pop()
-    assert late.node_ready(NodeId(1), 15.0)
-    late.launched([NodeId(5)], asked, 16.0, 0.5)
-    assert late.orders.terminations == [5]
+def test_what_was_asked_for_in_its_place_is_dismissed_when_it_comes_too_late(straggling):
+    asked = straggling.orders.launches.pop()
+    assert straggling.node_ready(NodeId(1), 15.0)
+    straggling.launched([NodeId(5)], asked, 16.0, 0.5)
+    assert straggling.orders.terminations == [5]
 
 
-def test_a_pool_without_capacity_for_another_waits_for_the_late_one_as_long_as_it_may_take(late):
+def test_a_pool_without_capacity_for_another_waits_for_the_straggler_as_long_as_it_may_take(straggling):
     now = 13.0
     for _ in range(20):
-        delay = late.launch_failed(RuntimeError("no capacity"), late.orders.launches.pop(), now, 0.5, retry_after_s=0.0)
+        delay = straggling.launch_failed(
+            RuntimeError("no capacity"), straggling.orders.launches.pop(), now, 0.5, retry_after_s=0.0
+        )
         now += delay
-        late.tick(now)
+        straggling.tick(now)
     assert delay >= BACK_OFF_LIMIT_S / 2
-    assert (late.given_up, late.failures) == (None, 0)
-    assert late.node_ready(NodeId(1), now)
-    assert late.wake_at() is None
+    assert (straggling.given_up, straggling.failures) == (None, 0)
+    assert straggling.node_ready(NodeId(1), now)
+    assert straggling.wake_at() is None
 
 
-def test_a_cloud_that_will_never_have_another_is_asked_once_more_when_the_late_one_fails(late):
+def test_a_cloud_that_will_never_have_another_is_asked_once_more_when_the_straggler_fails(straggling):
     error = RuntimeError("no permission")
-    assert late.launch_failed(error, late.orders.launches.pop(), 13.0, 0.5, retry_after_s=None) is None
-    assert late.given_up is error
-    assert late.coming == 1, "so nobody gives up yet"
-    late.node_failed(NodeId(1), RuntimeError("not ready within 600 s"), 600.0, 0.5, fatal=False)
-    late.tick(602.0)
-    assert late.orders.launches == [1]
+    assert straggling.launch_failed(error, straggling.orders.launches.pop(), 13.0, 0.5, retry_after_s=None) is None
+    assert straggling.given_up is error
+    assert straggling.coming == 1, "so nobody gives up yet"
+    straggling.node_failed(NodeId(1), RuntimeError("not ready within 600 s"), 600.0, 0.5, fatal=False)
+    straggling.tick(602.0)
+    assert straggling.orders.launches == [1]
 
 
-def test_the_failure_of_a_late_node_is_none_when_another_is_on_its_way(late):
-    late.launched([NodeId(5)], late.orders.launches.pop(), 14.0, 0.5)
-    assert late.node_failed(NodeId(1), RuntimeError("gone"), 15.0, 0.5, fatal=False) == 0.0
-    assert late.failures == 0
-    assert late.orders.launches == []
+def test_the_failure_of_a_straggler_is_none_when_another_is_on_its_way(straggling):
+    straggling.launched([NodeId(5)], straggling.orders.launches.pop(), 14.0, 0.5)
+    assert straggling.node_failed(NodeId(1), RuntimeError("gone"), 15.0, 0.5, fatal=False) == 0.0
+    assert straggling.failures == 0
+    assert straggling.orders.launches == []
 
 
 # --- nodes that stand by ----------------------------------------------------------------------------------------------
@@ -782,7 +794,7 @@ def test_the_failure_of_a_late_node_is_none_when_another_is_on_its_way(late):
 @pytest.fixture
 def spared():
     """Two that work and one that stands by."""
-    fleet = Fleet(2, retries=2, spare=1)
+    fleet = FleetController(2, retries=2, spare=1)
     fleet.start(0.0)
     assert fleet.orders.launches == [3]
     fleet.launched([NodeId(1), NodeId(2), NodeId(3)], 3, 0.0, 0.5)
@@ -818,7 +830,7 @@ def test_a_withdrawn_notice_ends_the_next_spare_that_boots_and_the_promoted_one_
     spared.withdrawn(NodeId(1), 110.0)
     assert spared.orders.terminations == [4]
     assert spared.orders.demotions == [3]
-    assert {node: standing.name for node, standing in spared.nodes.items()} == {1: "READY", 2: "READY", 3: "SPARE"}
+    assert {node: phase.name for node, phase in spared.nodes.items()} == {1: "READY", 2: "READY", 3: "SPARE"}
 
 
 def test_a_noticed_node_without_work_is_ended_once_it_is_replaced(fleet, spared):

@@ -218,7 +218,7 @@ async def test_an_idle_actor_that_is_handed_a_message_handles_it_at_once():
         ref = actors.spawn("c", Counter)
         await ref.ask(Add(1))
         await anyio.wait_all_tasks_blocked()
-        ref.hand(Note("now", []))
+        ref.tell_inline(Note("now", []))
         assert Counter.incarnations[0].notes == ["now"]
 
 
@@ -228,7 +228,7 @@ async def test_what_is_handed_keeps_its_place_behind_what_was_told():
         await ref.ask(Add(1))
         await anyio.wait_all_tasks_blocked()
         ref.tell(Note("told", []))
-        ref.hand(Note("handed", []))
+        ref.tell_inline(Note("handed", []))
         assert Counter.incarnations[0].notes == []
         await ref.ask(Add(1))
         assert Counter.incarnations[0].notes == ["told", "handed"]
@@ -240,7 +240,7 @@ async def test_a_crash_over_a_handed_message_is_the_supervisors_and_not_the_tell
         await ref.ask(Add(1))
         await anyio.wait_all_tasks_blocked()
         crash = Crash()
-        ref.hand(crash)
+        ref.tell_inline(crash)
         with pytest.raises(ValueError, match="boom"):
             await crash.reply.wait()
         assert await ref.ask(Add(1)) == 1
@@ -252,11 +252,11 @@ async def test_a_stop_right_after_a_handed_crash_still_ends_it():
         ref = actors.spawn("c", Counter, restart=Restart(limit=1))
         await ref.ask(Add(1))
         await anyio.wait_all_tasks_blocked()
-        ref.hand(Crash())
+        ref.tell_inline(Crash())
         ref.stop()
         await anyio.wait_all_tasks_blocked()
         with pytest.raises(ActorStopped):
-            ref.hand(Add(1))
+            ref.tell_inline(Add(1))
 
 
 def test_a_group_of_one_is_the_one():

@@ -147,7 +147,7 @@ async def test_one_silent_node_is_no_silent_network_where_somebody_else_answers(
         await anyio.sleep(0.2)
         return True
 
-    async with rig(desired=1, witness=answers) as pool:
+    async with rig(desired=1, probe=answers) as pool:
         await pool.ready()
         job = pool.submit(work(takes_s=30))
         await anyio.sleep(1)
@@ -166,7 +166,7 @@ async def test_others_are_asked_again_until_the_network_is_back_and_its_nodes_th
         asked.append(anyio.current_time())
         return anyio.current_time() > 60
 
-    async with rig(desired=1, witness=answers) as pool:
+    async with rig(desired=1, probe=answers) as pool:
         await pool.ready()
         job = pool.submit(work(takes_s=10))
         await anyio.sleep(1)
@@ -188,7 +188,7 @@ async def test_nobody_is_asked_once_a_node_is_heard_again(rig):
         asked.append(anyio.current_time())
         return False
 
-    async with rig(desired=2, witness=answers) as pool:
+    async with rig(desired=2, probe=answers) as pool:
         await pool.ready()
         for _ in range(2):
             for node in pool.site.nodes.values():

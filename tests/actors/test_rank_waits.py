@@ -1,4 +1,4 @@
-"""VACANCIES-1: a rank is overdue when it has been missed for so long on end, and not before."""
+"""RANKS-1: a rank is overdue when it has been missed for so long on end, and not before."""
 
 from __future__ import annotations
 

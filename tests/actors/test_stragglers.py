@@ -1,4 +1,4 @@
-"""LAGGARDS-1 to 4: a machine is late when most of those launched with it have answered for long, and not before."""
+"""STRAGGLER-1 to 4: who is a straggler, and when."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hypothesis.stateful import (
 
 from outrider.actors import stragglers as module
 from outrider.actors.ports import NodeId
-from outrider.actors.stragglers import GRACE_S, Late, Stragglers
+from outrider.actors.stragglers import GRACE_S, Straggler, Stragglers
 
 QUICK = settings(max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck))
 WITHOUT_GUARD = settings(QUICK, max_examples=20_000, database=None, derandomize=True, phases=[Phase.generate])
@@ -31,22 +31,22 @@ class LaggardsMachine(RuleBasedStateMachine):
 
     @initialize(wanted=st.integers(1, 8))
     def begin(self, wanted):
-        self.laggards = self.make(wanted)
+        self.stragglers = self.make(wanted)
         self.wanted = wanted
         self.now = 0.0
         self.ids = 0
         self.launches: list[tuple[float, dict[NodeId, float | None]]] = []  # when, and when each answered
         self.longest: float | None = None
         self.queue: dict[NodeId, float] = {}  # those that had to wait for their turn; since when it is theirs
-        self.late: set[NodeId] = set()
-        self.ever_late: set[NodeId] = set()
+        self.found: set[NodeId] = set()
+        self.ever_found: set[NodeId] = set()
 
     @rule(count=st.integers(0, 6))
     def machines_are_launched(self, count):
         nodes = [NodeId(self.ids + each) for each in range(count)]
         self.ids += count
         self.launches.append((self.now, dict.fromkeys(nodes)))
-        self.laggards.launched(nodes, self.now)
+        self.stragglers.launched(nodes, self.now)
         self.look()
 
     @rule(data=st.data())
@@ -67,8 +67,8 @@ class LaggardsMachine(RuleBasedStateMachine):
     def one_is_ready(self, data):
         node = data.draw(st.sampled_from(sorted(node for _, nodes in self.launches for node in nodes)))
         self.answered(node)
-        self.laggards.ready(node, self.now)
-        self.late.discard(node)
+        self.stragglers.ready(node, self.now)
+        self.found.discard(node)
         self.look()
 
     @rule(data=st.data())
@@ -78,8 +78,8 @@ class LaggardsMachine(RuleBasedStateMachine):
         for _, nodes in self.launches:
             if nodes.get(node, 0.0) is None:
                 del nodes[node]
-        self.laggards.ended(node)
-        self.late.discard(node)
+        self.stragglers.ended(node)
+        self.found.discard(node)
         self.look()
 
     @rule(data=st.data())
@@ -87,7 +87,7 @@ class LaggardsMachine(RuleBasedStateMachine):
     def one_waits_for_its_turn(self, data):
         node = data.draw(st.sampled_from(self.silent()))
         self.queue[node] = inf
-        self.laggards.queued(node)
+        self.stragglers.queued(node)
         self.look()
 
     @rule(data=st.data())
@@ -95,18 +95,18 @@ class LaggardsMachine(RuleBasedStateMachine):
     def its_turn_comes(self, data):
         node = data.draw(st.sampled_from(sorted(node for node, at in self.queue.items() if at == inf)))
         self.queue[node] = self.now
-        self.laggards.tried(node, self.now)
+        self.stragglers.tried(node, self.now)
         self.look()
 
     @rule(wanted=st.integers(1, 8))
     def the_user_resizes(self, wanted):
-        self.wanted = self.laggards.wanted = wanted
+        self.wanted = self.stragglers.wanted = wanted
         self.look()
 
     @rule(seconds=st.sampled_from([0.5, 3.0, GRACE_S, 40.0]))
     def time_passes(self, seconds):
         until = self.now + seconds
-        while (at := self.laggards.wake_at()) is not None and at <= until:
+        while (at := self.stragglers.wake_at()) is not None and at <= until:
             self.now = max(self.now, at)
             assert self.look(), "it woke somebody for nothing"
         self.now = until
@@ -117,7 +117,7 @@ class LaggardsMachine(RuleBasedStateMachine):
 
     def answer(self, node):
         self.answered(node)
-        self.laggards.answered(node, self.now)
+        self.stragglers.answered(node, self.now)
 
     def answered(self, node):
         for at, nodes in self.launches:
@@ -142,31 +142,31 @@ class LaggardsMachine(RuleBasedStateMachine):
 
     @property
     def room(self):
-        return max(0, -(-self.wanted // 2) - len(self.late))
+        return max(0, -(-self.wanted // 2) - len(self.found))
 
     def look(self):
         before = self.room
-        overdue = self.laggards.overdue(self.now)
+        overdue = self.stragglers.overdue(self.now)
         for node, waited_s, _ in overdue:
-            assert node in self.silent(), "LAGGARDS-2: it has answered, or ended"
-            assert node not in self.ever_late, "LAGGARDS-1: late a second time"
+            assert node in self.silent(), "STRAGGLER-2: it has answered, or ended"
+            assert node not in self.ever_found, "STRAGGLER-1: a second time"
             assert waited_s > 0
-            rule = "LAGGARDS-4" if self.queue.get(node, 0.0) + GRACE_S > self.now else "LAGGARDS-1"
-            assert self.now >= self.due(node) - 1e-9, f"{rule}: late too early"
-        assert len(overdue) <= before, "LAGGARDS-3: too many are late"
-        self.late |= {each.node for each in overdue}
-        self.ever_late |= self.late
+            rule = "STRAGGLER-4" if self.queue.get(node, 0.0) + GRACE_S > self.now else "STRAGGLER-1"
+            assert self.now >= self.due(node) - 1e-9, f"{rule}: a straggler too early"
+        assert len(overdue) <= before, "STRAGGLER-3: too many"
+        self.found |= {each.node for each in overdue}
+        self.ever_found |= self.found
         return overdue
 
     @invariant()
     def nobody_is_waited_for_too_long(self):
-        if not hasattr(self, "laggards") or not self.room:
+        if not hasattr(self, "stragglers") or not self.room:
             return
         for node in self.silent():
-            if node not in self.ever_late:
-                assert self.now < self.due(node), "LAGGARDS-1: it is late, and not called so"
+            if node not in self.ever_found:
+                assert self.now < self.due(node), "STRAGGLER-1: a straggler that is not found"
                 if self.due(node) < inf:
-                    assert self.laggards.wake_at() is not None, "LAGGARDS-1: nobody will look"
+                    assert self.stragglers.wake_at() is not None, "STRAGGLER-1: nobody will look"
 
 
 TestLaggards = LaggardsMachine.TestCase
@@ -175,14 +175,14 @@ TestLaggards.settings = QUICK
 
 class CallsThemAtOnce(Stragglers):
     def _due(self, wave, now):
-        return ((wave.launched_at, late) for _, late in super()._due(wave, now))
+        return ((wave.launched_at, each) for _, each in super()._due(wave, now))
 
 
 class CallsThemAgain(Stragglers):
     def overdue(self, now):
-        late = super().overdue(now)
-        self._late.clear()
-        return late
+        found = super().overdue(now)
+        self._found.clear()
+        return found
 
 
 class WaitsForAll(Stragglers):
@@ -203,9 +203,9 @@ class ForgetsWhoAnswered(Stragglers):
         self.forgotten.add(node)
 
     def _due(self, wave, now):
-        for at, late in super()._due(wave, now):
-            yield at, late
-            yield from ((at, late._replace(node=node)) for node in self.forgotten - self._late)
+        for at, each in super()._due(wave, now):
+            yield at, each
+            yield from ((at, each._replace(node=node)) for node in self.forgotten - self._found)
 
 
 class CallsAnyNumber(Stragglers):
@@ -220,12 +220,12 @@ class DoesNotHeedTheQueue(Stragglers):
 @pytest.mark.parametrize(
     ("broken", "invariant"),
     [
-        (CallsThemAtOnce, "LAGGARDS-1"),
-        (CallsThemAgain, "LAGGARDS-1"),
-        (WaitsForAll, "LAGGARDS-1"),
-        (ForgetsWhoAnswered, "LAGGARDS-2"),
-        (CallsAnyNumber, "LAGGARDS-3"),
-        (DoesNotHeedTheQueue, "LAGGARDS-4"),
+        (CallsThemAtOnce, "STRAGGLER-1"),
+        (CallsThemAgain, "STRAGGLER-1"),
+        (WaitsForAll, "STRAGGLER-1"),
+        (ForgetsWhoAnswered, "STRAGGLER-2"),
+        (CallsAnyNumber, "STRAGGLER-3"),
+        (DoesNotHeedTheQueue, "STRAGGLER-4"),
     ],
 )
 def test_the_invariant_falls_without_its_guard(broken, invariant):
@@ -241,11 +241,11 @@ def test_the_invariant_falls_without_its_guard(broken, invariant):
 
 def wave(count, answers, wanted=None):
     """So many machines, of which the first have answered after so many seconds."""
-    laggards = Stragglers(wanted or count)
-    laggards.launched([NodeId(node) for node in range(count)], 0.0)
+    stragglers = Stragglers(wanted or count)
+    stragglers.launched([NodeId(node) for node in range(count)], 0.0)
     for node, at in enumerate(answers):
-        laggards.answered(NodeId(node), at)
-    return laggards
+        stragglers.answered(NodeId(node), at)
+    return stragglers
 
 
 @pytest.mark.parametrize(
@@ -261,49 +261,49 @@ def wave(count, answers, wanted=None):
     ],
 )
 def test_how_long_three_quarters_took_says_when_the_others_are_late(count, answers, at):
-    laggards = wave(count, answers)
-    assert laggards.wake_at() == at
+    stragglers = wave(count, answers)
+    assert stragglers.wake_at() == at
     if at is not None:
-        assert laggards.overdue(at - 0.1) == []
-        assert [late.node for late in laggards.overdue(at)] == list(range(len(answers), count))
+        assert stragglers.overdue(at - 0.1) == []
+        assert [each.node for each in stragglers.overdue(at)] == list(range(len(answers), count))
 
 
 def test_it_says_how_long_it_waited_and_how_long_the_others_took():
-    assert wave(4, [1.0, 2.0, 3.0]).overdue(14.0) == [Late(NodeId(3), 14.0, 3.0)]
+    assert wave(4, [1.0, 2.0, 3.0]).overdue(14.0) == [Straggler(NodeId(3), 14.0, 3.0)]
 
 
 def test_a_replacement_is_measured_by_the_longest_time_that_was_seen():
-    laggards = wave(4, [1.0, 2.0, 3.0])
-    assert [late.node for late in laggards.overdue(13.0)] == [3]
-    laggards.launched([NodeId(4)], 14.0)
-    assert laggards.wake_at() == 14.0 + 13.0
-    laggards.answered(NodeId(3), 40.0)
-    assert laggards.wake_at() == 14.0 + 60.0, "the late one has shown how long it may take"
+    stragglers = wave(4, [1.0, 2.0, 3.0])
+    assert [each.node for each in stragglers.overdue(13.0)] == [3]
+    stragglers.launched([NodeId(4)], 14.0)
+    assert stragglers.wake_at() == 14.0 + 13.0
+    stragglers.answered(NodeId(3), 40.0)
+    assert stragglers.wake_at() == 14.0 + 60.0, "the straggler has shown how long it may take"
 
 
 def test_machines_that_have_gone_are_no_part_of_their_wave():
-    laggards = wave(8, [1.0] * 4)
-    assert laggards.wake_at() is None
+    stragglers = wave(8, [1.0] * 4)
+    assert stragglers.wake_at() is None
     for node in (5, 6):
-        laggards.ended(NodeId(node))
-    assert laggards.wake_at() == 11.0, "four of six"
+        stragglers.ended(NodeId(node))
+    assert stragglers.wake_at() == 11.0, "four of six"
 
 
 def test_more_than_half_are_never_late_at_a_time():
-    laggards = wave(8, [1.0] * 6, wanted=1)
-    assert [late.node for late in laggards.overdue(11.0)] == [6]
-    assert laggards.wake_at() is None
-    laggards.ended(NodeId(6))
-    assert laggards.wake_at() == 11.0
-    assert [late.node for late in laggards.overdue(20.0)] == [7]
+    stragglers = wave(8, [1.0] * 6, wanted=1)
+    assert [each.node for each in stragglers.overdue(11.0)] == [6]
+    assert stragglers.wake_at() is None
+    stragglers.ended(NodeId(6))
+    assert stragglers.wake_at() == 11.0
+    assert [each.node for each in stragglers.overdue(20.0)] == [7]
 
 
 def test_who_waits_for_its_turn_has_its_time_from_then():
-    laggards = wave(4, [1.0] * 3)
-    laggards.queued(NodeId(3))
-    assert laggards.wake_at() is None
-    laggards.tried(NodeId(3), 60.0)
-    assert laggards.wake_at() == 60.0 + GRACE_S
+    stragglers = wave(4, [1.0] * 3)
+    stragglers.queued(NodeId(3))
+    assert stragglers.wake_at() is None
+    stragglers.tried(NodeId(3), 60.0)
+    assert stragglers.wake_at() == 60.0 + GRACE_S
 
 
 def test_as_long_as_one_try_to_connect_may_hang():

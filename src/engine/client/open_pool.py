@@ -155,7 +155,7 @@ class OpenPool:
         stack.push_async_callback(connector.close)
         request = launch_request(settings, terms.key.export_public_key().decode().strip())
         actors = supervise(
-            fleet, request, pool_spec(settings), connector, self.observer, witness=anybody, clock=self._loop.time
+            fleet, request, pool_spec(settings), connector, self.observer, probe=anybody, clock=self._loop.time
         )
         ref = await stack.enter_async_context(actors)
         await self._when_ready(ref)
@@ -295,7 +295,7 @@ class OpenPool:
         if self._ref is None:
             raise self._gone()
         try:
-            self._ref.hand(message)
+            self._ref.tell_inline(message)
         except ActorStopped:  # it has failed, and its end is on its way to us
             raise self._gone() from None
 

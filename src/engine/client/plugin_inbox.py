@@ -29,9 +29,10 @@ class _Unread:
 class PluginInbox:
     """One plugin's news, for one reader.
 
-    BOX-1: of each node's messages at most `AHEAD` are held, and of at most `AHEAD_BYTES` before the last of them. It is
-    back pressure and not a node's fault that more come: who tells cannot know how fast they are read. Nothing is
-    dropped as long as somebody may read it, and a node that says more only fills its own memory.
+    INBOX-1: of each node's messages at most `AHEAD` are held, and of at most `AHEAD_BYTES` before the last of them.
+
+    More of them wait on the node, by back pressure: a sender cannot know how fast its messages are read. Nothing is
+    dropped as long as somebody may read it, and a node that sends more only fills its own memory.
     """
 
     def __init__(self) -> None:

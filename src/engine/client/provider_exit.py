@@ -1,6 +1,6 @@
 """A provider's context, left: what goes wrong there is kept apart from what went wrong before.
 
-LEAVING-1: an error of the block is never replaced by one of its clean-up, and no clean-up's is lost.
+EXIT-1: an error of the block is never replaced by one of its clean-up, and no clean-up's is lost.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ async def parted(
         for reader in readers:
             reader.cancel()
     if block:
-        raise block[0]  # LEAVING-1
+        raise block[0]  # EXIT-1
 
 
 def merged(trouble: Sequence[NotGone]) -> NotGone:

@@ -1,9 +1,9 @@
 """Several `Spec`s as one provider: where one has no machines to give, the next is asked at once.
 
-CHOICE-1: a pool's machines all come from one provider at a time, because its nodes must reach each other. While one of
-them lives, only specs of its provider are asked; when these have none to give, the pool hears that, waits as it does
-for any provider, and gives up as it would. A first launch that gives fewer than the pool needs is given back, and the
-next provider is asked; the last one's answer counts.
+FALLBACK-1: a pool's machines all come from one provider at a time, because its nodes must reach each other. While one
+of them lives, only specs of its provider are asked; when these have none to give, the pool learns that, waits as it
+does for any provider, and gives up as it would. A first launch that gives fewer than the pool needs is given back, and
+the next provider is asked; the last one's answer counts.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Keep the takeover record: what a later client needs to take over the pool of a dead one. It holds the pool's key, and
 its machines with their host keys.
 
-It lies in the journal, mode 0600, and goes with the pool. ESTATE-1: a host key is written down before it is in use.
+It lies in the journal, mode 0600, and goes with the pool. TAKEOVER-1: a host key is written down before it is in use.
 """
 
 from __future__ import annotations

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 
 class TransferProgress:
-    """COURSE-1: after ``tries`` beginnings in a row of which none came further than those before, there is no other."""
+    """Counts the tries to transfer a blob, and how far they came.
+
+    TRANSFER-1: after ``tries`` tries in a row of which none came further than those before, there is no other.
+    """
 
     def __init__(self, tries: int) -> None:
         self._most = tries
@@ -13,10 +16,10 @@ class TransferProgress:
         self.at_bytes = 0  # of the present try
 
     def begin(self, last: Exception | None) -> None:
-        """Another try; ``last`` is what became of the one before, where that is known.
+        """Begin another try. ``last`` is the error of the one before, where that is known.
 
         Raises:
-            RuntimeError: there were enough.
+            RuntimeError: there have been enough tries.
         """
         if self.at_bytes > self._farthest:
             self._farthest, self.tries = self.at_bytes, 0

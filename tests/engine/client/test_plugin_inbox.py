@@ -38,7 +38,7 @@ async def say(box: PluginInbox, node: NodeId, count: int, size_bytes: int) -> No
     ("size_bytes", "held"), [(1, AHEAD), (AHEAD_BYTES // 4, 4), (AHEAD_BYTES // 4 + 1, 4), (AHEAD_BYTES * 9, 1)]
 )
 async def test_a_node_whose_messages_nobody_reads_waits_and_loses_none(size_bytes: int, held: int) -> None:
-    """BOX-1"""
+    """INBOX-1"""
     box = PluginInbox()
     saying = await as_far_as_it_goes(say(box, ONE, 1000, size_bytes))
     assert len(box._news) == held

@@ -173,7 +173,7 @@ async def test_what_has_no_prices_costs_nothing() -> None:
 
 
 async def test_a_pool_stays_where_its_machines_are() -> None:
-    """CHOICE-1"""
+    """FALLBACK-1"""
     east, west = Shop("east", Script(capacity=1)), Shop("west")
     specs = Spec(provider=east, vcpus=4), Spec(provider=west), Spec(provider=east, vcpus=2)
     async with opened(*specs) as fleet:
@@ -201,7 +201,7 @@ async def test_a_machine_that_is_gone_binds_nobody() -> None:
 
 
 async def test_fewer_than_the_pool_needs_are_given_back_for_enough_elsewhere() -> None:
-    """CHOICE-1"""
+    """FALLBACK-1"""
     needs = LaunchRequest("key", 4, least=3)
     east, west = Shop("east", Script(capacity=2)), Shop("west", Script(capacity=3))
     async with opened(Spec(provider=east), Spec(provider=west)) as fleet:

@@ -77,7 +77,7 @@ async def test_what_was_kept_is_inherited(book: Journal) -> None:
 
 
 async def test_a_host_key_is_on_the_disk_before_it_is_in_use(book: Journal) -> None:
-    """ESTATE-1: when `rotated` returns. What comes meanwhile is written once for all."""
+    """TAKEOVER-1: when `rotated` returns. What comes meanwhile is written once for all."""
     estate = begun(book)
     machines = [replace(MACHINE, id=MachineId(f"i-{number}")) for number in range(20)]
     estate.has(*machines)

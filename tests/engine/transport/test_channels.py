@@ -127,7 +127,7 @@ async def test_a_blob_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyP
 
 
 def test_a_course_ends_when_it_comes_no_further() -> None:
-    """COURSE-1."""
+    """TRANSFER-1."""
     course = TransferProgress(3)
     for moved in (0, 5, 5, 7, 7, 0):
         course.begin(None)

@@ -31,11 +31,11 @@ class Sharing(RuleBasedStateMachine):
         with claim.alone():
             claim.use()
             if claim.own():
-                assert self.owner is None, "CLAIM-1: a mount has one owner"
+                assert self.owner is None, "LOCK-1: a mount has one owner"
                 self.owner = claim
                 claim.tell({"made": ["/data"]})
             else:
-                assert self.owner is not None, "CLAIM-2: who does not own it can rely on somebody who does"
+                assert self.owner is not None, "LOCK-2: who does not own it can rely on somebody who does"
                 assert claim.told() == {"made": ["/data"]}
         self.wanting.append(claim)
 
@@ -68,18 +68,18 @@ class Sharing(RuleBasedStateMachine):
         """The first that looks after it becomes the owner."""
         for claim in (*self.wanting, *self.lingering):
             if claim.own():
-                assert self.owner is None, "CLAIM-1"
+                assert self.owner is None, "LOCK-1"
                 self.owner = claim
                 claim.tell({"made": ["/data"]})
 
     def try_to_end(self, claim: MountLock) -> None:
         with claim.alone():
             if claim.leave() and claim.own():
-                assert not self.wanting, "CLAIM-3: nobody's mount is taken away"
+                assert not self.wanting, "LOCK-3: nobody's mount is taken away"
                 self.owner = None
                 claim.remove()
             elif claim is self.owner:
-                assert self.wanting, "CLAIM-4: the last one takes it away"
+                assert self.wanting, "LOCK-4: the last one takes it away"
                 return
             claim.close()
         self.lingering.remove(claim)

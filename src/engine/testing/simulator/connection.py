@@ -71,11 +71,11 @@ class Connector:
         self.links[node] = connection.link
         return connection
 
-    async def witness(self, machines: Sequence[Machine]) -> bool:
-        """Implements `actors.ports.Witness`: whether anybody answers this computer, while all nodes are silent."""
+    async def probe(self, machines: Sequence[Machine]) -> bool:
+        """Implements `actors.ports.ReachabilityProbe`: return whether anybody answers this computer."""
         site = self._site
         hosts = [site.hosts[machine.id] for machine in machines]
-        others = site.scenario.witness == "others" and not site.cut
+        others = site.scenario.probe == "others" and not site.cut
         if others or any(host.answers for host in hosts):
             await asyncio.sleep(ANSWERED_S)
             return True

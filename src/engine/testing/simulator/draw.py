@@ -36,7 +36,7 @@ def draw(seed: int, *, nodes: int | None = None, span_s: float | None = None) ->
         boot_timeout_s=dice.choice((120.0, 600.0)),
         replace_timeout_s=dice.choice((30.0, 120.0, 600.0)),
         lease_s=dice.choice((60.0, 120.0)),
-        witness=dice.choice(("none", "machines", "others", "others")),
+        probe=dice.choice(("none", "machines", "others", "others")),
         cloud=_cloud(dice),
         jobs=tuple(_broadcasts(dice, lasts_s) if large else _jobs(dice, lasts_s, size)),
         faults=tuple(_faults(dice, lasts_s, size)),

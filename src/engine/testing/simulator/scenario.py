@@ -70,7 +70,7 @@ class Scenario:
     cloud: CloudSpec = field(default_factory=CloudSpec)
     jobs: tuple[Job, ...] = ()
     faults: tuple[Fault, ...] = ()
-    witness: Literal["none", "machines", "others"] = "others"  # who is asked whether anybody answers
+    probe: Literal["none", "machines", "others"] = "others"  # who is asked whether anybody answers
     close_at_s: float | None = None  # the user leaves then, whatever still runs; None: when all is done
 
 

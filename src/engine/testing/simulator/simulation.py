@@ -167,7 +167,7 @@ class _Run:
                 self._spec(),
                 site.connector,
                 self,
-                witness=None if scenario.witness == "none" else site.connector.witness,
+                probe=None if scenario.probe == "none" else site.connector.probe,
                 seed=scenario.seed,
                 clock=site.loop.time,
             ) as self._ref:
@@ -262,7 +262,7 @@ class _Run:
     def _tell(self, message: PoolMessage) -> None:
         if self._ref is not None:
             try:
-                self._ref.hand(message)
+                self._ref.tell_inline(message)
             except ActorStopped:
                 pass  # the user has left
 

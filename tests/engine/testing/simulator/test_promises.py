@@ -10,7 +10,7 @@ import pytest
 
 from outrider.actors import node
 from outrider.actors.connectivity import Connectivity
-from outrider.actors.fleet import Fleet, Standing
+from outrider.actors.fleet import FleetController, NodePhase
 from outrider.actors.gang import Gang
 from outrider.actors.gang import Phase as GangPhase
 from outrider.actors.ledger import Ledger
@@ -138,8 +138,8 @@ def goes_on_with_fewer(patch: Patch) -> None:
 
 
 def replaces_nothing(patch: Patch) -> None:
-    patch.setattr(Fleet, "_try_anew", lambda self, now: None)
-    patch.setattr(Fleet, "wake_at", lambda self: None)
+    patch.setattr(FleetController, "_try_anew", lambda self, now: None)
+    patch.setattr(FleetController, "wake_at", lambda self: None)
 
 
 def terminates_nothing(patch: Patch) -> None:
@@ -147,20 +147,20 @@ def terminates_nothing(patch: Patch) -> None:
 
 
 def forgets_what_it_asked_for(patch: Patch) -> None:
-    patch.setattr(Fleet, "_missing", lambda self: self.wanted + self.spare - self._present)
+    patch.setattr(FleetController, "_missing", lambda self: self.wanted + self.spare - self._present)
 
 
 def waits_for_the_death(patch: Patch) -> None:
     def noticed(self, of, now):
-        if self.nodes.get(of) is Standing.READY:
-            self._leaves(of, Standing.NOTICED)
+        if self.nodes.get(of) is NodePhase.READY:
+            self._leaves(of, NodePhase.NOTICED)
         return True
 
-    patch.setattr(Fleet, "noticed", noticed)
+    patch.setattr(FleetController, "noticed", noticed)
 
 
 def promotes_nobody(patch: Patch) -> None:
-    patch.setattr(Fleet, "_promote", lambda self, places: None)
+    patch.setattr(FleetController, "_promote", lambda self, places: None)
 
 
 def never_blames_the_network(patch: Patch) -> None:
@@ -233,7 +233,7 @@ def used_and_barren(seed: int) -> Scenario:
 
 
 def keeps_what_is_too_many(patch: Patch) -> None:
-    patch.setattr(Fleet, "_shrink", lambda self, surplus: None)
+    patch.setattr(FleetController, "_shrink", lambda self, surplus: None)
 
 
 def counts_no_launch_without_an_answer(patch: Patch) -> None:

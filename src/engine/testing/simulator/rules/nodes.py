@@ -258,7 +258,7 @@ class NodeRules:
         for at, fault in self._all_troubles:
             if isinstance(fault, f.ClientCut | f.Slow) and at + fault.for_s > fell_at - SEEN_S:
                 return
-        blind = self._site.scenario.witness != "others"
+        blind = self._site.scenario.probe != "others"
         if blind and self._silent_at > fell_at - self._site.scenario.lease_s:
             return  # every connection is silent, and nobody else can be asked: it may be the client's own network
         if self._silent_at > fell_at and within_s == SEEN_S:
