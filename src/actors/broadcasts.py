@@ -9,21 +9,9 @@ from typing import assert_never
 
 from ..providers.base import PreemptionNotice
 from . import events as ev
+from . import gang_effects as do
 from .events import Observe
-from .gang import (
-    EndAll,
-    Gang,
-    GenerationLost,
-    GenerationStarted,
-    KillRank,
-    NeedPorts,
-    Patience,
-    Phase,
-    RunRank,
-    Unseat,
-    Unwant,
-    Want,
-)
+from .gang import Gang, Phase, Replacement
 from .ledger import Ledger
 from .membership import Membership
 from .ports import (
@@ -45,9 +33,9 @@ from .stop_agreement import StopAgreement
 
 class Broadcasts:
     def __init__(
-        self, patience: Patience, ledger: Ledger, nodes: Membership, observe: Observe, attempts: Iterator[int]
+        self, replacement: Replacement, ledger: Ledger, nodes: Membership, observe: Observe, attempts: Iterator[int]
     ) -> None:
-        self._patience = patience
+        self._replacement = replacement
         self._ledger = ledger
         self._nodes = nodes
         self._observe = observe
@@ -56,14 +44,14 @@ class Broadcasts:
         self._settles: dict[JobId, SettleAll] = {}
         self.failure: Exception | None = None  # why the last node failed to come; None once one has come since
         self._attempts: dict[AttemptId, Gang] = {}
-        self._want_ports: dict[NodeId, list[tuple[Gang, NeedPorts]]] = {}
+        self._want_ports: dict[NodeId, list[tuple[Gang, do.NeedPorts]]] = {}
         self._stop_agreement = StopAgreement()
 
     def __len__(self) -> int:
         return len(self._gangs)
 
     def start(self, spec: BroadcastSpec, settle_all: SettleAll, now: float, *, minimum: int, wanted: int) -> None:
-        gang = Gang(spec, self._patience, minimum=minimum, wanted=wanted, attempts=self._ids)
+        gang = Gang(spec, self._replacement, minimum=minimum, wanted=wanted, attempts=self._ids)
         self._gangs[spec.job] = gang
         self._settles[spec.job] = settle_all
         self._observe(ev.BroadcastSubmitted(spec.job))
@@ -165,26 +153,26 @@ class Broadcasts:
             effects, gang.effects = gang.effects, []
             for effect in effects:
                 match effect:
-                    case RunRank(node, order):
+                    case do.RunRank(node, order):
                         self._attempts[order.attempt] = gang
                         links[node].run(order)
-                    case Unseat(node):
+                    case do.ReleaseSeat(node):
                         ledger.unseat(node, now)
-                    case Want(claim):
+                    case do.ClaimSeats(claim):
                         ledger.withdraw(job, now)
                         ledger.claim(claim, now)
-                    case Unwant():
+                    case do.WithdrawClaim():
                         ledger.withdraw(job, now)
-                    case NeedPorts():
+                    case do.NeedPorts():
                         self._give_ports(gang, effect, now)
-                    case KillRank(node, attempt):
+                    case do.KillRank(node, attempt):
                         links[node].kill(attempt)
-                    case EndAll(endings, generation):
+                    case do.EndAll(endings, generation):
                         verdicts = tuple((e.verdict if isinstance(e, Settled) else e.reason).value for e in endings)
                         self._observe(ev.BroadcastFinished(job, generation, verdicts))
                         self._stop_agreement.ended(job)
                         self._settles.pop(job)(tuple(map(self._explained, endings)), generation)
-                    case GenerationStarted(world, ranks):
+                    case do.GenerationStarted(world, ranks):
                         self._nodes.tell_views()
                         self._stop_agreement.started(job, world, now)
                         self._send_agreements()
@@ -193,7 +181,7 @@ class Broadcasts:
                                 job, world.generation, world.nodes, ranks, head=world.head, head_port=world.head_port
                             )
                         )
-                    case GenerationLost(generation, nodes, cause):
+                    case do.GenerationLost(generation, nodes, cause):
                         self._observe(ev.GenerationLost(job, generation, nodes, cause))
                     case _:
                         assert_never(effect)
@@ -216,7 +204,7 @@ class Broadcasts:
         agreement.notices.clear()
         agreement.stops.clear()
 
-    def _give_ports(self, gang: Gang, asked: NeedPorts, now: float) -> None:
+    def _give_ports(self, gang: Gang, asked: do.NeedPorts, now: float) -> None:
         """Give ``gang`` all the free ports it asked for, now or when the node that has too few reports more."""
         given: list[tuple[int, ...]] = []
         for node, count in asked.of:

@@ -23,12 +23,12 @@ GANG-11: no node is asked for more ports than it has at once: that wait would ne
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from . import gang_effects as do
+from .losses import Losses
 from .placement import Claim
 from .ports import (
     AttemptId,
@@ -46,6 +46,7 @@ from .ports import (
     Verdict,
     World,
 )
+from .rank_attempts import RankAttempts
 
 GRACE_S = 2.0  # time for the other ranks of a collective to fail by themselves, with informative errors
 
@@ -59,70 +60,8 @@ class Phase(Enum):
     OVER = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class Gap:
-    """Ranks of a lost node that run again alone (RESEND)."""
-
-    lost: NodeId
-    ranks: tuple[int, ...]
-
-
-# Effects: what the caller must do now.
-
-
-class Want(NamedTuple):
-    """Make this claim for seats; it replaces the previous one."""
-
-    claim: Claim
-
-
-class Unwant(NamedTuple):
-    """Withdraw the claim for seats."""
-
-
-class NeedPorts(NamedTuple):
-    """Call ``ports`` with this number of free ports of each node, now or when all nodes have them."""
-
-    of: tuple[tuple[NodeId, int], ...]
-    gap: Gap | None = None  # the ranks that run again alone; None: for a whole generation
-
-
-class RunRank(NamedTuple):
-    node: NodeId
-    order: Order
-
-
-class KillRank(NamedTuple):
-    node: NodeId
-    attempt: AttemptId
-
-
-class Unseat(NamedTuple):
-    node: NodeId
-
-
-class EndAll(NamedTuple):
-    endings: tuple[Ending, ...]
-    generation: int
-
-
-class GenerationStarted(NamedTuple):
-    world: World
-    ranks: tuple[int, ...]  # all of them, or those that run again
-
-
-class GenerationLost(NamedTuple):
-    generation: int
-    nodes: tuple[NodeId, ...]
-    cause: str
-
-
-Effect = Want | Unwant | NeedPorts | RunRank | KillRank | Unseat | EndAll | GenerationStarted | GenerationLost
-
-
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """The part of `PoolSpec` that broadcasts need."""
+class Replacement(NamedTuple):
+    """The part of `PoolSpec` that says what broadcasts do for a lost node."""
 
     replace_timeout_s: float
     elastic: bool  # go on with fewer nodes when there is no replacement
@@ -130,18 +69,17 @@ class Patience:
 
 class Gang:
     def __init__(
-        self, spec: BroadcastSpec, patience: Patience, *, minimum: int, wanted: int, attempts: Iterator[int]
+        self, spec: BroadcastSpec, replacement: Replacement, *, minimum: int, wanted: int, attempts: Iterator[int]
     ) -> None:
         self.spec = spec
-        self.patience = patience
+        self.replacement = replacement
         self.minimum = minimum  # nodes the pool must have
         self.wanted = wanted  # nodes the pool is to have
         self.phase = Phase.WAITING
         self.generation = 0
         self.seats: set[NodeId] = set()
         self._claimed = False  # whether it has claimed seats that are not granted yet
-        self.effects: list[Effect] = []
-        self._ids = attempts
+        self.effects: list[do.Effect] = []
         self._task = Task(TaskId(int(spec.job)), spec.job, spec.function, spec.content)
         self._on_loss = OnLoss.FAIL if spec.at_most_once else spec.on_loss
         self._facts: dict[NodeId, NodeFacts] = {}  # of the nodes that were ready at the last grant, by rank
@@ -149,22 +87,13 @@ class Gang:
         self._needed = max(1, minimum)  # nodes for the next generation
         self._chosen: tuple[NodeId, ...] = ()  # for the generation that waits for its ports
         self._each = 1  # ranks on each of them
-        self._asked: list[NeedPorts] = []  # requests for ports that are not met yet
+        self._asked: list[do.NeedPorts] = []  # requests for ports that are not met yet
         self._world = World(0, (), 1, "", 0)
-        self._running: dict[AttemptId, tuple[int, NodeId]] = {}
-        self._on: Counter[NodeId] = Counter()  # running attempts, by node
+        self._attempts = RankAttempts(attempts)
         self._endings: dict[int, Ending] = {}
-        self._runs: dict[int, int] = {}  # attempts so far, by rank
-        self._run_in: dict[int, int] = {}  # the generation of the latest, by rank
-        self._gaps: list[Gap] = []  # waiting for a node
+        self._gaps: list[do.Gap] = []  # waiting for a node
         self._half_lost: dict[NodeId, tuple[int, ...]] = {}  # dead ranks of nodes where others still run
-        self._losses: tuple[tuple[NodeId, str], ...] = ()
-        self._lost_now: tuple[NodeId, ...] = ()  # nodes lost under this generation
-        self._lost_in_row = 0
-        self._failures = 0  # generations in which a rank failed, and that another followed
-        self._failed_by: str | None = None  # why this generation is being fenced, if no node was lost
-        self._began_at = 0.0
-        self._lost_at = 0.0  # when the first node under this generation was lost, as far as is known
+        self._losses = Losses(steady_s=spec.steady_s)
         self._killed = False  # whether the rest of this generation was killed, after its grace
         self._overdue = False  # whether no replacement came before the fence was done
         self._expires_at: float | None = None
@@ -182,7 +111,7 @@ class Gang:
     def ready(self, count: int, now: float) -> None:
         """Handle that ``count`` nodes are ready now."""
         if self.phase is Phase.WAITING and count < self._needed:
-            self._replace_by = self._replace_by or now + self.patience.replace_timeout_s
+            self._replace_by = self._replace_by or now + self.replacement.replace_timeout_s
         elif self.phase is Phase.WAITING and not self.generation:
             self._replace_by = None
 
@@ -198,7 +127,7 @@ class Gang:
         else:
             self._fill(granted, now)
 
-    def ports(self, asked: NeedPorts, given: Sequence[tuple[int, ...]], now: float) -> bool:
+    def ports(self, asked: do.NeedPorts, given: Sequence[tuple[int, ...]], now: float) -> bool:
         """Take the ports asked for, node by node; return False if they are no longer needed and stay free."""
         if asked not in self._asked:
             return False
@@ -211,20 +140,18 @@ class Gang:
 
     def finished(self, node: NodeId, attempt: AttemptId, verdict: Verdict, outcome: object, now: float) -> bool:
         """Handle the end of an attempt; return False if ``node`` runs no such attempt of this broadcast."""
-        rank, given_to = self._running.get(attempt, (0, None))
-        if given_to != node:
+        rank = self._attempts.ended(attempt, node)
+        if rank is None:
             return False
-        del self._running[attempt]
-        self._on[node] -= 1
         if self.phase is not Phase.RUNNING:
             self._ended_on(node, now)
         elif verdict is Verdict.TERMINATED and self._leaving.get(node) and self._on_loss is not OnLoss.FAIL:
             self._lost_ranks(node, (rank,), "its processes ended after the machine's notice", now)
         else:
-            self._endings[rank] = Settled(verdict, outcome, node, rank, self._runs[rank], self._run_in[rank])
+            self._endings[rank] = Settled(verdict, outcome, node, rank, *self._attempts.latest[rank])
             if verdict is not Verdict.RETURNED:
                 if verdict is not Verdict.KILLED and self._may_restart():
-                    self._failed_by = f"rank {rank} {verdict.name.lower().replace('_', ' ')}"
+                    self._losses.failed_by = f"rank {rank} {verdict.name.lower().replace('_', ' ')}"
                     self._fence(node, now)
                     return True
                 self._failed(now)
@@ -234,31 +161,26 @@ class Gang:
         return True
 
     def _may_restart(self) -> bool:
-        return self._on_loss is OnLoss.RESTART and self._failures < self.spec.max_restarts
+        return self._on_loss is OnLoss.RESTART and self._losses.failures < self.spec.max_restarts
 
     def lost(self, node: NodeId, cause: str, now: float, *, since: float | None = None) -> None:
         """Handle the loss of ``node``. ``since``: when its connection was lost."""
-        gone = (
-            [(attempt, rank) for attempt, (rank, on) in self._running.items() if on == node] if self._on[node] else []
-        )
-        for attempt, _ in gone:
-            del self._running[attempt]
-        self._on.pop(node, None)
+        ranks = self._attempts.lost(node)
         held = node in self.seats
         self.seats.discard(node)
         self._leaving.pop(node, None)
         if self.phase is Phase.RUNNING:
             self._regap(node)
-            if gone:
-                self._lost_ranks(node, tuple(rank for _, rank in gone), cause, now, since=since)
+            if ranks:
+                self._lost_ranks(node, ranks, cause, now, since=since)
         elif self.phase in {Phase.WAITING, Phase.PORT}:
             if held:
                 self._want()
-        elif gone:
-            if self._failed_by is not None and not self._lost_now:  # fenced for a failed rank until now
-                self._replace_by = now + self.patience.replace_timeout_s
+        elif ranks:
+            if self._losses.failed_by is not None and not self._losses.nodes:  # fenced for a failed rank until now
+                self._replace_by = now + self.replacement.replace_timeout_s
                 self._overdue = False
-            self._note_loss(node, cause, now if since is None else since)
+            self._losses.add(node, cause, now if since is None else since)
             self._reserve()
             self._ended_on(node, now)
 
@@ -266,10 +188,10 @@ class Gang:
         """Handle that ``node`` takes no new work: what runs there may end, but the next generation does not use it."""
         self._leaving[node] = noticed
         if self.phase in {Phase.WAITING, Phase.PORT} and node in self.seats:
-            self._unseat(node)
+            self._release(node)
             self._want()
         elif self._regap(node):
-            self._unseat(node)
+            self._release(node)
         elif self._on_loss is OnLoss.RESTART and self.phase in {Phase.RUNNING, Phase.FENCING}:
             self._reserve()
 
@@ -277,8 +199,7 @@ class Gang:
         self._leaving.pop(node, None)
         if self._on_loss is OnLoss.RESTART and self.phase is Phase.RUNNING:
             self._unclaim()
-            for spare in sorted(self.seats.difference(self._world.nodes)):
-                self._unseat(spare)
+            self._release(*sorted(self.seats.difference(self._world.nodes)))
             self._reserve()
 
     def resized(self, *, minimum: int, wanted: int) -> None:
@@ -333,23 +254,20 @@ class Gang:
 
     def _reserve(self) -> None:
         """Claim the seats that the next generation will lack, while this one still runs or is being ended."""
-        missing = self._size() - len(self.seats.difference(self._leaving))
-        if missing > 0:
+        if (missing := self._size() - len(self.seats.difference(self._leaving))) > 0:
             self._put_in(Claim(self.spec.job, least=1, most=missing, again=True, besides=self.seats))
 
     def _put_in(self, claim: Claim) -> None:
         self._claimed = True
-        self.effects.append(Want(claim))
+        self.effects.append(do.ClaimSeats(claim))
 
     def _unclaim(self) -> None:
         if self._claimed:
             self._claimed = False
-            self.effects.append(Unwant())
+            self.effects.append(do.WithdrawClaim())
 
     def _choose(self) -> None:
-        if gone := self.seats - self._facts.keys():
-            for node in sorted(gone):
-                self._unseat(node)
+        self._release(*sorted(self.seats - self._facts.keys()))
         self._chosen = tuple([node for node in self._facts if node in self.seats])  # by rank
         if len(self._chosen) < self._needed:
             self._claim()
@@ -359,7 +277,7 @@ class Gang:
         every = self.spec.every_rank_listens
         self._ask(tuple((node, self._each) for node in self._chosen) if every else ((self._chosen[0], 1),))
 
-    def _ask(self, of: tuple[tuple[NodeId, int], ...], gap: Gap | None = None) -> None:
+    def _ask(self, of: tuple[tuple[NodeId, int], ...], gap: do.Gap | None = None) -> None:
         """Ask for free ports, or give up if a node never has so many (GANG-11)."""
         for node, count in of:
             facts = self._facts[node]
@@ -367,7 +285,7 @@ class Gang:
                 has = f"node {node} ({facts.hostname}) keeps {facts.ports_at_once} free at a time"
                 self._end_with(Reason.NO_PORTS, f"{count} ranks of a node need a port each, and {has}")
                 return
-        asked = NeedPorts(of, gap)
+        asked = do.NeedPorts(of, gap)
         self._asked.append(asked)
         self.effects.append(asked)
 
@@ -377,25 +295,18 @@ class Gang:
         ports = tuple(port for of_node in given for port in of_node) if self.spec.every_rank_listens else ()
         address = self._facts[self._chosen[0]].address
         self._world = World(self.generation, self._chosen, self._each, address, given[0][0], ports)
-        self._began_at = now
+        self._losses.generation_began(now)
         self._expires_at = self._replace_by = self._kill_at = None
         self._killed = self._overdue = False
-        self._failed_by = None
         self._endings = {}
-        self._lost_now = ()
         self._run(tuple(range(self._world.size)))
 
     def _run(self, ranks: tuple[int, ...]) -> None:
         world = self._world
-        self.effects.append(GenerationStarted(world, ranks))
+        self.effects.append(do.GenerationStarted(world, ranks))
         for rank in ranks:
-            node = world.nodes[rank // world.ranks_per_node]
-            attempt = AttemptId(next(self._ids))
-            self._runs[rank] = number = self._runs.get(rank, 0) + 1
-            self._run_in[rank] = world.generation
-            self._running[attempt] = (rank, node)
-            self._on[node] += 1
-            self.effects.append(RunRank(node, Order(attempt, self._task, number, world, rank)))
+            node, attempt, number = self._attempts.begun(rank, world)
+            self.effects.append(do.RunRank(node, Order(attempt, self._task, number, world, rank)))
 
     # --- an end ---------------------------------------------------------------------------------------------------
 
@@ -410,9 +321,9 @@ class Gang:
     def _ended_on(self, node: NodeId, now: float) -> None:
         """Handle that an attempt on ``node`` is over, which may also end the phase."""
         keeps_seat = self.phase is Phase.FENCING or (self.phase is Phase.RUNNING and self._on_loss is OnLoss.RESTART)
-        if not keeps_seat and not self._on[node]:
-            self._unseat(node)
-        if self._running:
+        if not keeps_seat and not self._attempts.on[node]:
+            self._release(node)
+        if self._attempts.running:
             return
         if self.phase is Phase.FENCING:
             self._fenced(now)
@@ -420,7 +331,7 @@ class Gang:
             self._over()
         elif self.phase is Phase.RUNNING and not self._gaps and not self._asked:
             endings = tuple([self._endings[rank] for rank in range(self._world.size)])
-            self.effects.append(EndAll(endings, self.generation))
+            self.effects.append(do.EndAll(endings, self.generation))
             self._over()
 
     def _end_with(self, reason: Reason, why: str = "") -> None:
@@ -429,37 +340,35 @@ class Gang:
             return
         keep = self._endings if self.phase is Phase.RUNNING else {}
         ranks = range(max(1, self._world.size))
-        endings = tuple(keep.get(rank) or GaveUp(reason, self._losses, rank, why=why) for rank in ranks)
+        endings = tuple(keep.get(rank) or GaveUp(reason, self._losses.all, rank, why=why) for rank in ranks)
         self._unclaim()
-        self.effects.append(EndAll(endings, self.generation))
+        self.effects.append(do.EndAll(endings, self.generation))
         self._gaps, self._asked = [], []
         self._half_lost.clear()
         self._expires_at = self._replace_by = self._kill_at = None
-        if not self._running:
+        if not self._attempts.running:
             self._over()
             return
         if self.phase is not Phase.FENCING:
             self._kill_rest()
         self.phase = Phase.ENDING
-        for node in sorted(self.seats.difference(node for _, node in self._running.values())):
-            self._unseat(node)
+        self._release(*sorted(self.seats.difference(node for _, node in self._attempts.running.values())))
 
     def _over(self) -> None:
         self.phase = Phase.OVER
         self._unclaim()
-        self._running.clear()
-        self._on.clear()
+        self._attempts.clear()
         self._expires_at = self._replace_by = self._kill_at = None
-        for node in sorted(self.seats):
-            self._unseat(node)
+        self._release(*sorted(self.seats))
 
     def _kill_rest(self) -> None:
-        self.effects += [KillRank(node, attempt) for attempt, (_, node) in self._running.items()]
+        self.effects += [do.KillRank(node, attempt) for attempt, (_, node) in self._attempts.running.items()]
 
-    def _unseat(self, node: NodeId) -> None:
-        if node in self.seats:
-            self.seats.discard(node)
-            self.effects.append(Unseat(node))
+    def _release(self, *nodes: NodeId) -> None:
+        for node in nodes:
+            if node in self.seats:
+                self.seats.discard(node)
+                self.effects.append(do.ReleaseSeat(node))
 
     # --- losses ---------------------------------------------------------------------------------------------------
 
@@ -467,74 +376,60 @@ class Gang:
         self, node: NodeId, ranks: tuple[int, ...], cause: str, now: float, *, since: float | None = None
     ) -> None:
         """Handle that a running generation lost these ranks."""
-        self._note_loss(node, cause, now if since is None else since)
+        self._losses.add(node, cause, now if since is None else since)
         if self._on_loss is OnLoss.RESTART and (self.spec.collective or not self._has_failed()):
             self._fence(node, now)
             return
-        self._tell_loss()
-        losing = any(self._runs[rank] > self.spec.restarts for rank in ranks)
+        self._report_loss()
+        losing = any(self._attempts.latest[rank].number > self.spec.restarts for rank in ranks)
         if self._on_loss is OnLoss.RESEND and not losing and not self._has_failed():
             self._leave_gap(node, ranks, now)
         else:
             reason = Reason.LOSING if losing and self._on_loss is OnLoss.RESEND else Reason.LOST
-            self._endings.update({rank: GaveUp(reason, self._losses, rank) for rank in ranks})
+            self._endings.update({rank: GaveUp(reason, self._losses.all, rank) for rank in ranks})
             self._failed(now)
         self._ended_on(node, now)
 
     def _leave_gap(self, node: NodeId, ranks: tuple[int, ...], now: float) -> None:
         """Have these ranks run again elsewhere, together with all others of ``node``: a world keeps those together."""
         ranks = (*self._half_lost.pop(node, ()), *ranks)
-        if self._on[node]:
+        if self._attempts.on[node]:
             self._half_lost[node] = ranks
             return
-        self._gaps.append(Gap(node, tuple(sorted(ranks))))
-        self._replace_by = self._replace_by or now + self.patience.replace_timeout_s
+        self._gaps.append(do.Gap(node, tuple(sorted(ranks))))
+        self._replace_by = self._replace_by or now + self.replacement.replace_timeout_s
         self._want_for_gaps()
-
-    def _note_loss(self, node: NodeId, cause: str, at: float) -> None:
-        self._lost_at = min(self._lost_at, at) if self._lost_now else at
-        self._losses += ((node, cause),)
-        self._lost_now += (node,)
 
     def _has_failed(self) -> bool:
         return any(isinstance(e, GaveUp) or e.verdict is not Verdict.RETURNED for e in self._endings.values())
 
-    def _tell_loss(self) -> None:
-        cause = self._losses[-1][1] if self._lost_now else self._failed_by or ""
-        self.effects.append(GenerationLost(self.generation, self._lost_now, cause))
+    def _report_loss(self) -> None:
+        self.effects.append(do.GenerationLost(self.generation, self._losses.nodes, self._losses.cause))
 
     def _fence(self, node: NodeId, now: float) -> None:
         self.phase = Phase.FENCING
         self._kill_at = None
-        self._replace_by = now + self.patience.replace_timeout_s
+        self._replace_by = now + self.replacement.replace_timeout_s
         self._kill_rest()
         self._reserve()
         self._ended_on(node, now)
 
     def _fenced(self, now: float) -> None:
         """Handle that nothing of the lost generation runs any more."""
-        self._tell_loss()
-        if self._lost_now:  # if a rank failed as well, the loss is taken as its cause
-            self._count_loss()
-        else:
-            self._failures += 1
+        self._report_loss()
+        self._losses.count()
         self._endings = {}
-        if self._lost_in_row > self.spec.restarts:
+        if self._losses.in_row > self.spec.restarts:
             self._end_with(Reason.LOSING)
             return
-        for node in sorted(self.seats.intersection(self._leaving)):
-            self._unseat(node)
+        self._release(*sorted(self.seats.intersection(self._leaving)))
         self._want()
         if self._overdue:
             self._replace_by = now
 
-    def _count_loss(self) -> None:
-        steady = self._lost_at - self._began_at >= self.spec.steady_s
-        self._lost_in_row = 1 if steady else self._lost_in_row + 1
-
     def _without_replacement(self, now: float, *, ready: int) -> None:
         """Go on without a replacement, or give up: the wait for one is over."""
-        may_shrink = self.patience.elastic and ready >= self.minimum
+        may_shrink = self.replacement.elastic and ready >= self.minimum
         if self.phase is Phase.FENCING:
             self._overdue = True
         elif self.phase is Phase.RUNNING and self._gaps:
@@ -542,14 +437,13 @@ class Gang:
                 self._gaps, self._asked, self._overdue = [], [], True
                 self._half_lost.clear()
                 self._unclaim()
-                self._fence(self._losses[-1][0], now)
+                self._fence(self._losses.all[-1][0], now)
             else:
                 self._give_up_gaps(Reason.NO_REPLACEMENT)
-                self._ended_on(self._losses[-1][0], now)
+                self._ended_on(self._losses.all[-1][0], now)
         elif self.phase is Phase.WAITING and ready >= self._size():
             if self.generation:  # others, who may wait for our seats, hold the nodes: free the seats, queue anew
-                for node in sorted(self.seats):
-                    self._unseat(node)
+                self._release(*sorted(self.seats))
                 self._want()
         elif self.phase is Phase.WAITING:
             if may_shrink:
@@ -567,13 +461,12 @@ class Gang:
         """Give each granted node the ranks of a lost one, after getting ports for them where they need some."""
         for node in granted:
             if not self._gaps or node not in self._facts:
-                self._unseat(node)
+                self._release(node)
                 continue
             gap = self._gaps.pop(0)
-            if self.spec.every_rank_listens:
-                self._ask(((node, self._world.ranks_per_node),), gap)
-            elif gap.lost == self._world.head:
-                self._ask(((node, 1),), gap)
+            ports = self._world.ranks_per_node if self.spec.every_rank_listens else int(gap.lost == self._world.head)
+            if ports:
+                self._ask(((node, ports),), gap)
             else:
                 self._run_again(gap, node, now)
         if self._gaps:
@@ -581,17 +474,10 @@ class Gang:
         elif not self._asked:
             self._replace_by = None
 
-    def _run_again(self, gap: Gap, node: NodeId, now: float, *, ports: tuple[int, ...] = ()) -> None:
-        old = self._world
+    def _run_again(self, gap: do.Gap, node: NodeId, now: float, *, ports: tuple[int, ...] = ()) -> None:
         self.generation += 1
-        changes: dict[str, Any] = {"nodes": tuple(node if before == gap.lost else before for before in old.nodes)}
-        if gap.lost == old.head:
-            changes |= {"head_address": self._facts[node].address, "head_port": ports[0]}
-        if old.ports:
-            first = old.nodes.index(gap.lost) * old.ranks_per_node
-            changes["ports"] = (*old.ports[:first], *ports, *old.ports[first + len(ports) :])
-        self._world = old._replace(generation=self.generation, **changes)
-        self._began_at = now
+        self._world = self._world.with_replaced(gap.lost, node, self._facts[node].address, ports, self.generation)
+        self._losses.ranks_began(now)
         if not self._gaps:
             self._replace_by = None
         self._run(gap.ranks)
@@ -599,9 +485,8 @@ class Gang:
     def _regap(self, node: NodeId) -> bool:
         """Claim another replacement if ``node``, now gone, was one that waited for ports; return whether it was."""
         again = [asked for asked in self._asked if asked.gap is not None and asked.of[0][0] == node]
-        for asked in again:
-            self._asked.remove(asked)
-            self._gaps += [asked.gap] if asked.gap is not None else []
+        self._asked = [asked for asked in self._asked if asked not in again]
+        self._gaps += [asked.gap for asked in again if asked.gap is not None]
         if again:
             self._want_for_gaps()
         return bool(again)
@@ -612,4 +497,4 @@ class Gang:
         self._gaps, self._asked, self._replace_by = [], [], None
         self._half_lost.clear()
         self._unclaim()
-        self._endings.update({rank: GaveUp(reason, self._losses, rank) for ranks in given_up for rank in ranks})
+        self._endings.update({rank: GaveUp(reason, self._losses.all, rank) for ranks in given_up for rank in ranks})

@@ -25,14 +25,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from heapq import heappop, heappush
-from itertools import count
 from sys import maxsize
 
+from .entry import LEASED, OVER, QUEUED, Decisions, Entry, Expiries
 from .placement import Claim, Function, Host, Placement
 from .ports import (
     AttemptId,
-    Ending,
     Finished,
     GaveUp,
     JobId,
@@ -49,51 +47,9 @@ from .ports import (
 )
 from .roster import Roster
 
-QUEUED, LEASED, OVER = 0, 1, 2
 FAILURES = {Verdict.RAISED: "raised", Verdict.DIED: "died", Verdict.TERMINATED: "was killed"}  # by the attempt itself
 FUNCTIONS_KEPT = 4096
 QUARANTINE_AFTER = 4
-
-
-class Entry:
-    """A task that has not ended, or an ended one whose attempt its node has not yet reported as over."""
-
-    __slots__ = (
-        *("attempt", "began", "blamed", "expires_at", "failures", "function", "host"),
-        *("losses", "number", "recalled", "settle", "slow", "stacks", "state", "task"),
-    )
-
-    def __init__(self, task: Task, settle: Settle, function: Function) -> None:
-        self.task = task
-        self.settle = settle
-        self.function = function
-        self.state = QUEUED
-        self.number = 0  # attempts that count
-        self.failures = 0  # attempts that failed by themselves and were followed by another
-        self.losses: tuple[tuple[NodeId, str], ...] = ()
-        self.blamed = 0  # unannounced losses of its node, in a row
-        self.host: Host | None = None
-        self.attempt: AttemptId | None = None
-        self.slow = False
-        self.stacks = task.retries > 0  # may wait behind others on a node, whose loss leaves unknown whether it began
-        self.began = False
-        self.recalled = False  # whether this attempt was recalled, so that its node may give it back
-        self.expires_at: float | None = None
-
-
-class Decisions:
-    """The decisions to be carried out now. The caller empties these lists."""
-
-    __slots__ = ("emptied", "endings", "kills", "recalls", "retries", "runs", "seats")
-
-    def __init__(self) -> None:
-        self.runs: list[tuple[NodeId, Order]] = []
-        self.endings: deque[tuple[Task, Settle, Ending, float]] = deque()  # the float: seconds it ran
-        self.kills: list[tuple[NodeId, AttemptId]] = []
-        self.recalls: list[tuple[NodeId, tuple[AttemptId, ...]]] = []
-        self.retries: list[tuple[Task, NodeId, int, str]] = []  # task, node, number of the attempt, cause
-        self.seats: list[tuple[JobId, tuple[NodeId, ...]]] = []  # a claim was granted
-        self.emptied: list[NodeId] = []  # closed nodes that have become empty; one may be listed more than once
 
 
 class Ledger:
@@ -118,8 +74,7 @@ class Ledger:
         self._pinned: dict[int, deque[Entry]] = {}  # by rank
         self._again: list[Entry] = []  # within one batch of reports: failed attempts to be sent again
         self._functions: dict[bytes, Function] = {}
-        self._expiries: list[tuple[float, int, Entry]] = []
-        self._ties = count()
+        self._expiries = Expiries()
         self._now = 0.0
         self._leased = 0  # attempts on nodes
         self._ghosts = 0  # those of them whose task has ended
@@ -166,8 +121,7 @@ class Ledger:
         return others
 
     def cancel(self, job: JobId) -> bool:
-        entry = self._entries.get(job)
-        if entry is None:
+        if (entry := self._entries.get(job)) is None:
             return False
         self._give_up(entry, Reason.CANCELLED)
         return True
@@ -318,29 +272,21 @@ class Ledger:
         self._assign(now)
 
     def unseat(self, node: NodeId, now: float) -> None:
-        host = self.places.unseat(node)
-        if host is not None:
+        if (host := self.places.unseat(node)) is not None:
             self._changed(host, now)
 
     # --- time -----------------------------------------------------------------------------------------------------
 
     def wake_at(self) -> float | None:
         """Return the time at which ``tick`` must be called if nothing else happens before."""
-        expiries = self._expiries
-        if not expiries and not self.places.stacked:
-            return None
-        while expiries and expiries[0][2].expires_at != expiries[0][0]:
-            heappop(expiries)
-        steal_at = None if self._queue else self.places.steal_at()
-        if not expiries:
-            return steal_at
-        return expiries[0][0] if steal_at is None else min(expiries[0][0], steal_at)
+        expires_at = self._expiries.first_at()
+        if self._queue or not self.places.stacked or (steal_at := self.places.steal_at()) is None:
+            return expires_at
+        return steal_at if expires_at is None else min(expires_at, steal_at)
 
     def tick(self, now: float) -> None:
-        while self._expiries and self._expiries[0][0] <= now:
-            at, _, entry = heappop(self._expiries)
-            if entry.expires_at == at:
-                self._give_up(entry, Reason.QUEUE_TIMEOUT)
+        for entry in self._expiries.take(now):
+            self._give_up(entry, Reason.QUEUE_TIMEOUT)
         if not self._queue:
             for node, attempts in self.places.steal(now):
                 self._recall(node, attempts)
@@ -372,8 +318,7 @@ class Ledger:
         if entry is None:
             return False
         self._leased -= 1
-        if entry.slow:
-            host.slow -= 1
+        host.slow -= entry.slow
         host.progress_at = now
         if entry.state != LEASED:
             self._ghosts -= 1
@@ -406,8 +351,7 @@ class Ledger:
         return True
 
     def _started(self, host: Host, attempt: AttemptId) -> bool:
-        entry = host.attempts.get(attempt)
-        if entry is None:
+        if (entry := host.attempts.get(attempt)) is None:
             return False
         entry.began = True
         entry.expires_at = None
@@ -422,8 +366,7 @@ class Ledger:
                 continue
             del host.attempts[attempt]
             self._leased -= 1
-            if entry.slow:
-                host.slow -= 1
+            host.slow -= entry.slow
             if entry.state == LEASED:
                 entry.number -= 1
                 again.append(entry)
@@ -446,8 +389,7 @@ class Ledger:
         entry.attempt = attempt
         entry.began = entry.recalled = False
         entry.slow = not stackable
-        if not stackable:
-            host.slow += 1
+        host.slow += entry.slow
         if not host.attempts:
             host.progress_at = max(host.progress_at, self._now)
         host.attempts[attempt] = entry
@@ -534,8 +476,7 @@ class Ledger:
 
     def _expire_later(self, entry: Entry, now: float) -> None:
         """Bound this wait in the queue by ``queue_timeout_s``; a wait resumed after a recall keeps its old bound."""
-        entry.expires_at = at = now + (entry.task.queue_timeout_s or 0.0)
-        heappush(self._expiries, (at, next(self._ties), entry))
+        self._expiries.add(entry, now + (entry.task.queue_timeout_s or 0.0))
 
     # --- endings --------------------------------------------------------------------------------------------------
 

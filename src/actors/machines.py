@@ -7,15 +7,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from random import Random
-from typing import TypedDict, assert_never
+from typing import assert_never
 
 import anyio
 
 from ..providers.base import (
-    Fleet,
-    LaunchRequest,
     LaunchSettled,
     LaunchUnsure,
     Machine,
@@ -31,7 +27,6 @@ from . import events as ev
 from .broadcasts import Broadcasts
 from .calls import Calls
 from .connectivity import Connectivity
-from .events import Observe
 from .fleet import FleetController, NodePhase
 from .kernel import Context, Supervisor
 from .ledger import Ledger
@@ -40,41 +35,17 @@ from .membership import SOURCES_KEPT, Member, Membership
 from .messages import Answered, Leave, NodeMessage, PoolMessage, Queued, Reachable
 from .node import TRIES_AT_ONCE, Dialer, NodeActor
 from .ports import (
-    Clock,
-    Connect,
     ConnectFailed,
     Connection,
+    Dependencies,
     Lost,
     NodeId,
     NoWorkers,
-    PoolSpec,
-    ReachabilityProbe,
     Unfit,
 )
 from .stragglers import Stragglers
 
 EARLY_KEPT = 1024  # machines whose events are kept while their launch call has not returned yet
-
-
-@dataclass(frozen=True, slots=True)
-class Dependencies:
-    """What a pool is given from outside: the opened provider, the way to connect, the clock and so on."""
-
-    fleet: Fleet
-    request: LaunchRequest
-    spec: PoolSpec
-    connect: Connect
-    observe: Observe
-    chance: Random
-    clock: Clock
-    probe: ReachabilityProbe | None = None
-
-
-class _Identity(TypedDict):
-    machine: str
-    hostname: str
-    address: str
-    accelerators: int
 
 
 class Machines:
@@ -173,8 +144,9 @@ class Machines:
             return  # the provider's context ends them
         members = [self._nodes.add(machine) for machine in machines]
         for member in members:
-            self._observe(_launching(member))
-            if member.machine.address is not None:
+            machine = member.machine
+            self._observe(ev.NodeLaunching(member.id, machine.id, machine.hourly_cost, machine.facts or {}))
+            if machine.address is not None:
                 member.life.step(Fact.REACHABLE)
             member.ref = self._actors.spawn(f"node {member.id}", self._node_actor(member), capacity=64)
         impatient = (member.id for member in members if member.machine.patience_s is None)  # others time out
@@ -267,7 +239,7 @@ class Machines:
             self._stands_by(member)
 
     def _stands_by(self, member: Member) -> None:
-        self._observe(ev.NodeStandby(member.id, **_identity(member)))
+        self._observe(ev.NodeStandby(member.id, **member.identity))
 
     def _works(self, member: Member, now: float) -> None:
         """Give the node a rank and let it take tasks, for the first time or again."""
@@ -280,7 +252,7 @@ class Machines:
         self._nodes.joined(member)
         rank, ready, wanted = self._nodes.roster.rank(member.id), len(self._nodes.roster), self.controller.wanted
         assert rank is not None, "it has joined"
-        self._observe(ev.NodeReady(member.id, rank, ready, wanted, **_identity(member)))
+        self._observe(ev.NodeReady(member.id, rank, ready, wanted, **member.identity))
 
     def unreached(self, node: NodeId, error: ConnectFailed, now: float) -> None:
         """Handle a node that never became ready."""
@@ -512,20 +484,3 @@ class Machines:
         if not self.connectivity.cut_off or self._closing:
             return None
         return [member.machine for member in self._nodes.members.values() if not member.closed]
-
-
-def _launching(member: Member) -> ev.NodeLaunching:
-    machine = member.machine
-    return ev.NodeLaunching(member.id, machine.id, machine.hourly_cost, machine.facts or {})
-
-
-def _identity(member: Member) -> _Identity:
-    """Return the description of the machine by a reached node and its provider."""
-    facts = member.facts
-    assert facts is not None, "the node has been reached"
-    return _Identity(
-        machine=member.machine.id,
-        hostname=facts.hostname,
-        address=facts.address,
-        accelerators=len(facts.accelerators),
-    )

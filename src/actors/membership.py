@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from ..providers.base import Machine, MachineId
 from .kernel import ActorStopped, Ref
@@ -20,6 +20,15 @@ SMALL = 32  # nodes; up to so many are told of every change at once
 VIEW_DELAY_LIMIT_S = 10.0
 PORTS_KEPT = 64  # of one node; it has 32
 SOURCES_KEPT = 16  # sources of a node's notices; there are seven kinds
+
+
+class Identity(TypedDict):
+    """The description of a reached node by itself and its provider, as events have it."""
+
+    machine: str
+    hostname: str
+    address: str
+    accelerators: int
 
 
 class Member:
@@ -52,6 +61,14 @@ class Member:
     @property
     def booting(self) -> bool:
         return self.life.state in {State.LAUNCHED, State.REACHING}
+
+    @property
+    def identity(self) -> Identity:
+        facts = self.facts
+        assert facts is not None, "the node has been reached"
+        accelerators = len(facts.accelerators)
+        machine, hostname, address = self.machine.id, facts.hostname, facts.address
+        return Identity(machine=machine, hostname=hostname, address=address, accelerators=accelerators)
 
     def tell(self, message: NodeMessage) -> None:
         if self.ref is not None and not self.closed:

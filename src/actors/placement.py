@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from .ports import AttemptId, JobId, NodeId
 
 if TYPE_CHECKING:
-    from .ledger import Entry
+    from .entry import Entry
 
 STACK_S = 0.020  # a stack holds as many attempts per slot as run in so long
 STACK_OF_SHORT = 255  # and no more

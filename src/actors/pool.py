@@ -19,10 +19,10 @@ from ..providers.base import Fleet, LaunchRequest, PreemptionNotice
 from . import events as ev
 from .broadcasts import Broadcasts
 from .events import Observe
-from .gang import Patience
+from .gang import Replacement
 from .kernel import ActorStopped, Context, Ref, Reply, Supervisor, supervisor
 from .ledger import Ledger
-from .machines import Dependencies, Machines
+from .machines import Machines
 from .membership import Membership
 from .messages import (
     Answered,
@@ -53,6 +53,7 @@ from .ports import (
     Asked,
     Clock,
     Connect,
+    Dependencies,
     Ending,
     Finished,
     GaveUp,
@@ -128,8 +129,8 @@ class PoolActor:
         self._ledger = ledger = Ledger(
             nodes.roster, slots=spec.slots, attempts=attempts, quarantine_after=spec.quarantine_after
         )
-        patience = Patience(spec.replace_timeout_s, elastic=spec.min < spec.desired)
-        self._broadcasts = broadcasts = Broadcasts(patience, ledger, nodes, dependencies.observe, attempts)
+        replacement = Replacement(spec.replace_timeout_s, elastic=spec.min < spec.desired)
+        self._broadcasts = broadcasts = Broadcasts(replacement, ledger, nodes, dependencies.observe, attempts)
         self._machines = Machines(context, actors, dependencies, nodes=nodes, ledger=ledger, broadcasts=broadcasts)
         self._waiters: list[Reply[None]] = []
         self._closers: list[Reply[None]] = []

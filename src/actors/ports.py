@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
+from random import Random
 from typing import NamedTuple, NewType, Protocol
 
-from ..providers.base import Machine, PreemptionNotice
+from ..providers.base import Fleet, LaunchRequest, Machine, PreemptionNotice
+from .events import Observe
 
 NodeId = NewType("NodeId", int)  # never used twice in a pool: a replacement is another node
 JobId = NewType("JobId", int)  # what the user submitted: one task, or a broadcast of several
@@ -57,6 +59,16 @@ class World(NamedTuple):
     @property
     def head(self) -> NodeId:
         return self.nodes[0]
+
+    def with_replaced(self, lost: NodeId, by: NodeId, address: str, ports: tuple[int, ...], generation: int) -> World:
+        """Return this world as ``generation``, with another node in place of a lost one, and the ports it needs."""
+        world = self._replace(nodes=tuple(by if node == lost else node for node in self.nodes), generation=generation)
+        if lost == self.head:
+            world = world._replace(head_address=address, head_port=ports[0])
+        if self.ports:
+            first = self.nodes.index(lost) * self.ranks_per_node
+            world = world._replace(ports=(*self.ports[:first], *ports, *self.ports[first + len(ports) :]))
+        return world
 
 
 class Task(NamedTuple):
@@ -334,3 +346,17 @@ class PoolSpec:
     lease_s: float = 120.0  # as in Hello; how long reconnecting is tried when nobody at all answers
     launch_retries: int = 5  # before the pool is ready; from then on they are unlimited
     labels: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Dependencies:
+    """What a pool is given from outside: the opened provider, the way to connect, the clock and so on."""
+
+    fleet: Fleet
+    request: LaunchRequest
+    spec: PoolSpec
+    connect: Connect
+    observe: Observe
+    chance: Random
+    clock: Clock
+    probe: ReachabilityProbe | None = None

@@ -18,21 +18,19 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from outrider.actors.gang import (
-    GRACE_S,
+from outrider.actors.gang import GRACE_S, Gang, Replacement
+from outrider.actors.gang import Phase as Where
+from outrider.actors.gang_effects import (
+    ClaimSeats,
     EndAll,
-    Gang,
     GenerationLost,
     GenerationStarted,
     KillRank,
     NeedPorts,
-    Patience,
+    ReleaseSeat,
     RunRank,
-    Unseat,
-    Unwant,
-    Want,
+    WithdrawClaim,
 )
-from outrider.actors.gang import Phase as Where
 from outrider.actors.ports import (
     BroadcastSpec,
     GaveUp,
@@ -114,7 +112,8 @@ class GangMachine(RuleBasedStateMachine):
         )  # fmt: skip
         self.spec = spec
         self.restarts_all = on_loss is OnLoss.RESTART and not once
-        self.gang = self.make(spec, Patience(REPLACE_S, elastic=elastic), minimum=minimum, wanted=4, attempts=count(1))
+        replacement = Replacement(REPLACE_S, elastic=elastic)
+        self.gang = self.make(spec, replacement, minimum=minimum, wanted=4, attempts=count(1))
         for _ in range(nodes):
             self.join()
         self.gang.start(self.now, ready=len(self.roster))
@@ -340,14 +339,14 @@ class GangMachine(RuleBasedStateMachine):
 
     def check(self, effect):
         match effect:
-            case Want(claim):
+            case ClaimSeats(claim):
                 self.claim = claim
-            case Unwant():
+            case WithdrawClaim():
                 self.claim = None
             case NeedPorts(of):
                 assert all(count <= self.facts(node).ports_at_once for node, count in of), "GANG-11"
                 self.asked.append(effect)
-            case Unseat(node):
+            case ReleaseSeat(node):
                 self.seated.discard(node)
             case KillRank(node, attempt):
                 assert self.running[attempt][1] == node
@@ -457,13 +456,13 @@ class EndsTwice(Gang):
 class ForgetsToEnd(Gang):
     def _over(self):
         self.phase = Where.OVER
-        self._running.clear()
+        self._attempts.running.clear()
 
 
 class DoesNotFence(Gang):
     def _fence(self, node, now):
         super()._fence(node, now)
-        if self.phase is Where.FENCING and self._lost_in_row < self.spec.restarts:
+        if self.phase is Where.FENCING and self._losses.in_row < self.spec.restarts:
             self._fenced(now)
 
 
@@ -525,15 +524,16 @@ class KeepsOldResults(Gang):
 
 
 class NeverStops(Gang):
-    def _count_loss(self):
-        self._lost_in_row = 0
+    def _fenced(self, now):
+        self._losses.in_row = -1
+        super()._fenced(now)
 
 
 class KeepsItsSeats(Gang):
     def _over(self):
         seats = set(self.seats)
         super()._over()
-        self.effects = [effect for effect in self.effects if not isinstance(effect, Unseat)]
+        self.effects = [effect for effect in self.effects if not isinstance(effect, ReleaseSeat)]
         self.seats = seats
 
 
@@ -550,7 +550,7 @@ class RunsOnceAgain(Gang):
 
 class BelievesEveryNode(Gang):
     def finished(self, node, attempt, verdict, outcome, now):
-        _, given_to = self._running.get(attempt, (0, node))
+        _, given_to = self._attempts.running.get(attempt, (0, node))
         return super().finished(given_to, attempt, verdict, outcome, now)
 
 

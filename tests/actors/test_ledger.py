@@ -20,7 +20,8 @@ from hypothesis.stateful import (
 
 from outrider.actors import ledger as ledger_module
 from outrider.actors import placement as places_module
-from outrider.actors.ledger import Entry, Ledger
+from outrider.actors.entry import Entry
+from outrider.actors.ledger import Ledger
 from outrider.actors.placement import Claim, Placement
 from outrider.actors.ports import (
     AttemptId,

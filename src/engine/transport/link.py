@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import signal
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ...actors.ports import (
     Asked,
@@ -26,19 +25,17 @@ from ...actors.ports import (
     Verdict,
 )
 from ...providers.base import MachineId, PreemptionNotice
-from ...providers.threads import in_thread
 from ..api.errors import TaskFailed
-from ..api.printable import plain
 from ..node import limits
 from ..node.notices.pending import NAME_CHARS, bounded
-from ..serialization.payload import Blob, Part, Payload, Received, map_shared
+from ..serialization.payload import Blob, Payload, Received, map_shared
 from ..serialization.streams import AHEAD
 from ..wire import messages as wire
 from ..wire import values
 from ..wire.codec import ProtocolError
 from ..wire.session import ACK_EVERY
+from .blob_transfers import BlobTransfers, Bulk, refuse_lost
 from .input_stream import InputStream
-from .transfer_progress import TransferProgress
 
 if TYPE_CHECKING:
     from ..wire.session import Session
@@ -51,16 +48,6 @@ _LISTENS, _ANNOUNCE, _STREAM = int(wire.RunFlag.LISTENS), int(wire.RunFlag.ANNOU
 T = TypeVar("T")
 
 _FROM_OUTSIDE = {signal.SIGTERM, signal.SIGKILL}  # what whoever ends a machine sends to its processes
-
-CHANNEL_TRIES = 8  # for one blob that comes no further: sshd has its MaxSessions, an executor its memory
-CHANNEL_PAUSE_S = 0.1  # after the first under a connection that stays, and so much longer after each
-
-
-class Bulk(Protocol):
-    """The way in which large data crosses, bounded by the connection's life. ``course`` is told of what has moved."""
-
-    async def put(self, blob: Blob, course: TransferProgress) -> None: ...
-    async def get(self, name: str, course: TransferProgress) -> Part: ...
 
 
 class NodeLink:
@@ -80,26 +67,22 @@ class NodeLink:
     ) -> None:
         self.node, self.session, self._machine = node, session, machine
         self._views, self._same_host = views, same_host
-        self._bulk, self._reports, self._printed = bulk, reports, printed
+        self._reports, self._printed = reports, printed
         self._write: Callable[[bytes], object] | None = None
-        self._attached = asyncio.Event()
-        self._closed = False
         self._loop = asyncio.get_running_loop()
         self._scheduled = False
-        self._heard = 0
+        self._unacknowledged = 0  # messages received since the last write
         self.unfit = ""  # why its executor ends by itself, in its own words
         self._defined: set[bytes] = set()
         self._orders: dict[int, Order] = {}
         self._recalled: set[int] = set()  # of them, and may come back
         self._awaited: set[int] = set()  # attempts whose end `kill_all` waits for
-        self._placed: dict[str, asyncio.Task[None]] = {}
         self._held_back: dict[int, asyncio.Task[None]] = {}  # attempts whose blob is still on its way
         self._codes: dict[bytes, Blob] = {}  # of functions too large for a frame
-        self._inlets: dict[tuple[int, int], InputStream] = {}
+        self._inputs: dict[tuple[int, int], InputStream] = {}
         self._fetching: dict[int, wire.Done | wire.Failed] = {}  # results whose blob is still on its way
-        self._courses: dict[str, TransferProgress] = {}  # of blobs on their way, by name
         self._credit: dict[int, int] = {}  # values that a running generator may send, and has not
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._transfers = BlobTransfers(node, bulk, same_host=same_host, send=self.send)
 
     # --- the pool's side ----------------------------------------------------------------------------------------
 
@@ -127,7 +110,7 @@ class NodeLink:
             else:
                 self._schedule()
         else:
-            self._held_back[order.attempt] = self._spawn(self._run_with_blobs(run, payload))
+            self._held_back[order.attempt] = self._transfers.spawn(self._run_with_blobs(run, payload))
 
     def _send_run(self, run: wire.Run) -> None:
         self.session.send(run)
@@ -174,10 +157,7 @@ class NodeLink:
 
     def drop(self, blob: Blob) -> None:
         """No attempt will read this blob any more."""
-        placed = self._placed.pop(blob.name, None)
-        if placed is not None:
-            placed.cancel()
-            self.send(wire.Drop((blob.name,)))
+        self._transfers.drop(blob)
 
     def forget(self, function: bytes) -> None:
         """No attempt of it is here; another one would define it anew."""
@@ -192,29 +172,24 @@ class NodeLink:
     def attach(self, write: Callable[[bytes], object]) -> None:
         """A connection is there (again), and the session has been resumed on it."""
         self._write = write
-        self._attached.set()
+        self._transfers.attach(write)
         self._schedule()
         for attempt, message in self._fetching.items():
-            self._spawn(self._fetch(attempt, message))
+            self._transfers.spawn(self._fetch(attempt, message))
 
     def detach(self) -> None:
         """The connection is gone: frames wait in the session, transfers start over when the next one comes."""
         self._write = None
         self.session.lost()
-        self._attached.clear()
-        for task in self._tasks.difference(self._held_back.values()):
-            task.cancel()
+        self._transfers.detach(keep=self._held_back.values())
 
     def close(self) -> None:
         self._write = None
-        self._closed = True
-        self._attached.set()  # whoever waits for a connection learns that none will come
+        self._transfers.close()
         for attempt in [*self._orders]:
             self._over(attempt)
         for blob in self._codes.values():
             blob.close()
-        for task in self._tasks:
-            task.cancel()
 
     def send(self, message: wire.Message) -> None:
         self.session.send(message)
@@ -228,7 +203,7 @@ class NodeLink:
     def flush(self) -> None:
         self._scheduled = False
         if self._write is not None:
-            self._heard = 0
+            self._unacknowledged = 0  # messages received since the last write
             data = self.session.flush()
             if data:
                 try:
@@ -250,8 +225,8 @@ class NodeLink:
                 if report is not None:
                     reports.append(report)
         finally:
-            self._heard += len(messages)
-            if self._heard >= ACK_EVERY:
+            self._unacknowledged += len(messages)
+            if self._unacknowledged >= ACK_EVERY:
                 self._schedule()
             if reports:
                 self._reports(reports)
@@ -310,7 +285,7 @@ class NodeLink:
         value = message.value if isinstance(message, wire.Done) else message.error
         if value is not None and value.blob is not None and not self._same_host:
             self._fetching[attempt] = message
-            self._spawn(self._fetch(attempt, message))
+            self._transfers.spawn(self._fetch(attempt, message))
             return None
         try:
             received = None if value is None else self._arrived(value, message.duration_us)
@@ -342,7 +317,7 @@ class NodeLink:
         """
         if value.blob is None:
             return Received(value.data, value.sizes, duration_us / 1e6)
-        _refuse_lost(value.blob)
+        refuse_lost(value.blob)
         try:
             mapping = map_shared(value.blob)
         except (FileNotFoundError, ProcessLookupError) as error:
@@ -359,10 +334,10 @@ class NodeLink:
                 await self._define_by_blob(payload)
             if payload.shared:
                 for shared in payload.shared:
-                    await self._ensure_placed(shared.blob)
+                    await self._transfers.ensure_placed(shared.blob)
                 self.send(wire.Lend(run.attempt, tuple(shared.blob.name for shared in payload.shared)))
             if payload.blob is not None:
-                await self._ensure_placed(payload.blob)
+                await self._transfers.ensure_placed(payload.blob)
         except Exception as error:  # noqa: BLE001  no memory, say: the task's, and no other's
             del self._held_back[run.attempt]
             self._over(run.attempt)
@@ -382,47 +357,17 @@ class NodeLink:
         blob = self._codes.setdefault(
             payload.function, Blob(f"code-{payload.function.hex()}", [payload.code], len(payload.code))
         )
-        await self._ensure_placed(blob)
+        await self._transfers.ensure_placed(blob)
         if payload.function not in self._defined:
             self._defined.add(payload.function)
             self.send(wire.Define(payload.function, b"", blob.name))
-
-    async def _ensure_placed(self, blob: Blob) -> None:
-        """
-        Raises:
-            Exception: the blob cannot be had, on this or any connection.
-        """
-        while True:
-            await self._attached.wait()
-            placing = self._placed.get(blob.name)
-            if placing is None:
-                placing = self._placed[blob.name] = self._spawn(self._placed_across_losses(blob))
-            await asyncio.wait([placing])  # leaves it alone when we are cancelled: others wait for it too
-            error = None if placing.cancelled() else placing.exception()
-            if not placing.cancelled() and error is None:
-                return
-            if self._placed.get(blob.name) is placing:
-                del self._placed[blob.name]
-            if error is not None:
-                raise error
-            await asyncio.sleep(0)  # the connection was lost under it; the next one carries it
-
-    async def _placed_across_losses(self, blob: Blob) -> None:
-        await self._across_losses(blob.name, lambda course: self._place(blob, course))
-
-    async def _place(self, blob: Blob, course: TransferProgress) -> None:
-        if self._same_host:
-            path = await in_thread(blob.share, abandon=True)
-            self.send(wire.Adopt(blob.name, path, blob.size_bytes))
-        else:
-            await self._bulk.put(blob, course)
 
     async def _fetch(self, attempt: int, message: wire.Done | wire.Failed) -> None:
         value = message.value if isinstance(message, wire.Done) else message.error
         assert value is not None, "only a value that lies in a blob is fetched"
         received: Received | Exception
         try:
-            received = await self._fetch_value(value, message.duration_us)
+            received = await self._transfers.fetch(value, message.duration_us)
         except ConnectionError:  # the node is lost, which is told by itself
             return
         except Exception as error:  # noqa: BLE001  it will not come: whoever waits for it is told
@@ -433,14 +378,6 @@ class NodeLink:
             self._reports([self._unfetched(attempt, received)])
         else:
             self._reports([self._finished(message, received)])
-
-    async def _fetch_value(self, value: wire.Value, duration_us: int = 0) -> Received:
-        assert value.blob is not None
-        name = value.blob
-        _refuse_lost(name)
-        data = await self._across_losses(name, lambda course: self._bulk.get(name, course))
-        self.send(wire.Drop((value.blob,)))
-        return Received(data, value.sizes, duration_us / 1e6)
 
     # --- streams ------------------------------------------------------------------------------------------------
 
@@ -469,7 +406,7 @@ class NodeLink:
             TaskFailed: it cannot be had.
         """
         try:
-            return self._arrived(item) if self._same_host else await self._fetch_value(item)
+            return self._arrived(item) if self._same_host else await self._transfers.fetch(item)
         except ConnectionError:
             raise
         except Exception as error:
@@ -483,9 +420,9 @@ class NodeLink:
         inputs = () if order is None else cast("Payload", order.task.content).inputs
         if stream not in range(len(inputs)) or not count:
             return  # fenced; a node that errs: what else it says in this read is heard; or it takes no more
-        inlet = self._inlets.setdefault((attempt, stream), InputStream(self, attempt, stream))
-        inlet.granted(count)
-        inputs[stream].wanted(count, inlet.give)
+        feed = self._inputs.setdefault((attempt, stream), InputStream(self, attempt, stream))
+        feed.granted(count)
+        inputs[stream].wanted(count, feed.give)
 
     def _over(self, attempt: int) -> None:
         """The attempt has ended: its streams end with it."""
@@ -496,65 +433,15 @@ class NodeLink:
             self._awaited.discard(attempt)
             if not self._awaited:
                 self._none_left.set_result(None)
-        if order is not None and self._inlets:
-            for stream, feed in enumerate(cast("Payload", order.task.content).inputs):
-                feed.stop()
-                inlet = self._inlets.pop((attempt, stream), None)
-                if inlet is not None:
-                    inlet.close()
+        if order is not None and self._inputs:
+            for stream, items in enumerate(cast("Payload", order.task.content).inputs):
+                items.stop()
+                feed = self._inputs.pop((attempt, stream), None)
+                if feed is not None:
+                    feed.close()
 
     async def place(self, blob: Blob) -> None:
-        await self._placed_across_losses(blob)
-
-    async def _across_losses(self, name: str, transfer: Callable[[TransferProgress], Awaitable[T]]) -> T:
-        """A transfer that starts over on the next channel or connection when it loses its own. When it is cancelled,
-        as by the loss of its connection, its course is kept for whoever begins it again.
-
-        Raises:
-            ConnectionError: the node is lost.
-            RuntimeError: it came no further, again and again.
-        """
-        course = self._courses.setdefault(name, TransferProgress(CHANNEL_TRIES))
-        last: ConnectionError | None = None
-        try:
-            while True:
-                await self._attached.wait()
-                if self._closed:
-                    raise ConnectionResetError("the node is lost")
-                write = self._write
-                course.begin(last)
-                try:
-                    moved = await transfer(course)
-                except ConnectionError as error:
-                    last = error
-                    if self._write is write:
-                        await asyncio.sleep(CHANNEL_PAUSE_S * course.tries)
-                else:
-                    self._courses.pop(name, None)
-                    return moved
-        except Exception:
-            self._courses.pop(name, None)
-            raise
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._spawned_ended)
-        return task
-
-    def _spawned_ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # a transfer that failed with its connection; the connection's loss is reported by itself
-
-
-def _refuse_lost(name: str) -> None:
-    """
-    Raises:
-        OSError: the node could not keep the value, and says why in place of its name.
-    """
-    if name.startswith(wire.LOST):
-        raise OSError(errno.EMFILE, plain(name.removeprefix(wire.LOST)))
+        await self._transfers.place(blob)
 
 
 def _verdict(ended: wire.Ended) -> Verdict:

@@ -135,7 +135,7 @@ async def test_large_transfers_in_flight_start_over(tmp_path: Path) -> None:
     data = os.urandom(LARGE_BYTES)
     async with Pool(provider=Local(shared_memory=False), nodes=1, console="silent") as pool:
         job = pool.submit(measure(str(tmp_path), data))
-        await until(lambda: connections(pool)[0].link._placed)
+        await until(lambda: connections(pool)[0].link._transfers.placed)
         await asyncio.sleep(0.01)  # some of it is on the way
         cut(pool)
         await until((tmp_path / "large").exists, 20)

@@ -29,7 +29,7 @@ from outrider.engine.node.notices.pending import NAME_CHARS
 from outrider.engine.node.streams import WINDOW
 from outrider.engine.serialization.payload import Blob, Part, Payload
 from outrider.engine.serialization.streams import AHEAD, Values
-from outrider.engine.transport import link
+from outrider.engine.transport import blob_transfers, link
 from outrider.engine.transport.link import NodeLink
 from outrider.engine.transport.transfer_progress import TransferProgress
 from outrider.engine.transport.views import Views
@@ -69,7 +69,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link, "CHANNEL_PAUSE_S", 0.0)
+    monkeypatch.setattr(blob_transfers, "CHANNEL_PAUSE_S", 0.0)
 
 
 class Bulk:
@@ -82,17 +82,17 @@ class Bulk:
         self.moves: Iterator[int] = repeat(0)
         self.stands_still: set[str] = set()
 
-    async def put(self, blob: Blob, course: TransferProgress) -> None:
+    async def put(self, blob: Blob, progress: TransferProgress) -> None:
         self.put_names.append(blob.name)
-        await self._come(blob.name, course)
+        await self._come(blob.name, progress)
 
-    async def get(self, name: str, course: TransferProgress) -> Part:
-        await self._come(name, course)
+    async def get(self, name: str, progress: TransferProgress) -> Part:
+        await self._come(name, progress)
         return name.encode()
 
-    async def _come(self, name: str, course: TransferProgress) -> None:
+    async def _come(self, name: str, progress: TransferProgress) -> None:
         self.begun[name] += 1
-        course.moved(next(self.moves))
+        progress.moved(next(self.moves))
         if self.fails.get(name):
             raise self.fails[name].pop(0)
         if name in self.stands_still:
@@ -190,7 +190,7 @@ async def test_a_result_that_is_being_fetched_is_the_result() -> None:
     node.says(done(1, "result"), done(1, "another"), wire.Done(1, SOME, 0))
     (report,) = await node.finished()
     assert report.outcome.data == b"result"
-    assert not node.link._tasks
+    assert not node.link._transfers.tasks
 
 
 async def test_an_attempt_that_waits_for_its_data_has_no_result_yet() -> None:
@@ -201,7 +201,7 @@ async def test_an_attempt_that_waits_for_its_data_has_no_result_yet() -> None:
     assert node.batches.empty()
     while not node.bulk.put_names[1:]:
         await asyncio.sleep(0)
-    await asyncio.wait([*node.link._tasks])
+    await asyncio.wait([*node.link._transfers.tasks])
     node.says(wire.Done(1, wire.Value(b"mine", None), 0))
     (report,) = await node.finished()
     assert report.outcome.data == b"mine"
@@ -256,7 +256,7 @@ async def test_an_argument_whose_channel_is_closed_again_and_again_is_its_tasks_
     node.run(1, blob=Blob("argument", [b"data"], 4))
     (report,) = await node.finished()
     assert (report.verdict, report.outcome[0].phase) == (Verdict.RAISED, "send")
-    assert len(node.bulk.put_names) == link.CHANNEL_TRIES
+    assert len(node.bulk.put_names) == blob_transfers.CHANNEL_TRIES
 
 
 async def test_an_argument_for_which_there_is_no_descriptor_is_its_tasks_failure_and_names_the_limit() -> None:
@@ -294,19 +294,19 @@ async def test_a_result_whose_connections_are_lost_again_and_again_is_its_tasks_
     (report,) = await node.finished()
     failed, _ = report.outcome
     assert (report.verdict, failed.phase, failed.kind) == (Verdict.RAISED, "fetch", "RuntimeError")
-    assert node.bulk.begun["result"] == link.CHANNEL_TRIES
-    assert not node.link._courses
+    assert node.bulk.begun["result"] == blob_transfers.CHANNEL_TRIES
+    assert not node.link._transfers.progress
 
 
 async def test_a_result_that_comes_further_each_time_is_waited_for() -> None:
     node = Node()
     node.bulk.moves = count(1)
-    node.bulk.fails["result"] = [closed() for _ in range(3 * link.CHANNEL_TRIES)]
+    node.bulk.fails["result"] = [closed() for _ in range(3 * blob_transfers.CHANNEL_TRIES)]
     node.run(1)
     node.says(done(1, "result"))
     (report,) = await node.finished()
     assert (report.verdict, report.outcome.data) == (Verdict.RETURNED, b"result")
-    assert not node.link._courses
+    assert not node.link._transfers.progress
 
 
 async def test_a_generator_sends_no_more_than_it_was_granted() -> None:

@@ -304,11 +304,11 @@ class PlayedConnection:
 
     # --- bulk channels ----------------------------------------------------------------------------------------------
 
-    async def put(self, blob: Blob, course: TransferProgress) -> None:  # noqa: ARG002
+    async def put(self, blob: Blob, progress: TransferProgress) -> None:  # noqa: ARG002
         daemon = await self._transfer()
         daemon.blobs.add(blob.name)
 
-    async def get(self, name: str, course: TransferProgress) -> Part:  # noqa: ARG002
+    async def get(self, name: str, progress: TransferProgress) -> Part:  # noqa: ARG002
         daemon = await self._transfer()
         if name not in daemon.blobs:
             self._site.broken("SIM-2", f"node {self._node} has dropped {name} before it was fetched")

@@ -214,7 +214,7 @@ def believes_every_node(patch: Patch) -> None:
     finished = Gang.finished
 
     def believes(self, of, attempt, *said):
-        _, given_to = self._running.get(attempt, (0, of))
+        _, given_to = self._attempts.running.get(attempt, (0, of))
         return finished(self, given_to, attempt, *said)
 
     patch.setattr(Gang, "finished", believes)
