@@ -6,27 +6,27 @@ from outrider.actors.rank_waits import RankWaits
 
 
 def test_a_rank_is_overdue_when_it_has_been_missed_on_end():
-    vacancies = RankWaits(600.0)
-    assert vacancies.wake_at() is None
-    vacancies.missed([3], 100.0)
-    vacancies.missed([0, 3], 400.0)
-    assert (vacancies.overdue(699.0), vacancies.wake_at()) == ([], 700.0)
-    assert (vacancies.overdue(700.0), vacancies.wake_at()) == ([3], 1000.0)
+    waits = RankWaits(600.0)
+    assert waits.wake_at() is None
+    waits.missed([3], 100.0)
+    waits.missed([0, 3], 400.0)
+    assert (waits.overdue(699.0), waits.wake_at()) == ([], 700.0)
+    assert (waits.overdue(700.0), waits.wake_at()) == ([3], 1000.0)
 
 
 def test_one_that_was_there_meanwhile_is_waited_for_anew():
-    vacancies = RankWaits(600.0)
-    vacancies.missed([1], 0.0)
-    vacancies.missed([], 500.0)
-    assert vacancies.wake_at() is None
-    vacancies.missed([1], 550.0)
-    assert vacancies.overdue(600.0) == []
-    assert vacancies.overdue(1150.0) == [1]
+    waits = RankWaits(600.0)
+    waits.missed([1], 0.0)
+    waits.missed([], 500.0)
+    assert waits.wake_at() is None
+    waits.missed([1], 550.0)
+    assert waits.overdue(600.0) == []
+    assert waits.overdue(1150.0) == [1]
 
 
 def test_who_misses_it_after_that_waits_as_long_again():
-    vacancies = RankWaits(600.0)
-    vacancies.missed([0], 0.0)
-    assert vacancies.overdue(600.0) == [0]
-    vacancies.missed([0], 600.0)
-    assert vacancies.wake_at() == 1200.0
+    waits = RankWaits(600.0)
+    waits.missed([0], 0.0)
+    assert waits.overdue(600.0) == [0]
+    waits.missed([0], 600.0)
+    assert waits.wake_at() == 1200.0

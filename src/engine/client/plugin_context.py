@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def attached(
-    core: OpenPool, plugins: Sequence[Plugin], stewards: PluginHosts, connector: Connector
+    core: OpenPool, plugins: Sequence[Plugin], hosts: PluginHosts, connector: Connector
 ) -> AsyncIterator[Mapping[str, Any]]:
     """Within this, every plugin's half runs; what each gives, by name."""
     attaching = [plugin for plugin in plugins if type(plugin).attach is not Plugin.attach]
@@ -33,7 +33,7 @@ async def attached(
     async with AsyncExitStack() as stack:
         forwards = await stack.enter_async_context(Forwards())
         for plugin in attaching:
-            site = PoolContext(core, plugin.name, stewards, connector, forwards)
+            site = PoolContext(core, plugin.name, hosts, connector, forwards)
             handles[plugin.name] = await stack.enter_async_context(plugin.attach(site))
         yield handles
 
@@ -42,10 +42,10 @@ class PoolContext:
     """Implements `api.plugin_sides.PluginContext` for one plugin."""
 
     def __init__(
-        self, core: OpenPool, plugin: str, stewards: PluginHosts, connector: Connector, forwards: Forwards
+        self, core: OpenPool, plugin: str, hosts: PluginHosts, connector: Connector, forwards: Forwards
     ) -> None:
         self.core = core
-        self._plugin, self._stewards, self._connector, self._forwards = plugin, stewards, connector, forwards
+        self._plugin, self._hosts, self._connector, self._forwards = plugin, hosts, connector, forwards
 
     @property
     def pool(self) -> Pool:
@@ -56,10 +56,10 @@ class PoolContext:
         return self.core.observer.slots()
 
     def news(self) -> AsyncIterator[News]:
-        return self._stewards.news(self._plugin)
+        return self._hosts.news(self._plugin)
 
     def tell(self, node: NodeId, message: Any) -> None:
-        self._stewards.tell(node, self._plugin, message)
+        self._hosts.tell(node, self._plugin, message)
 
     async def forward(self, node: NodeId, port: int) -> str:
         return await self._connector.forward(node, port, self._forwards)

@@ -17,7 +17,7 @@ from ..api.errors import BootstrapError, OutriderError, SpecError
 from ..api.plugin import Plugin
 from ..api.plugin_sides import Joined, Left, News
 from ..api.printable import plainly
-from ..runtime.plugin_host import READY, STARTING, steward
+from ..runtime.plugin_host import READY, STARTING, plugin_host
 from ..serialization import pickling, program
 from ..serialization.error_translation import pickling_error
 from ..serialization.outcome import error_of
@@ -149,7 +149,7 @@ class PluginHosts:
                 packed = pickling.dumps(tuple(self._plugins), "plugins", *modules)
             except Exception as error:
                 raise pickling_error(error, "the pool", "A plugin") from error
-            code = program.build(steward)
+            code = program.build(plugin_host)
         if len(packed) > values.INLINE_BYTES // 2:
             raise SpecError("The pool's plugins are too large to be sent: give them names of files instead.")
         return code, packed
@@ -184,7 +184,7 @@ class PluginHost:
 
     def run(self, attempt: AttemptId, code: bytes, plugins: bytes, facts: dict[str, Any]) -> None:
         items: Any = _items(self.inbox)
-        args, kwargs, inputs = steward(plugins, facts, items).detach()
+        args, kwargs, inputs = plugin_host(plugins, facts, items).detach()
         digest = hashlib.blake2b(code, digest_size=16).digest()
         self._payload = Payload(
             name="plugins",

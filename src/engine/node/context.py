@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .notice_page import NoticePage
     from .streams import Streams
 
-BOARD = "OUTRIDER_BOARD"  # the environment variable that says where the notice page can be opened
+NOTICE_PAGE = "OUTRIDER_NOTICE_PAGE"  # the environment variable that says where the notice page can be opened
 
 
 class TaskContext:
@@ -53,11 +53,11 @@ def stepped(kind: str) -> None:
         on_step[task](kind)
 
 
-def board() -> NoticePage | None:
+def notice_page() -> NoticePage | None:
     """Return the node's notice page; processes that a task starts find it too. None outside of a node."""
-    if _process.board is None and (path := os.environ.get(BOARD)):
-        _process.board = _opened(path)
-    return _process.board
+    if _process.page is None and (path := os.environ.get(NOTICE_PAGE)):
+        _process.page = _opened(path)
+    return _process.page
 
 
 class Input(Iterator[Any]):
@@ -109,9 +109,9 @@ def leave() -> None:
     _process.alone = None
 
 
-def board_is(board: NoticePage) -> None:
+def set_notice_page(page: NoticePage) -> None:
     """Set the notice page for this process, and for those forked from it."""
-    _process.board = board
+    _process.page = page
 
 
 on_step: dict[TaskContext | None, Callable[[str], None]] = {}  # called at each step: `testing.chaos` alone uses it
@@ -121,7 +121,7 @@ class _Process:
     """State that all threads of this process share."""
 
     alone: TaskContext | None = None
-    board: NoticePage | None = None
+    page: NoticePage | None = None
 
 
 def _opened(path: str) -> NoticePage | None:
@@ -130,7 +130,7 @@ def _opened(path: str) -> NoticePage | None:
     try:
         return NoticePage(os.open(path, os.O_RDWR | os.O_CLOEXEC))
     except OSError:  # the node has ended
-        os.environ.pop(BOARD, None)
+        os.environ.pop(NOTICE_PAGE, None)
         return None
 
 

@@ -124,8 +124,8 @@ class ForkServer:
         order, *rest = msgpack.unpackb(data, use_list=False)
         if order == SETUP:
             self._setup = rest[0]
-            context.board_is(NoticePage(fds[0]))
-            os.environ[context.BOARD] = f"/proc/{self._pid}/fd/{fds[0]}"
+            context.set_notice_page(NoticePage(fds[0]))
+            os.environ[context.NOTICE_PAGE] = f"/proc/{self._pid}/fd/{fds[0]}"
             shield(self._setup["signals"])
             if modules := [each for each in self._setup["preload"] if each not in sys.modules]:
                 self._start_template(modules)

@@ -1,7 +1,7 @@
 """Callbacks for when a machine will be taken: run once per notice, in the task's process, while the task goes on.
 
-A thread looks at the board five times a second as long as a callback is registered, and none does otherwise: a task
-that asks for nothing pays nothing.
+As long as a callback is registered, a thread looks at the notice page five times a second. There is no such thread
+otherwise: a task that asks for nothing pays nothing.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class OnPreemption(Generic[Callback]):
         self._seen: set[tuple[int, ...]] = set()
         self._calls: list[_Call] = []
         self.task: TaskContext | None = context.current()
-        self._board: NoticePage | None = context.board()
-        if self._board is not None:
+        self._page: NoticePage | None = context.notice_page()
+        if self._page is not None:
             _watch.add(self)
 
     @property
@@ -71,8 +71,8 @@ class OnPreemption(Generic[Callback]):
     def look(self) -> None:
         """Check in the watching thread whether a notice has come and the callback is due."""
         with self._lock:
-            if self._board is not None and not self._is_over:
-                notice = pending(self._board, self.task, everywhere=self._everywhere)
+            if self._page is not None and not self._is_over:
+                notice = pending(self._page, self.task, everywhere=self._everywhere)
                 if notice is not None and notice.key not in self._seen:
                     self._seen.add(notice.key)
                     if self._margin_s is not None:

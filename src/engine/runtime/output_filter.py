@@ -58,15 +58,15 @@ def _decorator(streams: Sequence[str], speaks: Callable[[InstanceInfo], bool]) -
         from ..api.compute import Decorated
 
         plain: Any = function
-        mute = _Mute(tuple(streams), speaks)
+        output_filter = _OutputFilter(tuple(streams), speaks)
         if isinstance(plain, Decorated):
-            return cast("F", plain.wrapped(lambda inner: _wrapped(inner, mute)))
-        return cast("F", _wrapped(plain, mute))
+            return cast("F", plain.wrapped(lambda inner: _wrapped(inner, output_filter)))
+        return cast("F", _wrapped(plain, output_filter))
 
     return decorate
 
 
-class _Mute:
+class _OutputFilter:
     """The output filter of one function. It decides when the function runs whether to silence its streams.
 
     It can be pickled, as its wrapper must be.
@@ -80,78 +80,78 @@ class _Mute:
     def __call__(self) -> Iterator[None]:
         with ExitStack() as stack:
             if not self._speaks(instance_info()):
-                muted = _descriptor_muted if _alone() else _stream_muted
+                silenced = _descriptor_silenced if _alone() else _stream_silenced
                 for stream in self._streams:
-                    stack.enter_context(muted(stream))
+                    stack.enter_context(silenced(stream))
             yield
 
 
-def _wrapped(function: Callable[..., Any], mute: _Mute) -> Callable[..., Any]:
+def _wrapped(function: Callable[..., Any], output_filter: _OutputFilter) -> Callable[..., Any]:
     """Wrap a function in one of the same kind. A generator is silenced while it runs, not while its consumer does."""
-    wrapper = _WRAPPERS[kind_of(function)](function, mute)
+    wrapper = _WRAPPERS[kind_of(function)](function, output_filter)
     functools.update_wrapper(wrapper, function)
     setattr(wrapper, WRAPPER, True)
     return wrapper
 
 
-def _muted_function(function: Callable[..., Any], mute: _Mute) -> Callable[..., Any]:
+def _filtered_function(function: Callable[..., Any], output_filter: _OutputFilter) -> Callable[..., Any]:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        with mute():
+        with output_filter():
             return function(*args, **kwargs)
 
     return wrapper
 
 
-def _muted_coroutine(function: Callable[..., Any], mute: _Mute) -> Callable[..., Any]:
+def _filtered_coroutine(function: Callable[..., Any], output_filter: _OutputFilter) -> Callable[..., Any]:
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
-        with mute():
+        with output_filter():
             return await function(*args, **kwargs)
 
     return wrapper
 
 
-def _muted_generator(function: Callable[..., Any], mute: _Mute) -> Callable[..., Any]:
+def _filtered_generator(function: Callable[..., Any], output_filter: _OutputFilter) -> Callable[..., Any]:
     def wrapper(*args: Any, **kwargs: Any) -> Iterator[Any]:
-        with mute():
+        with output_filter():
             items = iter(function(*args, **kwargs))
         try:
             while True:
-                with mute():
+                with output_filter():
                     item = next(items, _END)
                 if item is _END:
                     return
                 yield item
         finally:
             if hasattr(items, "close"):
-                with mute():
+                with output_filter():
                     items.close()
 
     return wrapper
 
 
-def _muted_async_generator(function: Callable[..., Any], mute: _Mute) -> Callable[..., Any]:
+def _filtered_async_generator(function: Callable[..., Any], output_filter: _OutputFilter) -> Callable[..., Any]:
     async def wrapper(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
         items = aiter(function(*args, **kwargs))
         try:
             while True:
-                with mute():
+                with output_filter():
                     item = await anext(items, _END)
                 if item is _END:
                     return
                 yield item
         finally:
             if hasattr(items, "aclose"):
-                with mute():
+                with output_filter():
                     await items.aclose()
 
     return wrapper
 
 
 _WRAPPERS = {
-    Kind.VALUE: _muted_function,
-    Kind.COROUTINE: _muted_coroutine,
-    Kind.ITERATOR: _muted_generator,
-    Kind.ASYNC_ITERATOR: _muted_async_generator,
+    Kind.VALUE: _filtered_function,
+    Kind.COROUTINE: _filtered_coroutine,
+    Kind.ITERATOR: _filtered_generator,
+    Kind.ASYNC_ITERATOR: _filtered_async_generator,
 }
 
 
@@ -171,7 +171,7 @@ def _alone() -> bool:
 
 
 @contextmanager
-def _descriptor_muted(name: str) -> Iterator[None]:
+def _descriptor_silenced(name: str) -> Iterator[None]:
     """Discard everything that this process writes there, including output of C code and of its children."""
     with _gates:
         if not _users[name]:
@@ -214,7 +214,7 @@ def _flush(name: str) -> None:
 
 
 @contextmanager
-def _stream_muted(name: str) -> Iterator[None]:
+def _stream_silenced(name: str) -> Iterator[None]:
     """Discard what this thread or coroutine prints, and nobody else's output."""
     with _gates:
         gate = getattr(sys, name)

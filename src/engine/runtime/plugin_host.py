@@ -22,7 +22,9 @@ MESSAGE = 2
 
 
 @compute
-def steward(plugins: bytes, facts: dict[str, Any], inbox: Iterator[tuple[str, Any]]) -> Iterator[tuple[int, str, Any]]:
+def plugin_host(
+    plugins: bytes, facts: dict[str, Any], inbox: Iterator[tuple[str, Any]]
+) -> Iterator[tuple[int, str, Any]]:
     """Set up each plugin's half, report the result, and pass messages; take the halves down when the inbox ends."""
     outbox: SimpleQueue[tuple[int, str, Any] | None] = SimpleQueue()
     sides: dict[str, NodeSide] = {}

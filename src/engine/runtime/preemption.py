@@ -46,8 +46,8 @@ def preemption(*, everywhere: bool = False) -> Preemption | None:
 
     ``everywhere``: or that of any machine that this generation runs on.
     """
-    board = context.board()
-    return None if board is None else pending(board, context.current(), everywhere=everywhere)
+    page = context.notice_page()
+    return None if page is None else pending(page, context.current(), everywhere=everywhere)
 
 
 def should_stop(*, everywhere: bool = False) -> bool:
@@ -67,20 +67,20 @@ def should_stop(*, everywhere: bool = False) -> bool:
 
 def stopping(*, everywhere: bool) -> bool:
     """`should_stop`, asked by ourselves."""
-    board = context.board()
-    if board is None:
+    page = context.notice_page()
+    if page is None:
         return False
     if not everywhere:
-        return board.read().own is not None
+        return page.read().own is not None
     task = context.current()
     if task is None:
         raise RuntimeError("should_stop(everywhere=True) counts the steps of a rank: call it in the task's own process")
-    return board.read().own is not None if task.info["world_size"] == 1 else _agreed(board, task)
+    return page.read().own is not None if task.info["world_size"] == 1 else _agreed(page, task)
 
 
-def pending(board: NoticePage, task: TaskContext | None, *, everywhere: bool) -> Preemption | None:
+def pending(page: NoticePage, task: TaskContext | None, *, everywhere: bool) -> Preemption | None:
     """Return what `preemption` returns, for the given task."""
-    own, others = board.read()
+    own, others = page.read()
     if own is None and not (everywhere and others):
         return None
     from .instance_info import instance_info
@@ -105,20 +105,20 @@ def _world(worlds: dict[int, World], task: TaskContext) -> World | None:
     return world if world is not None and 0 < task.info["generation"] <= world.generation else None
 
 
-def _agreed(board: NoticePage, task: TaskContext) -> bool:
-    """The ranks stop where the one that has asked most often will ask next.
+def _agreed(page: NoticePage, task: TaskContext) -> bool:
+    """Return whether this question is the one at which all ranks stop: the next of the rank that has asked most often.
 
-    First the question is counted, then the board is read. So a rank either sees the notice about a machine, and waits
-    here, or has been counted when its node says how far it is.
+    First the question is counted, then the notice page is read. So a rank either sees the notice about a machine and
+    waits here, or its question is in the count that its node sends.
     """
-    asked = board.count(task.info["worker"], task.attempt, task.job, task.info["generation"])
-    world = _world(board.read().worlds, task)
+    asked = page.count(task.info["worker"], task.attempt, task.job, task.info["generation"])
+    world = _world(page.read().worlds, task)
     if world is not None and world.stop_at is None and world.notice is not None:
-        world = _waited(board, task, world.notice)
+        world = _waited(page, task, world.notice)
     return world is not None and world.stop_at is not None and asked >= world.stop_at
 
 
-def _waited(board: NoticePage, task: TaskContext, notice: PostedNotice) -> World | None:
+def _waited(page: NoticePage, task: TaskContext, notice: PostedNotice) -> World | None:
     """Wait for the ranks to agree, and return the world they agreed on; None: nothing. After a failure to agree, the
     next question does not wait again.
     """
@@ -128,7 +128,7 @@ def _waited(board: NoticePage, task: TaskContext, notice: PostedNotice) -> World
     until = time.monotonic() + AGREE_S
     while time.monotonic() < until:
         time.sleep(_PAUSE_S)
-        world = _world(board.read().worlds, task)
+        world = _world(page.read().worlds, task)
         if world is None or world.stop_at is not None or world.notice is None:
             return world
     _in_vain.clear()

@@ -38,7 +38,7 @@ BAR_S = 5.0  # a notice is acted on in
 def place() -> tuple[str, int, int]:
     """The node's directory, its process group, and which attempt this is."""
     here = Path.cwd().parent
-    group = os.getpgid(int(os.environ["OUTRIDER_BOARD"].split("/")[2]))  # the fork server leads it
+    group = os.getpgid(int(os.environ["OUTRIDER_NOTICE_PAGE"].split("/")[2]))  # the fork server leads it
     return str(here), group, instance_info().attempt
 
 

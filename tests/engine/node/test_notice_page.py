@@ -17,57 +17,57 @@ PEER = PostedNotice(2, "gcp", 30.0, 1001.5, 3)
 
 
 @pytest.fixture
-def board() -> Iterator[NoticePage]:
-    board = NoticePage()
-    yield board
-    board.close()
+def page() -> Iterator[NoticePage]:
+    page = NoticePage()
+    yield page
+    page.close()
 
 
-def test_a_word_is_seen_across_a_fork(board: NoticePage) -> None:
-    assert board.read() == EMPTY
-    word = PageText(OWN, {7: World(2, PEER, None), 8: World(1, None, 41)})
+def test_a_text_is_seen_across_a_fork(page: NoticePage) -> None:
+    assert page.read() == EMPTY
+    text = PageText(OWN, {7: World(2, PEER, None), 8: World(1, None, 41)})
     pid = os.fork()
     if pid == 0:
-        board.post(word)
+        page.post(text)
         os._exit(0)
     os.waitpid(pid, 0)
-    assert board.read() == word
-    assert board.read() is board.read()
+    assert page.read() == text
+    assert page.read() is page.read()
 
 
-def test_and_through_the_descriptor(board: NoticePage) -> None:
-    board.post(PageText(OWN))
-    other = NoticePage(os.open(f"/proc/self/fd/{board.fd}", os.O_RDWR))
+def test_and_through_the_descriptor(page: NoticePage) -> None:
+    page.post(PageText(OWN))
+    other = NoticePage(os.open(f"/proc/self/fd/{page.fd}", os.O_RDWR))
     assert other.read().own == OWN
     other.close()
 
 
-def test_a_text_half_written_is_not_read(board: NoticePage) -> None:
+def test_a_text_half_written_is_not_read(page: NoticePage) -> None:
     """Whatever of it is there: every byte of the header and the text, new or old."""
-    board.post(PageText(PostedNotice(1, "a", 1.0, 1.0)))
-    old, before = board.read(), bytes(board._page)
-    board.post(PageText(PostedNotice(2, "b", 2.0, 2.0)))
-    whole, after = PageText(PostedNotice(2, "b", 2.0, 2.0)), bytes(board._page)
+    page.post(PageText(PostedNotice(1, "a", 1.0, 1.0)))
+    old, before = page.read(), bytes(page._page)
+    page.post(PageText(PostedNotice(2, "b", 2.0, 2.0)))
+    whole, after = PageText(PostedNotice(2, "b", 2.0, 2.0)), bytes(page._page)
     differ = [place for place in range(len(after)) if after[place] != before[place]]
     chance = random.Random(3)
     for _ in range(300):
         new = set(chance.sample(differ, chance.randrange(len(differ))))
-        board._page[:] = bytes(after[i] if i in new else before[i] for i in range(200)) + after[200:]
-        reader = NoticePage(os.dup(board.fd))
+        page._page[:] = bytes(after[i] if i in new else before[i] for i in range(200)) + after[200:]
+        reader = NoticePage(os.dup(page.fd))
         reader._text = old
         assert reader.read() in (old, whole)
         reader.close()
 
 
-def test_a_reader_never_sees_what_nobody_wrote(board: NoticePage) -> None:
-    other = NoticePage(os.dup(board.fd))
+def test_a_reader_never_sees_what_nobody_wrote(page: NoticePage) -> None:
+    other = NoticePage(os.dup(page.fd))
     stop = threading.Event()
 
     def write() -> None:
         number = 0
         while not stop.is_set():
             number += 1
-            board.post(PageText(PostedNotice(number, "x" * (number % 50), float(number), float(number))))
+            page.post(PageText(PostedNotice(number, "x" * (number % 50), float(number), float(number))))
 
     thread = threading.Thread(target=write)
     thread.start()
@@ -82,40 +82,40 @@ def test_a_reader_never_sees_what_nobody_wrote(board: NoticePage) -> None:
     other.close()
 
 
-def test_the_latest_worlds_are_kept(board: NoticePage) -> None:
-    board.post(PageText(None, {job: World(1, None, job) for job in range(3 * KEPT)}))
-    assert list(board.read().worlds) == list(range(2 * KEPT, 3 * KEPT))
+def test_the_latest_worlds_are_kept(page: NoticePage) -> None:
+    page.post(PageText(None, {job: World(1, None, job) for job in range(3 * KEPT)}))
+    assert list(page.read().worlds) == list(range(2 * KEPT, 3 * KEPT))
 
 
-def test_the_longest_word_fits(board: NoticePage) -> None:
+def test_the_longest_text_fits(page: NoticePage) -> None:
     far = PostedNotice(2**60, "ü" * 64, 1e300, 1e300, 2**30)
-    board.post(PageText(far, {2**60 + n: World(2**60, far, 2**60) for n in range(KEPT)}))
-    assert board.read().own == far
+    page.post(PageText(far, {2**60 + n: World(2**60, far, 2**60) for n in range(KEPT)}))
+    assert page.read().own == far
 
 
-def test_questions_are_counted_by_attempt_and_found_by_generation(board: NoticePage) -> None:
-    assert [board.count(0, 11, 7, 1) for _ in range(3)] == [1, 2, 3]
-    assert board.count(1, 12, 7, 1) == 1
-    assert board.count(2, 13, 7, 2) == 1
-    assert board.count(CELLS - 1, 14, 8, 1) == 1
-    assert (board.counted(7, 1), board.counted(7, 2), board.counted(8, 1), board.counted(9, 1)) == (3, 1, 1, 0)
-    assert board.count(0, 15, 7, 2) == 1  # the worker's next task
-    assert board.counted(7, 1) == 1
+def test_questions_are_counted_by_attempt_and_found_by_generation(page: NoticePage) -> None:
+    assert [page.count(0, 11, 7, 1) for _ in range(3)] == [1, 2, 3]
+    assert page.count(1, 12, 7, 1) == 1
+    assert page.count(2, 13, 7, 2) == 1
+    assert page.count(CELLS - 1, 14, 8, 1) == 1
+    assert (page.counted(7, 1), page.counted(7, 2), page.counted(8, 1), page.counted(9, 1)) == (3, 1, 1, 0)
+    assert page.count(0, 15, 7, 2) == 1  # the worker's next task
+    assert page.counted(7, 1) == 1
 
 
-def test_a_node_with_too_many_tasks_says_so(board: NoticePage) -> None:
+def test_a_node_with_too_many_tasks_says_so(page: NoticePage) -> None:
     with pytest.raises(RuntimeError, match="at a time"):
-        board.count(CELLS, 1, 1, 1)
+        page.count(CELLS, 1, 1, 1)
 
 
-def test_cells_and_words_do_not_touch(board: NoticePage) -> None:
+def test_cells_and_the_text_do_not_touch(page: NoticePage) -> None:
     far = PostedNotice(2**60, "ü" * 64, 1e300, 1e300, 2**30)
-    word = PageText(far, {2**60 + n: World(2**60, far, 2**60) for n in range(KEPT)})
-    board.count(0, 1, 7, 1)
-    board.post(word)
-    assert board.counted(7, 1) == 1
-    board.count(0, 1, 7, 1)
-    reader = NoticePage(os.dup(board.fd))
-    assert reader.read() == word
+    text = PageText(far, {2**60 + n: World(2**60, far, 2**60) for n in range(KEPT)})
+    page.count(0, 1, 7, 1)
+    page.post(text)
+    assert page.counted(7, 1) == 1
+    page.count(0, 1, 7, 1)
+    reader = NoticePage(os.dup(page.fd))
+    assert reader.read() == text
     reader.close()
     assert boards._CELLS_AT % 8 == 0

@@ -32,9 +32,9 @@ class Node:
     """What home would write, and a task in this process."""
 
     def __init__(self) -> None:
-        self.board = NoticePage()
+        self.page = NoticePage()
         self.numbers = itertools.count(1)
-        context.board_is(self.board)
+        context.set_notice_page(self.page)
         self.begin()
 
     def begin(self) -> None:
@@ -50,11 +50,11 @@ class Node:
         if seconds is not None:
             number = next(self.numbers) if number is None else number
             own = PostedNotice(number, source, seconds, time.monotonic() + seconds)
-        self.board.post(self.board.read()._replace(own=own))
+        self.page.post(self.page.read()._replace(own=own))
 
     def peers(self, node: int, *, generation: int = 2) -> None:
         notice = PostedNotice(next(self.numbers), "gcp", 30.0, time.monotonic() + 30.0, node)
-        self.board.post(self.board.read()._replace(worlds={7: World(generation, notice, None)}))
+        self.page.post(self.page.read()._replace(worlds={7: World(generation, notice, None)}))
 
 
 @pytest.fixture
@@ -70,8 +70,8 @@ def node(monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
     node.end()
     until(lambda: module._watch._thread is None)
     assert module._watch._handlers == []
-    context._process.board = None
-    node.board.close()
+    context._process.page = None
+    node.page.close()
 
 
 def until(found: Callable[[], Any]) -> Any:
@@ -83,7 +83,7 @@ def until(found: Callable[[], Any]) -> Any:
 
 
 def looked_at_twice() -> None:
-    """The watching thread has seen what is on the board now."""
+    """The watching thread has seen what is on the page now."""
     for _ in range(2):
         module._watch._stirred.set()
         until(lambda: not module._watch._stirred.is_set())
@@ -320,7 +320,7 @@ async def test_a_callback_whose_loop_has_ended_does_no_harm(node: Node) -> None:
 
 
 async def test_outside_a_pool_there_is_never_a_notice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("OUTRIDER_BOARD", raising=False)
+    monkeypatch.delenv("OUTRIDER_NOTICE_PAGE", raising=False)
     assert preemption() is None
     assert preemption(everywhere=True) is None
     assert should_stop() is False
@@ -332,9 +332,9 @@ async def test_outside_a_pool_there_is_never_a_notice(monkeypatch: pytest.Monkey
 
 
 def test_a_node_that_has_ended_is_no_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OUTRIDER_BOARD", "/proc/999999999/fd/3")
+    monkeypatch.setenv("OUTRIDER_NOTICE_PAGE", "/proc/999999999/fd/3")
     assert preemption() is None
-    assert "OUTRIDER_BOARD" not in os.environ
+    assert "OUTRIDER_NOTICE_PAGE" not in os.environ
 
 
 def test_asking_is_cheap(node: Node) -> None:
@@ -350,7 +350,7 @@ def test_asking_is_cheap(node: Node) -> None:
 
 
 def test_words_are_what_home_posts(node: Node) -> None:
-    node.board.post(PageText(PostedNotice(1, "x", 1.0, time.monotonic() - 5)))
+    node.page.post(PageText(PostedNotice(1, "x", 1.0, time.monotonic() - 5)))
     notice = preemption()
     assert notice is not None
     assert (notice.seconds_left, notice.budget_s) == (0.0, 0.0)
