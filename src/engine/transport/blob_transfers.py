@@ -155,7 +155,8 @@ class BlobTransfers:
 
 
 def refuse_lost(name: str) -> None:
-    """
+    """Refuse the name that stands for a blob which the node could not keep.
+
     Raises:
         OSError: the node could not keep the value, and says why in place of its name.
     """
