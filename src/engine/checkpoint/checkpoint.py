@@ -100,15 +100,18 @@ class Checkpoint:
         these ranks is filled from one that was sharded differently.
 
         Raises:
-            CheckpointError: all checkpoints are damaged, or the storage or another rank does not answer.
+            CheckpointError: all checkpoints are damaged, or the storage or another rank does not answer, or there is no
+                space for the small files by which ranks agree (``full``): then it may be called again.
             SerializationError: the state cannot be unpickled here.
         """
         turn, saving, _ = self._turn()
         if self._loads:
             saving.finish()
         reader = Reader(turn, self._loads, lambda at: (read(self._store, at, self._rank, into),), self._within_s)
-        self._loads += 1
         found = reader.run()
+        self._loads += (
+            1  # a load that failed, for want of space say, may be tried again: it is the same one for all ranks
+        )
         loaded = Loaded(0, None) if found is None else Loaded(found.at.step, found.value[0])
         with self._lock:
             self._pace.resumed(loaded.step, now())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from outrider import CheckpointError, checkpoint
+from outrider import CheckpointError, checkpoint, instance_info
 from outrider.engine.checkpoint.files import FileStore
 
 DISK_BYTES = 1024 * 1024
@@ -85,6 +86,48 @@ def test_one_rank_of_several_finds_no_room(cluster: Any, disk: Path) -> None:
     assert checkpoint("run", root=disk).steps() == [1]
     loaded = cluster.broadcast(2, lambda rank: checkpoint("run", root=disk).load())
     assert loaded == [(1, {"rank": 0}), (1, {"rank": 1})]
+
+
+@pytest.mark.parametrize("rank_that_is_short", [None, 0, 1])
+def test_a_load_on_a_full_disk_says_so_and_can_be_tried_again(
+    cluster: Any, disk: Path, monkeypatch: pytest.MonkeyPatch, rank_that_is_short: int | None
+) -> None:
+    """None: before the term has begun. Else as it loads, while the others wait for it."""
+    cluster.broadcast(2, lambda rank: saved(disk, rank))
+    met, put = set[int](), FileStore._written
+
+    def short(store: FileStore, key: str, pieces: Any) -> Any:
+        rank = instance_info().rank
+        if rank == rank_that_is_short and "/load-" in key and rank not in met:
+            met.add(rank)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return put(store, key, pieces)
+
+    monkeypatch.setattr(FileStore, "_written", short)
+    if rank_that_is_short is None:
+        leave(disk, 0)
+        with pytest.raises(CheckpointError, match="free some space there") as caught:
+            cluster.broadcast(2, lambda rank: checkpoint("run", root=disk, timeout=0.2).load())
+        assert caught.value.full
+        assert not list(disk.rglob(".unfinished-*"))
+        (disk / "ballast").unlink()
+
+    def load(rank: int) -> Any:
+        saving = checkpoint("run", root=disk, timeout=30)
+        try:
+            return saving.load()
+        except CheckpointError as error:
+            if not error.full or rank != rank_that_is_short:
+                raise
+            return saving.load()
+
+    assert cluster.broadcast(2, load) == [(1, {"rank": 0}), (1, {"rank": 1})]
+    assert met == ({rank_that_is_short} - {None})
+
+
+def saved(disk: Path, rank: int) -> None:
+    with checkpoint("run", root=disk, timeout=30) as saving:
+        saving.save(1, {"rank": rank})
 
 
 def folders(disk: Path) -> list[str]:
