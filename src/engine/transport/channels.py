@@ -20,6 +20,7 @@ from .transfer_progress import TransferProgress
 
 SLICE_BYTES = 256 << 10  # of a blob, between two looks at whether the channel still takes more
 STALL_S = 60.0  # of a blob from a node whose heartbeats come over the same connection
+TAKEN_S = 300.0  # of a blob to a node: what is on its way, up to 2 MiB, is seen to move only when the node has it all
 
 
 class Channel(asyncssh.SSHUNIXSession[bytes], asyncssh.SSHClientSession[bytes]):
@@ -104,7 +105,7 @@ class Control(Channel):
 class Transfer(Channel):
     """One blob: the node's answer is one frame, and what it sends behind that is the blob."""
 
-    stall_s: float | None = None  # without a byte, and its channel is given up
+    stall_s: float  # without a byte, and its channel is given up
 
     def __init__(self, course: TransferProgress) -> None:
         self._course = course
@@ -166,6 +167,8 @@ class Transfer(Channel):
 
 class Sending(Transfer):
     """A blob out, a slice at a time while the channel takes it."""
+
+    stall_s = TAKEN_S
 
     def __init__(self, parts: Sequence[Part], course: TransferProgress) -> None:
         super().__init__(course)

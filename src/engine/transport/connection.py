@@ -612,10 +612,13 @@ class NodeConnection:
         async with self._bridges if self._bridged else nullcontext():
             opening = asyncio.ensure_future(self._open_channel(transfer))
             try:
-                await asyncio.shield(opening)
+                async with asyncio.timeout(GREETING_S):
+                    await asyncio.shield(opening)
                 transfer.chan.write(encode(request))
                 transfer.begin()
                 await transfer.wait()
+            except TimeoutError as error:
+                raise ConnectionResetError(f"its channel was not opened within {GREETING_S:g} s") from error
             except asyncssh.Error as error:
                 raise ConnectionResetError(str(plainly(error))) from error
             finally:

@@ -48,6 +48,20 @@ COSTS_THE_NODE: dict[type[Any], Callable[[int], m.Message]] = {
 }
 
 
+# What it says of a blob, in place of the blob or of that it has one; what follows (None: nothing) ends the channel.
+BLOB_WORDS: dict[type[Any], bytes] = {
+    m.Have: codec.encode(m.Have("forged", 100)) + bytes(101),
+    m.Missing: codec.encode(m.Missing("forged")),
+}
+BLOB_BREACHES = {
+    "no word": b"",
+    "half a blob": codec.encode(m.Have("forged", 100)) + bytes(50),
+    "half a frame": codec.encode(m.Have("forged", 100))[:3],
+    "another message": codec.encode(m.Ping(1)),
+    "no frame": b"\xff" * 100,
+}
+
+
 class Order(NamedTuple):
     """What an evil executor does; all of it happens as often as a task is sent to it."""
 
@@ -56,6 +70,9 @@ class Order(NamedTuple):
     raw: bytes = b""  # writes this into the control channel
     own: tuple[tuple[str, int], ...] = ()  # of the very attempt that came: a message, and how often
     sizes: tuple[int, ...] = ()  # of blobs: announces these, one after the other
+    blobs: bytes | None = None  # answers whatever is asked or sent of blobs by this
+    closes: bool = False  # the channel, behind that
+    floods: int = 1  # says `kinds` so many times over
     facts: tuple[tuple[str, object], ...] = ()  # of its welcome
     hangs_up: bool = False  # as soon as it has greeted
     acknowledges: bool = True  # what it has received
@@ -97,6 +114,15 @@ class EvilHome(ExecutorServer):
         if order.sizes:
             door.Have = self._have  # type: ignore[misc,assignment]
 
+        if order.blobs is not None:
+            door.ChannelServer._send = lambda channel, name: self._blob(channel)  # type: ignore[method-assign]
+            door.ChannelServer._fill = lambda channel, incoming, data: self._blob(channel)  # type: ignore[method-assign]
+
+    def _blob(self, channel: door.ChannelServer) -> None:
+        channel.write(self._order.blobs or b"")
+        if self._order.closes:
+            channel.close()
+
     def _facts(self) -> dict[str, Any]:
         return super()._facts() | {"hostname": HOSTNAME} | dict(self._order.facts)
 
@@ -128,7 +154,7 @@ class EvilHome(ExecutorServer):
         mine = self._crew._core.knows
         attempts = [*range(max(0, newest - BEFORE), newest), newest + 10_000, *FAR]
         words = {kind.__name__: word for kind, word in (WORDS | COSTS_THE_NODE).items()}
-        for kind in self._order.kinds:
+        for kind in self._order.kinds * self._order.floods:
             for attempt in attempts:
                 if not mine(attempt):
                     yield codec.body(words[kind](attempt))

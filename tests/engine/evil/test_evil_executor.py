@@ -21,9 +21,11 @@ from evil_home import Order, packed
 
 from outrider import Local, OutriderError, Pool, compute
 from outrider.engine.client import launch
+from outrider.engine.transport import link as links
+from outrider.engine.transport.channels import Receiving, Sending
 from outrider.engine.wire import codec
 from outrider.engine.wire import messages as m
-from outrider.engine.wire.session import FOR_CLIENTS
+from outrider.engine.wire.session import FOR_CLIENTS, FOR_NODES
 from outrider.engine.wire.values import INLINE_BYTES
 
 pytestmark = pytest.mark.anyio
@@ -115,6 +117,7 @@ class Site:
             *((job, 2 * number, errors) for number, job in enumerate(jobs)),
             *((job, 2 * number, False) for number, job in enumerate(own)),
             *((pool.run(large(number)), bytes([number]) * LARGE_BYTES, errors) for number in range(4)),
+            *((pool.run(length(bytes([number]) * LARGE_BYTES)), LARGE_BYTES, errors) for number in range(4)),
             (pool.broadcast(double(4)), [8, 8], errors),
             (self.streamed(), [*range(40)], errors),
             (mapped(), [2 * number for number in range(30)], errors),
@@ -167,6 +170,8 @@ async def evil(folder: Path, order: Order) -> AsyncIterator[Site]:
 def test_every_message_of_a_node_is_said() -> None:
     """A new one is to be added to the words, or to those that cost the node."""
     assert {*evil_home.WORDS, *evil_home.COSTS_THE_NODE} == FOR_CLIENTS
+    asked = {m.Hello, m.Put, m.Get}  # the first words of a channel, which are a client's
+    assert {*evil_home.BLOB_WORDS} == {*codec.TAGS} - FOR_CLIENTS - FOR_NODES - asked
 
 
 async def test_what_is_said_of_attempts_that_are_not_ones_own_changes_nothing(folder: Path) -> None:
@@ -180,11 +185,50 @@ async def test_what_is_said_of_attempts_that_are_not_ones_own_changes_nothing(fo
         site.check_books()
 
 
+async def test_a_flood_of_them_changes_nothing_and_nothing_is_kept_of_it(folder: Path) -> None:
+    """About 70,000 messages for each of the first tasks."""
+    kinds = tuple(kind.__name__ for kind in evil_home.WORDS)
+    async with evil(folder, Order(kinds=kinds, floods=70)) as site:
+        work = [site.pool.run(double(number), on=site.rank(which)) for number in range(3) for which in site.connections]
+        async with asyncio.timeout(PATIENCE_S):
+            assert await asyncio.gather(*work) == [0, 0, 2, 2, 4, 4]
+        for member in site.pool.snapshot().nodes:
+            assert member.state == "ready"
+        assert not site.events["NodeSuspect"]
+        site.check_books()
+
+
+BLOBS = {kind.__name__: Order(blobs=said) for kind, said in evil_home.BLOB_WORDS.items()}
+BLOBS |= {what: Order(blobs=said) for what, said in evil_home.BLOB_BREACHES.items()}
+BLOBS["the end of the channel"] = Order(blobs=evil_home.BLOB_BREACHES["half a blob"], closes=True)
+
+
+@pytest.mark.parametrize("order", BLOBS.values(), ids=BLOBS)
+async def test_whatever_is_said_of_a_blob_is_the_error_of_its_task(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, order: Order
+) -> None:
+    """Of one that is sent, and of one that is fetched. Found by asking what is said by none: calls waited for ever."""
+    for kind in (Receiving, Sending):
+        monkeypatch.setattr(kind, "stall_s", 0.1)
+    monkeypatch.setattr(links, "CHANNEL_PAUSE_S", 0.01)
+    monkeypatch.setattr(links, "CHANNEL_TRIES", 3)
+    async with evil(folder, order) as site:
+        rank, honest = site.rank(evil_home.HOSTNAME), site.rank("honest")
+        async with asyncio.timeout(PATIENCE_S):
+            for work in (large(1), length(bytes(LARGE_BYTES))):
+                found = await _settled(site.pool.run(work, on=rank))
+                assert isinstance(found, OutriderError) or found == LARGE_BYTES, repr(found)[:300]
+            assert await site.pool.run(length(bytes(LARGE_BYTES)), on=honest) == LARGE_BYTES
+        assert not site.events["NodeSuspect"]
+        site.check_books()
+
+
 BREACHES = {
     "a number out of its range": Order(frames=(packed(m.Done, 1, (b"", None, None), -5),)),
     "a size out of its range": Order(frames=(packed(m.Done, 1, (b"", (2**63,), "b"), 0),)),
     "a port out of its range": Order(frames=(packed(m.Ports, (0, 65536, 2**40)),)),
-    "not a number": Order(frames=(packed(m.Notice, "forged", math.nan),)),
+    "not a number": Order(frames=(packed(m.PreemptionNotice, "forged", math.nan, None),)),
+    "the end of another's machine": Order(frames=(packed(m.PreemptionNotice, "forged", 60.0, (1, 1, 1, 0)),)),
     "a message of a client's": Order(frames=(packed(m.Kill, 1),)),
     "a tag that nobody has": Order(frames=(b"\x92\x63\x00",)),
     "frames that nobody sent": Order(kinds=("Ack",)),
