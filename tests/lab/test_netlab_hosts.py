@@ -31,7 +31,7 @@ def ssh(lab: Lab, tmp_path: Path, *words: str, port: int = 22) -> subprocess.Com
     return subprocess.run(["ssh", *options, "-p", str(port), *words], capture_output=True, text=True, check=False)
 
 
-def until(condition: Callable[[], object], within_s: float = 5.0) -> None:
+def until(condition: Callable[[], object], within_s: float = 60.0) -> None:
     end = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < end, "it did not come true"

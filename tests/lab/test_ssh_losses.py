@@ -70,7 +70,7 @@ def daemons(host: Host) -> list[list[str]]:
     return [line for line in host.processes().values() if "daemon" in line]
 
 
-async def until(condition: Callable[[], object], within_s: float = 10.0) -> None:
+async def until(condition: Callable[[], object], within_s: float = 60.0) -> None:
     async with asyncio.timeout(within_s):
         while not condition():
             await asyncio.sleep(0.01)

@@ -61,7 +61,7 @@ async def left(host: Host, home: str = "/root") -> tuple[list[list[str]], list[s
 
     A pool has ended when its executors have said goodbye; their processes are gone a moment later.
     """
-    end = time.monotonic() + 2
+    end = time.monotonic() + 60
     while (running := [line for line in host.processes().values() if "sshd" not in line[0]]) and time.monotonic() < end:
         await asyncio.sleep(0.01)
     places = [home, "/tmp", "/var/tmp", "/run", "/dev/shm"]

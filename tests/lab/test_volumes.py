@@ -113,7 +113,7 @@ def is_dead(host: Host) -> bool:
     return host.run("ls", "/data", check=False).returncode != 0
 
 
-async def until(condition: Callable[[], object], within_s: float = 20.0) -> None:
+async def until(condition: Callable[[], object], within_s: float = 60.0) -> None:
     async with asyncio.timeout(within_s):
         while not condition():
             await asyncio.sleep(0.02)

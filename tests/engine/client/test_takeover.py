@@ -178,7 +178,7 @@ async def inherited(book: Journal, fleet: FakeFleet, *names: str, most: int = 3)
 
 
 async def test_what_was_left_comes_before_what_is_new(book: Journal) -> None:
-    async with asyncio.timeout(10), Fake().open("train", Embedding("", "")) as inner:
+    async with asyncio.timeout(60), Fake().open("train", Embedding("", "")) as inner:
         lasting = Lasting(inner.provider, "train", inner.tasks)
         fleet = await inherited(book, lasting, "i-1", "i-gone", "i-2")
         assert set(fleet.estate.machines) == {"i-1", "i-2"}

@@ -30,8 +30,8 @@ from outrider import (
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE_S = 20.0
-BAR_S = 5.0  # a notice is acted on in
+PATIENCE_S = 60.0
+BAR_S = 30.0  # half of a notice: by then it is acted on
 
 
 @compute

@@ -109,7 +109,7 @@ async def test_a_pool_is_ready_at_its_least_and_grows_and_shrinks(tmp_path: Path
     async with Pool(nodes=Nodes(3, min=1, max=4), console="silent") as pool:
 
         async def until(ready: int) -> None:
-            with anyio.fail_after(10):
+            with anyio.fail_after(60):
                 while pool.snapshot().ready != ready:
                     await anyio.sleep(0.01)
 

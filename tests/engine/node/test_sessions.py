@@ -190,7 +190,7 @@ async def test_bye_ends_what_runs(make: Any) -> None:
     pid = await client.call(os.getpid)
     client.run(time.sleep, 60)
     client.send(m.Bye())
-    await asyncio.wait_for(over.wait(), 10)
+    await asyncio.wait_for(over.wait(), 60)
     assert not Path(f"/proc/{pid}").exists()
 
 
@@ -211,7 +211,7 @@ async def test_a_node_with_a_defect_ends_and_keeps_nobody_waiting(
     else:
         monkeypatch.setattr(client.home._crew._core, "decide", fails)
     client.send(m.Kill(attempt))
-    await asyncio.wait_for(over.wait(), 10)
+    await asyncio.wait_for(over.wait(), 60)
     assert "RuntimeError: a defect" in capsys.readouterr().err
 
 
@@ -219,12 +219,12 @@ async def test_a_node_that_hears_nothing_for_its_lease_ends_itself(make: Any) ->
     client, over = await ending(make, connect=False)
     client.lease_s = 0.05
     await client.connect()
-    await asyncio.wait_for(over.wait(), 10)
+    await asyncio.wait_for(over.wait(), 60)
 
 
 async def test_a_node_that_no_client_ever_greets_does_too(make: Any) -> None:
     _, over = await ending(make, connect=False, lease_s=0.05)
-    await asyncio.wait_for(over.wait(), 10)
+    await asyncio.wait_for(over.wait(), 60)
 
 
 async def test_a_lease_is_renewed_by_whatever_is_heard(make: Any) -> None:
@@ -241,12 +241,12 @@ async def test_without_its_fork_server_a_node_ends(make: Any) -> None:
     client, over = await ending(make)
     worker = await client.call(os.getpid)
     os.kill(await client.call(os.getppid), signal.SIGKILL)
-    await asyncio.wait_for(over.wait(), 10)
+    await asyncio.wait_for(over.wait(), 60)
     await gone(worker)
 
 
 async def gone(pid: int) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
         if pid in process.children(os.getpid()):  # an orphan, and so ours
             os.waitpid(pid, os.WNOHANG)  # noqa: ASYNC222 - which does not wait

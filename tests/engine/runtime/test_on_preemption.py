@@ -19,7 +19,7 @@ from outrider.engine.runtime import on_preemption as module
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 INFO = {
     "pool": "p", "node": 1, "total_nodes": 4, "worker": 0, "workers_per_node": 1, "accelerators": 0,
     "total_accelerators": 0, "accelerator": None, "peers": [], "rank": 1, "world_size": 4, "local_rank": 0,

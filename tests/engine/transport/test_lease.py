@@ -17,7 +17,7 @@ from outrider.engine.image.shell import Exit, Shell
 from outrider.engine.transport.lease import RENEWALS, Renewal
 
 pytestmark = pytest.mark.anyio
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 
 
 class Here:

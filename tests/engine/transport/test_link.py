@@ -39,7 +39,7 @@ from outrider.engine.wire.session import Session
 from outrider.providers.base import MachineId, PreemptionNotice
 
 pytestmark = pytest.mark.anyio
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ async def test_cancelling_ends_the_commands_input(serve: Serve, tmp_path: Any) -
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not mark.exists():
                 await asyncio.sleep(0.01)
 

@@ -20,7 +20,7 @@ import pytest
 from outrider.providers.aws.keys import HostKey
 from outrider.providers.aws.userdata import lease_script, user_data
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 TOOLS = ("stat", "touch", "rm", "mkdir", "timeout", "setsid", "cat")  # all that the script can reach
 SHELLS = ("dash", "busybox", "bash")  # Debian's and Ubuntu's sh, the smallest images', Amazon Linux's
 NOBODY = 65533  # a user who runs nothing else

@@ -99,7 +99,7 @@ class Table:
         group = int(machine.facts["group"])
         return {p.pid for p in self.below().values() if p.group == group} | set(self.below(group))
 
-    async def until(self, condition: Callable[[], object], within_s: float = 5.0) -> None:
+    async def until(self, condition: Callable[[], object], within_s: float = 60.0) -> None:
         """Poll with a deadline."""
         with anyio.fail_after(within_s):
             while not condition():
@@ -123,7 +123,7 @@ def table(tmp_path: Path) -> Iterator[Table]:
     processes.adopt_orphans()  # what outlives its pool is below us then, and seen
     table = Table()
     yield table
-    deadline = time.monotonic() + 2
+    deadline = time.monotonic() + 30
     while (left := table.below().keys() - table.before) and time.monotonic() < deadline:
         time.sleep(0.005)
     assert not left

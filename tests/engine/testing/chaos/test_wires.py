@@ -44,7 +44,7 @@ async def ends() -> AsyncIterator[Ends]:
 
 async def read(sock: socket.socket, size: int) -> bytes:
     loop, got = asyncio.get_running_loop(), b""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while len(got) < size and (data := await loop.sock_recv(sock, 1 << 16)):
             got += data
     return got

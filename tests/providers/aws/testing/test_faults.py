@@ -92,7 +92,7 @@ def test_half_a_request_is_none(account: Account):
     port = int(account.cloud.endpoint_url.rpartition(":")[2])
 
     def sent(length: int) -> bytes:
-        with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
             connection.sendall(f"{head}Content-Length: {length}\r\n\r\n{body}".encode())
             connection.shutdown(socket.SHUT_WR)
             return connection.recv(12)
