@@ -88,7 +88,7 @@ async def test_the_contract_notices_a_price_below_nothing():
     async def alive():
         return 0
 
-    with pytest.raises(AssertionError, match=r"costs -1\.0 USD"):
+    with pytest.RaisesGroup(pytest.RaisesExc(AssertionError, match=r"costs -1\.0 USD")):
         await contract.a_quote_is_a_price_or_none(contract.Subject(provider=Haggling(), alive=alive, kill=None))
 
 
