@@ -350,7 +350,7 @@ class PoolSpec:
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
-    """The dependencies that a pool is given from outside: the opened provider, the way to connect, the clock and others."""
+    """The dependencies that a pool is given from outside: the opened provider, how to connect, the clock and others."""
 
     fleet: Fleet
     request: LaunchRequest

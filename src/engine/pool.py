@@ -14,11 +14,11 @@ from .api.calls import Call, Group, GroupStream, Job, StreamCall, for_every_rank
 from .api.compute import Compute
 from .api.errors import CleanupError, NotACall, PoolClosed, SpecError
 from .api.machine_spec import Spec
+from .client.cleanup import add_cleanup
 from .client.jobs import BroadcastJob, SubmittedJob
 from .client.mapping import MapRun
 from .client.open_pool import OpenPool
-from .client.provider_exit import add
-from .client.sigterm import TaskHold
+from .client.signals import TaskHold
 from .observe.observer import Observer, Snapshot
 from .pool_options import DEFAULTS, AttachOptions, PoolOptions, checked
 from .serialization.outcome import load_value
@@ -116,13 +116,13 @@ class Pool:
             ) from None
         if self._core is not None:
             raise SpecError("this pool is open already, or was: make another Pool(...) for another block")
-        self._sigterm = TaskHold()
+        self._hold = TaskHold()
         try:
             await self._open()
         except BaseException:
-            await self._sigterm.leave()
+            await self._hold.leave()
             raise
-        self._sigterm.at_rest.set()
+        self._hold.at_rest.set()
         return self
 
     async def __aexit__(
@@ -132,15 +132,15 @@ class Pool:
             return  # a forked child that leaves the block: the pool goes on
         core = self._opened()
         self._ended = True
-        self._sigterm.at_rest.clear()
+        self._hold.at_rest.clear()
         try:
             await self._close(core, failed=error is not None)
         except CleanupError as cleanup:
             if error is None:
                 raise
-            add(error, cleanup)  # the block's own error is what its caller has to hear
+            add_cleanup(error, cleanup)  # the block's own error is what its caller has to hear
         finally:
-            await self._sigterm.leave()
+            await self._hold.leave()
 
     async def _open(self) -> None:
         observer = Observer(self._console, slots=self._settings.worker.concurrency)
@@ -236,7 +236,7 @@ class Pool:
         call = for_every_rank(pending(call))
         payload = core.packer.pack(call)
         job: BroadcastJob[R] = BroadcastJob(core, payload, call.options)
-        core.broadcast(job.id, payload, call.options, core.plugins_of(call.function), job.settle_all)
+        core.broadcast(job.id, payload, call.options, core.packer.plugins_of(call.function), job.settle_all)
         return await job
 
     @overload

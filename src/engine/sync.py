@@ -15,7 +15,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from .api.calls import Call, Group, GroupStream, Job, StreamCall
 from .api.errors import PoolClosed
-from .client.sigterm import ThreadHold
+from .client.signals import ThreadHold
 from .serialization.items import beside
 
 if TYPE_CHECKING:
@@ -47,22 +47,22 @@ class SyncPool:
         self._process = os.getpid()
 
     def open(self) -> SyncPool:
-        self._sigterm = ThreadHold()
+        self._hold = ThreadHold()
         try:
             self._threads = start_blocking_portal("asyncio")
             self._portal = self._threads.__enter__()
             self._loops_thread = self._portal.call(threading.get_ident)
-            self._sigterm.interrupt()
+            self._hold.interrupt()
             self._wait(self._pool.__aenter__)
         except BaseException:
-            self._sigterm.interruptible = False
+            self._hold.interruptible = False
             self._end()
             raise
         return self
 
     def close(self, error: BaseException | None = None) -> None:
         """``error``: what the block ends with."""
-        self._sigterm.interruptible = False
+        self._hold.interruptible = False
         try:
             self._wait(self._pool.__aexit__, type(error) if error else None, error, None)
         finally:
@@ -74,7 +74,7 @@ class SyncPool:
                 self._portal = None
                 self._threads.__exit__(*sys.exc_info())
         finally:
-            self._sigterm.release()
+            self._hold.release()
 
     def _call(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
         if self._portal is None:

@@ -21,7 +21,7 @@ class ProviderError(Exception):
 
 
 class NoCapacity(ProviderError):
-    """There is no such machine to be had here now: try elsewhere, or later."""
+    """No such machine is to be had here now: try elsewhere, or later."""
 
 
 class QuotaExceeded(ProviderError):

@@ -104,7 +104,7 @@ async def test_the_keys_go_with_the_pool(cloud, hypervisor, aws, tmp_path):
     async with client(1):
         (directory,) = Journal.open().pools.glob("train-*")
         assert "PRIVATE KEY" in (directory / "client_key.key").read_text()
-        written = json.loads((directory / "estate.key").read_text())
+        written = json.loads((directory / "takeover.key").read_text())
         (host,) = hypervisor.hosts.values()
         now = host.path("/etc/ssh/ssh_host_ed25519_key.pub").read_text().split()[1]
         assert [key.split()[1] for key in written["machines"][0]["host_keys"]] == [now]

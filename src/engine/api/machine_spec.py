@@ -35,9 +35,10 @@ class MachineOptions(MachineNeeds, total=False):
 
 
 def check_known(owner: str, given: Iterable[str], declared: type) -> None:
-    """
+    """Refuse options that ``declared``, a typed dict, does not have. ``owner``: the class or function that was called.
+
     Raises:
-        SpecError: an option that ``declared``, a typed dict, does not have.
+        SpecError
     """
     known = tuple(declared.__annotations__)
     for name in given:
@@ -148,9 +149,10 @@ def chosen(given: Sequence[object], options: MachineOptions) -> tuple[Spec, ...]
 
 
 def max_cost(value: object, provider: Provider) -> float:
-    """
+    """Return the ``max_cost`` of a pool, in USD.
+
     Raises:
-        SpecError
+        SpecError: the provider's machines cost nothing, or it is not an amount.
     """
     if is_free(provider):
         refuse(f"max_cost is for machines that cost something, and those of {provider.name} do not: leave it out.")
@@ -163,9 +165,10 @@ def outlives(provider: Provider) -> bool:
 
 
 def check_outlives(provider: object) -> None:
-    """
+    """Refuse a provider whose machines end with their client: nobody can attach to them.
+
     Raises:
-        SpecError: there is nothing to attach to.
+        SpecError
     """
     _check_provider(provider)
     if isinstance(provider, Provider) and not outlives(provider):

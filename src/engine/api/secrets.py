@@ -14,7 +14,7 @@ HIDDEN = "****"
 SECRET = f"{__name__}.Secret"  # its name in `wire.values.Unpicklable`
 _LEAST_HIDDEN = 4  # shorter texts occur everywhere by chance
 
-_crossing: ContextVar[bool] = ContextVar("outrider_secrets_cross", default=False)
+_allowed: ContextVar[bool] = ContextVar("outrider_secrets_allowed", default=False)
 
 
 class Secret:
@@ -70,23 +70,23 @@ class Secret:
         return self
 
     def __reduce__(self) -> tuple[Callable[..., Secret], tuple[str, str]]:
-        if not _crossing.get():
+        if not _allowed.get():
             raise TypeError("a Secret is pickled only on the way to a node: store what reveal() gives, or leave it out")
-        return _crossed, (self._value, self._name)
+        return _restored, (self._value, self._name)
 
 
 @contextmanager
-def crossing() -> Iterator[None]:
+def allow_secrets() -> Iterator[None]:
     """Allow secrets to be pickled during the block: the pickle goes to a node, or from one to its client."""
-    token = _crossing.set(True)
+    token = _allowed.set(True)
     try:
         yield
     finally:
-        _crossing.reset(token)
+        _allowed.reset(token)
 
 
-def is_crossing() -> bool:
-    return _crossing.get()
+def secrets_allowed() -> bool:
+    return _allowed.get()
 
 
 def revealed(value: str | Secret) -> str:
@@ -123,7 +123,7 @@ def shown_forms(values: Iterable[str]) -> list[str]:
     return sorted((form for form in forms if len(form) >= _LEAST_HIDDEN), key=len, reverse=True)
 
 
-def _crossed(value: str, name: str) -> Secret:
+def _restored(value: str, name: str) -> Secret:
     secret = Secret(value)
     secret._name = name
     return secret

@@ -117,11 +117,19 @@ class Options:
 
     @classmethod
     def of(cls, **options: Unpack[TaskOptions]) -> Options:
-        """Raises: SpecError"""
+        """Return the options that `@compute` was given, checked.
+
+        Raises:
+            SpecError
+        """
         return cls().changed(**options)
 
     def changed(self, **options: Unpack[TaskOptions]) -> Self:
-        """Raises: SpecError"""
+        """Return these options with some of them changed.
+
+        Raises:
+            SpecError
+        """
         known = TaskOptions.__annotations__
         changes: dict[str, Any] = {}
         for option, value in options.items():
@@ -167,7 +175,11 @@ class Options:
 
 
 def placement(on: int | Literal["head"] | None, *, most: int) -> int | None:
-    """``on=`` of `Pool.run` as the rank of a node among the ready ones, which are ``most`` at most; None: any node."""
+    """Return the rank of the node that ``on=`` of `Pool.run` means, in a pool of ``most`` nodes; None: any node.
+
+    Raises:
+        SpecError
+    """
     if on is None:
         return None
     if on == "head":
@@ -180,7 +192,11 @@ def placement(on: int | Literal["head"] | None, *, most: int) -> int | None:
 
 
 def seconds(name: str, value: object) -> float:
-    """A duration as users may write it: seconds, or a timedelta; more than nothing."""
+    """Return the seconds of a duration as users may write it: seconds, or a timedelta; more than nothing.
+
+    Raises:
+        SpecError
+    """
     if isinstance(value, timedelta):
         value = value.total_seconds()
     if not isinstance(value, int | float) or isinstance(value, bool):
@@ -191,9 +207,10 @@ def seconds(name: str, value: object) -> float:
 
 
 def amount(name: str, value: object, unit: str) -> float:
-    """
+    """Return an option's amount, in ``unit``.
+
     Raises:
-        SpecError: no number, or not more than nothing.
+        SpecError: it is no number, or not more than nothing.
     """
     if not isinstance(value, int | float) or isinstance(value, bool):
         refuse(f"{name} takes {unit}, as a number, not {shown(value)}.")
@@ -203,7 +220,7 @@ def amount(name: str, value: object, unit: str) -> float:
 
 
 def pool_name(name: object, *, most: int = NAME_LENGTH) -> str:
-    """A name that can be a tag, a directory's and a part of other names.
+    """Check a pool's name, which becomes a tag, a directory and a part of other names.
 
     Raises:
         SpecError
@@ -214,7 +231,7 @@ def pool_name(name: object, *, most: int = NAME_LENGTH) -> str:
 
 
 def left_name(name: object) -> str:
-    """A pool's name, or its `unique` one.
+    """Check the name of a pool to attach to: its name, or its `unique` one.
 
     Raises:
         SpecError
@@ -252,9 +269,10 @@ def check_pool(plugins: object, on_loss: object, console: object, selection: obj
 
 
 def count(name: str, value: object, *, least: int = 1) -> None:
-    """
+    """Check a whole number.
+
     Raises:
-        SpecError: no whole number, or less than ``least``.
+        SpecError: it is no whole number, or less than ``least``.
     """
     if not isinstance(value, int) or isinstance(value, bool):
         refuse(f"{name} takes a whole number, not {shown(value)}.")

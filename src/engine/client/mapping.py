@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Generator, Iterable
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
@@ -19,23 +20,25 @@ from ..serialization.payload import Received
 from ..wire import values
 from ..wire.messages import Failed
 from .jobs import SubmittedJob
-from .sizing import MOST, ChunkSize
 
 if TYPE_CHECKING:
     from .open_pool import OpenPool
 
 T = TypeVar("T")
+TARGET_S = 0.004  # a chunk's running time: 20 times a trip's cost, and still 250 answers a second from each slot
+GROWTH = 8  # at most so many times larger than the last: one quick item says little about the next
+MOST = 4096  # items in a chunk
 CHUNKS_PER_SLOT = 3  # one runs, one waits behind it, one is on its way back
 
 
 class Raised(NamedTuple):
-    """An item's error in a chunk's result."""
+    """The error of an item, in the result of its chunk."""
 
     failed: Failed
 
 
 def _failed(error: Exception) -> Failed:
-    """Without a blob: an exception too large for a frame travels as its text."""
+    """Return the error as it travels: without a blob, since one too large for a frame travels as its text."""
     said, blob = failed(0, "call", error)
     for fd in blob:
         os.close(fd)
@@ -67,7 +70,7 @@ class Chunk:
 
 
 class AsyncChunk(Chunk):
-    """The same for an ``async def``."""
+    """The function of the tasks of a map over an ``async def``."""
 
     async def __call__(self, items: list[Any]) -> list[Any]:  # type: ignore[override]
         results: list[Any] = []
@@ -82,7 +85,7 @@ class AsyncChunk(Chunk):
 
 
 class MapRun(Generic[T]):
-    """Iterate over it for the results as they come, or await it for all of them in a list. Once.
+    """One run of `Pool.map`: iterate over it for the results as they come, or await it for all of them in a list, once.
 
     Leaving the iteration early cancels what is under way.
     """
@@ -121,7 +124,9 @@ class MapRun(Generic[T]):
             await chunks.aclose()
 
     async def chunks(self) -> AsyncGenerator[list[T], None]:
-        """Lists of results. Keeps the pool busy, and at most ``limit`` items between their iterator and the caller."""
+        """Yield lists of results. This keeps the pool busy, with at most ``limit`` items between their iterator and the
+        caller.
+        """
         news = asyncio.Event()  # a chunk has landed, or there is one to send
         source, size = items_of(self._items, news), ChunkSize()
         waiting: deque[_Sent[T]] = deque()
@@ -168,7 +173,7 @@ class MapRun(Generic[T]):
         return sent
 
     def _landed(self, waiting: deque[_Sent[T]]) -> _Sent[T] | None:
-        """The chunk whose results are due, if they are there: the oldest, or (unordered) any."""
+        """Take out the chunk whose results are due, if they are there: the oldest one, or (unordered) any."""
         for sent in waiting:
             if sent.job.done():
                 waiting.remove(sent)
@@ -179,7 +184,7 @@ class MapRun(Generic[T]):
 
 
 class _Sent(Generic[T]):
-    """One chunk under way."""
+    """A chunk that was submitted."""
 
     __slots__ = ("busy_s", "count", "job", "news", "place")
 
@@ -195,7 +200,7 @@ class _Sent(Generic[T]):
         self.news.set()
 
     def results(self) -> tuple[list[T], Exception | None]:
-        """Up to the first item that failed, and its error."""
+        """Return the results up to the first item that failed, and that item's error."""
         results: list[Any] = self.job.result()
         if not results or not isinstance(results[-1], Raised):
             return results, None
@@ -204,3 +209,22 @@ class _Sent(Generic[T]):
         error = failed.error
         load = None if error is None else partial(values.load, error.data, error.sizes)
         return results, failed_error(failed, self.place, load)
+
+
+@dataclass(slots=True)
+class ChunkSize:
+    """The number of items that one task gets. It starts at one, grows while chunks are quick, so that cheap items share
+    a round trip, and shrinks at once when they are slow.
+    """
+
+    most: int = MOST
+    now: int = 1
+    _per_item_s: float | None = None
+
+    def took(self, items: int, busy_s: float) -> None:
+        """Learn that a chunk of ``items`` ran for ``busy_s``."""
+        each = max(busy_s / items, 1e-9)
+        before = self._per_item_s
+        self._per_item_s = each if before is None or each > before else 0.7 * before + 0.3 * each
+        wanted = int(TARGET_S / self._per_item_s)
+        self.now = max(1, min(wanted, self.now * GROWTH, self.most))

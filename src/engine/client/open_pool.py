@@ -30,20 +30,18 @@ from ..api.settings import unique
 from ..observe.observer import Observer
 from ..serialization import versions
 from ..serialization.error_translation import Course, not_ready_error, pool_error
-from ..serialization.importable import Reach
+from ..serialization.importable import ImportableModules
 from ..serialization.packer import Packer
 from ..wire.messages import RunFlag
-from .budget_watch import BudgetWatch
+from .budget import BudgetWatch
+from .cleanup import add_cleanup, cleanup_result, collecting_failures, finished
 from .launch import embedding, executor_setup, launch_request, pool_spec, requirements
 from .plugin_context import attached
 from .plugin_hosts import PluginHosts
-from .provider_exit import add, outcome, parted
 from .scheduling import broadcast_of, task_of
-from .waiting import finished
 
 if TYPE_CHECKING:
     from ...actors.kernel import Ref
-    from ..api.compute import Decorated
     from ..api.plugin import Plugin
     from ..api.settings import Options
     from ..image.bootstrap import Phase, Prepared
@@ -54,13 +52,13 @@ if TYPE_CHECKING:
     from ..transport.connection import Connector, Terms
     from ..transport.ssh import Wiring
     from .budget import Cost
-    from .takeover import Estate
+    from .takeover import TakeoverRecord
 
 SNAPSHOT_S = 10.0  # for the pool's own actor to answer
 
 
 class OpenPool:
-    """Starts with `start`, ends with `stop`; between them jobs go in and endings come out."""
+    """One open pool. It lives from `start` to `stop`; between them it takes jobs and settles them."""
 
     def __init__(self, settings: Settings, observer: Observer, pool: Pool) -> None:
         self.settings, self.observer, self.pool = settings, observer, pool
@@ -98,12 +96,12 @@ class OpenPool:
             self._life.cancel()  # not the task: asyncio would cancel what is being undone as well, in spite of shields
             await finished(self._main)
             if self.cleanup is not None and getattr(error, "cleanup", None) is not self.cleanup:
-                add(error, self.cleanup)
+                add_cleanup(error, self.cleanup)
             raise
 
     async def stop(self, *, failed: bool = False) -> None:
         """End everything and return when nothing is left; a cancellation meanwhile is raised afterwards. ``failed``:
-        whoever used it ends with an error.
+        the block that used the pool ends with an error.
 
         Raises:
             CleanupError: machines may be left.
@@ -139,7 +137,7 @@ class OpenPool:
         unwatch = await stack.enter_async_context(self._budget.watched())
         stack.callback(self._budget.close)
         takeover = self._takeover(stack)
-        context = parted(provider.open(self.tag, embedding(settings)), cleanup_failures, self._warn)
+        context = collecting_failures(provider.open(self.tag, embedding(settings)), cleanup_failures, self._warn)
         opened = await stack.enter_async_context(context)
         stack.callback(unwatch)  # a limit that is reached while machines are ended would stop that
         fleet = self._budget.around(opened if takeover is None else await takeover.around(opened, settings))
@@ -149,7 +147,7 @@ class OpenPool:
         from ..transport.reachability import anybody
 
         plugins = merged(settings.plugins, ())
-        hosts = PluginHosts(self.id, plugins, lambda: self.reach)
+        hosts = PluginHosts(self.id, plugins, lambda: self.node_modules)
         terms = self._terms(opened, hosts, takeover, self._image(stack))
         self._connector = connector = Connector(terms)
         stack.push_async_callback(connector.close)
@@ -171,7 +169,7 @@ class OpenPool:
         self,
         fleet: Fleet,
         hosts: PluginHosts,
-        takeover: Estate | None,
+        takeover: TakeoverRecord | None,
         image: Callable[[], Awaitable[Prepared]],
     ) -> Terms:
         from ..transport.connection import Terms
@@ -198,14 +196,14 @@ class OpenPool:
 
     def _end(self, failure: BaseException | None, cleanup_failures: Sequence[NotGone]) -> None:
         """Record how the pool ended and what is left of it, and tell whoever waits for it."""
-        self.cleanup = outcome(cleanup_failures, self._warn, self._course(failure))
+        self.cleanup = cleanup_result(cleanup_failures, self._warn, self._course(failure))
         if self.cleanup is not None:
             self._warn(str(self.cleanup))
         if failure is None:
             self._failure = self.cleanup
             return
         if self.cleanup is not None:
-            add(failure, self.cleanup)
+            add_cleanup(failure, self.cleanup)
         elif isinstance(failure, BudgetExceeded):
             failure.add_note("Its machines are gone, as their provider confirms.")
         if not self._ready.done():
@@ -231,7 +229,7 @@ class OpenPool:
         ready = sum(node.rank is not None for node in state.nodes)
         raise not_ready_error(state.failed, ready, self.settings.nodes.min, within_s)
 
-    def _takeover(self, stack: AsyncExitStack) -> Estate | None:
+    def _takeover(self, stack: AsyncExitStack) -> TakeoverRecord | None:
         """Return the pool's takeover record; None: its machines end with this program, and nobody can take them over.
 
         Raises:
@@ -270,7 +268,7 @@ class OpenPool:
 
     def _prepared(self, preparing: asyncio.Task[Prepared]) -> None:
         if not preparing.cancelled() and preparing.exception() is None:  # which is told to whoever waits for it
-            self._packer.reach = Reach(preparing.result().includes.modules)
+            self._packer.node_modules = ImportableModules(preparing.result().includes.modules)
 
     def _progress(self, node: NodeId, phase: Phase) -> None:
         took_s = phase.seconds if phase.state == "finished" else None
@@ -284,14 +282,18 @@ class OpenPool:
             self.observer(ev.VersionsDiffer(node, rows, versions.table(mismatches)))
 
     @property
-    def reach(self) -> Reach | None:
+    def node_modules(self) -> ImportableModules | None:
         """The modules that the nodes can import; None: those that this program can."""
-        return self._packer.reach
+        return self._packer.node_modules
 
     # --- jobs ---------------------------------------------------------------------------------------------------
 
     def tell(self, message: Any) -> None:
-        """Raises: PoolClosed"""
+        """Send a message to the pool's actor.
+
+        Raises:
+            PoolClosed
+        """
         if self._ref is None:
             raise self._gone()
         try:
@@ -308,7 +310,11 @@ class OpenPool:
 
     @property
     def packer(self) -> Packer:
-        """What makes the payloads of jobs. Raises: PoolClosed"""
+        """The packer, which makes the payloads of jobs.
+
+        Raises:
+            PoolClosed
+        """
         if self._ref is None:
             raise self._gone()
         return self._packer
@@ -348,12 +354,9 @@ class OpenPool:
         """Drop what the payload of a settled job needed, whether or not the pool is still open."""
         self._packer.release(payload)
 
-    def plugins_of(self, function: Decorated[Any]) -> tuple[Plugin, ...]:
-        return self._packer.plugins_of(function)
-
-    def surround(self, plugins: Sequence[Plugin]) -> None:
-        """See `Packer.surround`."""
-        self._packer.surround(plugins)
+    def set_outer_plugins(self, plugins: Sequence[Plugin]) -> None:
+        """See `Packer.set_outer_plugins`."""
+        self._packer.set_outer_plugins(plugins)
 
     # --- connections ----------------------------------------------------------------------------------------------
 

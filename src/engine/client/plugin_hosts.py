@@ -1,4 +1,8 @@
-"""The client's end of the plugins' halves on the nodes: starts them, passes messages, and ends them in order."""
+"""The client's end of the plugin hosts: it starts one on each node, passes messages, and ends them in order.
+
+A plugin host is a process on a node that runs the plugins' halves there (see `runtime.plugin_host`). Here it is a task
+beside the slots, which the pool's actor does not know.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +15,19 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
-from ...actors.ports import AttemptId, ConnectFailed, Finished, JobId, NodeFacts, NodeId, Order, Report, Settled, Task
-from ...actors.ports import TaskId as TaskIds
+from ...actors.ports import (
+    AttemptId,
+    ConnectFailed,
+    Finished,
+    JobId,
+    NodeFacts,
+    NodeId,
+    Order,
+    Report,
+    Settled,
+    Task,
+    TaskId,
+)
 from ..api.errors import BootstrapError, OutriderError, SpecError
 from ..api.plugin import Plugin
 from ..api.plugin_sides import Joined, Left, News
@@ -25,10 +40,10 @@ from ..serialization.payload import Payload
 from ..serialization.streams import Source, Values
 from ..wire import values
 from ..wire.messages import RunFlag
-from .plugin_inbox import PluginInbox
+from .plugin_context import PluginInbox
 
 if TYPE_CHECKING:
-    from ..serialization.importable import Reach
+    from ..serialization.importable import ImportableModules
     from ..transport.link import NodeLink
 
 FIRST_ATTEMPT = 1 << 62  # the pool actor, which never hears of these, counts its own from 1
@@ -41,15 +56,17 @@ _END: Any = object()
 class PluginHosts:
     """The plugin hosts of a pool: one per connected node, if a plugin of the pool has a half there."""
 
-    def __init__(self, pool: str, plugins: Sequence[Plugin], reach: Callable[[], Reach | None]) -> None:
-        """``reach``: asked when the first node is connected."""
+    def __init__(
+        self, pool: str, plugins: Sequence[Plugin], node_modules: Callable[[], ImportableModules | None]
+    ) -> None:
+        """``node_modules``: the modules that nodes can import; asked when the first node is connected."""
         self._pool = pool
-        self._reach = reach
+        self._node_modules = node_modules
         self._plugins = [plugin for plugin in plugins if type(plugin).node is not Plugin.node]
-        self._boxes = {plugin.name: PluginInbox() for plugin in plugins if type(plugin).attach is not Plugin.attach}
+        self._inboxes = {plugin.name: PluginInbox() for plugin in plugins if type(plugin).attach is not Plugin.attach}
         self._by_node: dict[NodeId, PluginHost] = {}
         self._attempts = itertools.count(FIRST_ATTEMPT)
-        self._stopped = False  # nobody is told any more how tasks end: their slots are not to be filled again
+        self._stopped = False  # then reports of ended tasks are dropped: their slots are not to be filled again
 
     @property
     def present(self) -> bool:
@@ -69,13 +86,13 @@ class PluginHosts:
             packed = self._packed
         except OutriderError as error:
             raise ConnectFailed(str(error), systematic=True) from error
-        self._by_node[node] = each = PluginHost(self, node, link, systematic=systematic)
-        each.run(AttemptId(next(self._attempts)), *packed, self._facts(node, facts))
+        self._by_node[node] = host = PluginHost(self, node, link, systematic=systematic)
+        host.run(AttemptId(next(self._attempts)), *packed, self._facts(node, facts))
         try:
-            env, accelerators = await each.ready
+            env, accelerators = await host.ready
         except BaseException:
             del self._by_node[node]
-            each.over()
+            host.abandon()
             raise
         found = replace(facts, variables=tuple(env.items()), accelerators=tuple(map(tuple, accelerators)))
         self._tell(Joined(node, found))
@@ -97,21 +114,21 @@ class PluginHosts:
         return [] if self._stopped else others
 
     def left(self, node: NodeId) -> None:
-        """The connection is closed for good."""
+        """Forget the plugin host of a node whose connection is closed for good."""
         each = self._by_node.pop(node, None)
         if each is not None:
-            each.over()
+            each.abandon()
         self._tell(Left(node))
 
     async def stop(self) -> None:
-        """The pool ends: end what runs on the nodes, then take all halves down. Bounded."""
+        """End what runs on the nodes, then take all halves down: the pool ends. Bounded."""
         self._stopped = bool(self._plugins)
-        for box in self._boxes.values():
-            box.close()
+        for inbox in self._inboxes.values():
+            inbox.close()
         await asyncio.gather(*(each.stop() for each in self._by_node.values()))
 
     async def retire(self, node: NodeId) -> None:
-        """The pool leaves this node alone: the same, in the time that the end of one connection has."""
+        """Do the same on one node, which the pool leaves, in the time that the end of one connection has."""
         each = self._by_node.get(node)
         if each is not None:
             await asyncio.wait([asyncio.ensure_future(each.stop())], timeout=RETIRE_S)
@@ -122,14 +139,14 @@ class PluginHosts:
             each.inbox.put_nowait((plugin, message))
 
     async def news(self, plugin: str) -> AsyncIterator[News]:
-        box = self._boxes[plugin]
+        inbox = self._inboxes[plugin]
         while True:
-            yield await box.read()
+            yield await inbox.read()
 
-    async def heard(self, node: NodeId, plugin: str, message: Any, size_bytes: int) -> None:
-        """Returns when there is room for it. Until then, no more is taken of what this node's halves say."""
-        if plugin in self._boxes:
-            await self._boxes[plugin].hear(node, message, size_bytes)
+    async def received(self, node: NodeId, plugin: str, message: Any, size_bytes: int) -> None:
+        """Take a message of a node's half when there is room. Until then no further one of that node is taken."""
+        if plugin in self._inboxes:
+            await self._inboxes[plugin].put_message(node, message, size_bytes)
 
     def broken(self, node: NodeId) -> None:
         """Tell the plugins that a plugin host's process has ended by itself."""
@@ -137,14 +154,14 @@ class PluginHosts:
 
     @cached_property
     def _packed(self) -> tuple[bytes, bytes]:
-        """The plugin host's program, and the plugins, both pickled.
+        """Return the plugin host's program and the plugins, both pickled.
 
         Raises:
             SerializationError: a plugin cannot be pickled.
             SpecError
         """
         modules = {type(plugin).__module__ for plugin in self._plugins}
-        with pickling.towards(self._reach()):
+        with pickling.for_nodes(self._node_modules()):
             try:
                 packed = pickling.dumps(tuple(self._plugins), "plugins", *modules)
             except Exception as error:
@@ -155,8 +172,8 @@ class PluginHosts:
         return code, packed
 
     def _tell(self, news: Joined | Left) -> None:
-        for box in self._boxes.values():
-            box.tell(news)
+        for inbox in self._inboxes.values():
+            inbox.put(news)
 
     def _facts(self, node: NodeId, facts: NodeFacts) -> dict[str, Any]:
         return {
@@ -171,15 +188,15 @@ class PluginHosts:
 class PluginHost:
     """The client's end of one node's plugin host."""
 
-    def __init__(self, all_: PluginHosts, node: NodeId, link: NodeLink, *, systematic: bool) -> None:
-        self._all, self._node, self._link, self._systematic = all_, node, link, systematic
+    def __init__(self, hosts: PluginHosts, node: NodeId, link: NodeLink, *, systematic: bool) -> None:
+        self._hosts, self._node, self._link, self._systematic = hosts, node, link, systematic
         loop = asyncio.get_running_loop()
         self.inbox: asyncio.Queue[Any] = asyncio.Queue()
         self.ready: asyncio.Future[tuple[dict[str, str], Sequence[Any]]] = loop.create_future()
         self._done: asyncio.Future[None] = loop.create_future()
         self._output = Values()
         self._reading: asyncio.Task[None] | None = None
-        self._at = "?"  # the plugin that is being set up
+        self._setting_up = "?"  # the plugin
         self._stopping = False
 
     def run(self, attempt: AttemptId, code: bytes, plugins: bytes, facts: dict[str, Any]) -> None:
@@ -195,7 +212,7 @@ class PluginHost:
             output=self._output,
             inputs=tuple(Source(each) for each in inputs),
         )
-        task = Task(TaskIds(0), JobId(0), digest, self._payload, retries=0, at_most_once=True)
+        task = Task(TaskId(0), JobId(0), digest, self._payload, retries=0, at_most_once=True)
         self._reading = asyncio.get_running_loop().create_task(self._read())
         self._attempt = attempt
         self._link.run(Order(attempt, task, 1))
@@ -212,7 +229,7 @@ class PluginHost:
         """Act on the end of the process, once everything that it had said before is read."""
         if not self.ready.done():
             error = error_of(Settled(report.verdict, report.outcome, self._node, 0, 1, 0), self._payload)
-            message = f"the plugin {self._at} could not be set up: {error}"
+            message = f"the plugin {self._setting_up} could not be set up: {error}"
             told = error if isinstance(error, OutriderError) else BootstrapError(message, phase="plugins")
             told.__cause__ = plainly(error) if told is not error else None
             failed = ConnectFailed(message, fatal=True, systematic=self._systematic or told is error)
@@ -220,10 +237,10 @@ class PluginHost:
             self.ready.set_exception(failed)
             self.ready.exception()  # whoever waited may have gone
         elif not self._stopping:
-            self._all.broken(self._node)
+            self._hosts.broken(self._node)
 
-    def over(self) -> None:
-        """Nobody will hear of it any more."""
+    def abandon(self) -> None:
+        """Forget the process: its connection is closed for good."""
         self._output.end()
         self.inbox.put_nowait(_END)
         for feed in self._payload.inputs:
@@ -243,7 +260,7 @@ class PluginHost:
 
     async def _read(self) -> None:
         try:
-            await self._hear()
+            await self._receive()
         except Exception as error:  # noqa: BLE001  whatever unpickling raises: the classes may not be here
             self._unreadable(error)
 
@@ -256,7 +273,9 @@ class PluginHost:
             said = f"A message of a plugin's half on node {int(self._node)} cannot be read by the client ({what})"
             warnings.warn(f"{said}: the plugins' halves on that node are ended.", RuntimeWarning, stacklevel=2)
         else:
-            said = f"the plugin {self._at} could not be set up: what it says cannot be read by the client ({what})"
+            said = (
+                f"the plugin {self._setting_up} could not be set up: its message cannot be read by the client ({what})"
+            )
             failed = ConnectFailed(said, fatal=True, systematic=self._systematic)
             failed.__cause__ = BootstrapError(said, phase="plugins")
             failed.__cause__.__cause__ = error
@@ -264,16 +283,16 @@ class PluginHost:
             self.ready.exception()  # whoever waited may have gone
         self._link.kill(self._attempt)  # it waits for room in what nobody reads any more
 
-    async def _hear(self) -> None:
+    async def _receive(self) -> None:
         async for received in self._output:
             kind, name, message = cast("tuple[int, str, Any]", values.load(received.data, received.sizes))
             if kind == STARTING:
-                self._at = name
+                self._setting_up = name
             elif kind == READY:
                 if not self.ready.done():
                     self.ready.set_result(message)
             else:
-                await self._all.heard(self._node, name, message, len(received.data))
+                await self._hosts.received(self._node, name, message, len(received.data))
 
 
 async def _items(inbox: asyncio.Queue[Any]) -> AsyncIterator[Any]:

@@ -19,7 +19,7 @@ from ...providers.base import Embedding, Fleet, LaunchRequest, Machine, MachineE
 from ...providers.errors import NoCapacity, NotGone, ProviderError, QuotaExceeded
 from ..api.machine_spec import Spec, is_free
 from ..api.settings import Selection
-from .provider_exit import merged, parted
+from .cleanup import collecting_failures, merged_failures
 
 AGAIN_S = 1.0  # until a stream of events that failed is read anew
 
@@ -46,16 +46,16 @@ class ProviderFallback:
     @asynccontextmanager
     async def open(self, pool: str, embedding: Embedding) -> AsyncIterator[FallbackFleet]:
         """Each provider gets a pool's name of its own (``train``, ``train-2``): ids of machines never meet."""
-        trouble: list[NotGone] = []
+        failures: list[NotGone] = []
         try:
-            async with self._opened(pool, embedding, trouble) as chosen:
+            async with self._opened(pool, embedding, failures) as chosen:
                 yield chosen
         finally:
-            if trouble:
-                raise merged(trouble)
+            if failures:
+                raise merged_failures(failures)
 
     @asynccontextmanager
-    async def _opened(self, pool: str, embedding: Embedding, trouble: list[NotGone]) -> AsyncIterator[FallbackFleet]:
+    async def _opened(self, pool: str, embedding: Embedding, failures: list[NotGone]) -> AsyncIterator[FallbackFleet]:
         """Listened to until all fleets are closed: they may have something to say while they are."""
         async with AsyncExitStack() as stack:
             tasks = await stack.enter_async_context(anyio.create_task_group())
@@ -66,7 +66,9 @@ class ProviderFallback:
                 if fleet is None:
                     others = len({id(each.fleet) for each in options})
                     own = pool if not others else f"{pool}-{others + 1}"
-                    fleet = await stack.enter_async_context(parted(spec.provider.open(own, embedding), trouble))
+                    fleet = await stack.enter_async_context(
+                        collecting_failures(spec.provider.open(own, embedding), failures)
+                    )
                 options.append(Option(spec, fleet))
             chosen = FallbackFleet(options, self.selection)
             for fleet in {id(each.fleet): each.fleet for each in options}.values():
@@ -180,7 +182,7 @@ class FallbackFleet:
                         self._of.pop(event.id, None)
                     self._tell(event)
                 return
-            except Exception as error:  # noqa: BLE001  one fleet's trouble is not to end the others
+            except Exception as error:  # noqa: BLE001  one fleet's failures is not to end the others
                 self._tell(error)
             await anyio.sleep(AGAIN_S)
 

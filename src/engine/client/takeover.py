@@ -35,13 +35,13 @@ from ..transport.ssh import PoolKey, kept_key, new_key, private_text
 if TYPE_CHECKING:
     from ..pool_options import Settings
 
-KEY, REST = "client_key", "estate"  # under which names they are kept
+KEY, REST = "client_key", "takeover"  # the names of the two files in the journal
 NOT_KEPT = ("login", "witnesses")  # no cloud's machine has any
 
 
-class Estate:
+class TakeoverRecord:
     """One pool's takeover record. ``name``: its `unique` name; ``pool``: its nodes' name for it; ``turn``: which of its
-    clients this is; ``lease_s``: the longest that any of its machines may have been launched with, None: not known.
+    clients this is, empty: the first; ``lease_s``: the longest lease that any of its machines has, None: not known.
     """
 
     def __init__(self, ownership: Ownership, pool: str, key: PoolKey, turn: str, lease_s: float | None) -> None:
@@ -62,25 +62,25 @@ class Estate:
             PoolOwned: the name is not unique.
             JournalError
         """
-        estate = cls(journal.own(name, provider), pool, new_key(), "", lease_s)
+        record = cls(journal.own(name, provider), pool, new_key(), "", lease_s)
         try:
-            estate._ownership.keep(KEY, private_text(estate.key))
+            record._ownership.keep(KEY, private_text(record.key))
         except BaseException:
-            estate._ownership.close()
+            record._ownership.close()
             raise
-        return estate
+        return record
 
     @classmethod
     def inherit(cls, journal: Journal, name: str, provider: str) -> Self:
-        """A dead client's.
+        """Return the record that a dead client has left, which is this client's from now on.
 
         Raises:
-            SpecError: there is none, or not for us; says whose it is.
+            SpecError: there is none that may be taken over; says whose it is.
             JournalError
         """
-        record = _left(journal, name, provider)
+        left = _left(journal, name, provider)
         try:
-            ownership = journal.own(record.pool, provider, adopt=True)
+            ownership = journal.own(left.pool, provider, adopt=True)
         except PoolOwned as error:
             raise SpecError(f"The pool {name!r} has found an owner meanwhile: {error.owner or 'unknown'}.") from error
         try:
@@ -95,23 +95,23 @@ class Estate:
         if key is None or text is None:
             raise SpecError(f"The pool {name!r} was left before it had machines: remove it with `outrider gc --apply`.")
         written = json.loads(text)
-        estate = cls(ownership, written["pool"], kept_key(key), secrets.token_hex(2), written.get("lease_s"))
+        record = cls(ownership, written["pool"], kept_key(key), secrets.token_hex(2), written.get("lease_s"))
         for each in written["machines"]:
             machine = _machine(each["machine"])
-            estate.machines[machine.id] = machine
-            estate._host_keys[machine.id] = tuple(each["host_keys"])
-        return estate
+            record.machines[machine.id] = machine
+            record._host_keys[machine.id] = tuple(each["host_keys"])
+        return record
 
-    async def around(self, fleet: Fleet, settings: Settings) -> Kept:
+    async def around(self, fleet: Fleet, settings: Settings) -> RecordedFleet:
         """Return the fleet with its machines kept in this record, and with those that are in it already.
 
         Raises:
             ProviderError
         """
         if not settings.attach:
-            return Kept(fleet, self)
+            return RecordedFleet(fleet, self)
         nodes = settings.nodes
-        return await Kept.inherit(fleet, self, nodes.desired + nodes.spare, settings.lease_s)
+        return await RecordedFleet.inherit(fleet, self, nodes.desired + nodes.spare, settings.lease_s)
 
     async def close(self) -> None:
         """Close the record when the fleet is closed. If the fleet has settled the pool, the record goes with it."""
@@ -124,16 +124,18 @@ class Estate:
         return self._host_keys.get(machine.id, ())
 
     async def rotated(self, machine: Machine, keys: tuple[str, ...]) -> None:
+        """Note the keys that the host may show from now on. Return when they are written."""
         self._host_keys[machine.id] = keys
         self._changed = True
         await self._save()
 
     def has(self, *machines: Machine) -> None:
-        """Written soon: until then they would only be ended, and not be taken over."""
+        """Note machines of the pool. They are written soon: until then they could only be ended, not taken over."""
         self.machines.update({machine.id: machine for machine in machines})
         self._save_later()
 
     def lost(self, *machines: MachineId) -> None:
+        """Note machines that are gone."""
         for machine in machines:
             self.machines.pop(machine, None)
             self._host_keys.pop(machine, None)
@@ -142,7 +144,7 @@ class Estate:
     def _save_later(self) -> None:
         self._changed = True
         if self._later is None or self._later.done():
-            self._later = asyncio.create_task(self._save(), name="outrider-estate")
+            self._later = asyncio.create_task(self._save(), name="outrider-takeover")
 
     async def _save(self) -> None:
         """Write the record. Changes made during a write are written together by the next writer. If writing fails, the
@@ -161,7 +163,7 @@ class Estate:
         return json.dumps({"pool": self.pool, "lease_s": self.lease_s, "machines": machines})
 
 
-def open_record(settings: Settings, name: str, tag: str, pool: str) -> Estate:
+def open_record(settings: Settings, name: str, tag: str, pool: str) -> TakeoverRecord:
     """Return the takeover record of the pool that a dead client has left, where ``settings`` attach to it; else a new
     one. ``name``: for people; ``tag``: the unique name of a new pool; ``pool``: its nodes' name for it.
 
@@ -170,12 +172,12 @@ def open_record(settings: Settings, name: str, tag: str, pool: str) -> Estate:
     """
     journal, provider = Journal.open(), settings.provider.name
     if settings.attach:
-        return Estate.inherit(journal, name, provider)
-    return Estate.begin(journal, tag, provider, pool=pool, lease_s=settings.lease_s)
+        return TakeoverRecord.inherit(journal, name, provider)
+    return TakeoverRecord.begin(journal, tag, provider, pool=pool, lease_s=settings.lease_s)
 
 
 def lease_kept(ownership: Ownership) -> float | None:
-    """The longest that any machine of a dead client's pool may have been launched with; None: not known."""
+    """Return the longest lease that any machine of a dead client's pool may have; None: not known."""
     try:
         lease_s = json.loads(ownership.kept(REST) or "{}").get("lease_s")
     except (ValueError, AttributeError):  # nobody can attach to it either
@@ -184,9 +186,10 @@ def lease_kept(ownership: Ownership) -> float | None:
 
 
 def _left(journal: Journal, name: str, provider: str) -> PoolRecord:
-    """
+    """Return the journal's record of the one pool of that name that a dead client has left.
+
     Raises:
-        SpecError: there is not just one.
+        SpecError: there is none, or more than one.
     """
     found = [record for record in journal.records() if is_named(record.pool, name)]
     dead = [record for record in found if record.standing == "dead"]
@@ -210,15 +213,17 @@ def _left(journal: Journal, name: str, provider: str) -> PoolRecord:
 
 
 @dataclass(slots=True)
-class Kept:
-    """Implements `providers.base.Fleet`: a fleet with its machines in the takeover record; ``heirs`` come first."""
+class RecordedFleet:
+    """Implements `providers.base.Fleet`: another fleet, with its machines in the takeover record. ``adopted``: those
+    that a dead client has left, and that are launched first.
+    """
 
     fleet: Fleet
-    estate: Estate
-    heirs: list[Machine] = field(default_factory=list)
+    record: TakeoverRecord
+    adopted: list[Machine] = field(default_factory=list)
 
     @classmethod
-    async def inherit(cls, fleet: Fleet, estate: Estate, most: int, lease_s: float) -> Kept:
+    async def inherit(cls, fleet: Fleet, record: TakeoverRecord, most: int, lease_s: float) -> RecordedFleet:
         """Return a fleet with up to ``most`` of the machines that a dead client left. ``lease_s``: that of machines
         launched from now on.
 
@@ -226,27 +231,27 @@ class Kept:
             ProviderError
         """
         assert isinstance(fleet, Adopting), "what outlives its client can be adopted"
-        known = list(estate.machines.values())
-        heirs = list(await fleet.adopt(known, most, lease_s=estate.lease_s))
-        if estate.lease_s is not None:
-            estate.lease_s = max(estate.lease_s, lease_s)
-        estate.lost(*(estate.machines.keys() - {machine.id for machine in heirs}))
-        return cls(fleet, estate, heirs)
+        known = list(record.machines.values())
+        adopted = list(await fleet.adopt(known, most, lease_s=record.lease_s))
+        if record.lease_s is not None:
+            record.lease_s = max(record.lease_s, lease_s)
+        record.lost(*(record.machines.keys() - {machine.id for machine in adopted}))
+        return cls(fleet, record, adopted)
 
     async def launch(self, request: LaunchRequest, count: int) -> Sequence[Machine]:
-        """Return machines that were left, at once even if fewer than asked for: their leases run out unless somebody
-        connects to them. If none was left, launch machines.
+        """Return adopted machines at once, even if fewer than asked for: their leases run out unless somebody connects
+        to them. When there are none any more, launch machines.
         """
-        if self.heirs:
-            taken, self.heirs = self.heirs[:count], self.heirs[count:]
-            return taken
+        if self.adopted:
+            first, self.adopted = self.adopted[:count], self.adopted[count:]
+            return first
         machines = await self.fleet.launch(request, count)
-        self.estate.has(*machines)
+        self.record.has(*machines)
         return machines
 
     async def terminate(self, ids: Sequence[MachineId]) -> None:
         await self.fleet.terminate(ids)
-        self.estate.lost(*ids)
+        self.record.lost(*ids)
 
     def unusable(self, machine: MachineId, cause: str, *, for_good: bool = True) -> None:
         self.fleet.unusable(machine, cause, for_good=for_good)
@@ -255,9 +260,9 @@ class Kept:
         async for event in self.fleet.events():
             match event:
                 case MachineReachable(machine):
-                    self.estate.has(machine)
+                    self.record.has(machine)
                 case MachineGone(gone):
-                    self.estate.lost(gone)
+                    self.record.lost(gone)
                 case _:
                     pass
             yield event

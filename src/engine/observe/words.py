@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ...actors import events as ev
-from ..api.money import cents
 from ..api.printable import lines, one_line
 
 LONG_S = 5.0  # steps of preparing a node that took this long get a line
@@ -86,3 +85,8 @@ def seconds(duration_s: float) -> str:
 
 def _line(text: str) -> str:
     return one_line(text) or "unknown cause"
+
+
+def cents(usd: float) -> str:
+    """Return an amount with two decimals; below a cent, its first two significant digits."""
+    return f"{usd:.2f}" if usd == 0 or abs(usd) >= 0.01 else f"{usd:.2g}" if abs(usd) >= 1e-4 else "less than 0.0001"

@@ -202,9 +202,9 @@ class OutriderBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[m
         file = io.BytesIO()
         pickler = Pickler(file, self._large)
         modules = {getattr(_function(each), "__module__", None) or "" for each, *_ in batch.items}
-        with pickling.towards(self._chosen().core.reach):
-            mine = [name for name in modules if not self._modules.setdefault(name, pickling.reached(name))]
-            with pickling.copied(*mine):
+        with pickling.for_nodes(self._chosen().core.node_modules):
+            mine = [name for name in modules if not self._modules.setdefault(name, pickling.nodes_have(name))]
+            with pickling.copying(*mine):
                 pickler.dump(batch)
         return file.getvalue(), pickler.named
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 OUTRIDER = "outrider"
 
 
-class Reach:
+class ImportableModules:
     """The modules that hosts elsewhere can import: the standard library, installed packages (an image is to have them
     too), and those in ``included``.
 

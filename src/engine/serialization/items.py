@@ -35,7 +35,7 @@ def beside(items: Iterable[Any] | AsyncIterable[Any]) -> Iterable[Any] | AsyncIt
 class Items(Protocol):
     @property
     def ended(self) -> bool:
-        """All have been taken."""
+        """Return whether all items have been taken."""
         ...
 
     def take(self, count: int) -> list[Any]:

@@ -69,7 +69,7 @@ def unpack_all(endings: Sequence[Ending], payload: Payload) -> list[Any]:
 
 
 def load_value(received: Received, payload: Payload) -> Any:
-    """One of a generator's values.
+    """Unpickle a value of a generator.
 
     Raises:
         SerializationError: it cannot be unpickled here.

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import itertools
+import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 from ..api.errors import SpecError
 from ..api.plugin import merged
-from ..api.secrets import SECRET, crossing, is_crossing
+from ..api.secrets import SECRET, allow_secrets, secrets_allowed
 from ..wire import values
 from ..wire.messages import RunFlag, Value
 from . import pickling, program
 from .error_translation import pickling_error
-from .functions import Defined, Definitions
 from .payload import Blob, Payload
 from .shared import Shared, pending_references, referred
 from .streams import Source, Values
@@ -24,7 +28,7 @@ if TYPE_CHECKING:
     from ..api.compute import Decorated
     from ..api.plugin import Plugin
     from ..api.settings import WorkerKind
-    from .importable import Reach
+    from .importable import ImportableModules
 
 
 class Packer:
@@ -41,19 +45,19 @@ class Packer:
         """``plugins``: the pool's. ``kind``: of its workers. ``drop`` and ``forget`` are told of a blob, and of the
         digest of a function, that no task needs any more.
         """
-        self.reach: Reach | None = None  # the modules that nodes can import; None: those that this program can
+        self.node_modules: ImportableModules | None = None  # that nodes can import; None: those that this program can
         self.definitions = Definitions(forget)
-        self.surrounding: tuple[Plugin, ...] = ()
+        self.outer_plugins: tuple[Plugin, ...] = ()
         self._plugins, self._kind, self._drop = tuple(plugins), kind, drop
         self._blobs = itertools.count(1)
         self._prefix = token_hex(4)  # nodes that are taken over may still have blobs of another client
 
     def plugins_of(self, function: Decorated[Any]) -> tuple[Plugin, ...]:
-        return merged((*self.surrounding, *self._plugins), function.plugins)
+        return merged((*self.outer_plugins, *self._plugins), function.plugins)
 
-    def surround(self, plugins: Sequence[Plugin]) -> None:
-        """Set the plugins that surround every task from now on; none: no plugin does."""
-        self.surrounding = tuple(plugins)
+    def set_outer_plugins(self, plugins: Sequence[Plugin]) -> None:
+        """Set plugins that are around all others, for every task packed from now on; none: there are none."""
+        self.outer_plugins = tuple(plugins)
         self.definitions.clear()
 
     def pack(self, call: Call[Any] | StreamCall[Any]) -> Payload:
@@ -67,10 +71,10 @@ class Packer:
         args, kwargs, inputs = call.detach()
         defined = self.definitions.get(call.function) or self._define(call.function)
         name = options.name or call.function.__name__
-        if defined.copied is None and self.reach is None:
+        if defined.copied is None and self.node_modules is None:
             value, blob = self._dump((args, kwargs), name)
         else:
-            with pickling.towards(self.reach), pickling.copied(*([defined.copied] if defined.copied else ())):
+            with pickling.for_nodes(self.node_modules), pickling.copying(*([defined.copied] if defined.copied else ())):
                 value, blob = self._dump((args, kwargs), name, by_reference=False)
         return Payload(
             name,
@@ -123,8 +127,8 @@ class Packer:
             dumped = values.dump(arguments, ("args", "kwargs"), by_reference=by_reference)
         except values.Unpicklable as error:
             pending_references.clear()
-            if error.kind == SECRET and not is_crossing():
-                with crossing():
+            if error.kind == SECRET and not secrets_allowed():
+                with allow_secrets():
                     return self._dump(arguments, task, by_reference=by_reference)
             raise pickling_error(error, task, "an argument") from error
         if dumped.total <= values.INLINE_BYTES:
@@ -137,9 +141,9 @@ class Packer:
         plugins = self.plugins_of(function)
         self._check(function, plugins)
         module = function.__module__
-        with pickling.towards(self.reach):
-            code = program.build(function, (*self.surrounding, *self._plugins))
-            copied = None if module == "__main__" or pickling.reached(module) else module
+        with pickling.for_nodes(self.node_modules):
+            code = program.build(function, (*self.outer_plugins, *self._plugins))
+            copied = None if module == "__main__" or pickling.nodes_have(module) else module
         flags = RunFlag.FRESH if any(plugin.fresh_process for plugin in plugins) else 0
         return self.definitions.add(function, code, int(flags), copied)
 
@@ -158,3 +162,53 @@ class Packer:
                     f"The {plugin.name} plugin sets up a whole process, which {function.__name__} would share with "
                     'other tasks: use Worker(kind="process").'
                 )
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+class Defined:
+    """A function as nodes know it; functions with equal pickles share one. Calls that are under way hold it."""
+
+    digest: bytes
+    code: bytes
+    flags: int
+    copied: str | None  # its module, where nodes cannot import it: arguments of that module's types are copied too
+
+
+class Definitions:
+    """The functions that a pool's nodes know, each while this program has it: every map has one of its own."""
+
+    def __init__(self, forget: Callable[[bytes], None]) -> None:
+        """``forget`` is given the digest of each large function that nobody has any more, on the loop that runs now."""
+        self._forget = forget
+        self._loop = asyncio.get_running_loop()
+        self._of: weakref.WeakKeyDictionary[Decorated[Any], Defined] = weakref.WeakKeyDictionary()
+        self._alive: weakref.WeakValueDictionary[bytes, Defined] = weakref.WeakValueDictionary()
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def get(self, function: Decorated[Any]) -> Defined | None:
+        return self._of.get(function)
+
+    def add(self, function: Decorated[Any], code: bytes, flags: int, copied: str | None) -> Defined:
+        digest = hashlib.blake2b(code, digest_size=16).digest()
+        defined = self._alive.get(digest)
+        if defined is None:
+            self._alive[digest] = defined = Defined(digest, code, flags, copied)
+            if len(code) > values.INLINE_BYTES:
+                weakref.finalize(defined, self._let_go, digest).atexit = False
+        self._of[function] = defined
+        return defined
+
+    def clear(self) -> None:
+        """Forget all definitions: what functions refer to may have changed, or the pool has ended."""
+        self._of.clear()
+
+    def _let_go(self, digest: bytes) -> None:
+        """Report to the loop that a definition has gone, from whatever thread noticed it."""
+        with suppress(RuntimeError):  # the loop has ended, and the nodes with it
+            self._loop.call_soon_threadsafe(self._gone, digest)
+
+    def _gone(self, digest: bytes) -> None:
+        if digest not in self._alive:
+            self._forget(digest)

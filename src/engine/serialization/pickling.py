@@ -11,15 +11,15 @@ from contextvars import ContextVar
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
-from ..api.secrets import crossing
+from ..api.secrets import allow_secrets
 from .importable import importable
 
 if TYPE_CHECKING:
     from ..api.compute import Decorated
-    from .importable import Reach
+    from .importable import ImportableModules
 
 _by_value = RLock()  # cloudpickle's register of modules is global
-_reach: ContextVar[Reach | None] = ContextVar("outrider_reach", default=None)
+_node_modules: ContextVar[ImportableModules | None] = ContextVar("outrider_node_modules", default=None)
 
 
 def named(scope: object, qualname: str) -> object:
@@ -31,8 +31,8 @@ def named(scope: object, qualname: str) -> object:
 
 
 @contextmanager
-def copied(*modules: str) -> Iterator[None]:
-    """Within this, cloudpickle copies the functions and classes of these modules; the rest it names."""
+def copying(*modules: str) -> Iterator[None]:
+    """Have cloudpickle copy the functions and classes of these modules during the block. All others travel by name."""
     import cloudpickle
 
     with _by_value, ExitStack() as stack:
@@ -49,23 +49,25 @@ def copied(*modules: str) -> Iterator[None]:
 
 
 @contextmanager
-def towards(reach: Reach | None) -> Iterator[None]:
-    """Within this, what is pickled is for nodes that can import so much; None: whatever can be imported here."""
-    if reach is None:
+def for_nodes(modules: ImportableModules | None) -> Iterator[None]:
+    """Pickle for nodes that can import these modules, during the block; None: for nodes that can import what this
+    program can.
+    """
+    if modules is None:
         yield
         return
-    token = _reach.set(reach)
+    token = _node_modules.set(modules)
     try:
-        with copied(*reach.own()), crossing():
+        with copying(*modules.own()), allow_secrets():
             yield
     finally:
-        _reach.reset(token)
+        _node_modules.reset(token)
 
 
-def reached(module: str) -> bool:
+def nodes_have(module: str) -> bool:
     """Return whether the nodes for which something is being pickled can import this module by its name."""
-    reach = _reach.get()
-    return importable(module) if reach is None else reach.has(module)
+    modules = _node_modules.get()
+    return importable(module) if modules is None else modules.has(module)
 
 
 def dumps_function(function: Decorated[...]) -> bytes:
@@ -82,7 +84,7 @@ def dumps_function(function: Decorated[...]) -> bytes:
 def has_name(function: Decorated[...]) -> bool:
     """Return whether a node that imports the function's module finds the function there."""
     home = named(sys.modules.get(function.__module__), function.__qualname__)
-    return getattr(home, "function", None) is function.function and reached(function.__module__)
+    return getattr(home, "function", None) is function.function and nodes_have(function.__module__)
 
 
 def imported(module: str, qualname: str) -> Any:
@@ -107,7 +109,7 @@ def dumps(value: object, name: str, *modules: str) -> bytes:
 
     from ..wire import values
 
-    with copied(*(module for module in modules if not reached(module))), crossing():
+    with copying(*(module for module in modules if not nodes_have(module))), allow_secrets():
         try:
             return bytes(cloudpickle.dumps(value, protocol=5))
         except Exception:

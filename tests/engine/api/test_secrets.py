@@ -9,7 +9,7 @@ import pytest
 
 from outrider import Secret, SpecError
 from outrider.engine.api import secrets
-from outrider.engine.api.secrets import Scrubber, crossing, revealed_env, secrets_in
+from outrider.engine.api.secrets import Scrubber, allow_secrets, revealed_env, secrets_in
 
 CANARY = "canary/0123+456 789"
 
@@ -55,7 +55,7 @@ def test_a_variable_that_is_not_set_is_refused(monkeypatch: pytest.MonkeyPatch) 
 def test_it_is_pickled_on_the_way_to_a_node_and_nowhere_else() -> None:
     with pytest.raises(TypeError, match="on the way to a node"):
         pickle.dumps(Secret(CANARY))
-    with crossing():
+    with allow_secrets():
         data = pickle.dumps(Secret(CANARY))
     assert pickle.loads(data) == Secret(CANARY)
     assert f"{Secret.__module__}.{Secret.__qualname__}" == secrets.SECRET

@@ -164,7 +164,7 @@ def test_when_what_cannot_be_removed_ends_itself_is_said_if_it_is_known(
 ) -> None:
     monkeypatch.setattr(time, "localtime", time.gmtime)
     with book.own(dead, "aws", adopt=True) as owned:
-        owned.keep("estate", kept)
+        owned.keep("takeover", kept)
     sky.stubborn.add(dead)
     failure = f"ec2:TerminateInstances is missing for lost; may still be running: i-1{said}"
     assert [each["failure"] for each in outrider.json("gc", "--apply")] == [failure]

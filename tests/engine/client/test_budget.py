@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from outrider.engine.api.money import cents
 from outrider.engine.client.budget import Budget, Cost, Exceeded, Metered
+from outrider.engine.observe.words import cents
 from outrider.providers.base import (
     Embedding,
     Fleet,

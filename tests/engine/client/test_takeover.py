@@ -13,8 +13,8 @@ import pytest
 
 from outrider import SSH, Local, Pool, SpecError
 from outrider.engine.api.settings import unique
-from outrider.engine.client import takeover as estates
-from outrider.engine.client.takeover import Estate, Kept
+from outrider.engine.client import takeover
+from outrider.engine.client.takeover import RecordedFleet, TakeoverRecord
 from outrider.providers import owners
 from outrider.providers.base import Address, Embedding, LaunchRequest, Machine, MachineGone, MachineId, MachineReachable
 from outrider.providers.errors import NoCapacity
@@ -48,81 +48,81 @@ def book(tmp_path: Path) -> Journal:
     return Journal.open(tmp_path / "state")
 
 
-def begun(book: Journal) -> Estate:
-    return Estate.begin(book, unique("train"), "aws", pool="p1", lease_s=600.0)
+def begun(book: Journal) -> TakeoverRecord:
+    return TakeoverRecord.begin(book, unique("train"), "aws", pool="p1", lease_s=600.0)
 
 
-async def left(book: Journal, *machines: Machine) -> Estate:
+async def left(book: Journal, *machines: Machine) -> TakeoverRecord:
     """A dead client's: its pool is in a place, and nobody has its lock."""
-    estate = begun(book)
-    book.own(estate.name, "aws", EAST).close()
-    estate.has(*machines)
+    record = begun(book)
+    book.own(record.name, "aws", EAST).close()
+    record.has(*machines)
     for machine in machines:
-        await estate.rotated(machine, ("ssh-ed25519 SECOND", machine.host_key))
-    await estate.close()
-    return estate
+        await record.rotated(machine, ("ssh-ed25519 SECOND", machine.host_key))
+    await record.close()
+    return record
 
 
 async def test_what_was_kept_is_inherited(book: Journal) -> None:
     before = await left(book, MACHINE)
-    estate = Estate.inherit(book, "train", "aws")
-    assert estate.machines == {MACHINE.id: replace(MACHINE, env={"FI_PROVIDER": "efa"})}
-    assert estate.pinned(MACHINE) == ("ssh-ed25519 SECOND", "ssh-ed25519 FIRST")
-    assert estate.key.export_public_key() == before.key.export_public_key()
-    assert estate.lease_s == 600.0
-    assert estate.pool == before.pool  # its nodes know it by that
-    assert estate.turn != before.turn == ""
+    record = TakeoverRecord.inherit(book, "train", "aws")
+    assert record.machines == {MACHINE.id: replace(MACHINE, env={"FI_PROVIDER": "efa"})}
+    assert record.pinned(MACHINE) == ("ssh-ed25519 SECOND", "ssh-ed25519 FIRST")
+    assert record.key.export_public_key() == before.key.export_public_key()
+    assert record.lease_s == 600.0
+    assert record.pool == before.pool  # its nodes know it by that
+    assert record.turn != before.turn == ""
     assert {each.standing for each in book.records()} == {"alive"}
-    await estate.close()
+    await record.close()
 
 
 async def test_a_host_key_is_on_the_disk_before_it_is_in_use(book: Journal) -> None:
     """TAKEOVER-1: when `rotated` returns. What comes meanwhile is written once for all."""
-    estate = begun(book)
+    record = begun(book)
     machines = [replace(MACHINE, id=MachineId(f"i-{number}")) for number in range(20)]
-    estate.has(*machines)
+    record.has(*machines)
     writes = 0
-    keep = estate._ownership.keep
+    keep = record._ownership.keep
 
     def counted(name: str, text: str) -> None:
         nonlocal writes
         writes += 1
         keep(name, text)
 
-    estate._ownership.keep = counted  # type: ignore[method-assign]
+    record._ownership.keep = counted  # type: ignore[method-assign]
 
     async def rotate(machine: Machine) -> None:
-        await estate.rotated(machine, (f"new {machine.id}",))
-        assert f"new {machine.id}" in (estate._ownership.kept(estates.REST) or "")
+        await record.rotated(machine, (f"new {machine.id}",))
+        assert f"new {machine.id}" in (record._ownership.kept(takeover.REST) or "")
 
     await asyncio.gather(*map(rotate, machines))
     assert writes <= 3
-    book.own(estate.name, "aws", EAST).close()
-    estate.lost(machines[0].id)
-    await estate.close()
-    assert '"i-0"' not in (book.pools / estate.name / "estate.key").read_text()
+    book.own(record.name, "aws", EAST).close()
+    record.lost(machines[0].id)
+    await record.close()
+    assert '"i-0"' not in (book.pools / record.name / "takeover.key").read_text()
 
 
 async def test_a_settled_pool_leaves_no_key(book: Journal) -> None:
-    estate = begun(book)
-    estate.has(MACHINE)
-    await estate.close()
+    record = begun(book)
+    record.has(MACHINE)
+    await record.close()
     assert list(book.pools.iterdir()) == []
 
 
 async def test_who_may_not_inherit_is_told_why(book: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SpecError, match=r"There is no pool 'train' to attach to .* left by dead clients: none"):
-        Estate.inherit(book, "train", "aws")
+        TakeoverRecord.inherit(book, "train", "aws")
     name = (await left(book, MACHINE)).name
     with pytest.raises(SpecError, match=f"left by dead clients: {name}"):
-        Estate.inherit(book, "trian", "aws")
+        TakeoverRecord.inherit(book, "trian", "aws")
     with pytest.raises(SpecError, match="machines of aws, not of gcp"):
-        Estate.inherit(book, "train", "gcp")
+        TakeoverRecord.inherit(book, "train", "gcp")
     monkeypatch.setattr(owners, "_boot", lambda: "another boot")
     monkeypatch.setattr("socket.gethostname", lambda: "another-computer")
     monkeypatch.setattr(owners, "_file_system", lambda path: "nfs4")  # on a disk, a lock is believed
     with pytest.raises(SpecError, match="which may be alive: attach to it there"):
-        Estate.inherit(book, "train", "aws")
+        TakeoverRecord.inherit(book, "train", "aws")
     assert [each.pool for each in book.records()] == [name]
 
 
@@ -130,26 +130,26 @@ async def test_pools_of_one_name_are_told_apart(book: Journal) -> None:
     """All that is a pool's is ended by its name: two that shared it would end each other."""
     living = begun(book)
     with pytest.raises(SpecError, match=f"has a living owner: process {os.getpid()} "):
-        Estate.inherit(book, "train", "aws")
+        TakeoverRecord.inherit(book, "train", "aws")
     one = await left(book, MACHINE)
     assert one.name != living.name
-    inherited = Estate.inherit(book, "train", "aws")
+    inherited = TakeoverRecord.inherit(book, "train", "aws")
     assert inherited.name == one.name
     await inherited.close()
     two = await left(book, MACHINE)
     with pytest.raises(SpecError, match="Several pools 'train' were left: attach to one of") as several:
-        Estate.inherit(book, "train", "aws")
+        TakeoverRecord.inherit(book, "train", "aws")
     assert one.name in str(several.value)
-    inherited = Estate.inherit(book, two.name, "aws")
+    inherited = TakeoverRecord.inherit(book, two.name, "aws")
     assert inherited.name == two.name
     await inherited.close()
     await living.close()
 
 
-async def test_a_pool_without_an_estate_is_for_gc(book: Journal) -> None:
+async def test_a_pool_without_a_takeover_record_is_for_gc(book: Journal) -> None:
     book.own("train", "aws", EAST).close()
     with pytest.raises(SpecError, match="outrider gc --apply"):
-        Estate.inherit(book, "train", "aws")
+        TakeoverRecord.inherit(book, "train", "aws")
     assert [each.standing for each in book.records()] == ["dead"]  # the lock is free again
 
 
@@ -172,32 +172,32 @@ def machine(name: str) -> Machine:
     return replace(MACHINE, id=MachineId(name))
 
 
-async def inherited(book: Journal, fleet: FakeFleet, *names: str, most: int = 3) -> Kept:
+async def inherited(book: Journal, fleet: FakeFleet, *names: str, most: int = 3) -> RecordedFleet:
     await left(book, *map(machine, names))
-    return await Kept.inherit(fleet, Estate.inherit(book, "train", "aws"), most, 120.0)
+    return await RecordedFleet.inherit(fleet, TakeoverRecord.inherit(book, "train", "aws"), most, 120.0)
 
 
 async def test_what_was_left_comes_before_what_is_new(book: Journal) -> None:
     async with asyncio.timeout(60), Fake().open("train", Embedding("", "")) as inner:
         lasting = Lasting(inner.provider, "train", inner.tasks)
         fleet = await inherited(book, lasting, "i-1", "i-gone", "i-2")
-        assert set(fleet.estate.machines) == {"i-1", "i-2"}
+        assert set(fleet.record.machines) == {"i-1", "i-2"}
         machines = list(await fleet.launch(REQUEST, 3))
         assert [each.id for each in machines] == ["i-1", "i-2"]
         assert lasting.requests == []  # the third one would keep these from being connected to
-        machines += await fleet.launch(REQUEST, 1)  # the heirs are no more
-        assert set(fleet.estate.machines) == {each.id for each in machines}
+        machines += await fleet.launch(REQUEST, 1)  # none is adopted any more
+        assert set(fleet.record.machines) == {each.id for each in machines}
         await fleet.terminate([MachineId("i-1")])
         lasting.lose(MachineId("i-2"))
         lasting._say(MachineReachable(replace(machines[2], private_address="10.9.9.9")))
         events = fleet.events()
         assert await anext(events) == MachineGone(MachineId("i-2"), "spot interruption")
         await anext(events)
-        assert "i-1" not in fleet.estate.machines
-        assert "i-2" not in fleet.estate.machines
-        assert fleet.estate.machines[machines[2].id].private_address == "10.9.9.9"
+        assert "i-1" not in fleet.record.machines
+        assert "i-2" not in fleet.record.machines
+        assert fleet.record.machines[machines[2].id].private_address == "10.9.9.9"
         await events.aclose()
-        await fleet.estate.close()
+        await fleet.record.close()
 
 
 async def test_the_longest_lease_of_any_machine_is_handed_on(book: Journal) -> None:
@@ -206,37 +206,37 @@ async def test_the_longest_lease_of_any_machine_is_handed_on(book: Journal) -> N
         lasting = Lasting(inner.provider, "train", inner.tasks)
         await left(book, machine("i-1"))
         for own_s, known_s in ((120.0, 600.0), (900.0, 600.0), (60.0, 900.0)):
-            fleet = await Kept.inherit(lasting, Estate.inherit(book, "train", "aws"), 3, own_s)
+            fleet = await RecordedFleet.inherit(lasting, TakeoverRecord.inherit(book, "train", "aws"), 3, own_s)
             assert lasting.lease_s == known_s
-            await fleet.estate.close()
+            await fleet.record.close()
 
 
 async def test_a_lease_that_the_version_before_did_not_keep_is_not_known(book: Journal) -> None:
     name = (await left(book, machine("i-1"))).name
-    kept = book.pools / name / "estate.key"
+    kept = book.pools / name / "takeover.key"
     text = kept.read_text()
     assert '"lease_s": 600.0, ' in text
     kept.write_text(text.replace('"lease_s": 600.0, ', ""))
     async with Fake().open("train", Embedding("", "")) as inner:
         lasting = Lasting(inner.provider, "train", inner.tasks)
-        fleet = await Kept.inherit(lasting, Estate.inherit(book, "train", "aws"), 3, 120.0)
+        fleet = await RecordedFleet.inherit(lasting, TakeoverRecord.inherit(book, "train", "aws"), 3, 120.0)
         assert lasting.lease_s is None
-        assert fleet.estate.lease_s is None  # of the next client's, too: nobody knows which of them are left
-        await fleet.estate.close()
+        assert fleet.record.lease_s is None  # of the next client's, too: nobody knows which of them are left
+        await fleet.record.close()
 
 
 async def test_too_many_are_not_kept_and_some_are_better_than_none(book: Journal) -> None:
     async with Fake(Script(failures=(NoCapacity("sold out"),))).open("train", Embedding("", "")) as inner:
         fleet = await inherited(book, Lasting(inner.provider, "train", inner.tasks), "i-1", "i-2", most=1)
-        assert set(fleet.estate.machines) == {"i-1"}
+        assert set(fleet.record.machines) == {"i-1"}
         assert [each.id for each in await fleet.launch(REQUEST, 1)] == ["i-1"]
-        await fleet.estate.close()
-        book.settled(fleet.estate.name)
+        await fleet.record.close()
+        book.settled(fleet.record.name)
         fleet = await inherited(book, Lasting(inner.provider, "train", inner.tasks), "i-1")
         assert [each.id for each in await fleet.launch(REQUEST, 2)] == ["i-1"]
         with pytest.raises(NoCapacity):
             await fleet.launch(REQUEST, 1)
-        await fleet.estate.close()
+        await fleet.record.close()
 
 
 # --- the pool ---------------------------------------------------------------------------------------------------------

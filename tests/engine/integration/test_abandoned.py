@@ -11,8 +11,7 @@ import anyio
 import pytest
 
 from outrider import Pool, SpecError
-from outrider.engine.client.budget import Exceeded
-from outrider.engine.client.budget_watch import BudgetWatch
+from outrider.engine.client.budget import BudgetWatch, Exceeded
 from outrider.providers.base import Embedding, LaunchRequest, MachineEvent, MachineGone, MachineId
 from outrider.providers.errors import BadRequest
 

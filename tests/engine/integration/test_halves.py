@@ -16,7 +16,7 @@ import pytest
 from outrider import BootstrapError, Local, Nodes, Plugin, Pool, SpecError, TaskKilled, Worker, compute, instance_info
 from outrider.engine.api.plugin_sides import Heard, Joined, Left, News, NodeSide, PluginContext, Setup
 from outrider.engine.client import plugin_hosts
-from outrider.engine.client.plugin_inbox import AHEAD, PluginInbox
+from outrider.engine.client.plugin_context import AHEAD, PluginInbox
 from outrider.engine.integrations import using
 
 pytestmark = pytest.mark.anyio
@@ -132,7 +132,7 @@ class Flood(Plugin):
 
 
 class Watched(PluginInbox):
-    """Says when it is full, and how full it ever was."""
+    """An inbox that says when it is full, and how full it ever was."""
 
     made: ClassVar[list[Watched]] = []
 
@@ -141,8 +141,8 @@ class Watched(PluginInbox):
         self.made.append(self)
         self.most, self.full = 0, asyncio.Event()
 
-    def _put(self, news: News, size_bytes: int) -> None:
-        super()._put(news, size_bytes)
+    def _append(self, news: News, size_bytes: int) -> None:
+        super()._append(news, size_bytes)
         self.most = max(self.most, len(self._news))
         if self.most >= AHEAD:
             self.full.set()

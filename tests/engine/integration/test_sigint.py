@@ -83,7 +83,7 @@ def test_three_at_once_end_a_program_that_waits(tmp_path: Path) -> None:
 
 def test_what_comes_with_the_first_or_while_its_pool_ends_is_not_passed_on(tmp_path: Path) -> None:
     program = """
-        from outrider.engine.client import sigint
+        from outrider.engine.client import signals
 
         async def main():
             it = asyncio.current_task()
@@ -94,7 +94,7 @@ def test_what_comes_with_the_first_or_while_its_pool_ends_is_not_passed_on(tmp_p
                     await asyncio.sleep(600)
                 except asyncio.CancelledError:
                     print("cancelled", it.uncancel())
-                sigint.SAME_S = 0.0
+                signals.SAME_S = 0.0
                 try:
                     os.kill(os.getpid(), signal.SIGINT)
                     time.sleep(0)

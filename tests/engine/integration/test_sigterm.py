@@ -18,7 +18,7 @@ BEGINNING = """
 import asyncio, os, signal, sys, threading, time
 from contextlib import asynccontextmanager, contextmanager
 from outrider import AWS, Local, Pool, compute
-from outrider.engine.client import sigterm
+from outrider.engine.client import signals
 
 def say(*words):
     os.write(1, " ".join(map(str, words)).encode() + b"\\n")
@@ -397,12 +397,12 @@ def test_a_machine_that_does_not_answer_yet_is_terminated(
 def test_a_pool_that_opens_afterwards_is_ended_too(client: Begin) -> None:
     it = client("""
         async def main():
-            first = sigterm.TaskHold()
+            first = signals.TaskHold()
             try:
                 say("up")
                 await asyncio.sleep(600)
             except asyncio.CancelledError:
-                second = sigterm.TaskHold()
+                second = signals.TaskHold()
             with told():
                 try:
                     await asyncio.sleep(600)
@@ -420,7 +420,7 @@ def test_a_pool_that_opens_afterwards_is_ended_too(client: Begin) -> None:
 
 DONE = """
     async def opens():
-        sigterm.TaskHold()
+        signals.TaskHold()
     async def main():
         await asyncio.create_task(opens())
         say("up")
@@ -429,14 +429,14 @@ DONE = """
     """
 LOOP_CLOSED = """
     async def opens():
-        sigterm.TaskHold()
+        signals.TaskHold()
     asyncio.run(opens())
     say("up")
     time.sleep(600)
     """
 ENDS_WITHOUT = """
     async def opens():
-        sigterm.TaskHold()
+        signals.TaskHold()
         with told():
             await asyncio.sleep(600)
     async def main():
@@ -448,7 +448,7 @@ ENDS_WITHOUT = """
     asyncio.run(main())
     """
 OTHER_THREAD = """
-    hold = sigterm.ThreadHold()
+    hold = signals.ThreadHold()
     hold.interrupt()
     closes = threading.Thread(target=hold.release)
     closes.start()
@@ -482,7 +482,7 @@ def test_a_forked_child_ends_as_ever(client: Begin) -> None:
             time.sleep(600)
 
         def opens():
-            hold = sigterm.ThreadHold()
+            hold = signals.ThreadHold()
             try:
                 hold.interrupt()
                 theirs.send("opened")
@@ -493,7 +493,7 @@ def test_a_forked_child_ends_as_ever(client: Begin) -> None:
 
         ours, theirs = multiprocessing.Pipe()
         forked = multiprocessing.get_context("fork").Process
-        hold = sigterm.ThreadHold()
+        hold = signals.ThreadHold()
         hold.interrupt()
         say("up")
         for child in (forked(target=runs), forked(target=opens)):
@@ -502,7 +502,7 @@ def test_a_forked_child_ends_as_ever(client: Begin) -> None:
             child.terminate()
             child.join()
             say(child.exitcode)
-        say(isinstance(signal.getsignal(signal.SIGTERM), sigterm._Sigterm))
+        say(isinstance(signal.getsignal(signal.SIGTERM), signals._EndingHandler))
         hold.release()
         say(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL)
         """)

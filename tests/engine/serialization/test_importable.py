@@ -16,7 +16,7 @@ import pytest
 from outrider.engine.serialization import importable as reach_
 from outrider.engine.serialization import pickling
 from outrider.engine.serialization.error_translation import Place, failed_error
-from outrider.engine.serialization.importable import Reach, advice, importable
+from outrider.engine.serialization.importable import ImportableModules, advice, importable
 from outrider.engine.wire.messages import Failed
 
 HELPER = "FACTOR = 3\ndef scaled(x): return FACTOR * x\nclass Point:\n    def __init__(self, x): self.x = x\n"
@@ -46,47 +46,47 @@ def elsewhere(code: str, data: bytes) -> str:
 
 
 def test_the_users_own_is_neither_installed_nor_included(own: ModuleType) -> None:
-    reach = Reach([])
-    assert {"own_tasks", "own_helper"} <= set(reach.own())
-    assert not {"json", "numpy", "pytest", "outrider", "__main__"} & set(reach.own())
-    assert not reach.has("own_tasks")
-    assert reach.has("json.decoder")
-    assert reach.has("pytest")
-    assert reach.has("outrider.engine.api.compute")
-    assert not reach.has("never_imported")
-    assert Reach(["own_tasks"]).has("own_tasks")
-    assert "own_tasks" not in Reach(["own_tasks"]).own()
+    modules = ImportableModules([])
+    assert {"own_tasks", "own_helper"} <= set(modules.own())
+    assert not {"json", "numpy", "pytest", "outrider", "__main__"} & set(modules.own())
+    assert not modules.has("own_tasks")
+    assert modules.has("json.decoder")
+    assert modules.has("pytest")
+    assert modules.has("outrider.engine.api.compute")
+    assert not modules.has("never_imported")
+    assert ImportableModules(["own_tasks"]).has("own_tasks")
+    assert "own_tasks" not in ImportableModules(["own_tasks"]).own()
 
 
 def test_own_modules_that_are_loaded_later_are_own_too(own: ModuleType, tmp_path: Path) -> None:
-    reach = Reach([])
-    before = reach.own()
+    modules = ImportableModules([])
+    before = modules.own()
     (tmp_path / "own_later.py").write_text("")
     importlib.import_module("own_later")
     try:
-        assert set(reach.own()) - set(before) == {"own_later"}
+        assert set(modules.own()) - set(before) == {"own_later"}
     finally:
         del sys.modules["own_later"]
 
 
 def test_a_function_takes_the_users_own_modules_along(own: ModuleType) -> None:
-    with pickling.towards(Reach([])):
+    with pickling.for_nodes(ImportableModules([])):
         data = pickling.dumps_function(own.triple)
     run = "import sys, pickle; print(pickle.load(sys.stdin.buffer)(7), 'own_helper' in sys.modules)"
     assert elsewhere(run, data) == "24 False"
 
 
 def test_what_is_included_is_named(own: ModuleType) -> None:
-    with pickling.towards(Reach(["own_tasks", "own_helper"])):
+    with pickling.for_nodes(ImportableModules(["own_tasks", "own_helper"])):
         assert len(pickling.dumps_function(own.triple)) < 150
-    with pickling.towards(None):
+    with pickling.for_nodes(None):
         assert len(pickling.dumps_function(own.triple)) < 150
 
 
 def test_arguments_of_own_classes_travel_as_copies(own: ModuleType) -> None:
     import cloudpickle
 
-    with pickling.towards(Reach([])):
+    with pickling.for_nodes(ImportableModules([])):
         data = cloudpickle.dumps(own.Point(4))
     assert cloudpickle.list_registry_pickle_by_value() == set()
     assert elsewhere("import sys, pickle; print(pickle.load(sys.stdin.buffer).x)", data) == "4"
@@ -96,7 +96,7 @@ def test_arguments_of_own_classes_travel_as_copies(own: ModuleType) -> None:
 def test_a_pending_call_in_an_argument_is_a_copy_too(own: ModuleType) -> None:
     import cloudpickle
 
-    with pickling.towards(Reach([])):
+    with pickling.for_nodes(ImportableModules([])):
         data = cloudpickle.dumps(own.triple)
     assert elsewhere("import sys, pickle; print(pickle.load(sys.stdin.buffer).local(1))", data) == "6"
 
@@ -140,14 +140,14 @@ def test_an_environment_laid_upon_another_has_that_ones_packages(
     monkeypatch.syspath_prepend(below)
     importlib.import_module(f"laid_{folder[:4]}")
     assert reach_._is_installed(f"laid_{folder[:4]}")
-    assert f"laid_{folder[:4]}" not in Reach([]).own()
+    assert f"laid_{folder[:4]}" not in ImportableModules([]).own()
 
 
 def test_the_users_own_is_looked_for_once(own: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    reach = Reach([])
-    found = reach.own()
+    modules = ImportableModules([])
+    found = modules.own()
     monkeypatch.setattr(reach_, "importable", lambda name: pytest.fail("looked again"))
-    assert reach.own() is found
+    assert modules.own() is found
 
 
 def test_a_module_that_a_node_lacks_is_advised_on_in_the_tasks_error(own: ModuleType) -> None:

@@ -102,9 +102,9 @@ async def test_a_call_that_streams_has_its_process_to_itself() -> None:
 async def test_plugins_set_before_hold_for_calls_packed_after() -> None:
     mine = packer()
     assert mine.pack(size(1)).flags == 0
-    mine.surround([Fresh()])
+    mine.set_outer_plugins([Fresh()])
     assert mine.pack(size(1)).flags == RunFlag.FRESH
-    mine.surround(())
+    mine.set_outer_plugins(())
     assert mine.pack(size(1)).flags == 0
 
 

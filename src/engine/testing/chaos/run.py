@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from ....actors import events as ev
 from ....actors.ports import NodeId
 from ...api.errors import SpecError
-from ...client.waiting import finished
+from ...client.cleanup import finished
 from . import disk, processes
 from .agent import Agents
 from .faults import Fault, FullDisk, HoldGil, KillRank, Partition, SlowLink
@@ -85,7 +85,7 @@ class FaultInjector:
         events = self._core.observer.subscribe()
         self._reading = asyncio.ensure_future(self._read(events))
         self._core.wiring = self._wires
-        self._core.surround((Agents(self._address),))
+        self._core.set_outer_plugins((Agents(self._address),))
         try:
             path = f"\0{self._address}"
             self._server = await asyncio.start_unix_server(self._heard, path=path, start_serving=False)
@@ -117,7 +117,7 @@ class FaultInjector:
 
     async def _calm(self) -> None:
         self.report.end()
-        self._core.surround(())
+        self._core.set_outer_plugins(())
         self._core.wiring = None
         for work in self._work:
             work.cancel()

@@ -59,7 +59,7 @@ class ActedCore:
     def ready(self, node: int) -> None:
         self.observer(ev.NodeReady(node, node, NODES, NODES))
 
-    def surround(self, plugins: tuple[Any, ...]) -> None:
+    def set_outer_plugins(self, plugins: tuple[Any, ...]) -> None:
         self.plugins = tuple(plugins)
 
     def cut(self, node: NodeId, cause: str) -> None:

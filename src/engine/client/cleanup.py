@@ -1,6 +1,6 @@
-"""A provider's context, left: what goes wrong there is kept apart from what went wrong before.
+"""Clean-up that no cancellation cuts short, and whose failures are kept apart from those that came before it.
 
-EXIT-1: an error of the block is never replaced by one of its clean-up, and no clean-up's is lost.
+CLEANUP-1: an error of the block is never replaced by one of its clean-up, and no error of a clean-up is lost.
 """
 
 from __future__ import annotations
@@ -19,11 +19,24 @@ F = TypeVar("F", bound=Fleet)
 Warn = Callable[[str], object]
 
 
+async def finished(task: asyncio.Task[None]) -> None:
+    """Wait for ``task`` through any number of cancellations of the waiter; the first is raised afterwards."""
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = cancelled or error
+    if cancelled is not None:
+        raise cancelled
+
+
 @asynccontextmanager
-async def parted(
-    opened: AbstractAsyncContextManager[F], trouble: list[NotGone], warn: Warn | None = None
+async def collecting_failures(
+    opened: AbstractAsyncContextManager[F], failures: list[NotGone], warn: Warn | None = None
 ) -> AsyncIterator[F]:
-    """The same context, left with what the block raised; what leaving it failed with is added to ``trouble``.
+    """Return the provider's context with another end: leaving it raises what the block raised, and appends what leaving
+    failed with to ``failures``.
 
     ``warn``: told what the fleet warns of while it is left, when nobody else reads its events.
     """
@@ -40,40 +53,40 @@ async def parted(
                 raise
             finally:
                 if warn is not None:
-                    readers.append(asyncio.create_task(_hear(fleet, warn), name="outrider-leaving"))
+                    readers.append(asyncio.create_task(_pass_warnings_on(fleet, warn), name="outrider-leaving"))
     except BaseException as error:
-        mine = [each for each in _leaves(error) if _is_of_leaving(each, block)] if entered else []
-        if len(mine) < len(list(_leaves(error))):
+        of_leaving = [each for each in _leaves(error) if _is_of_leaving(each, block)] if entered else []
+        if len(of_leaving) < len(list(_leaves(error))):
             raise  # the block's own, or a defect
-        trouble += [_not_gone(each) for each in mine]
+        failures += [_not_gone(each) for each in of_leaving]
     finally:
         for reader in readers:
             reader.cancel()
     if block:
-        raise block[0]  # EXIT-1
+        raise block[0]  # CLEANUP-1
 
 
-def merged(trouble: Sequence[NotGone]) -> NotGone:
-    """Several providers' as one."""
-    if len(trouble) == 1:
-        return trouble[0]
-    known = [each.by for each in trouble if each.by is not None]
+def merged_failures(failures: Sequence[NotGone]) -> NotGone:
+    """Return the failures of several providers as one."""
+    if len(failures) == 1:
+        return failures[0]
+    known = [each.by for each in failures if each.by is not None]
     error = NotGone(
-        "; ".join(each.why for each in trouble),
-        machines=[machine for each in trouble for machine in each.machines],
-        left=[what for each in trouble for what in each.left],
-        by=max(known) if len(known) == len(trouble) else None,
-        unsure=any(each.unsure for each in trouble),
+        "; ".join(each.why for each in failures),
+        machines=[machine for each in failures for machine in each.machines],
+        left=[what for each in failures for what in each.left],
+        by=max(known) if len(known) == len(failures) else None,
+        unsure=any(each.unsure for each in failures),
     )
-    error.__cause__ = next((each.__cause__ for each in trouble if each.__cause__ is not None), None)
+    error.__cause__ = next((each.__cause__ for each in failures if each.__cause__ is not None), None)
     return error
 
 
-def outcome(trouble: Sequence[NotGone], warn: Warn, course: Course) -> CleanupError | None:
+def cleanup_result(failures: Sequence[NotGone], warn: Warn, course: Course) -> CleanupError | None:
     """Return the error for users where machines may still be running; else warn of what is left at no cost."""
-    if not trouble:
+    if not failures:
         return None
-    error = merged(trouble)
+    error = merged_failures(failures)
     if error.costs:
         return cleanup_error(error, course)
     left = ", ".join(error.left) or "something that costs nothing"
@@ -81,14 +94,14 @@ def outcome(trouble: Sequence[NotGone], warn: Warn, course: Course) -> CleanupEr
     return None
 
 
-def add(error: BaseException, cleanup: CleanupError) -> None:
-    """Add a cleanup error to the error that came first."""
+def add_cleanup(error: BaseException, cleanup: CleanupError) -> None:
+    """Add a clean-up's error to the error that came first."""
     error.add_note(f"Besides: {cleanup}")
     with suppress(Exception):  # of a class that takes no attributes
         error.cleanup = cleanup  # type: ignore[attr-defined]
 
 
-async def _hear(fleet: Fleet, warn: Warn) -> None:
+async def _pass_warnings_on(fleet: Fleet, warn: Warn) -> None:
     with suppress(Exception):  # nothing follows from a warning
         async for event in fleet.events():
             if isinstance(event, Warned):
@@ -104,7 +117,7 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
 
 
 def _is_of_leaving(error: BaseException, block: Sequence[BaseException]) -> bool:
-    """After a block without an error, whatever the provider raises is."""
+    """Return whether leaving the context raised the error. After a block that raised none, any of the provider's is."""
     return isinstance(error, NotGone) or (not block and isinstance(error, ProviderError))
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from outrider.actors.ports import NodeId
 from outrider.engine.api.plugin_sides import Heard, Left
-from outrider.engine.client.plugin_inbox import AHEAD, AHEAD_BYTES, PluginInbox
+from outrider.engine.client.plugin_context import AHEAD, AHEAD_BYTES, PluginInbox
 
 pytestmark = pytest.mark.anyio
 ONE, OTHER = NodeId(1), NodeId(2)
@@ -31,7 +31,7 @@ async def as_far_as_it_goes(work: Coroutine[Any, Any, None]) -> asyncio.Task[Non
 
 async def say(box: PluginInbox, node: NodeId, count: int, size_bytes: int) -> None:
     for number in range(count):
-        await box.hear(node, number, size_bytes)
+        await box.put_message(node, number, size_bytes)
 
 
 @pytest.mark.parametrize(
@@ -53,8 +53,8 @@ async def test_a_node_whose_messages_nobody_reads_waits_and_loses_none(size_byte
 async def test_others_do_not_wait_with_it() -> None:
     box = PluginInbox()
     saying = await as_far_as_it_goes(say(box, ONE, AHEAD + 1, 1))
-    await box.hear(OTHER, "other", 1)
-    box.tell(Left(ONE))
+    await box.put_message(OTHER, "other", 1)
+    box.put(Left(ONE))
     assert len(box._news) == AHEAD + 2
     saying.cancel()  # as when its node is lost
     assert [await box.read() for _ in range(AHEAD + 2)][AHEAD:] == [Heard(OTHER, "other"), Left(ONE)]

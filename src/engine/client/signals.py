@@ -1,0 +1,217 @@
+"""Signals while pools are open: pools end first, then the program.
+
+SIGTERM and SIGHUP would end the process at once; while pools are open they end their blocks first. That holds where
+they have their default action when a pool opens in the main thread. Handlers of others are left alone, and a SIGHUP
+that is ignored, as under nohup, stays ignored.
+
+SIGINT is asyncio's: `asyncio.run` cancels its task at the first one. At each further one it raises KeyboardInterrupt
+wherever its loop happens to be, also between a result and the task that waits for it: that task never wakes up, and the
+loop waits for it for ever. So the first is passed on, and those that come with it, or while its pools are being ended,
+are not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from types import FrameType
+from typing import Any, cast
+
+ENDING = (signal.SIGTERM, signal.SIGHUP)  # what ends programs: `kill` and all that manage services; a closed terminal
+SAME_S = 1.0  # a key that is held down, a wrapper that passes on what the terminal has sent to both
+ENDING_S = 30.0  # for so long pools are ended undisturbed; who presses again then does not want to wait any longer
+
+
+class Hold:
+    """The default action of the ending signals, held back for one pool from its creation until `release`."""
+
+    def __init__(self) -> None:
+        self._handler = _EndingHandler.found()
+        if self._handler is not None:
+            self._handler.holds.append(self)
+            self._handler.settle()
+
+    def release(self) -> None:
+        """Release once; again has no effect. The last one restores the default, and dies by the signal that came."""
+        if self._handler is not None and self in self._handler.holds:
+            self._handler.holds.remove(self)
+            self._handler.settle()
+
+    def end(self, *, innermost: bool) -> None:
+        """React to such a signal; called again whenever another pool has ended since."""
+        raise NotImplementedError
+
+
+class TaskHold(Hold):
+    """A hold for ``async with``: the signal cancels the task that opens the pool, the current one, once. SIGINT is held
+    as well.
+    """
+
+    def __init__(self) -> None:
+        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+        self._cancelled = False
+        self.at_rest = asyncio.Event()  # the pool is neither being opened nor closed
+        super().__init__()
+        _InterruptHandler.hold(self)
+
+    async def leave(self) -> None:
+        """Release, but not before the pools that the signal has closing too: were this the main task's, asyncio would
+        end with it, and cancel them.
+        """
+        self.at_rest.set()
+        try:
+            if self._cancelled and self._handler is not None:
+                for hold in [*self._handler.holds]:
+                    if isinstance(hold, TaskHold):
+                        await hold.at_rest.wait()
+        finally:
+            self.release()
+
+    def release(self) -> None:
+        _InterruptHandler.release(self)
+        super().release()
+
+    def end(self, *, innermost: bool) -> None:  # noqa: ARG002
+        if self._cancelled:
+            return
+        self._cancelled = True
+        if self._task is None or self._task.done() or self._loop.is_closed():
+            self.release()  # there is nobody who would close the pool
+        else:
+            self._loop.call_soon_threadsafe(self._cancel, self._task)  # which wakes up a loop that waits
+
+    def _cancel(self, task: asyncio.Task[object]) -> None:
+        task.cancel()
+        task.add_done_callback(lambda _: self.release())  # should it end and leave its pool open
+
+
+class ThreadHold(Hold):
+    """A hold for ``with``: the signal raises `SystemExit` in the main thread, once, while ``interruptible``.
+
+    That is ended by an assignment: at a call, Python would first run the handler.
+    """
+
+    def __init__(self) -> None:
+        self.interruptible = False
+        super().__init__()
+
+    def interrupt(self) -> None:
+        """Let the signal raise `SystemExit` from now on; if such a signal has come, it is raised now."""
+        self.interruptible = True
+        if self._handler is not None:
+            self._handler.settle()
+
+    def end(self, *, innermost: bool) -> None:
+        if self.interruptible and innermost:  # the outer ones when the inner ones have been left
+            self.interruptible = False
+            assert self._handler is not None
+            raise SystemExit(self._handler.status)
+
+
+class _EndingHandler:
+    """The handler of each of the signals that would end the process. There is one for all open pools, which find it
+    where it is installed.
+    """
+
+    def __init__(self) -> None:
+        self._process = os.getpid()
+        self._came = 0  # the first of them
+        self.holds: list[Hold] = []  # the innermost last
+
+    @staticmethod
+    def found() -> _EndingHandler | None:
+        """Return the handler, installed now if it was not; None: these signals are somebody else's business."""
+        if threading.current_thread() is not threading.main_thread():  # only there can handlers be set
+            return None
+        there = {number: signal.getsignal(number) for number in ENDING}
+        ours = [each for each in there.values() if isinstance(each, _EndingHandler) and not each._is_inherited()]
+        handler = ours[0] if ours else _EndingHandler()
+        for number, each in there.items():
+            if each is signal.SIG_DFL or (isinstance(each, _EndingHandler) and each._is_inherited()):
+                signal.signal(number, handler)
+        return handler if handler._installed() else None
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        if self._is_inherited():
+            self.holds.clear()
+        self._came = self._came or number
+        self.settle()
+
+    @property
+    def status(self) -> int:
+        """The exit status as shells report it."""
+        return 128 + self._came
+
+    def _installed(self) -> list[signal.Signals]:
+        return [number for number in ENDING if cast("object", signal.getsignal(number)) is self]
+
+    def _is_inherited(self) -> bool:
+        """Return whether this process is a fork of the one that has the pools. The fork has none, and is to die as
+        ever.
+        """
+        return os.getpid() != self._process
+
+    def settle(self) -> None:
+        """End the blocks that have to end; and when there are none left, give the signals back."""
+        if self._came:
+            for hold in [*self.holds]:
+                hold.end(innermost=self.holds[-1:] == [hold])
+        installed = self._installed()
+        if self.holds or not installed:
+            return
+        if threading.current_thread() is threading.main_thread():
+            for number in installed:
+                signal.signal(number, signal.SIG_DFL)
+        if self._came in installed:
+            os.kill(os.getpid(), self._came)  # from another thread: to the handler, which then does this again
+
+
+class _InterruptHandler:
+    """The handler of SIGINT in front of `asyncio.run`'s, while pools are open in the main thread."""
+
+    def __init__(self, runners: Callable[[int, FrameType | None], object]) -> None:
+        self.runners = runners
+        self.holds: list[TaskHold] = []
+        self._process = os.getpid()
+        self._passed_on: float | None = None
+
+    @classmethod
+    def hold(cls, hold: TaskHold) -> None:
+        """Hold SIGINT until `release`; only in the main thread, and where its handler is `asyncio.run`'s."""
+        if threading.current_thread() is not threading.main_thread():  # only there can handlers be set
+            return
+        there: Any = signal.getsignal(signal.SIGINT)
+        if _is_runners(there):
+            there = cls(there)
+            signal.signal(signal.SIGINT, there)
+        if isinstance(there, cls):
+            there.holds.append(hold)
+
+    @classmethod
+    def release(cls, hold: TaskHold) -> None:
+        there: Any = signal.getsignal(signal.SIGINT)
+        if not isinstance(there, cls) or hold not in there.holds:
+            return
+        there.holds.remove(hold)
+        if not there.holds and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, there.runners)
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if self._passed_on is not None and os.getpid() == self._process:
+            ending = any(not hold.at_rest.is_set() for hold in self.holds)
+            if now < self._passed_on + (ENDING_S if ending else SAME_S):
+                return
+        self._passed_on = now
+        self.runners(number, frame)
+
+
+def _is_runners(handler: object) -> bool:
+    """Return whether `asyncio.run` has set the handler. If another Python names it differently, it is left as it is."""
+    runners = getattr(asyncio.Runner, "_on_sigint", None)
+    return isinstance(handler, partial) and getattr(handler.func, "__func__", None) is runners is not None
