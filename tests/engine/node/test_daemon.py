@@ -62,7 +62,8 @@ class Caller:
 
     def greet(self) -> m.Welcome:
         python = ".".join(platform.python_version_tuple()[:2])
-        hello = m.Hello(1, "s", 0, python, cloudpickle.__version__, 20.0, {"slots": 1, "kind": "process", "env": {}})
+        setup = {"slots": 1, "kind": "process", "env": {}}
+        hello = m.Hello(m.PROTOCOL_VERSION, "s", 0, python, cloudpickle.__version__, 20.0, setup)
         self.socket.sendall(encode(hello))
         welcome = self.expect(m.Welcome)
         self.session.resume(welcome.received)

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.anyio
 async def test_a_welcome_says_what_the_node_is(make: Any) -> None:
     client = await make(connect=False, accelerators=[("H100", 80.0)])
     welcome = await client.connect()
-    assert (welcome.version, welcome.resumed, welcome.received, welcome.blobs) == (1, False, 0, ())
+    assert (welcome.version, welcome.resumed, welcome.received, welcome.blobs) == (m.PROTOCOL_VERSION, False, 0, ())
     assert welcome.facts["pid"] == os.getpid()
     assert welcome.facts["accelerators"] == (("H100", 80.0),)
     assert welcome.facts["addresses"] == ("127.0.0.1",)
@@ -84,7 +84,7 @@ async def test_a_new_channel_of_the_session_takes_over_a_hanging_one(make: Any) 
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"version": 2}, "protocol 2"),
+        ({"version": m.PROTOCOL_VERSION + 1}, f"protocol {m.PROTOCOL_VERSION + 1}"),
         ({"python": "2.7"}, "Python 2.7"),
         ({"cloudpickle": "0"}, "cloudpickle 0"),
         ({"setup": {"slots": 0, "kind": "process"}}, "slots is 0"),
