@@ -50,7 +50,6 @@ from .notices.local import PreemptFile
 from .notices.source import NoticeSource
 from .notices.watcher import PreemptionWatcher
 from .store import Store
-from .worker_connection import WorkerConnection
 from .worker_pool import WorkerPool
 
 CLOSE_S = 6.0  # the fork server gives its workers' process trees 5
@@ -106,10 +105,9 @@ class ExecutorServer:
         self._crew = WorkerPool(
             self._forks,
             store=self._store,
-            ports=self._ports,
-            board=self._board,
-            say=self._say,
-            turn=self._turn,
+            free_ports=self._ports,
+            notice_page=self._board,
+            send=self._send,
             failed=self._end,
         )
         self._free_ports = self._ports.open()
@@ -251,12 +249,12 @@ class ExecutorServer:
             self._session.send(entry)
         self._flush_soon()
 
-    def _turn(self, work: Callable[[WorkerConnection], None], port: WorkerConnection) -> None:
-        """Run the worker pool's work on what a worker said: all that comes of it leaves in one write, at once."""
-        self._in_turn = True
-        try:
-            work(port)
-        finally:
+    def _send(self, entries: Sequence[Message | bytes]) -> None:
+        """Send all that came of one event in the worker pool, at once and in one write."""
+        in_turn, self._in_turn = self._in_turn, True
+        for entry in entries:
+            self._say(entry)
+        if not in_turn:
             self._end_turn()
 
     def _end_turn(self) -> None:

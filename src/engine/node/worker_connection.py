@@ -23,8 +23,8 @@ class WorkerConnection:
         self,
         loop: asyncio.AbstractEventLoop,
         worker: int,
-        heard: Callable[[WorkerConnection], None],
-        printed: Callable[[list[Output]], None],
+        on_readable: Callable[[WorkerConnection], None],
+        on_output: Callable[[list[Output]], None],
         running: Callable[[int], int],
     ) -> None:
         self.worker = worker
@@ -35,8 +35,8 @@ class WorkerConnection:
         self.owes = 0  # answers: attempts delivered and not over
         self.last = 0  # the attempt that was delivered last
         self._loop = loop
-        self._heard = heard
-        self._printed = printed
+        self._on_readable = on_readable
+        self._on_output = on_output
         self._running = running
         self._pipe, self._far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # OSError: there are none left
         self._pipe.setblocking(False)
@@ -46,7 +46,7 @@ class WorkerConnection:
         self._unclaimed = dict.fromkeys(self._lines, b"")  # read, and not yet assigned to an attempt
         self._reading = False
         self._wants_room = False
-        loop.add_reader(self._pipe, heard, self)
+        loop.add_reader(self._pipe, on_readable, self)
 
     def open_outputs(self, *, reading: bool) -> list[int]:
         """Return a new process's descriptors: its pipe, and where it prints. The last two are the caller's to close."""
@@ -130,16 +130,18 @@ class WorkerConnection:
             self._wants_room = False
             self.send(pipes.ROOM)
 
-    def finish_outputs(self) -> None:
-        """Give the running attempt everything printed until now, and finish its last line."""
+    def finish_outputs(self) -> list[Output]:
+        """Return everything that the running attempt has printed until now, its last line included."""
+        outputs: list[Output] = []
         for stream, lines in self._lines.items():
             for _ in range(_TAKE_READS):
                 data = self._read(stream)
                 if not data:
                     break
                 self._unclaimed[stream] += data
-            self._claim(stream)
-            self._printed(lines.finish())
+            outputs += self._claim(stream)
+            outputs += lines.finish()
+        return outputs
 
     def last_words(self) -> str:
         """Return what the worker printed before it was ready; it mostly tells why the worker could not start."""
@@ -157,13 +159,14 @@ class WorkerConnection:
         self._far.close()
 
     def _readable(self, stream: int) -> None:
-        """Read first, then hear: a result that was still unheard is of an attempt that printed none of it.
+        """Read output before messages: a result that was not received yet is of an attempt that printed none of it.
 
-        (An attempt that did print waits, before its result, until that is read: see `Worker._pause`.)
+        (An attempt that did print waits, before its result, until its output is read: see `Worker._pause`.)
         """
         self._unclaimed[stream] += self._read(stream)
-        self._heard(self)
-        self._claim(stream)
+        self._on_readable(self)
+        if outputs := self._claim(stream):
+            self._on_output(outputs)
 
     def _read(self, stream: int) -> bytes:
         fd = self._outputs.get(stream)
@@ -178,13 +181,13 @@ class WorkerConnection:
             os.close(self._outputs.pop(stream))
         return data
 
-    def _claim(self, stream: int) -> None:
+    def _claim(self, stream: int) -> list[Output]:
+        """Return what was read of a stream as output of the attempt that runs."""
         if not self.born:
             self._unclaimed[stream] = self._unclaimed[stream][-_WORDS_BYTES:]
-            return
+            return []
         data, self._unclaimed[stream] = self._unclaimed[stream], b""
-        if data:
-            self._printed(self._lines[stream].feed(self._running(self.worker) or self.last, data))
+        return self._lines[stream].feed(self._running(self.worker) or self.last, data) if data else []
 
     def _drain(self) -> None:
         while self._outgoing:

@@ -151,7 +151,7 @@ class EvilHome(ExecutorServer):
             self._session._out.append(self._order.raw)
 
     def _words(self, newest: int) -> Iterator[bytes]:
-        mine = self._crew._core.knows
+        mine = self._crew._scheduler.knows
         attempts = [*range(max(0, newest - BEFORE), newest), newest + 10_000, *FAR]
         words = {kind.__name__: word for kind, word in (WORDS | COSTS_THE_NODE).items()}
         for kind in self._order.kinds * self._order.floods:

@@ -209,7 +209,7 @@ async def test_a_node_with_a_defect_ends_and_keeps_nobody_waiting(
     if where == "_obey":
         monkeypatch.setattr(client.home, "_obey", fails)
     else:
-        monkeypatch.setattr(client.home._crew._core, "decide", fails)
+        monkeypatch.setattr(client.home._crew._scheduler, "decide", fails)
     client.send(m.Kill(attempt))
     await asyncio.wait_for(over.wait(), 60)
     assert "RuntimeError: a defect" in capsys.readouterr().err
