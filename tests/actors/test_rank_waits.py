@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from outrider.actors.rank_waits import RankWaits
 
 
@@ -30,3 +32,23 @@ def test_who_misses_it_after_that_waits_as_long_again():
     assert waits.overdue(600.0) == [0]
     waits.missed([0], 600.0)
     assert waits.wake_at() == 1200.0
+
+
+class CountsAnew(RankWaits):
+    def missed(self, ranks, now):
+        super().missed([], now)
+        super().missed(ranks, now)
+
+
+class ForgetsNobody(RankWaits):
+    def missed(self, ranks, now):
+        super().missed({*ranks, *self._due_at}, now)
+
+
+@pytest.mark.parametrize("broken", [CountsAnew, ForgetsNobody])
+def test_the_invariant_falls_without_its_guard(broken, monkeypatch):
+    """RANKS-1"""
+    monkeypatch.setitem(globals(), "RankWaits", broken)
+    with pytest.raises(AssertionError):
+        test_a_rank_is_overdue_when_it_has_been_missed_on_end()
+        test_one_that_was_there_meanwhile_is_waited_for_anew()

@@ -435,6 +435,43 @@ def test_a_client_killed_at_any_line_is_found_again(tmp_path: Path, seed: int) -
     assert told["after_creating"] >= 5
 
 
+MUTANTS = {
+    "JOURNAL-1": """
+intend, happened = Journal.intend, Journal.happened
+def late(book, intent, ids):
+    intend(book, intent.pool, intent.kind, intent.token, intent.place, intent.facts)
+    return happened(book, intent, ids)
+Journal.intend, Journal.happened = lambda book, *fields: journal.Intent(*fields), late
+""",
+    "JOURNAL-2": """
+take = journal.Lock.take
+journal.Lock.take = lambda directory: None if directory.exists() else take(directory)
+""",
+    "JOURNAL-3": """
+happened = Journal.happened
+def forgets(book, intent, ids):
+    book._run(lambda database: journal._forget(database, intent.pool, None))
+    return intent
+Journal.happened = forgets
+""",
+}
+
+
+@pytest.mark.parametrize("invariant", MUTANTS)
+def test_the_invariant_falls_without_its_guard(invariant: str, tmp_path: Path) -> None:
+    start = "from killed_journal import Journal, Path, journal, main\n"
+    run = f"main(Path({str(tmp_path)!r}), 1, 20)"
+    done = subprocess.run(
+        [sys.executable, "-c", start + MUTANTS[invariant] + run],
+        cwd=Path(__file__).parent,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    wrong = {"JOURNAL-1": "nobody knows of", "JOURNAL-2": "PoolOwned", "JOURNAL-3": "nobody knows of"}
+    assert wrong[invariant] in done.stdout + done.stderr
+
+
 def test_settling_waits_for_the_word(book: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
     """JOURNAL-3: closing alone forgets nothing, however full the disk is then."""
     owned = book.own("p", "aws", EAST)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.providers.journal import Intent
-from outrider.providers.whose import OURS, Claim, Others, Thing, whose
+from outrider.providers.whose import OURS, Claim, Others, Thing, Whose, whose
 
 CLAIM = Claim.of(
     "p",
@@ -84,3 +86,40 @@ def test_whose_a_thing_is_holds_in_every_case(
         assert whose(bare, claim) not in OURS  # WHOSE-2: the pool's tag alone
     assert claim.has(thing) == (said in OURS)
     assert Others(claim).has(thing) == (said not in OURS and thing.pool == "p")
+
+
+whose_itself = whose
+
+
+def believes_tags_alone(thing: Thing, claim: Claim) -> Whose:
+    return whose_itself(thing, replace(claim, ids=frozenset(), unanswered=frozenset()))
+
+
+def believes_the_pools_tag(thing: Thing, claim: Claim) -> Whose:
+    said = whose_itself(thing, claim)
+    return "owner" if said == "unknown" else said
+
+
+def believes_every_token(thing: Thing, claim: Claim) -> Whose:
+    return whose_itself(thing, replace(claim, answered=frozenset()))
+
+
+def knows_one_owner(thing: Thing, claim: Claim) -> Whose:
+    return whose_itself(thing, replace(claim, hosts=frozenset({"first"})))
+
+
+@pytest.mark.parametrize(
+    ("invariant", "broken", "held_by"),
+    [
+        ("WHOSE-1", believes_tags_alone, test_what_the_journal_has_is_the_pools_whatever_its_tags_say),
+        ("WHOSE-2", believes_the_pools_tag, test_whose_a_thing_is_holds_in_every_case),
+        ("WHOSE-3", believes_every_token, test_a_copy_of_all_tags_is_not_the_pools),
+        ("WHOSE-4", knows_one_owner, test_every_owner_there_was_is_known),
+    ],
+)
+def test_the_invariant_falls_without_its_guard(
+    invariant: str, broken: object, held_by: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "whose", broken)
+    with pytest.raises((AssertionError, ExceptionGroup)):  # several in different places are a group
+        held_by()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -210,3 +211,26 @@ def test_a_world_agrees_when_every_rank_has_read_it(votes: dict[int, str]) -> No
     result = verdict(At(1, 1), votes, 4)
     assert (result == Agreed(At(1, 1))) == (set(votes) == {0, 1, 2, 3} and not any(votes.values()))
     assert isinstance(result, str) == any(votes.values())
+
+
+BREAKS = {
+    "CKPT-1": ("lacking", lambda parts, ranks: None if len({each.rank for each in parts}) == ranks else "some"),
+    "CKPT-2": ("to_delete", lambda keys, folders=(), *, term, keep: (complete(keys), [])),
+    "CKPT-3": ("complete", lambda keys: sorted(complete_itself(keys), key=lambda at: at.step, reverse=True)),
+    "CKPT-4": ("verdict", lambda at, votes, ranks: "torn" if any(votes.values()) else Agreed(at)),
+}
+HELD_BY = {
+    "CKPT-1": test_what_ranks_have_for_themselves_is_found_lacking_until_it_is_written,
+    "CKPT-2": test_however_many_clean_at_once_one_is_left,
+    "CKPT-3": test_what_a_fenced_world_completes_late_does_not_come_first,
+    "CKPT-4": test_a_world_agrees_when_every_rank_has_read_it,
+}
+complete_itself = complete
+
+
+@pytest.mark.parametrize("invariant", BREAKS)
+def test_the_invariant_falls_without_its_guard(invariant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, broken = BREAKS[invariant]
+    monkeypatch.setitem(globals(), name, broken)
+    with pytest.raises(AssertionError):
+        HELD_BY[invariant]()

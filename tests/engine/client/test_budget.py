@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import replace
 from itertools import count
@@ -11,7 +12,7 @@ import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from outrider.engine.client.budget import Budget, Cost, Exceeded, Metered
 from outrider.engine.observe.words import cents
@@ -65,7 +66,6 @@ class Meter(RuleBasedStateMachine):
         self.bills += (self.now - since) * price / HOUR
         self.budget.ended(machine, self.now)
         self.budget.launched(machine, price, self.now)  # a late word of its launch
-        self.budget.ended(machine, self.now)
 
     @invariant()
     def it_is_what_the_bills_say(self) -> None:
@@ -278,3 +278,30 @@ async def test_a_metered_fleet_is_the_fleet() -> None:
 )
 def test_amounts_under_a_cent_are_not_told_as_nothing(usd: float, said: str) -> None:
     assert cents(usd) == said
+
+
+def _goes_back(patch: pytest.MonkeyPatch) -> None:
+    def advance(budget: Budget, now: float) -> None:
+        budget._spent += sum(budget._hourly.values()) * (now - budget._now) / HOUR
+        budget._now = now
+
+    patch.setattr(Budget, "_advance", advance)
+
+
+def _counts_the_dead(patch: pytest.MonkeyPatch) -> None:
+    ended = Budget.ended
+
+    def forgets(budget: Budget, machine: MachineId, now: float) -> None:
+        ended(budget, machine, now)
+        budget._ended.discard(machine)
+
+    patch.setattr(Budget, "ended", forgets)
+
+
+@pytest.mark.parametrize(("invariant", "breaks"), [("BUDGET-1", _goes_back), ("BUDGET-2", _counts_the_dead)])
+def test_the_invariant_falls_without_its_guard(
+    invariant: str, breaks: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    breaks(monkeypatch)
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(Meter)

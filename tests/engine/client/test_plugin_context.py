@@ -10,6 +10,7 @@ import pytest
 
 from outrider.actors.ports import NodeId
 from outrider.engine.api.plugin_sides import Heard, Left
+from outrider.engine.client import plugin_context
 from outrider.engine.client.plugin_context import AHEAD, AHEAD_BYTES, PluginInbox
 
 pytestmark = pytest.mark.anyio
@@ -67,3 +68,13 @@ async def test_when_nobody_reads_any_more_nobody_waits() -> None:
     box.close()
     await saying
     assert len(box._news) == AHEAD
+
+
+@pytest.mark.parametrize(("name", "size_bytes", "held"), [("AHEAD", 1, AHEAD), ("AHEAD_BYTES", AHEAD_BYTES * 9, 1)])
+async def test_the_invariant_falls_without_its_guard(
+    name: str, size_bytes: int, held: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INBOX-1"""
+    monkeypatch.setattr(plugin_context, name, 1 << 40)
+    with pytest.raises(AssertionError):
+        await test_a_node_whose_messages_nobody_reads_waits_and_loses_none(size_bytes, held)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -229,3 +230,24 @@ async def test_ends_are_told_to_whom_they_belong() -> None:
         await fleet.terminate([MachineId("nobody's"), *(machine.id for machine in machines)])
         assert sorted(east.terminated) == sorted(machine.id for machine in machines)
         assert west.terminated == []
+
+
+@pytest.mark.parametrize(
+    "held_by",
+    [test_a_pool_stays_where_its_machines_are, test_fewer_than_the_pool_needs_are_given_back_for_enough_elsewhere],
+)
+async def test_the_invariant_falls_without_its_guard(held_by: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FALLBACK-1"""
+    in_order, launch = FallbackFleet._in_order, FallbackFleet.launch
+
+    async def anywhere(fleet: FallbackFleet, request: LaunchRequest, bound: object, failed: Any) -> Any:
+        return await in_order(fleet, request, None, failed)
+
+    async def with_fewer(fleet: FallbackFleet, request: LaunchRequest, count: int) -> Any:
+        return await launch(fleet, replace(request, least=0), count)
+
+    monkeypatch.setattr(FallbackFleet, "_in_order", anywhere)
+    monkeypatch.setattr(FallbackFleet, "launch", with_fewer)
+    with pytest.raises(BaseExceptionGroup) as caught:
+        await held_by()
+    assert caught.group_contains((AssertionError, pytest.fail.Exception))

@@ -272,3 +272,15 @@ def test_a_pool_is_attached_to_by_its_full_name_however_long() -> None:
         Pool(name=full)
     with pytest.raises(SpecError, match="up to 47 letters"):
         Pool.attach(full + "a", provider=AWS("us-east-1"))
+
+
+async def test_the_invariant_falls_without_its_guard(book: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TAKEOVER-1"""
+
+    async def later(kept: takeover.TakeoverRecord, machine: Machine, keys: tuple[str, ...]) -> None:
+        kept._host_keys[machine.id] = keys
+        kept._save_later()
+
+    monkeypatch.setattr(takeover.TakeoverRecord, "rotated", later)
+    with pytest.raises(AssertionError):
+        await test_a_host_key_is_on_the_disk_before_it_is_in_use(book)

@@ -151,3 +151,16 @@ async def test_a_transfer_that_nobody_waits_for_any_more_fails_without_a_word() 
     gc.collect()
     await asyncio.sleep(0)
     assert complaints == []
+
+
+def test_the_invariant_falls_without_its_guard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TRANSFER-1"""
+
+    class NeverGivesUp(TransferProgress):
+        def begin(self, last: Exception | None) -> None:
+            self.tries = 0
+            super().begin(last)
+
+    monkeypatch.setitem(globals(), "TransferProgress", NeverGivesUp)
+    with pytest.raises(pytest.fail.Exception):
+        test_a_course_ends_when_it_comes_no_further()

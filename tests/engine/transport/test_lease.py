@@ -14,6 +14,7 @@ import pytest
 
 from outrider.actors.ports import ConnectFailed
 from outrider.engine.image.shell import Exit, Shell
+from outrider.engine.transport import lease
 from outrider.engine.transport.lease import RENEWALS, Renewal
 
 pytestmark = pytest.mark.anyio
@@ -181,3 +182,11 @@ async def test_work_that_fails_before_the_lease_was_seen_says_why(tmp_path: Path
             await asyncio.wait_for(renewal.during(fails(), "i-1"), PATIENCE_S)
     finally:
         renewal.close()
+
+
+async def test_the_invariant_falls_without_its_guard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LEASE-1"""
+    monkeypatch.setattr(lease, "CHECK", "exit 0")
+    monkeypatch.setitem(globals(), "PATIENCE_S", 0.2)
+    with pytest.raises(TimeoutError):
+        await test_a_machine_without_an_armed_lease_is_refused_at_once(tmp_path, there=True)

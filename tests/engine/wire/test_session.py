@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outrider.engine.wire import codec
+from outrider.engine.wire import codec, session
 from outrider.engine.wire.codec import ProtocolError, encode
 from outrider.engine.wire.messages import Ack, Kill, Ping, Pong, Started
 from outrider.engine.wire.session import ACK_EVERY, FOR_NODES, Session
@@ -113,3 +113,10 @@ def test_a_message_that_goes_the_other_way_is_refused() -> None:
 def test_pings_reach_their_reader_uncounted(client: Session) -> None:
     assert client.feed(encode(Pong(4))) == [Pong(4)]
     assert client.received == 0
+
+
+def test_session_5_falls_without_its_guard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SESSION-5"""
+    monkeypatch.setitem(globals(), "Session", lambda keeps_bytes: session.Session())
+    with pytest.raises(pytest.fail.Exception):
+        test_an_end_that_speaks_and_acknowledges_too_little_breaks_the_protocol()

@@ -78,3 +78,22 @@ def test_another_document_is_a_lost_answer(page: bytes) -> None:
     with pytest.raises(answers.Unreadable) as caught:
         read(model("ec2", "DescribeInstances"), page)
     assert answers.lost_code(caught.value) in retries.LOST
+
+
+@pytest.mark.parametrize(
+    ("guard", "service", "action", "body"),
+    [
+        ("check_contents", "ssm", "GetParameters", b""),
+        ("check_root", "ec2", "DescribeInstances", b"<html><body>The connection was refused</body></html>"),
+    ],
+)
+def test_the_invariant_falls_without_its_guard(
+    guard: str, service: str, action: str, body: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ANSWER-1"""
+    with pytest.raises(Exception):  # noqa: B017, PT011
+        read(model(service, action), body)
+    monkeypatch.setattr(answers, guard, lambda *_, **__: None)
+    made_up = read(model(service, action), body)
+    assert not made_up.get("Reservations")
+    assert not made_up.get("Parameters")

@@ -193,3 +193,21 @@ def test_who_gives_up_names_every_machine_and_no_sooner_than_its_lease(
     assert error.unsure == (now < unsure_s)
     assert error.by == (None if lease_s is None else pytest.approx(1e9 + lease_s + LEASE_MORE_S))
     assert patience <= CONFIRM_S
+
+
+def _forgets_what_was_shown(patch: pytest.MonkeyPatch) -> None:
+    see = Ending.see
+    patch.setattr(Ending, "see", lambda book, shown, at: see(book, [each for each in shown if each.id in book._at], at))
+
+
+def _gives_up_at_once(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Ending, "again_s", lambda book, error, now: None)
+
+
+@pytest.mark.parametrize(
+    ("invariant", "breaks"), [("TEARDOWN-1", _forgets_what_was_shown), ("TEARDOWN-2", _gives_up_at_once)]
+)
+def test_the_invariant_falls_without_its_guard(invariant: str, breaks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    breaks(monkeypatch)
+    with pytest.raises(AssertionError):
+        test_who_gives_up_names_every_machine_and_no_sooner_than_its_lease()

@@ -16,7 +16,7 @@ from outrider.providers.aws.poller import Poller
 from outrider.providers.aws.seen import GRACE_S, News, Seen
 from outrider.providers.base import Machine, MachineGone, MachineId, MachineReachable, Warned
 from outrider.providers.errors import NotAuthorized, ProviderError
-from outrider.providers.watching import BLIND_S
+from outrider.providers.watching import BLIND_S, Watching
 
 pytestmark = pytest.mark.anyio
 
@@ -224,3 +224,15 @@ async def test_machines_of_a_lost_call_are_ended_when_the_network_is_back() -> N
         ec2.error, ec2.states["i-lost"], ec2.launches["i-lost"] = None, "running", "token"
         await anyio.sleep(GRACE_S)
     assert ec2.ended == ["i-lost"]
+
+
+async def test_the_invariant_falls_without_its_guard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """WATCH-1"""
+
+    def ends(watching: Watching, error: Exception, now: float) -> None:
+        raise error
+
+    monkeypatch.setattr(Watching, "failed", ends)
+    with pytest.raises(ExceptionGroup) as caught:
+        await test_a_poller_that_fails_by_a_defect_goes_on_and_says_so_once()
+    assert caught.group_contains(KeyError)

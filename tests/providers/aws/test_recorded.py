@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
+from outrider.providers.aws import recorded
 from outrider.providers.aws.api import Api
 from outrider.providers.aws.errors import Refused
 from outrider.providers.aws.recorded import RecordedApi
@@ -171,3 +172,37 @@ async def test_a_create_that_is_cancelled_goes_to_its_end(
         await api.call("create_fleet", ClientToken="token")
     (intent,) = written(journal)
     assert intent.ids == ("i-1", "i-2", "i-3")
+
+
+async def test_recorded_1_falls_without_its_guard(
+    api: RecordedApi, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RECORDED-1"""
+    intend, happened = journal.intend, journal.happened
+
+    def late(intent: Intent, ids: Sequence[str]) -> Intent:
+        intend(intent.pool, intent.kind, intent.token, intent.place, intent.facts)
+        return happened(intent, ids)
+
+    monkeypatch.setattr(journal, "intend", lambda *fields: Intent(*fields))
+    monkeypatch.setattr(journal, "happened", late)
+    with pytest.raises(ValueError, match="not enough values"):  # there is nothing on the disk
+        await test_an_intent_is_on_the_disk_before_the_call_and_its_outcome_after_it(api, journal, monkeypatch)
+
+
+async def test_recorded_2_falls_without_its_guard(
+    api: RecordedApi, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RECORDED-2"""
+    monkeypatch.setattr(recorded, "is_lost", lambda error: False)
+    with pytest.raises(AssertionError):
+        await test_a_refusal_is_an_outcome_and_a_lost_answer_is_none(LOST, None, api, journal, monkeypatch)
+
+
+async def test_recorded_3_falls_without_its_guard(
+    api: RecordedApi, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RECORDED-3"""
+    monkeypatch.setattr(recorded, "_with_token", lambda specifications, token: [*specifications])
+    with pytest.raises(AssertionError):
+        await test_what_is_created_has_the_token_of_its_intent(api, journal, monkeypatch)

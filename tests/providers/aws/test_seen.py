@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -257,3 +259,54 @@ def test_pauses_are_short_at_first_and_never_long(busy: bool, asked: int) -> Non
     assert 0.25 <= pause <= 5
     if busy:
         assert pause <= 1
+
+
+def _before(name: str, patch: pytest.MonkeyPatch, change: Callable[[Any], None]) -> None:
+    """What `Seen` knows of a machine is changed first."""
+    real = getattr(Seen, name)
+
+    def changed(pool: Seen, known: Any, *more: Any) -> None:
+        of = pool._known.get(known.id) if isinstance(known, Sight) else known
+        if of is not None:
+            change(of)
+        real(pool, known, *more)
+
+    patch.setattr(Seen, name, changed)
+
+
+def _tells_it_twice(patch: pytest.MonkeyPatch) -> None:
+    _before("_goes", patch, lambda known: setattr(known, "gone", False))
+
+
+def _believes_what_is_old(patch: pytest.MonkeyPatch) -> None:
+    _before("_see", patch, lambda known: setattr(known, "step", -1))
+
+
+def _has_no_grace(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(seen, "GRACE_S", 0.0)
+
+
+def _tells_what_it_ends(patch: pytest.MonkeyPatch) -> None:
+    _before("_goes", patch, lambda known: setattr(known, "ending", False))
+
+
+def _settles_at_once(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(seen._Lost, "settled", lambda lost, now: True)
+
+
+@pytest.mark.parametrize(
+    ("invariant", "breaks", "held_by"),
+    [
+        ("SEEN-1", _tells_it_twice, test_reachable_once_gone_once_and_nothing_after_it),
+        ("SEEN-2", _believes_what_is_old, test_a_machine_that_ec2_is_ending_is_not_on_again),
+        ("SEEN-3", _has_no_grace, test_no_machine_is_gone_because_an_answer_missed_it),
+        ("SEEN-4", _tells_what_it_ends, test_reachable_once_gone_once_and_nothing_after_it),
+        ("SEEN-5", _settles_at_once, test_a_launch_without_an_answer_is_settled_when_its_machines_have_ended),
+    ],
+)
+def test_the_invariant_falls_without_its_guard(
+    invariant: str, breaks: Any, held_by: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    breaks(monkeypatch)
+    with pytest.raises(AssertionError):
+        held_by()
