@@ -81,8 +81,9 @@ chaos-aws: $(VENV)/.dev  ## lives of pools on a test cloud behind a proxy that b
 	PYTHONPATH=tests/lab:.shim $(BIN)/python -m campaigns --lives $(or $(LIVES),30) --seed $(or $(SEED),1) \
 		--jobs $(or $(JOBS),2) $(if $(KIND),--kind $(KIND))
 
-nightly: $(VENV)/.dev  ## more of the same: tests whose further cases take too long for each change
-	$(BIN)/pytest -m nightly tests
+nightly: $(VENV)/.dev $(OTHERS)/.frameworks  ## further cases, which take too long for each change
+	$(BIN)/pytest $(BESIDE) -m nightly tests
+	$(OTHERS)/bin/pytest $(BESIDE) -m nightly tests/frameworks
 
 coverage: $(VENV)/.dev  ## branch coverage of src by all tests that CI runs of it, subprocesses included (an hour)
 	$(BIN)/coverage erase

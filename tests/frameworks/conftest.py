@@ -18,10 +18,32 @@ import pytest
 from outrider import SSH, Image, Local, Plugin, Pool
 from outrider.actors.events import TaskOutput
 
-REPOSITORY = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+REPOSITORY = HERE.parents[1]
+NIGHTLY = {  # each takes some 10 s of a core: for each change it runs in the other place, or with the other shape
+    "test_a_client_computes_on_all_nodes[here]",
+    "test_a_function_chooses_its_backend[here]",
+    "test_a_lost_workers_tasks_run_elsewhere_and_its_replacement_works[here]",
+    "test_a_worker_that_raises_is_not_waited_for[here]",
+    "test_accelerator_trains_one_model_on_all_ranks[here]",
+    "test_ddp_trains_one_model_as_one_process_would[here-4 nodes]",
+    "test_fit_on_the_jax_backend_trains_one_model[here]",
+    "test_tasks_find_the_cluster_and_compute_on_all_nodes[here]",
+    "test_trainer_trains_one_model_on_all_ranks[here]",
+    "test_who_is_through_first_waits_for_the_others[here]",
+    "test_with_the_schedulers_node_a_new_cluster_begins[here]",
+    "test_workers_train_one_model[here-2-1]",
+    "test_workers_train_one_model[hosts-1-2]",
+}
 sys.path.insert(0, str(REPOSITORY / "tests" / "lab"))
 
 from netlab import Host, Lab, missing  # noqa: E402 - found through the line above
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents and item.name in NIGHTLY:
+            item.add_marker("nightly")
 
 
 class Here:
