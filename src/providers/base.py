@@ -1,8 +1,8 @@
 """The protocols of a provider: it launches machines, reports what becomes of them, and reliably terminates them.
 
 A `Provider` is what users configure; its `Fleet` has the machines of one pool. That is all that a provider must have.
-The protocols at the end are what it may have besides: `Priced` and `Lasting` of the provider, `Quoting` and `Adopting`
-of its fleets. A machine that is warned before the cloud takes it says so in `Machine.notices`.
+The protocols at the end are what it may have besides: `Priced`, `Keyless` and `Lasting` of the provider, `Quoting` and
+`Adopting` of its fleets. A machine that is warned before the cloud takes it says so in `Machine.notices`.
 ``docs/providers/writing-one.md`` leads to a provider of 60 lines; ``contract`` has the checks that each must pass.
 """
 
@@ -44,7 +44,9 @@ class Embedding:
     """
 
     fork_server: str  # (control: socket.socket) -> Never; light, imported before anything heavy
-    home: str  # (forks: socket.socket, ...) -> the executor behind the SSH server's channels; see the local provider
+    executor: (
+        str  # (listener, forks, *, directory, same_host, accelerators): serves clients on a unix socket until it ends
+    )
     template: str = ""  # (modules, become, *, lead) -> a process that imports them, and forks fork servers
     preload: tuple[str, ...] = ()  # the modules; none: fork servers need no template
 
@@ -53,7 +55,7 @@ class Embedding:
 class LaunchRequest:
     """A description of every machine of a pool. All quantities are minimums."""
 
-    client_key: str  # the OpenSSH public key that may log in
+    client_key: str  # the OpenSSH public key that may log in; empty for a provider that is `Keyless`
     nodes: int  # machines the pool wants in all: a provider that divides one computer's devices needs to know
     least: int = 1  # machines without which the pool is of no use
     accelerator: AcceleratorRequest | None = None
@@ -70,7 +72,7 @@ class LaunchRequest:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """The address of a machine's SSH server. If ``path``, a unix socket on this machine, is set, ignore host and port.
+    """The address of a machine's SSH server. If ``path``, a unix socket on this computer, is set, ignore host and port.
 
     If port or user is None, the SSH configuration decides (see `Login`), else SSH's defaults.
     """
@@ -98,7 +100,8 @@ class Machine:
     id: MachineId
     address: Address | None
     host_key: str  # the OpenSSH public key to pin, "ssh-ed25519 AAAA..."; empty: the login's known_hosts know it
-    door: str = ""  # where the executor is: the name under which an `embedded` server answers itself
+    executor_socket: str = ""  # where an executor runs already, as a process of this computer: nothing to ship
+    ssh: bool = True  # False: the address is the executor's own socket, and is connected to without SSH
     private_address: str = ""  # by which the pool's machines reach each other; empty: where SSH arrives
     login: Login | None = None  # None: the pool's own key
     rotate_host_key: bool = False  # replace it at first contact: others may have seen it on its way to the machine
@@ -106,12 +109,16 @@ class Machine:
     same_host: bool = False  # client and machine share memory: blobs go by file descriptor instead of over SSH
     witnesses: tuple[Address, ...] = ()  # who else answers this computer, unless its network is down
     notices: tuple[str, ...] = ()  # where it learns of its end, as docs/protocol.md names them: nobody else is asked
-    embedded: bool = False  # the executor is already behind `door`: nothing to ship
     lease: str = ""  # the file there which keeps it alive: whoever speaks for the client touches it; empty: it has none
     hourly_cost: float = 0.0  # USD, as long as it exists, with its volumes
     billed_at_least_s: float = 0.0  # however soon it ends
     env: Mapping[str, str] = field(default_factory=dict)  # what tasks need to use its network; the image's own wins
     facts: Mapping[str, str] = field(default_factory=dict)  # zone, type, price, ...: shown, never decided on
+
+    @property
+    def on_this_computer(self) -> bool:
+        """Return whether it is processes of this computer: no network lies between, and their provider ends them."""
+        return bool(self.executor_socket)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +236,16 @@ class Priced(Protocol):
     @property
     def free(self) -> bool:
         """Return whether nothing of it costs money. If so, ``max_cost`` and limits on prices are refused."""
+        ...
+
+
+@runtime_checkable
+class Keyless(Protocol):
+    """A provider that says whether its machines are reached without SSH. One that does not say so is given a key."""
+
+    @property
+    def keyless(self) -> bool:
+        """No machine of it needs `LaunchRequest.client_key`, which is empty."""
         ...
 
 

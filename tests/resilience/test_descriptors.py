@@ -24,7 +24,7 @@ from outrider.engine.node import process
 pytestmark = pytest.mark.anyio
 
 LIMITS = (12, 96, *(pytest.param(limit, marks=pytest.mark.nightly) for limit in (40, 256, 512)))
-PLACES = ("keeper", "foundry", "fork server", "SSH server", "worker")
+PLACES = ("keeper", "fork server", "executor", "SSH server", "worker")
 CALLS = 48  # each with a descriptor at its node, at its worker, and at its client
 LARGE = 100_000
 PATIENCE_S = 60.0
@@ -43,8 +43,14 @@ def _state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-async def pool() -> AsyncIterator[Pool]:
+async def local() -> AsyncIterator[Pool]:
     async with Pool(provider=Local(), nodes=2, console="silent", replace_timeout=4) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+async def as_remote() -> AsyncIterator[Pool]:
+    async with Pool(provider=Local(as_remote=True), nodes=2, console="silent", replace_timeout=4) as pool:
         yield pool
 
 
@@ -79,8 +85,10 @@ async def _processes(pool: Pool, place: str) -> Sequence[int]:
     keeper = _parent(servers[0])
     if place == "keeper":
         return [keeper]
-    (foundry,) = set(process.children(keeper)) - set(servers)
-    return [foundry] if place == "foundry" else process.children(foundry)
+    executors = {int(node.facts["pid"]) for node in pool.snapshot().nodes if node.facts}
+    if place == "executor":
+        return list(executors)
+    return [*set(process.children(keeper)) - executors - set(servers)]
 
 
 @contextmanager
@@ -119,10 +127,11 @@ def _check(outcomes: Sequence[object]) -> None:
 
 @pytest.mark.parametrize("limit", LIMITS)
 @pytest.mark.parametrize("place", PLACES)
-async def test_calls_settle_where_nodes_lack_descriptors(pool: Pool, place: str, limit: int):
+async def test_calls_settle_where_nodes_lack_descriptors(local: Pool, as_remote: Pool, place: str, limit: int):
+    pool = as_remote if place == "SSH server" else local
     victim = (await _processes(pool, "fork server"))[1]
     with _limited(await _processes(pool, place), limit):
-        if place in {"keeper", "foundry"}:  # which have nothing to do unless a node is to be replaced
+        if place == "keeper":  # which has nothing to do unless a node is to be replaced
             os.kill(victim, signal.SIGKILL)
         _check(await _settled(pool))
     async with asyncio.timeout(PATIENCE_S):

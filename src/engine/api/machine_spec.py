@@ -7,7 +7,16 @@ from dataclasses import dataclass, replace
 from inspect import Parameter, Signature
 from typing import ClassVar, Literal, TypedDict, Unpack, get_args
 
-from ...providers.base import AcceleratorRequest, Allocation, Architecture, Lasting, LaunchRequest, Priced, Provider
+from ...providers.base import (
+    AcceleratorRequest,
+    Allocation,
+    Architecture,
+    Keyless,
+    Lasting,
+    LaunchRequest,
+    Priced,
+    Provider,
+)
 from .accelerators import Accelerator
 from .errors import unknown_option
 from .settings import amount, count, one_of, refuse, shown
@@ -180,6 +189,11 @@ def is_free(provider: Provider) -> bool:
     prices.
     """
     return isinstance(provider, Priced) and provider.free
+
+
+def keyless(provider: Provider) -> bool:
+    """Return whether the provider's machines are reached without SSH."""
+    return isinstance(provider, Keyless) and provider.keyless
 
 
 def _check_provider(provider: object) -> None:

@@ -23,7 +23,7 @@ RECONNECT_S = 3.0  # a lost connection is tried again before its node counts as 
 
 EMBEDDING = Embedding(
     fork_server="outrider.engine.node.forkserver:serve",
-    home="outrider.engine.node.server:ExecutorServer",
+    executor="outrider.engine.node.local_server:serve",
     template="outrider.engine.node.template:Template",
 )
 

@@ -24,7 +24,7 @@ from ...actors.ports import Ending, JobId, NodeId
 from ...providers.base import Fleet, Machine
 from ...providers.errors import NotGone
 from ..api.errors import BudgetExceeded, CleanupError, PoolClosed
-from ..api.machine_spec import outlives
+from ..api.machine_spec import keyless, outlives
 from ..api.plugin import merged
 from ..api.settings import unique
 from ..observe.observer import Observer
@@ -49,8 +49,10 @@ if TYPE_CHECKING:
     from ..pool_options import Settings
     from ..serialization.payload import Blob, Payload
     from ..serialization.versions import Mismatch
-    from ..transport.connection import Connector, Terms
-    from ..transport.ssh import Wiring
+    from ..transport.connector import Connector
+    from ..transport.ssh import PoolKey
+    from ..transport.terms import Terms
+    from ..transport.unix_socket import Interpose
     from .budget import Cost
     from .takeover import TakeoverRecord
 
@@ -63,7 +65,7 @@ class OpenPool:
     def __init__(self, settings: Settings, observer: Observer, pool: Pool) -> None:
         self.settings, self.observer, self.pool = settings, observer, pool
         self.handles: Mapping[str, Any] = {}  # by plugin
-        self.wiring: Wiring | None = None  # put between the client and machines of this computer
+        self.interpose: Interpose | None = None  # puts a proxy between the client and machines of this computer
         self.id = secrets.token_hex(4)
         self.name = settings.name or self.id  # for people: another pool, of anybody, may have the same
         self.tag = self.id if settings.name is None else unique(settings.name)
@@ -143,7 +145,7 @@ class OpenPool:
         fleet = self._budget.around(opened if takeover is None else await takeover.around(opened, settings))
         self.observer.open()
         self.observer(ev.PoolStarting(self.name, provider.name, settings.nodes.desired, settings.nodes.min))
-        from ..transport.connection import Connector  # takes a while: the provider has begun meanwhile
+        from ..transport.connector import Connector  # takes a while: the provider has begun meanwhile
         from ..transport.reachability import anybody
 
         plugins = merged(settings.plugins, ())
@@ -151,7 +153,7 @@ class OpenPool:
         terms = self._terms(opened, hosts, takeover, self._image(stack))
         self._connector = connector = Connector(terms)
         stack.push_async_callback(connector.close)
-        request = launch_request(settings, terms.key.export_public_key().decode().strip())
+        request = launch_request(settings, "" if terms.key is None else terms.key.export_public_key().decode().strip())
         actors = supervise(
             fleet, request, pool_spec(settings), connector, self.observer, probe=anybody, clock=self._loop.time
         )
@@ -172,14 +174,13 @@ class OpenPool:
         takeover: TakeoverRecord | None,
         image: Callable[[], Awaitable[Prepared]],
     ) -> Terms:
-        from ..transport.connection import Terms
-        from ..transport.ssh import new_key
+        from ..transport.terms import Terms
         from ..transport.views import Views
 
         return Terms(
             pool=self.id,
             views=Views(self.name, self.settings.worker.concurrency),
-            key=new_key() if takeover is None else takeover.key,
+            key=self._new_key() if takeover is None else takeover.key,
             setup=executor_setup(self.settings),
             wanted=requirements(self.settings, fleet),
             lease_s=self.settings.lease_s,
@@ -188,11 +189,19 @@ class OpenPool:
             differing=self._differing,
             printed=self.observer.printed,
             plugins=hosts,
-            wiring=lambda: self.wiring,
+            interpose=lambda: self.interpose,
             turn="" if takeover is None else takeover.turn,
             pinned=_launched_with if takeover is None else takeover.pinned,
             rotated=None if takeover is None else takeover.rotated,
         )
+
+    def _new_key(self) -> PoolKey | None:
+        """Return a new key pair for machines that are reached by SSH; None: there are none of those."""
+        if keyless(self.settings.provider):
+            return None
+        from ..transport.ssh import new_key
+
+        return new_key()
 
     def _end(self, failure: BaseException | None, cleanup_failures: Sequence[NotGone]) -> None:
         """Record how the pool ended and what is left of it, and tell whoever waits for it."""

@@ -15,7 +15,7 @@ from ..api.plugin_sides import Heard, Joined, Left, News
 
 if TYPE_CHECKING:
     from ..pool import Pool
-    from ..transport.connection import Connector
+    from ..transport.connector import Connector
     from ..transport.forward import Forwards
     from .open_pool import OpenPool
     from .plugin_hosts import PluginHosts

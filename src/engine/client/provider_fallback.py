@@ -17,7 +17,7 @@ import anyio
 
 from ...providers.base import Embedding, Fleet, LaunchRequest, Machine, MachineEvent, MachineGone, MachineId, Quoting
 from ...providers.errors import NoCapacity, NotGone, ProviderError, QuotaExceeded
-from ..api.machine_spec import Spec, is_free
+from ..api.machine_spec import Spec, is_free, keyless
 from ..api.settings import Selection
 from .cleanup import collecting_failures, merged_failures
 
@@ -42,6 +42,10 @@ class ProviderFallback:
     @property
     def free(self) -> bool:
         return all(is_free(spec.provider) for spec in self.specs)
+
+    @property
+    def keyless(self) -> bool:
+        return all(keyless(spec.provider) for spec in self.specs)
 
     @asynccontextmanager
     async def open(self, pool: str, embedding: Embedding) -> AsyncIterator[FallbackFleet]:

@@ -22,15 +22,9 @@ import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from . import devices, forkserver, limits
-
-if TYPE_CHECKING:
-    import asyncio
-
-    from .channels import ChannelServer
-    from .server import ExecutorServer
 
 LEASE_S = 600.0  # the lease until a client has given its own
 _UNMOUNTED_S = 6.0  # volumes still mounted then are unmounted later, by their keeper
@@ -143,7 +137,7 @@ async def _until_ended(
     from .server import ExecutorServer
 
     ended = asyncio.Event()
-    home = ExecutorServer(
+    executor = ExecutorServer(
         forks,
         directory=options.directory,
         address=options.address,
@@ -153,9 +147,9 @@ async def _until_ended(
         lease_s=options.lease,
         lease_file=options.lease_file,
     )
-    await home.start()
+    await executor.start()
     directory, door = options.directory, options.door
-    server = await asyncio.get_running_loop().create_unix_server(_protocol(home), sock=_listening(door))
+    server = await executor.listen(_listening(door))
     if ready is not None:
         os.write(ready, _READY)
         os.close(ready)
@@ -166,7 +160,7 @@ async def _until_ended(
         if _is_ours(options):
             with suppress(FileNotFoundError):
                 os.unlink(door)  # noqa: PTH108 - the loop has nothing else to do
-        await home.close()
+        await executor.close()
         if options.volumes >= 0:
             await asyncio.to_thread(_unmounted, options.volumes)
         if options.remove and _is_ours(options):
@@ -201,48 +195,6 @@ def _listening(door: Path) -> socket.socket:
     sock.listen(64)
     new.rename(door)
     return sock
-
-
-def _protocol(home: ExecutorServer) -> type[asyncio.Protocol]:
-    import asyncio
-
-    class Connection(asyncio.Protocol):
-        """A connection of the socket, as a channel of the executor server."""
-
-        door: ChannelServer
-        transport: asyncio.Transport
-
-        def connection_made(self, transport: asyncio.BaseTransport) -> None:
-            self.transport = transport  # type: ignore[assignment]
-            transport.max_size = 65536  # type: ignore[attr-defined]  # asyncio's 256 KiB cost 16 us of mmap per read
-            self.door = home.door(self)
-
-        def data_received(self, data: bytes) -> None:
-            self.door.received(data)
-
-        def pause_writing(self) -> None:
-            self.door.pause_writing()
-
-        def resume_writing(self) -> None:
-            self.door.resume_writing()
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            del exc
-            self.door.lost()
-
-        def write(self, data: bytes) -> None:
-            self.transport.write(data)
-
-        def close(self) -> None:
-            self.transport.close()
-
-        def pause_reading(self) -> None:
-            self.transport.pause_reading()
-
-        def resume_reading(self) -> None:
-            self.transport.resume_reading()
-
-    return Connection
 
 
 if __name__ == "__main__":

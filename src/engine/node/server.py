@@ -1,4 +1,4 @@
-"""The executor on an asyncio loop: one client's session, over whatever channels it opens, and the workers behind it.
+"""The executor server on an asyncio loop: one client's session, over the channels that it opens, and its workers.
 
 The scheduler decides, the session counts frames; this module moves the bytes. All that one turn of the loop has to say
 leaves in one write.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -39,7 +40,8 @@ from ..wire.messages import (
     Welcome,
 )
 from ..wire.session import FOR_NODES, Session
-from .channels import Channel, ChannelServer
+from . import limits
+from .channels import ByteStream, NewChannel
 from .facts import facts, objection
 from .freeports import FreePorts
 from .lease import MachineLease
@@ -61,7 +63,7 @@ class ExecutorServer:
 
     ``forks`` is the control socket of a fork server that serves nobody else. ``lease_s`` holds until a client gives its
     own; ``lease_file`` is what its machine lives by, renewed as long as the client is heard. ``same_host``: the client
-    runs on this machine as this user, and opens large results by path.
+    runs on this machine as this user, and opens large results by path. Connections come by `channel`.
     """
 
     def __init__(
@@ -87,14 +89,14 @@ class ExecutorServer:
         self._sources = [PreemptFile(directory / "preempt")] if sources is None else sources
         self._store = Store(same_host=same_host)
         self._ports = FreePorts()
-        self._board = NoticePage()
+        self._notice_page = NoticePage()
         self._session = Session(FOR_NODES)
         self._session_name: str | None = None
-        self._control: ChannelServer | None = None
+        self._control: ControlChannel | None = None
         self._choked = False
         self._backlog = Backlog()
-        self._doors: set[ChannelServer] = set()
         self._flushing = self._in_turn = False
+        self._told_of_shortage = False
         self._heard_at = 0.0
         self._lease: asyncio.TimerHandle | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -102,19 +104,19 @@ class ExecutorServer:
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
         (self._directory / "work").mkdir(exist_ok=True)
-        self._crew = WorkerPool(
+        self._workers = WorkerPool(
             self._forks,
             store=self._store,
             free_ports=self._ports,
-            notice_page=self._board,
+            notice_page=self._notice_page,
             send=self._send,
             failed=self._end,
         )
         self._free_ports = self._ports.open()
         self._heard_at = self._loop.time()
         self._check_lease()
-        self._lookout = PreemptionWatcher(self._board, self._say)
-        self._lookout.start(self._sources)
+        self._watcher = PreemptionWatcher(self._notice_page, self._say)
+        self._watcher.start(self._sources)
 
     async def close(self) -> None:
         """End every task's process tree and all the rest. Idempotent; takes up to `CLOSE_S` where the kernel hangs.
@@ -125,71 +127,86 @@ class ExecutorServer:
             self._closing = self._loop.create_task(self._close())
         await asyncio.shield(self._closing)
 
-    def door(self, channel: Channel) -> ChannelServer:
-        door = ChannelServer(channel, self, self._store)
-        self._doors.add(door)
-        return door
+    async def listen(self, listener: socket.socket) -> asyncio.Server:
+        """Take connections at ``listener`` from now on."""
+        self._loop.set_exception_handler(self._complained)
+        return await self._loop.create_unix_server(self.channel, sock=listener)
+
+    def _complained(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Say once that no connection can be taken for want of descriptors: asyncio says it 100 times a second."""
+        if not limits.is_shortage(context.get("exception")):
+            loop.default_exception_handler(context)
+        elif not self._told_of_shortage:
+            self._told_of_shortage = True
+            print(limits.story("the executor server"), file=sys.stderr, flush=True)
+
+    def channel(self) -> NewChannel:
+        """Return the protocol for a new connection to this executor."""
+        return NewChannel(self, self._store)
 
     def notice(self, source: str, seconds: float | None) -> None:
         """Tell the client and every task that this machine will be taken in ``seconds``, or (None) not after all."""
-        self._lookout.notice(source, seconds)
+        self._watcher.notice(source, seconds)
 
     # --- the control channel -----------------------------------------------------------------------------------------
 
-    def greeted(self, door: ChannelServer, hello: Hello, rest: bytes) -> None:
+    def greeted(self, transport: asyncio.Transport, hello: Hello, rest: bytes) -> None:
         reason = self._objection(hello)
         if reason is not None:
-            door.write(codec.encode(Refused(reason, self._facts())))
-            door.close()
+            transport.write(codec.encode(Refused(reason, self._facts())))
+            transport.close()
             return
         resumed = self._session_name is not None
         if self._control is not None:
-            self._control.close()
+            before = self._control
+            self.lost(before)
+            before.transport.abort()
         self._session.resume(hello.received if resumed else 0)  # a count of an earlier executor's is void
-        self._control = door
+        self._control = control = ControlChannel(self, transport)
+        transport.set_protocol(control)
         self._session_name = hello.session
         self._lease_s = hello.lease_s
         self._machine_lease.renew(self._loop.time())
         for entry in self._backlog.take():
             self._say(entry)
         if not resumed:
-            self._crew.open(hello.setup, cwd=str(self._directory / "work"), address=self._address)
-            self._lookout.start(settings.sources(hello.setup.get("notices", ())))
-        self._lookout.greeted()
+            self._workers.open(hello.setup, cwd=str(self._directory / "work"), address=self._address)
+            self._watcher.start(settings.sources(hello.setup.get("notices", ())))
+        self._watcher.greeted()
         welcome = Welcome(
             PROTOCOL_VERSION, resumed, self._session.received, self._facts(), self._store.names(), self._ports.open()
         )
-        door.write(codec.encode(welcome) + self._session.flush())
+        transport.write(codec.encode(welcome) + self._session.flush())
         self._throttle()
         self._check_lease()
-        self.heard(door, rest)
+        self.heard(control, rest)
 
-    def heard(self, door: ChannelServer, data: bytes) -> None:
-        if door is not self._control:
+    def heard(self, control: ControlChannel, data: bytes) -> None:
+        if control is not self._control:
             return
         self._heard_at = self._loop.time()
         self._in_turn = True
         try:
             for message, body in self._session.feed_framed(data):
                 self._obey(message, body)
-        except ProtocolError:
-            raise
+        except ProtocolError:  # malformed: the channel ends, the session goes on
+            self.lost(control)
+            control.transport.close()
         except Exception as error:  # noqa: BLE001 - a defect; what came behind it is lost, as it counts as received
             traceback.print_exc()
             self._end(f"its executor failed ({type(error).__name__}: {error})")
         finally:
-            self._crew.act()
+            self._workers.act()
             self._end_turn()
         self._throttle()
 
-    def choked(self, door: ChannelServer, full: bool) -> None:
-        if door is self._control:
+    def choked(self, control: ControlChannel, full: bool) -> None:
+        if control is self._control:
             self._choked = full
             self._throttle()
 
-    def lost(self, door: ChannelServer) -> None:
-        self._doors.discard(door)
-        if door is self._control:
+    def lost(self, control: ControlChannel) -> None:
+        if control is self._control:
             self._control = None
             self._choked = False
             self._session.lost()
@@ -203,29 +220,29 @@ class ExecutorServer:
         return objection(hello)
 
     def _obey(self, message: Message, body: bytes) -> None:  # noqa: PLR0912 (a table)
-        crew = self._crew
+        workers = self._workers
         match message:
             case Run():
-                crew.run(message, body)
+                workers.run(message, body)
             case Define():
-                crew.define(message, body)
+                workers.define(message, body)
             case Credit() | Input():
-                crew.pass_on(message, body)
+                workers.pass_on(message, body)
             case Kill(attempt):
-                crew.kill(attempt)
+                workers.kill(attempt)
             case Recall(attempts):
-                crew.recall(attempts)
+                workers.recall(attempts)
             case Lend(attempt, blobs):
-                crew.lend(attempt, blobs)
+                workers.lend(attempt, blobs)
             case Drop(blobs):
                 self._store.drop(blobs)
-                crew.drop(blobs)
+                workers.drop(blobs)
             case Adopt(blob, path, size_bytes):
                 self._store.adopt(blob, path, size_bytes)
             case View():
-                crew.view(message)
+                workers.view(message)
             case PreemptionNotice() | StopAt():
-                self._lookout.received(message)
+                self._watcher.received(message)
             case Ping(sent_ms):
                 self._session.send(Pong(sent_ms))
                 self._machine_lease.renew(self._heard_at)
@@ -270,7 +287,7 @@ class ExecutorServer:
     def _flush(self) -> None:
         self._flushing = False
         if self._control is not None and (data := self._session.flush()):
-            self._control.write(data)
+            self._control.transport.write(data)
             self._throttle()
 
     def _throttle(self) -> None:
@@ -279,7 +296,7 @@ class ExecutorServer:
         While the client is away, output is read, and the oldest lost; while the client is slow, tasks that print wait.
         """
         keeping_up = not self._choked and self._session.kept_bytes < _KEPT_BYTES
-        self._crew.listen(keeping_up or self._control is None)
+        self._workers.listen(keeping_up or self._control is None)
 
     # --- ending ------------------------------------------------------------------------------------------------------
 
@@ -299,7 +316,7 @@ class ExecutorServer:
         """End the executor. ``reason``: why it ends by itself, which is all that its client learns."""
         if self._closing is None:
             if reason:
-                self._say(Unfit(reason, self._crew.has_run))
+                self._say(Unfit(reason, self._workers.has_run))
                 self._flush()
             self._closing = self._loop.create_task(self._close())
             self._closing.add_done_callback(lambda _: self._ended())
@@ -307,8 +324,29 @@ class ExecutorServer:
     async def _close(self) -> None:
         if self._lease is not None:
             self._lease.cancel()
-        await self._lookout.close()
-        await self._crew.close(CLOSE_S)
+        await self._watcher.close()
+        await self._workers.close(CLOSE_S)
         self._ports.close()
         self._store.close()
-        self._board.close()
+        self._notice_page.close()
+
+
+class ControlChannel(ByteStream):
+    """A client's control channel, from its greeting on. Only the newest one is heard."""
+
+    def __init__(self, server: ExecutorServer, transport: asyncio.Transport) -> None:
+        super().__init__()
+        self._server, self.transport = server, transport
+
+    def data_received(self, data: bytes) -> None:
+        self._server.heard(self, data)
+
+    def pause_writing(self) -> None:
+        self._server.choked(self, True)
+
+    def resume_writing(self) -> None:
+        self._server.choked(self, False)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        del exc
+        self._server.lost(self)

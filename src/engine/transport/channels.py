@@ -1,18 +1,13 @@
-"""Run one SSH channel to an executor: the control channel of a node, or one blob on its way.
-
-The channel leads to the executor's socket; or to a bridge, a command whose standard streams are that socket.
-"""
+"""One channel to an executor, whatever carries it: the control channel of a node, or one blob on its way."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
-import asyncssh
-
-from ...providers.shortcut import shorten_channel
 from ..api.printable import plain
-from ..node.bridge import BEGINS
+from ..node.channels import ByteStream
 from ..serialization.payload import Part, huge_buffer
 from ..wire import messages as wire
 from ..wire.codec import ProtocolError, Splitter, decode
@@ -23,39 +18,38 @@ STALL_S = 60.0  # of a blob from a node whose heartbeats come over the same conn
 TAKEN_S = 300.0  # of a blob to a node: what is on its way, up to 2 MiB, is seen to move only when the node has it all
 
 
-class Channel(asyncssh.SSHUNIXSession[bytes], asyncssh.SSHClientSession[bytes]):
+class Carrier(Protocol):
+    """A connection of a unix socket, or a channel of an SSH connection."""
+
+    def write(self, data: bytes) -> None: ...
+
+    def is_closing(self) -> bool: ...
+
+    def close(self) -> None: ...
+
+
+class Channel(ByteStream):
     """Either kind: bytes in and out."""
 
-    chan: asyncssh.SSHUNIXChannel[bytes] | asyncssh.SSHClientChannel[bytes]
+    _carrier: Carrier | None = None  # until it is open
 
-    def connection_made(self, chan: asyncssh.SSHUNIXChannel[bytes] | asyncssh.SSHClientChannel[bytes]) -> None:
-        shorten_channel(chan)
-        self.chan = chan
+    def connection_made(self, transport: Any) -> None:
+        self._carrier = transport
 
-    def bridged(self) -> None:
-        """Prepare the channel for a bridge: skip what the login shell that starts the bridge may print first."""
-        seen = bytearray()
-        beyond = self.data_received
+    def write(self, data: bytes) -> None:
+        if self._carrier is not None and not self._carrier.is_closing():  # else its end is on the way to us
+            self._carrier.write(data)
 
-        def skip(data: bytes, datatype: int | None = None) -> None:
-            if datatype is not None:
-                return
-            seen.extend(data)
-            before, begun, rest = bytes(seen).partition(BEGINS)
-            if begun:
-                self.data_received = beyond  # type: ignore[method-assign]
-                if rest:
-                    beyond(rest, None)
-            else:
-                del seen[: max(0, len(before) - len(BEGINS))]
-
-        self.data_received = skip  # type: ignore[method-assign]
+    def close(self) -> None:
+        if self._carrier is not None:
+            self._carrier.close()
 
 
 class Control(Channel):
     """The control channel: the first message answers the hello, everything after it is the session's."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.first: asyncio.Future[wire.Message] = asyncio.get_running_loop().create_future()
         self._splitter = Splitter()
         self.rest = b""
@@ -69,9 +63,7 @@ class Control(Channel):
     def detach(self) -> None:
         self._receive = self._lose = None
 
-    def data_received(self, data: bytes, datatype: int | None = None) -> None:
-        if datatype is not None:
-            return  # a bridge's complaint: its end follows
+    def data_received(self, data: bytes) -> None:
         if self._receive is not None:
             self._receive(data)
         else:
@@ -90,9 +82,6 @@ class Control(Channel):
         except ProtocolError as error:
             self.first.set_exception(error)
 
-    def eof_received(self) -> bool:
-        return False
-
     def connection_lost(self, exc: Exception | None) -> None:
         self.ended = exc is None
         cause = plain(str(exc)) or type(exc).__name__ if exc else "the connection was closed"
@@ -100,6 +89,7 @@ class Control(Channel):
             self._lose(cause)
         elif not self.first.done():
             self.first.set_exception(ConnectionResetError(cause))
+            self.first.exception()  # seen: asyncio would complain where who opened the channel was cancelled
 
 
 class Transfer(Channel):
@@ -108,6 +98,7 @@ class Transfer(Channel):
     stall_s: float  # without a byte, and its channel is given up
 
     def __init__(self, course: TransferProgress) -> None:
+        super().__init__()
         self._course = course
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._answer: Splitter | None = Splitter()  # until it is complete
@@ -115,9 +106,9 @@ class Transfer(Channel):
     def begin(self) -> None:
         pass
 
-    def data_received(self, data: bytes, datatype: int | None = None) -> None:
-        if datatype is not None or self.done.done():
-            return  # a bridge's complaint, or that of the login shell that started it
+    def data_received(self, data: bytes) -> None:
+        if self.done.done():
+            return
         try:
             if self._answer is not None:
                 head = self._answer.first(data)
@@ -128,7 +119,7 @@ class Transfer(Channel):
                     raise LookupError(f"the node does not have what it promised: {answer}")
                 self.answered(answer)
             self.came(data)
-        except Exception as error:  # noqa: BLE001  absurd, or too large: of this blob alone, where asyncssh would end all
+        except Exception as error:  # noqa: BLE001  absurd, or too large: of this blob alone, where its SSH connection would end
             self.finish(error)
 
     def answered(self, answer: wire.Have) -> None:
@@ -188,7 +179,7 @@ class Sending(Transfer):
     def _pump(self) -> None:
         while self._parts and not self._paused:
             part = self._parts[0]
-            self.chan.write(bytes(part[:SLICE_BYTES]))
+            self.write(bytes(part[:SLICE_BYTES]))
             self._course.moved(min(len(part), SLICE_BYTES))
             if len(part) > SLICE_BYTES:
                 self._parts[0] = part[SLICE_BYTES:]

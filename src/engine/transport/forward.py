@@ -8,8 +8,6 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
-import asyncssh
-
 PIECE_BYTES = 256 << 10
 
 Dial = Callable[[str, int], Awaitable[tuple[Any, Any]]]
@@ -57,6 +55,8 @@ class Forwards:
 
 async def _joined(near_in: Any, near_out: Any, dial: Dial, host: str, port: int) -> None:
     """Until both directions have ended, or one has failed."""
+    import asyncssh  # which pools on this computer do without
+
     try:
         far_in, far_out = await dial(host, port)
     except (OSError, asyncssh.Error):  # to whoever connected: a connection that is closed at once

@@ -10,10 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-import asyncssh
-
 from ...providers.base import Address, Login, Machine
-from . import login
 
 ANSWER_S = 2.5  # TCP asks again after 1 s: one lost packet is no silence
 AT_MOST = 32  # places that are asked at a time
@@ -77,8 +74,8 @@ async def _places(machines: Sequence[Machine]) -> list[Place]:
     for address, way in _asked(machines):
         if len(places) >= AT_MOST:
             break
-        with suppress(OSError, ValueError, asyncssh.Error):  # a configuration that cannot be read any more
-            places[await _first_stop(address, way)] = None
+        if (first := await _first_stop(address, way)) is not None:
+            places[first] = None
     return list(places)
 
 
@@ -94,8 +91,15 @@ def _asked(machines: Sequence[Machine]) -> Iterable[tuple[Address, Login | None]
             yield machine.address, machine.login
 
 
-async def _first_stop(address: Address, way: Login | None) -> Place:
+async def _first_stop(address: Address, way: Login | None) -> Place | None:
+    """None: the user's configuration cannot be read any more."""
     if way is None or not (way.config or way.jump):
         return address.host, address.port or 22
-    first = (await login.stops(address, way, ""))[0]
-    return first.host, first.port
+    import asyncssh  # which pools on this computer do without
+
+    from . import login
+
+    with suppress(OSError, ValueError, asyncssh.Error):
+        first = (await login.stops(address, way, ""))[0]
+        return first.host, first.port
+    return None

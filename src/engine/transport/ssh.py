@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +10,8 @@ import asyncssh
 
 from ...providers.base import Login, Machine
 from ...providers.inherited import keep_here
-from ...providers.shortcut import shorten
 from . import login
+from .unix_socket import Interpose, connected
 
 CIPHERS = (
     "aes128-gcm@openssh.com",
@@ -24,9 +22,6 @@ WINDOW_BYTES = 16 << 20  # for downloads; at 80 ms round trip asyncssh's 2 MiB w
 PACKET_BYTES = 64 << 10  # larger packets cross malloc's mmap threshold
 CONNECT_S = 10.0
 ALIVE_S = 15.0  # between probes of a connection that says nothing, as in a long installation; three unanswered end it
-
-
-Wiring = Callable[[Machine, socket.socket], Awaitable[socket.socket]]  # puts something between: see `testing.chaos`
 
 
 class JumpFailed(ConnectionError):
@@ -85,7 +80,7 @@ def kept_key(text: str) -> PoolKey:
 
 
 async def connect(
-    machine: Machine, key: asyncssh.SSHKey, host_keys: Sequence[str] = (), wiring: Wiring | None = None
+    machine: Machine, key: asyncssh.SSHKey, host_keys: Sequence[str] = (), interpose: Interpose | None = None
 ) -> Connected:
     """Connect once, bounded by the machine's ``patience_s``, else ``CONNECT_S``, for each host on the way. Cancel-safe.
 
@@ -105,15 +100,15 @@ async def connect(
         "connect_timeout": within_s,
         "login_timeout": within_s,
     }
-    if not machine.embedded:
+    if not machine.on_this_computer:
         common["keepalive_interval"] = ALIVE_S
     if machine.login is not None:
         return await _as_the_user(machine, machine.login, common)
-    sock = None if address.path is None else _unix_socket(address.path)
+    sock = None if address.path is None else connected(address.path)
     client = _Client()
     try:
-        if sock is not None and wiring is not None:
-            sock = await wiring(machine, sock)
+        if sock is not None and interpose is not None:
+            sock = await interpose(machine, sock)
         connection = await asyncssh.connect(
             address.host or machine.id,  # a socket without a name has no peer to be called by
             address.port or 22,
@@ -133,7 +128,6 @@ async def connect(
         if sock is not None and not client.connected:  # else it is asyncssh's to close, when the loop has let go of it
             sock.close()
         raise
-    shorten(connection)
     return Connected(connection)
 
 
@@ -153,26 +147,9 @@ async def _as_the_user(machine: Machine, way: Login, common: dict[str, Any]) -> 
                 if stop is stops[-1]:
                     raise
                 raise JumpFailed(stop) from error
-            shorten(hop)
             hops.append(hop)
     except BaseException:
         for hop in reversed(hops):
             hop.abort()
         raise
     return Connected(hops[-1], hops[:-1])
-
-
-def _unix_socket(path: str) -> socket.socket:
-    """Connected; through the directory's descriptor, because ``sun_path`` holds 107 bytes."""
-    sock = socket.socket(socket.AF_UNIX)
-    sock.setblocking(False)  # a server that takes no more connections refuses at once, and keeps nobody waiting
-    try:
-        anchor = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY)  # noqa: PTH120
-        try:
-            sock.connect(f"/proc/self/fd/{anchor}/{os.path.basename(path)}")  # noqa: PTH119
-        finally:
-            os.close(anchor)
-    except BaseException:
-        sock.close()
-        raise
-    return sock

@@ -16,13 +16,13 @@ from ..errors import NoCapacity, ProviderError
 from .client import KeeperClient, KeeperGone
 from .computer import refuse_too_much
 from .devices import Device, divide, find_devices, warn_of_too_few
+from .sockets import EXECUTOR_SOCKET, SSH_SOCKET
 from .state import PoolDirectory
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
 NOTICES = ("signal,USR1=30,USR2=withdrawn",)  # to the machine's process group; 30 s: the shortest that a cloud gives
-DOOR = "/outrider/executor"  # the server's name for its executor; no file
 LAUNCH_DEADLINE_S = 30.0
 TERMINATE_DEADLINE_S = 15.0  # the keeper itself takes 5 s at most for what does not want to end
 
@@ -44,13 +44,20 @@ class LocalFleet:
     """
 
     def __init__(
-        self, directory: PoolDirectory, embedding: Embedding, *, shared_memory: bool, work_mib: int | None
+        self,
+        directory: PoolDirectory,
+        embedding: Embedding,
+        *,
+        shared_memory: bool,
+        as_remote: bool = False,
+        work_mib: int | None = None,
     ) -> None:
-        self._directory, self._shared_memory = directory, shared_memory
+        self._directory, self._shared_memory, self._as_remote = directory, shared_memory, as_remote
         self._embedding, self._work_mib = embedding, work_mib
         self._keeper = self._new_keeper()  # first: it may be all that fails
         self._ids, self._calls = itertools.count(), itertools.count(1)
         self._launching: dict[str, _Call] = {}
+        self._host_keys: dict[str, str] = {}  # of machines that are reached by SSH: their public ones
         self._seats: dict[str, int] = {}  # machine -> which share of the devices it has; a replacement takes a free one
         self._terminating: dict[int, anyio.Event] = {}
         self._send_event, self._events = anyio.create_memory_object_stream[MachineEvent](math.inf)
@@ -96,8 +103,16 @@ class LocalFleet:
             seat = next(seat for seat in itertools.count() if seat not in self._seats.values())
             self._seats[name], self._launching[name] = seat, call
             share = shares[seat % len(shares)]
-            orders.append({"id": name, "env": share.environment, "accelerators": share.accelerators})
-        await keeper.request({"op": "launch", "client_key": request.client_key, "machines": orders})
+            orders.append(
+                {
+                    "id": name,
+                    "env": share.environment,
+                    "accelerators": share.accelerators,
+                    "same_host": self._shared_memory,
+                    "ssh": self._ssh(name, request.client_key) if self._as_remote else None,
+                }
+            )
+        await keeper.request({"op": "launch", "machines": orders})
         with anyio.move_on_after(LAUNCH_DEADLINE_S):
             await call.done.wait()
         if call.missing:
@@ -106,6 +121,13 @@ class LocalFleet:
             causes = "; ".join(call.causes)
             raise NoCapacity(f"no local node started ({causes}){keeper.last_words()}", retry_after_s=1.0)
         return call.got
+
+    def _ssh(self, name: str, client_key: str) -> dict[str, str]:
+        """Return what the machine's SSH server is told."""
+        from .ssh_server import new_host_key
+
+        private, self._host_keys[name] = new_host_key()
+        return {"host_key": private, "client_key": client_key}
 
     async def _give_up(self, call: _Call, keeper: KeeperClient) -> None:
         """Nobody will ask for the machines of ``call`` that are still missing.
@@ -141,6 +163,7 @@ class LocalFleet:
             del self._terminating[number]
         for machine in ids:
             self._seats.pop(machine, None)
+            self._host_keys.pop(machine, None)
 
     def unusable(self, machine: MachineId, cause: str, *, for_good: bool = True) -> None:
         pass  # the next one is another
@@ -174,14 +197,15 @@ class LocalFleet:
 
     def _machine(self, said: dict[str, Any]) -> Machine:
         directory = self._directory.path.parent / said["id"]
+        executor = str(directory / EXECUTOR_SOCKET)
         return Machine(
             id=MachineId(said["id"]),
-            address=Address(path=str(directory / "ssh.sock"), user="node"),
-            host_key=said["host_key"],
-            door=DOOR,
+            address=Address(path=str(directory / SSH_SOCKET) if self._as_remote else executor, user="node"),
+            host_key=self._host_keys.get(said["id"], ""),
+            executor_socket=EXECUTOR_SOCKET if self._as_remote else executor,  # as its SSH server calls it
+            ssh=self._as_remote,
             notices=NOTICES,
             same_host=self._shared_memory,
-            embedded=True,
             facts={"pid": str(said["pid"]), "group": str(said["group"]), "directory": str(directory)},
         )
 
@@ -200,6 +224,7 @@ class LocalFleet:
 
     def _gone(self, name: str, cause: str) -> None:
         self._seats.pop(name, None)
+        self._host_keys.pop(name, None)
         self._send_event.send_nowait(MachineGone(MachineId(name), cause))
 
     async def close(self) -> None:

@@ -2,18 +2,21 @@
 
     warden -- keeper -+- template                   where tasks use what takes long to import: it forks the fork servers
                       +- fork server 0 -- workers   a machine is the process group of its fork server
+                      +- executor 0                 in it: serves the client on a unix socket of the machine
+                      +- SSH server 0               in it, with Local(as_remote=True) alone: forwards to that socket
                       +- fork server 1 -- workers
-                      +- foundry -+- SSH server 0   forked from one process that imported asyncssh once,
-                                  +- SSH server 1   each in its machine's process group
+                      +- executor 1
 
-Single-threaded and light: no asyncio, no asyncssh. It is a child subreaper, so whatever a dead machine leaves behind
-becomes its child and is killed. Its control socket is its lease: when the client closes it, or dies, all of it ends.
-That the client is dead it also sees by itself: children of the client, forked and not executed, hold the socket open.
+Single-threaded: it has imported what the executors need, once for all of them, and runs no event loop itself. It is a
+child subreaper, so whatever a dead machine leaves behind becomes its child and is killed. Its control socket is its
+lease: when the client closes it, or dies, all of it ends. That the client is dead it also sees by itself: children of
+the client, forked and not executed, hold the socket open.
 """
 
 from __future__ import annotations
 
 import gc
+import importlib
 import json
 import os
 import select
@@ -29,16 +32,28 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 from . import processes, warden
-from .servers import COLLECT_S, Servers, resolve
+from .sockets import EXECUTOR_SOCKET, SSH_SOCKET, listening
 
 KILL_DEADLINE_S = 5.0
-OTHER_PART_S = 0.02  # when one part of a machine has ended: for the other one to end too, so that the cause can say so
+OTHER_PART_S = 0.02  # when one part of a machine has ended: for the others to end too, so that the cause can say so
 IMPORT_S = 20.0  # after that, nodes import for themselves
-FORK_SERVER, SSH_SERVER = "fork server", "SSH server"
+FORK_SERVER, EXECUTOR, SSH_SERVER = "fork server", "executor", "SSH server"
 
 
 class ForkServer(Protocol):
     def __call__(self, control: socket.socket) -> NoReturn: ...
+
+
+class Executor(Protocol):
+    def __call__(
+        self,
+        listener: socket.socket,
+        forks: socket.socket,
+        *,
+        directory: Path,
+        same_host: bool,
+        accelerators: Sequence[tuple[str, float]],
+    ) -> None: ...
 
 
 class Template(Protocol):
@@ -55,11 +70,12 @@ class Template(Protocol):
 
 @dataclass(slots=True)
 class LocalMachine:
-    """A fork server and an SSH server in one process group. Without either it is dead."""
+    """The processes of one machine, in one process group. Without any of them it is dead."""
 
     id: str
     group: int
     directory: Path
+    parts: dict[int, str] = field(default_factory=dict)  # pid -> what it is
     ended: dict[str, str] = field(default_factory=dict)  # how each part ended
     bury_at: float = 0.0
 
@@ -69,10 +85,14 @@ class LocalMachine:
         self.ended[part] = how
 
     @property
+    def all_ended(self) -> bool:
+        return self.ended.keys() >= set(self.parts.values())
+
+    @property
     def cause(self) -> str:
-        """One clause. A part that ended by itself did so because of the other one, unless both did."""
+        """One clause. A part that ended by itself did so because of another one, unless all did."""
         by_force = {part: how for part, how in self.ended.items() if how != "ended by itself"} or self.ended
-        if len(by_force) == 2 and len(set(by_force.values())) == 1:
+        if 1 < len(by_force) == len(self.parts) and len(set(by_force.values())) == 1:
             return next(iter(by_force.values())).removeprefix("was ")
         return " and ".join(f"its {part} {how}" for part, how in by_force.items())
 
@@ -80,7 +100,7 @@ class LocalMachine:
 def main(control_fd: int, client: int, directory: str, work_mib: int | None, *embedding: Any) -> NoReturn:
     """Serve one pool until its client, of which ``client`` is a pidfd (-1: none), goes. ``embedding``: the fields of a
     `providers.base.Embedding`."""
-    fork_server, home, template, preload = embedding
+    fork_server, executor, template, preload = embedding
     try:
         control = socket.socket(fileno=control_fd)
         processes.adopt_orphans()
@@ -91,7 +111,7 @@ def main(control_fd: int, client: int, directory: str, work_mib: int | None, *em
         processes.raise_descriptors()
         if work_mib is not None:
             _may_mount()
-        keeper = Keeper(control, Path(directory), resolve(fork_server), home, work_mib)
+        keeper = Keeper(control, Path(directory), resolve(fork_server), resolve(executor), work_mib)
         keeper.end_with(lifeline, client)
         if template and preload:
             keeper.start_template(resolve(template), preload)
@@ -100,6 +120,12 @@ def main(control_fd: int, client: int, directory: str, work_mib: int | None, *em
         traceback.print_exc()
         os._exit(1)
     os._exit(0)  # the interpreter's own tidying costs 15 ms
+
+
+def resolve(name: str) -> Any:
+    """The object at ``package.module:name``."""
+    module, _, attribute = name.partition(":")
+    return getattr(importlib.import_module(module), attribute)
 
 
 def _may_mount() -> None:
@@ -114,9 +140,15 @@ class Keeper:
     """Machines by process group; answers one client."""
 
     def __init__(
-        self, control: socket.socket, directory: Path, fork_server: ForkServer, home: str, work_mib: int | None = None
+        self,
+        control: socket.socket,
+        directory: Path,
+        fork_server: ForkServer,
+        executor: Executor,
+        work_mib: int | None = None,
     ) -> None:
-        self.control, self.directory, self.fork_server = control, directory, fork_server
+        self.control, self.directory = control, directory
+        self.fork_server, self.executor = fork_server, executor
         self.work_mib = work_mib  # None: tasks may fill the disk
         self.machines: dict[int, LocalMachine] = {}  # by process group, which is the fork server's pid
         self.unread = b""
@@ -126,10 +158,10 @@ class Keeper:
         self.poll = select.poll()
         for sock in (self.control, self.children):
             self.poll.register(sock, select.POLLIN)
+        gc.collect()
         gc.freeze()  # keeps pages shared with the children shared
-        self.servers = Servers(home, self.poll)
         self.template: Template | None = None
-        self.awaited: list[tuple[dict[str, Any], str]] = []  # launches that wait for it, with the client's key
+        self.awaited: list[dict[str, Any]] = []  # machines that wait for it
         self.late_at = 0.0
 
     def end_with(self, lifeline: int, client: int) -> None:
@@ -145,8 +177,6 @@ class Keeper:
             if self.children.fileno() in ready:
                 self.children.recv(4096)
                 self.reap()
-            if self.servers.fileno() in ready:
-                self.from_foundry()
             if self.template is not None:
                 self.look_at(self.template, heard=self.template.fileno() in ready)
             if self.client in ready or (self.control.fileno() in ready and not self.from_client()):
@@ -156,14 +186,12 @@ class Keeper:
             if self.lifeline in ready:  # the directory is the client's, who starts another keeper there
                 self.end()
                 return
-            self.servers.look()
             self.bury()
 
     def end(self) -> None:
         """Kill everything, and prove it."""
         self.kill(list(self.machines.values()))
         self.drop_template()
-        self.servers.close()
         deadline = time.monotonic() + KILL_DEADLINE_S
         while self.any_child_left() and time.monotonic() < deadline:
             time.sleep(0.001)
@@ -184,12 +212,12 @@ class Keeper:
             self.say(op="taken", request=request["request"])
             match request["op"]:
                 case "launch":
-                    self.awaited += [(order, request["client_key"]) for order in request["machines"]]
+                    self.awaited += request["machines"]
                     if self.template is None or self.template.ready:
                         self.launch_awaited()
                 case "terminate":
                     ids = set(request["ids"])
-                    self.awaited = [(order, key) for order, key in self.awaited if order["id"] not in ids]
+                    self.awaited = [order for order in self.awaited if order["id"] not in ids]
                     self.kill([m for m in self.machines.values() if m.id in ids])
                     self.say(op="terminated", call=request["call"])
         return True
@@ -199,31 +227,6 @@ class Keeper:
             self.control.sendall(json.dumps(message).encode() + b"\n")
         except OSError:
             pass  # the client is gone; the next read says so
-
-    # --- SSH servers --------------------------------------------------------------------------------------------
-
-    def from_foundry(self) -> None:
-        message = self.servers.hear()
-        if message is None:
-            self.foundry_ended()
-            return
-        machine = next((m for m in self.machines.values() if m.id == message["id"]), None)
-        if machine is None:
-            pass  # terminated meanwhile
-        elif message["op"] == "launched":
-            self.say(**message)
-        else:
-            machine.part_ended(SSH_SERVER, message["how"])
-
-    def foundry_ended(self) -> None:
-        deadline = time.monotonic() + COLLECT_S
-        while not self.servers.how and time.monotonic() < deadline:
-            self.reap()
-            time.sleep(0.0005)
-        for machine in list(self.machines.values()):
-            self.kill([machine])
-            cause = f"the process that forks SSH servers {self.servers.how or 'has ended'}"
-            self.say(op="gone", id=machine.id, cause=cause)
 
     # --- the template -------------------------------------------------------------------------------------------
 
@@ -263,8 +266,8 @@ class Keeper:
 
     def launch_awaited(self) -> None:
         awaited, self.awaited = self.awaited, []
-        for order, client_key in awaited:
-            self.launch(order["id"], order, client_key)
+        for order in awaited:
+            self.launch(order)
 
     def fork_machine(self, env: dict[str, str], control: socket.socket) -> int:
         """Fork the machine's fork server and return its pid. It leads its own process group."""
@@ -287,9 +290,9 @@ class Keeper:
         processes.give_back_descriptors()
         self.fork_server(control)
 
-    def launch(self, machine_id: str, order: dict[str, Any], client_key: str) -> None:
+    def launch(self, order: dict[str, Any]) -> None:
         """One that cannot be is gone, with the cause: the others are none the worse."""
-        directory = self.directory.parent / machine_id  # <pool>/n<number>
+        directory = self.directory.parent / order["id"]  # <pool>/n<number>
         try:
             directory.mkdir(mode=0o700)
             (directory / "work").mkdir(mode=0o700)
@@ -304,44 +307,74 @@ class Keeper:
                     raise
         except OSError as error:  # too many processes, a full disk
             self.clear(directory)
-            self.say(op="gone", id=machine_id, cause=f"could not be started ({error})")
+            self.say(op="gone", id=order["id"], cause=f"could not be started ({error})")
             return
-        self.machines[group] = LocalMachine(machine_id, group, directory)
-        orders = {
-            "id": machine_id,
-            "group": group,
-            "directory": str(directory),
-            "client_key": client_key,
-            "accelerators": order["accelerators"],
-        }
+        self.machines[group] = machine = LocalMachine(order["id"], group, directory, {group: FORK_SERVER})
         with ours:
-            try:
-                self.servers.order(machine_id, orders, ours)
-            except OSError as error:
-                self.machines[group].part_ended(SSH_SERVER, f"could not be started ({error})")
+            executor = self.add_executor(machine, order, ours)
+        if order["ssh"] is not None and not machine.ended:
+            self.add_ssh_server(machine, order["ssh"])
+        if not machine.ended:
+            self.say(op="launched", id=machine.id, group=group, pid=executor)
+
+    def add_executor(self, machine: LocalMachine, order: dict[str, Any], forks: socket.socket) -> int:
+        def run(listener: socket.socket) -> None:
+            self.executor(
+                listener,
+                forks,
+                directory=machine.directory,
+                same_host=order["same_host"],
+                accelerators=order["accelerators"],
+            )
+            os._exit(0)
+
+        return self.add_part(machine, EXECUTOR, EXECUTOR_SOCKET, run, forks)
+
+    def add_ssh_server(self, machine: LocalMachine, ssh: dict[str, str]) -> None:
+        def run(listener: socket.socket) -> None:
+            from . import ssh_server  # which takes long, and few pools want
+
+            ssh_server.serve(listener, machine.directory, **ssh)
+
+        self.add_part(machine, SSH_SERVER, SSH_SOCKET, run)
+
+    def add_part(
+        self,
+        machine: LocalMachine,
+        part: str,
+        name: str,
+        run: Callable[[socket.socket], None],
+        *keep: socket.socket,
+    ) -> int:
+        """Fork a process of the machine that serves its socket ``name``. Where that cannot be, the machine is dead."""
+        try:
+            with listening(machine.directory / name) as listener:
+                pid = processes.fork(lambda: run(listener), listener, *keep)
+            machine.parts[pid] = part
+            os.setpgid(pid, machine.group)  # exists as long as its leader is not collected
+        except OSError as error:  # too many processes, no descriptor
+            machine.part_ended(part, f"could not be started ({error})")
+            return -1
+        return pid
 
     def reap(self) -> None:
-        """Collect the dead. A fork server is half a machine; what is no part of one was an orphan."""
+        """Collect the dead. What is no part of a machine was an orphan."""
         for pid, status in processes.ended_children():
-            machine = self.machines.get(pid)
-            if machine is not None:
-                machine.part_ended(FORK_SERVER, processes.describe(status))
-            else:
-                self.servers.reaped(pid, status)
+            for machine in self.machines.values():
+                if pid in machine.parts:
+                    machine.part_ended(machine.parts[pid], processes.describe(status))
 
     def until_next_ms(self) -> float | None:
         times = [machine.bury_at for machine in self.machines.values() if machine.ended]
         if self.template is not None and not self.template.ready:
             times.append(self.late_at)
-        if self.servers.owes:
-            times.append(time.monotonic() + processes.LOOK_S)
         return max(0.0, min(times) - time.monotonic()) * 1000 if times else None
 
     def bury(self) -> None:
         """Machines that are dead: end what is left of them and tell the client."""
         now = time.monotonic()
         for machine in list(self.machines.values()):
-            if len(machine.ended) == 2 or (machine.ended and now >= machine.bury_at):
+            if machine.all_ended or (machine.ended and now >= machine.bury_at):
                 cause = machine.cause
                 self.kill([machine])
                 self.say(op="gone", id=machine.id, cause=cause)
@@ -354,7 +387,6 @@ class Keeper:
         for machine in machines:
             while self.anything_left(machine) and time.monotonic() < deadline:
                 time.sleep(0.0005)
-                processes.kill_group(machine.group)  # an SSH server that was just forked may join a group that is dying
             self.machines.pop(machine.group, None)
             self.clear(machine.directory)
         while self.kill_orphans() and time.monotonic() < deadline:
@@ -370,13 +402,15 @@ class Keeper:
         return processes.group_lives(machine.group)
 
     def kill_orphans(self) -> bool:
-        """Kill orphans and return whether there were any: our children that are no fork server, foundry or template.
+        """Kill orphans and return whether there were any: our children that are no part of a machine and no template.
 
         Dead orphans count as well. Fork servers are subreapers themselves, so an orphan reaches us only when its
         machine is dead. One that died between the look and the kill counts: its own children became ours just then.
         """
         self.reap()
-        mine = {*self.machines, self.servers.pid, *([self.template.pid] if self.template is not None else [])}
+        mine = {pid for machine in self.machines.values() for pid in machine.parts}
+        if self.template is not None:
+            mine.add(self.template.pid)
         orphans = [pid for pid in processes.children() if pid not in mine]
         for pid in orphans:
             processes.kill(pid)

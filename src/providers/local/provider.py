@@ -1,4 +1,4 @@
-"""`Local`: machines that are process groups of this computer, behind the same SSH and executor as any other machine."""
+"""`Local`: machines that are process groups of this computer, with the same executor as any other machine."""
 
 from __future__ import annotations
 
@@ -25,15 +25,17 @@ from .state import PoolDirectory, sweep
 
 @dataclass(frozen=True, slots=True, init=False)
 class Local:
-    """Nodes on this computer, each a process group with a private directory and an SSH server of its own. Linux only.
+    """Nodes on this computer, each a process group with a private directory, where it listens on a unix socket. Linux
+    only.
 
     Tasks see this process's own Python environment (interpreter, packages, ``sys.path``) and run in the node's private
     directory. The computer's GPUs are divided evenly among the nodes; with fewer GPUs than nodes they see none.
 
     ``state``: where the pool's directory lives while the pool does; default ``$OUTRIDER_STATE``, else
-    ``$XDG_STATE_HOME/outrider``, else ``~/.local/state/outrider``. ``shared_memory=False`` sends large data over SSH,
-    as to a remote machine, instead of by file descriptor. ``work_mib``: what the tasks' directory of a node holds, in
-    memory; for tests of full disks, and for root alone, who may mount. Default: as much as the disk does.
+    ``$XDG_STATE_HOME/outrider``, else ``~/.local/state/outrider``. ``shared_memory=False`` sends large data over that
+    socket, instead of by file descriptor. ``as_remote=True`` reaches the nodes as other machines are, by SSH with a
+    pinned host key and without shared memory: for tests of that. ``work_mib``: what the tasks' directory of a node
+    holds, in memory; for tests of full disks, and for root alone, who may mount. Default: as much as the disk does.
 
     Raises:
         TypeError: an option that there is not.
@@ -42,6 +44,7 @@ class Local:
 
     state: Path | None
     shared_memory: bool
+    as_remote: bool
     work_mib: int | None
 
     def __init__(
@@ -49,15 +52,17 @@ class Local:
         *,
         state: str | os.PathLike[str] | None = None,
         shared_memory: bool = True,
+        as_remote: bool = False,
         work_mib: int | None = None,
         **unknown: Never,
     ) -> None:
-        refuse_unknown_options("Local", unknown, ("state", "shared_memory", "work_mib"))
+        refuse_unknown_options("Local", unknown, ("state", "shared_memory", "as_remote", "work_mib"))
         if work_mib is not None and (isinstance(work_mib, bool) or not isinstance(work_mib, int) or work_mib < 1):
             raise ValueError(f"Local: work_mib takes a whole number of MiB, at least 1, not {work_mib!r}")
         object.__setattr__(self, "work_mib", work_mib)
         object.__setattr__(self, "state", None if state is None else Path(state))
-        object.__setattr__(self, "shared_memory", shared_memory)
+        object.__setattr__(self, "shared_memory", shared_memory and not as_remote)
+        object.__setattr__(self, "as_remote", as_remote)
 
     def _why_not(self, error: OSError) -> str:
         if error.errno == errno.EMFILE:
@@ -80,6 +85,10 @@ class Local:
     def free(self) -> bool:
         return True
 
+    @property
+    def keyless(self) -> bool:
+        return not self.as_remote
+
     @asynccontextmanager
     async def open(self, pool: str, embedding: Embedding) -> AsyncIterator[LocalFleet]:
         """
@@ -92,7 +101,13 @@ class Local:
         try:
             directory = PoolDirectory(self.state, pool)
             try:
-                fleet = LocalFleet(directory, embedding, shared_memory=self.shared_memory, work_mib=self.work_mib)
+                fleet = LocalFleet(
+                    directory,
+                    embedding,
+                    shared_memory=self.shared_memory,
+                    as_remote=self.as_remote,
+                    work_mib=self.work_mib,
+                )
             except OSError:
                 directory.discard()
                 raise

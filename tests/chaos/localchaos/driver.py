@@ -61,7 +61,7 @@ def pool_of(client: Client) -> Pool:
     life = client.life
     full = "full-work" in life.faults and os.geteuid() == 0
     return Pool(
-        provider=Local(shared_memory=life.shared_memory, work_mib=WORK_MIB if full else None),
+        provider=Local(shared_memory=life.shared_memory, as_remote=life.as_remote, work_mib=WORK_MIB if full else None),
         nodes=Nodes(life.nodes, spare=life.spare),
         worker=Worker(life.slots),
         plugins=[Early()] if life.template else [],

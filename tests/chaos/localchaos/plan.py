@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 LIMITS = (12, 40, 96, 256, 512)  # of descriptors
-PARTS = ("warden", "keeper", "foundry", "forkserver", "server", "template", "worker")
+PARTS = ("warden", "keeper", "forkserver", "executor", "server", "template", "worker")
 
 KILLS = (*(f"kill-{part}" for part in PARTS), "kill-child", "kill-machine")
 STOPS = (*(f"stop-{part}" for part in PARTS), "stop-machine", "stop-client")
@@ -25,7 +25,7 @@ ENDINGS = (FINISH, RAISE, *SIGNALS, INTERRUPTS, OPENING)
 CLIENT_LIMIT = "limit-client"  # from its beginning, and of all that it starts
 DRAWN = (*FAULTS, *ENDINGS, CLIENT_LIMIT)
 
-WEIGHTS = {f"{verb}-{part}": 2 for verb in ("kill", "stop") for part in ("warden", "keeper", "foundry")}  # others: 3
+WEIGHTS = {f"{verb}-{part}": 2 for verb in ("kill", "stop") for part in ("warden", "keeper")}  # others: 3
 REPLACE_S, HANG_S = 30.0, 90.0
 
 
@@ -54,6 +54,7 @@ class Life:
     strict: bool  # python -X dev
     template: bool
     shared_memory: bool
+    as_remote: bool
     lease_s: float
     limit: int
     ending: str
@@ -76,7 +77,7 @@ class Life:
     def __str__(self) -> str:
         pool = f"{self.nodes} nodes, {self.spare} spare, {self.slots} slots"
         traits = [name for name in ("threads", "strict", "template") if getattr(self, name)]
-        traits += [] if self.shared_memory else ["without shared memory"]
+        traits += ["as remote"] if self.as_remote else [] if self.shared_memory else ["without shared memory"]
         traits += [f"limit {self.limit}"] if self.limit else []
         struck = [f"{strike.fault} at {strike.at_s:.1f} s" for strike in self.strikes]
         return f"{pool}; {', '.join([*traits, *struck, self.ending])}"
@@ -104,6 +105,7 @@ def draw(seed: int, only: str | None = None) -> Life:
         strict=dice.random() < 0.3,
         template=any("template" in strike.fault for strike in strikes) or dice.random() < 0.2,
         shared_memory=dice.random() < 0.8,
+        as_remote=any("server" in strike.fault.split("-") for strike in strikes) or dice.random() < 0.1,
         lease_s=dice.choice((6.0, 20.0, 120.0)),
         limit=limit,
         ending=ending,

@@ -71,17 +71,15 @@ def parts(client: int) -> dict[str, list[Process]]:
         if KEEPER not in keeper.command:  # an orphan that the warden has adopted
             continue
         put("keeper", keeper)
-        helpers = []
+        machines: set[int] = set()  # the groups whose executor has been seen, which is forked before an SSH server
         for seen in _sorted(below.get(keeper.pid)):
             if seen.group == seen.pid:
                 fork_server(seen)
             elif seen.group == keeper.group:
-                helpers.append(seen)
-        for helper in helpers:
-            servers = _sorted(below.get(helper.pid))  # what a template forks is the keeper's
-            put("foundry" if servers or len(helpers) == 1 else "template", helper)
-            for server in servers:
-                put("server", server)
+                put("template", seen)
+            else:
+                put("server" if seen.group in machines else "executor", seen)
+                machines.add(seen.group)
     return found
 
 

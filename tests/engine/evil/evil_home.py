@@ -5,15 +5,17 @@ The first machine of the pool that finds an order in the folder ``OUTRIDER_EVIL`
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pickle
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgpack
 
-from outrider.engine.node import channels as door
+from outrider.engine.node import channels, local_server
 from outrider.engine.node.server import ExecutorServer
 from outrider.engine.wire import codec
 from outrider.engine.wire import messages as m
@@ -93,17 +95,22 @@ def place(folder: Path, order: Order) -> None:
     (folder / "order").write_bytes(pickle.dumps(tuple(order)))
 
 
+def serve(listener: socket.socket, forks: socket.socket, **options: Any) -> None:
+    """What `providers.base.Embedding.executor` names."""
+    local_server.ExecutorServer = make  # type: ignore[misc,assignment]
+    local_server.serve(listener, forks, **options)
+
+
 def make(forks: Any, **options: Any) -> ExecutorServer:
-    """What `providers.base.Embedding.home` names."""
     folder = Path(os.environ["OUTRIDER_EVIL"])
     try:
         (folder / "order").rename(folder / "taken")
     except FileNotFoundError:
         return ExecutorServer(forks, **options)
-    return EvilHome(Order(*pickle.loads((folder / "taken").read_bytes())), forks, **options)
+    return EvilExecutor(Order(*pickle.loads((folder / "taken").read_bytes())), forks, **options)
 
 
-class EvilHome(ExecutorServer):
+class EvilExecutor(ExecutorServer):
     def __init__(self, order: Order, forks: Any, **options: Any) -> None:
         super().__init__(forks, **options)
         self._order = order
@@ -112,7 +119,7 @@ class EvilHome(ExecutorServer):
         self._store._same_host = False  # large results go through channels, which it serves
         self._sizes = iter(order.sizes * 1000)
         if order.sizes:
-            door.Have = self._have  # type: ignore[misc,assignment]
+            channels.Have = self._have  # type: ignore[misc,assignment]
 
         if order.blobs is not None:
             door.ChannelServer._send = lambda channel, name: self._blob(channel)  # type: ignore[method-assign]
@@ -129,10 +136,10 @@ class EvilHome(ExecutorServer):
     def _have(self, blob: str, size_bytes: int) -> m.Have:
         return m.Have(blob, next(self._sizes))
 
-    def greeted(self, door: Any, hello: m.Hello, rest: bytes) -> None:
-        super().greeted(door, hello, rest)
+    def greeted(self, transport: asyncio.Transport, hello: m.Hello, rest: bytes) -> None:
+        super().greeted(transport, hello, rest)
         if self._order.hangs_up:
-            self._loop.call_later(0.001, door.close)
+            self._loop.call_later(0.001, transport.close)
 
     def _obey(self, message: m.Message, body: bytes) -> None:
         super()._obey(message, body)
@@ -151,7 +158,7 @@ class EvilHome(ExecutorServer):
             self._session._out.append(self._order.raw)
 
     def _words(self, newest: int) -> Iterator[bytes]:
-        mine = self._crew._scheduler.knows
+        mine = self._workers._scheduler.knows
         attempts = [*range(max(0, newest - BEFORE), newest), newest + 10_000, *FAR]
         words = {kind.__name__: word for kind, word in (WORDS | COSTS_THE_NODE).items()}
         for kind in self._order.kinds * self._order.floods:

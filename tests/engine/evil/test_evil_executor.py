@@ -43,7 +43,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("OUTRIDER_STATE", str(tmp_path / "state"))
     monkeypatch.setenv("OUTRIDER_EVIL", str(tmp_path))
     usual = {field: getattr(launch.EMBEDDING, field) for field in launch.EMBEDDING.__slots__}
-    evil = launch.EMBEDDING.__class__(**usual | {"home": "evil_home:make"})
+    evil = launch.EMBEDDING.__class__(**usual | {"executor": "evil_home:serve"})
     monkeypatch.setattr(launch, "EMBEDDING", evil)
     return tmp_path
 

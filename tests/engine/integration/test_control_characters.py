@@ -41,11 +41,12 @@ from outrider.engine.serialization import error_translation, outcome
 from outrider.engine.serialization.payload import Payload, Received
 from outrider.engine.transport import hostkeys, requirement_check, ssh
 from outrider.engine.transport.channels import Control, Receiving
-from outrider.engine.transport.connect_errors import refusal
 from outrider.engine.transport.connection import NodeConnection
 from outrider.engine.transport.link import NodeLink
 from outrider.engine.transport.login import Stop
 from outrider.engine.transport.shell import RemoteShell
+from outrider.engine.transport.ssh_errors import ssh_refusal
+from outrider.engine.transport.ssh_route import SSHRoute
 from outrider.engine.transport.transfer_progress import TransferProgress
 from outrider.engine.transport.views import Views
 from outrider.engine.wire.messages import LOST, Cause, Ended, Failed, Get, Value
@@ -283,16 +284,17 @@ async def raised(text: str) -> list[BaseException]:
         reports=lambda _: None, printed=lambda *_: None,
     )  # fmt: skip
     order = Order(AttemptId(1), Task(TaskId(1), JobId(1), b"", payload, None, 3, False, None), 1)
-    connection = NodeConnection.__new__(NodeConnection)
-    connection._ssh, connection._bridged = ssh.Connected(Hostile(text)), False  # type: ignore[arg-type]
-    connection._executor, connection._machine = None, Machine("0", None, "")  # type: ignore[arg-type]
+    connection, route = NodeConnection.__new__(NodeConnection), SSHRoute.__new__(SSHRoute)
+    route._ssh, route._bridged = ssh.Connected(Hostile(text)), False  # type: ignore[arg-type]
+    route._executor, route._machine = None, Machine("0", None, "")  # type: ignore[arg-type]
+    connection._route = route
     channel, transfer = Control(), Receiving(TransferProgress(1))
     channel.connection_lost(asyncssh.ConnectionLost(text))
     transfer.connection_lost(asyncssh.ConnectionLost(text))
     lost = ssh.JumpFailed(Stop("it", 22, None, None))  # type: ignore[arg-type]
     lost.__cause__ = asyncssh.ConnectionLost(text)
     told = [
-        await refusal(Machine("0", None, ""), error)  # type: ignore[arg-type]
+        await ssh_refusal(Machine("0", None, ""), error)  # type: ignore[arg-type]
         for error in (asyncssh.ConnectionLost(text), asyncssh.PermissionDenied(text), OSError(1, wrong), lost)
     ]
     return [

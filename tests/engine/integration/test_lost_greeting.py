@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-import asyncssh
 import pytest
 
 from outrider import Local, Plugin, Pool, compute
 from outrider.engine.api.plugin_sides import NodeSide, Setup
-from outrider.engine.transport import ssh
 from outrider.engine.transport.connection import NodeConnection
+from outrider.engine.transport.unix_route import UnixRoute
 
 pytestmark = pytest.mark.anyio
 
@@ -63,7 +62,7 @@ class Slow(Plugin):
 async def test_one_that_breaks_while_plugins_are_set_up_is_tried_until_it_is_back(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    connect, set_up, seen, refused = ssh.connect, NodeConnection.set_up_plugins, list[NodeConnection](), list[int]()
+    reach, set_up, seen, refused = UnixRoute.reach, NodeConnection.set_up_plugins, list[NodeConnection](), list[int]()
 
     async def seen_first(self: NodeConnection) -> None:
         seen.append(self)
@@ -73,16 +72,15 @@ async def test_one_that_breaks_while_plugins_are_set_up_is_tried_until_it_is_bac
         while not (tmp_path / "begun").exists():
             await asyncio.sleep(0.01)
 
-        async def refuse_twice(*args: Any) -> ssh.Connected:
+        async def refuse_twice(self: UnixRoute, *, again: bool) -> None:
             if len(refused) < 2:
                 refused.append(1)
                 raise ConnectionRefusedError("its server is being started anew")
             (tmp_path / "go").touch()
-            return await connect(*args)
+            await reach(self, again=again)
 
-        monkeypatch.setattr(ssh, "connect", refuse_twice)
-        assert seen[0]._ssh is not None
-        seen[0]._ssh.abort()
+        monkeypatch.setattr(UnixRoute, "reach", refuse_twice)
+        seen[0].cut("the connection broke")
 
     monkeypatch.setattr(NodeConnection, "set_up_plugins", seen_first)
     cutting = asyncio.ensure_future(cut())
@@ -94,15 +92,15 @@ async def test_one_that_breaks_while_plugins_are_set_up_is_tried_until_it_is_bac
 
 
 async def test_a_node_that_does_not_say_what_it_is_leaves_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    accepted, made = NodeConnection._accepted, list[asyncssh.SSHClientConnection]()
+    accepted, made = NodeConnection._accepted, list[asyncio.Transport]()
 
     def without_facts(self: NodeConnection, answer: Any) -> Any:
-        assert self._ssh is not None
-        made.append(self._ssh.connection)
+        assert isinstance(self._route, UnixRoute)
+        made.extend(self._route._transports or ())
         welcome = accepted(self, answer)
         return welcome if len(made) > 1 else welcome._replace(facts={"hostname": "h", "addresses": []})
 
     monkeypatch.setattr(NodeConnection, "_accepted", without_facts)
     async with Pool(provider=Local(), nodes=1, console="silent") as pool:
         assert [node.node for node in pool.snapshot().nodes] == [1]
-        assert [connection.is_closed() for connection in made] == [True, False]
+        assert [transport.is_closing() for transport in made] == [True, False]

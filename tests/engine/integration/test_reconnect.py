@@ -1,6 +1,6 @@
 """A connection that breaks, stalls or goes silent: nothing is lost, nothing runs twice, and no living node is given up.
 
-The break is an abort of the SSH transport under a running pool, as a reset by the network is.
+The break is an abort of the connection under a running pool, as a reset by the network is.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ import pytest
 
 from outrider import Local, OutriderError, Pool, compute, instance_info
 from outrider.engine.transport import ssh
+from outrider.engine.transport.channels import Channel
 from outrider.engine.transport.ssh import new_key
+from outrider.engine.transport.unix_route import UnixRoute
 from outrider.providers.base import Embedding, Fleet, LaunchRequest, Machine
 
 pytestmark = pytest.mark.anyio
@@ -70,8 +72,15 @@ def connections(pool: Pool) -> list[Any]:
 def cut(pool: Pool) -> None:
     """Break every node's connection under the pool."""
     for each in connections(pool):
-        if each._ssh is not None:
-            each._ssh.connection._transport.abort()
+        break_off(each._route)
+
+
+def break_off(route: Any) -> None:
+    if isinstance(route, UnixRoute):
+        for transport in route._transports or ():
+            transport.abort()
+    elif route._ssh is not None:
+        route._ssh.connection._transport.abort()
 
 
 def executions(directory: Path) -> dict[str, int]:
@@ -84,9 +93,12 @@ async def until(condition: Callable[[], object], within_s: float = 60.0) -> None
             await asyncio.sleep(0.005)
 
 
-@pytest.fixture(params=[True, False], ids=["shared", "remote"])
+WAYS = {"local": Local(), "without shared memory": Local(shared_memory=False), "as remote": Local(as_remote=True)}
+
+
+@pytest.fixture(params=WAYS.values(), ids=WAYS)
 async def two(request: pytest.FixtureRequest) -> AsyncIterator[Pool]:
-    async with Pool(provider=Local(shared_memory=request.param), nodes=2, console="silent") as pool:
+    async with Pool(provider=request.param, nodes=2, console="silent") as pool:
         yield pool
         assert {node.machine for node in pool.snapshot().nodes} == {f"{pool._opened().id}/n{n}" for n in range(2)}
 
@@ -114,26 +126,31 @@ async def test_small_tasks_in_flight_are_neither_lost_nor_repeated(two: Pool, tm
 async def test_a_connection_lost_again_while_it_is_opened_costs_no_node(
     two: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened, broken = asyncssh.SSHClientConnection.create_unix_connection, list[Any]()
+    route: Any = type(connections(two)[0]._route)
+    opened, broken = route.open_channel, list[Any]()
 
-    async def broken_once(self: Any, *args: Any, **options: Any) -> Any:
-        if len(broken) < 2:
-            broken.append(self)
-            asyncio.get_running_loop().call_soon(self._transport.abort)
-        return await opened(self, *args, **options)
+    async def broken_once(self: Any, channel: Channel) -> None:
+        if len(broken) >= 2:
+            await opened(self, channel)
+            return
+        broken.append(self)
+        asyncio.get_running_loop().call_soon(break_off, self)
+        await opened(self, channel)
+        break_off(self)
 
     job = two.submit(attempt())
     assert await job == 1
     with monkeypatch.context() as patched:
-        patched.setattr(asyncssh.SSHClientConnection, "create_unix_connection", broken_once)
+        patched.setattr(route, "open_channel", broken_once)
         cut(two)
         await until(lambda: len(broken) == 2 and all(each._control is not None for each in connections(two)))
     assert [await two.submit(attempt()) for _ in range(4)] == [1] * 4
 
 
-async def test_large_transfers_in_flight_start_over(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["without shared memory", "as remote"])
+async def test_large_transfers_in_flight_start_over(way: str, tmp_path: Path) -> None:
     data = os.urandom(LARGE_BYTES)
-    async with Pool(provider=Local(shared_memory=False), nodes=1, console="silent") as pool:
+    async with Pool(provider=WAYS[way], nodes=1, console="silent") as pool:
         job = pool.submit(measure(str(tmp_path), data))
         await until(lambda: connections(pool)[0].link._transfers.placed)
         await asyncio.sleep(0.01)  # some of it is on the way
@@ -163,9 +180,10 @@ async def test_streams_of_large_items_go_on_after_a_reconnect(two: Pool) -> None
     assert await two.run(lengths(items())) == came  # type: ignore[arg-type]
 
 
-async def test_a_stall_is_no_death_and_a_longer_one_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["local", "as remote"])
+async def test_a_stall_is_no_death_and_a_longer_one_is(way: str, tmp_path: Path) -> None:
     """SIGSTOP of one node's group for 3 s, then for good: its task runs elsewhere, and nothing of it is left."""
-    async with Pool(nodes=2, console="silent", boot_timeout=30) as pool:
+    async with Pool(provider=WAYS[way], nodes=2, console="silent", boot_timeout=30) as pool:
         machines = {node.node: node for node in pool.snapshot().nodes}
         job = pool.submit(mark(str(tmp_path), 1, 0.5), on=0)
         await until(lambda: executions(tmp_path))
@@ -224,11 +242,12 @@ class Impostor:
 
 async def test_a_wrong_host_key_is_refused() -> None:
     with pytest.raises(OutriderError, match="another host key than the one pinned"):
-        async with Pool(provider=Impostor(Local()), nodes=1, console="silent"):
+        async with Pool(provider=Impostor(Local(as_remote=True)), nodes=1, console="silent"):
             pytest.fail("a machine with another key was let in")
 
 
-async def test_a_key_of_anothers_is_not_let_in(two: Pool) -> None:
-    machine = connections(two)[0]._machine
-    with pytest.raises(asyncssh.PermissionDenied):
-        await ssh.connect(machine, new_key())
+async def test_a_key_of_anothers_is_not_let_in() -> None:
+    async with Pool(provider=Local(as_remote=True), nodes=1, console="silent") as pool:
+        machine = connections(pool)[0]._machine
+        with pytest.raises(asyncssh.PermissionDenied):
+            await ssh.connect(machine, new_key())

@@ -15,7 +15,6 @@ import cloudpickle
 import pytest
 
 from outrider.engine.node import forkserver, process
-from outrider.engine.node.channels import ChannelServer
 from outrider.engine.node.server import ExecutorServer
 from outrider.engine.wire import messages as m
 from outrider.engine.wire import values
@@ -47,40 +46,57 @@ def forks() -> Iterator[socket.socket]:
     assert not left, "processes outlived their node"
 
 
-class Channel:
-    """A channel in memory: what the home writes reaches ``received`` in the loop's next turn, unless it is held."""
+class Channel(asyncio.Transport):
+    """A connection in memory: what the server writes reaches ``received`` in the loop's next turn, unless held."""
 
-    def __init__(self, received: Callable[[bytes], None]) -> None:
-        self.door: Any = None
+    def __init__(self, server: ExecutorServer, received: Callable[[bytes], None]) -> None:
+        self._protocol: Any = server.channel()
         self.closed = False
         self.is_cut = False  # what is on its way does not arrive
         self.held: list[bytes] | None = None
         self._received = received
         self._loop = asyncio.get_running_loop()
+        one, _other = socket.socketpair()
+        with one, _other:
+            super().__init__({"socket": one})
+            self._protocol.connection_made(self)
 
-    def write(self, data: bytes) -> None:
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self._protocol = protocol
+
+    def receive(self, data: bytes) -> None:
+        """What the client sends arrives."""
+        if not self.closed:
+            self._protocol.data_received(data)
+
+    def lose(self) -> None:
+        self.closed = True
+        self._protocol.connection_lost(None)
+
+    def write(self, data: Any) -> None:
         if self.held is not None:
             self.held.append(data)
+            self._protocol.pause_writing()
         else:
             self._loop.call_soon(self._arrive, data)
 
     def close(self) -> None:
-        self.closed = True
+        if not self.closed:
+            self.closed = True
+            self._loop.call_soon(self._protocol.connection_lost, None)
 
-    def pause_reading(self) -> None: ...
-
-    def resume_reading(self) -> None: ...
+    abort = close
 
     def hold(self) -> None:
         """The client reads no more: the channel's buffer is full."""
         self.held = []
-        self.door.pause_writing()
+        self._protocol.pause_writing()
 
     def release(self) -> None:
         held, self.held = self.held or [], None
         for data in held:
             self.write(data)
-        self.door.resume_writing()
+        self._protocol.resume_writing()
 
     def _arrive(self, data: bytes) -> None:
         if not self.is_cut:
@@ -105,14 +121,13 @@ class Client:
     # --- connections ---------------------------------------------------------------------------------------------
 
     async def connect(self, **changes: Any) -> m.Welcome | m.Refused:
-        self.channel = Channel(self._received)
-        self.door = self.channel.door = self.home.door(self.channel)
+        self.channel = Channel(self.home, self._received)
         hello = m.Hello(
             m.PROTOCOL_VERSION, self.name, self.session.received, ".".join(platform.python_version_tuple()[:2]),
             cloudpickle.__version__, self.lease_s, self.setup,
         )._replace(**changes)  # fmt: skip
         since = len(self.heard)
-        self.door.received(encode(hello))
+        self.channel.receive(encode(hello))
         answer = await self.until(lambda: next(
             (x for x in self.heard[since:] if isinstance(x, m.Welcome | m.Refused)), None))  # fmt: skip
         assert isinstance(answer, m.Welcome | m.Refused)
@@ -121,7 +136,7 @@ class Client:
     def cut(self) -> None:
         self.channel.is_cut = True
         self.session.lost()
-        self.door.lost()
+        self.channel.lose()
 
     def _received(self, data: bytes) -> None:
         for message in self.session.feed(data):
@@ -142,7 +157,7 @@ class Client:
 
     def _flush(self) -> None:
         if data := self.session.flush():
-            asyncio.get_running_loop().call_soon(self.door.received, data)
+            asyncio.get_running_loop().call_soon(self.channel.receive, data)
 
     # --- tasks ---------------------------------------------------------------------------------------------------
 
@@ -201,9 +216,7 @@ class Bulk:
     """A bulk channel: the first frame of the answer, and the bytes behind it."""
 
     def __init__(self, home: ExecutorServer) -> None:
-        self.channel = Channel(self._received)
-        self.door: ChannelServer = home.door(self.channel)
-        self.channel.door = self.door
+        self.channel = Channel(home, self._received)
         self.data = b""
         self._splitter = Splitter()
         self.answer: asyncio.Future[m.Message] = asyncio.get_running_loop().create_future()
@@ -216,7 +229,7 @@ class Bulk:
             self.data = self._splitter.tail
 
     async def ask(self, message: m.Message, data: bytes = b"") -> m.Message:
-        self.door.received(encode(message) + data)
+        self.channel.receive(encode(message) + data)
         async with asyncio.timeout(PATIENCE_S):
             return await self.answer
 

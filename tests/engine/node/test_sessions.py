@@ -123,7 +123,7 @@ async def test_another_session_is_refused_and_disturbs_nobody(make: Any) -> None
 async def test_a_channel_that_begins_with_anything_else_is_closed(make: Any, bulk: Any, data: bytes) -> None:
     client = await make()
     channel = bulk(client.home)
-    channel.door.received(data)
+    channel.channel.receive(data)
     assert channel.channel.closed
     assert await client.call(os.getpid)
 
@@ -139,7 +139,7 @@ async def test_something_malformed_costs_the_connection_not_the_session(make: An
     client = await make()
     attempt = client.run(time.sleep, 0.02)
     await client.turn()
-    client.door.received(data)
+    client.channel.receive(data)
     assert client.channel.closed
     client.cut()
     assert (await client.connect()).resumed
@@ -149,10 +149,10 @@ async def test_something_malformed_costs_the_connection_not_the_session(make: An
 async def test_a_blob_that_is_cut_off_or_too_long_does_not_exist(make: Any, bulk: Any) -> None:
     client = await make()
     cut = bulk(client.home)
-    cut.door.received(encode(m.Put("cut", 10)) + b"12345")
-    cut.door.lost()
+    cut.channel.receive(encode(m.Put("cut", 10)) + b"12345")
+    cut.channel.lose()
     long = bulk(client.home)
-    long.door.received(encode(m.Put("long", 3)) + b"12345")
+    long.channel.receive(encode(m.Put("long", 3)) + b"12345")
     assert long.channel.closed
     for name in ("cut", "long"):
         assert await bulk(client.home).ask(m.Get(name)) == m.Missing(name)
@@ -164,7 +164,7 @@ async def test_a_slow_reader_of_a_blob_is_waited_for(make: Any, bulk: Any) -> No
     await bulk(client.home).ask(m.Put("b", len(data)), data)
     reading = bulk(client.home)
     reading.channel.hold()
-    reading.door.received(encode(m.Get("b")))
+    reading.channel.receive(encode(m.Get("b")))
     assert sum(map(len, reading.channel.held)) < 200
     reading.channel.release()
     await client.until(lambda: len(reading.data) == len(data) or asyncio.ensure_future(client._tell()) is None)
@@ -209,7 +209,7 @@ async def test_a_node_with_a_defect_ends_and_keeps_nobody_waiting(
     if where == "_obey":
         monkeypatch.setattr(client.home, "_obey", fails)
     else:
-        monkeypatch.setattr(client.home._crew._scheduler, "decide", fails)
+        monkeypatch.setattr(client.home._workers._scheduler, "decide", fails)
     client.send(m.Kill(attempt))
     await asyncio.wait_for(over.wait(), 60)
     assert "RuntimeError: a defect" in capsys.readouterr().err

@@ -15,8 +15,10 @@ from outrider.actors.ports import Lost, NodeFacts, NodeId
 from outrider.engine.client.plugin_hosts import PluginHosts
 from outrider.engine.transport import ssh
 from outrider.engine.transport.channels import Control
-from outrider.engine.transport.connection import HEARTBEAT_S, QUIET_S, SILENCE_S, NodeConnection, Terms
+from outrider.engine.transport.connection import HEARTBEAT_S, QUIET_S, SILENCE_S, NodeConnection
 from outrider.engine.transport.requirement_check import Wanted
+from outrider.engine.transport.ssh_route import SSHRoute
+from outrider.engine.transport.terms import Terms
 from outrider.engine.transport.views import Views
 from outrider.providers.base import Address, Machine, MachineId
 
@@ -64,11 +66,21 @@ async def node(dialling: Dialling) -> AsyncIterator[NodeConnection]:
     machine = Machine(MachineId("pool/m"), Address(host="h"), "")
     node = NodeConnection(NodeId(0), machine, terms, Mock(), closed=Mock(), evict=Mock())
     node._facts = NodeFacts("h", "10.0.0.1", ())
-    node._ssh, node._control = Mock(spec=ssh.Connected), Control()
+    route(node)._ssh, node._control = Mock(spec=ssh.Connected), Control()
     yield node
     node._drop("the test is over")
-    node._begin_none_anew()
+    node._route.begin_no_other()
     await asyncio.sleep(0)
+
+
+def route(node: NodeConnection) -> SSHRoute:
+    assert isinstance(node._route, SSHRoute)
+    return node._route
+
+
+async def reach(node: NodeConnection) -> ssh.Connected | None:
+    await node._route.reach(again=True)
+    return route(node)._ssh
 
 
 def beat(node: NodeConnection, silent_s: float) -> None:
@@ -94,7 +106,7 @@ async def test_it_changes_over_once_it_is_reached(node: NodeConnection, dialling
     assert over is not None
     assert not over.silent
     assert over.early_s == pytest.approx(SILENCE_S - QUIET_S - 0.5, abs=0.3)
-    assert await node._reach() is dialling.made[0]
+    assert await reach(node) is dialling.made[0]
     assert dialling.begun == 1
     dialling.made[0].abort.assert_not_called()
 
@@ -106,13 +118,13 @@ async def test_one_that_is_heard_again_keeps_its_connection(node: NodeConnection
     dialling.through.set()
     assert await lost(node) is None
     dialling.made[0].abort.assert_called_once()
-    assert node._anew is None
+    assert route(node)._another is None
 
 
 async def test_a_try_ends_when_the_node_is_heard_again(node: NodeConnection, dialling: Dialling) -> None:
     beat(node, QUIET_S + 0.5)
     await rest()
-    trying = node._anew
+    trying = route(node)._another
     assert trying is not None
     beat(node, HEARTBEAT_S)
     await rest()
@@ -125,7 +137,7 @@ async def test_a_try_goes_on_when_the_silence_has_lasted_too_long(node: NodeConn
     await rest()
     beat(node, SILENCE_S)
     assert await lost(node) == Lost("silent for 6 s", silent=True)
-    reaching = asyncio.ensure_future(node._reach())
+    reaching = asyncio.ensure_future(reach(node))
     await rest()
     dialling.through.set()
     assert await reaching is dialling.made[0]
@@ -144,7 +156,7 @@ async def test_after_a_try_that_failed_comes_another(node: NodeConnection, monke
 async def test_nothing_of_a_try_is_left_when_the_node_is_closed(node: NodeConnection, dialling: Dialling) -> None:
     beat(node, QUIET_S)
     await rest()
-    trying = node._anew
+    trying = route(node)._another
     assert trying is not None
     node._lost.set_result(Lost("its machine is gone"))
     await node.close()

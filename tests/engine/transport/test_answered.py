@@ -16,8 +16,11 @@ from outrider.actors.ports import ConnectFailed, NodeFacts, NodeId
 from outrider.engine.client.plugin_hosts import PluginHosts
 from outrider.engine.image.bootstrap import Bootstrapped, Prepared
 from outrider.engine.transport.channels import Control
-from outrider.engine.transport.connection import Connector, NodeConnection, Terms
+from outrider.engine.transport.connection import NodeConnection
+from outrider.engine.transport.connector import Connector
 from outrider.engine.transport.requirement_check import Wanted
+from outrider.engine.transport.ssh_route import SSHRoute
+from outrider.engine.transport.terms import Terms
 from outrider.engine.transport.views import Views
 from outrider.providers.base import Address, Machine, MachineId
 
@@ -101,13 +104,13 @@ async def test_an_executor_that_was_never_met_is_seen_to_again(
     path: str, host_key: asyncssh.SSHKey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may be gone by the next try: the host has started anew, or was out of memory."""
-    brought: list[NodeConnection] = []
+    brought: list[SSHRoute] = []
 
-    async def bring(self: NodeConnection, connection: asyncssh.SSHClientConnection) -> Bootstrapped:
+    async def bring(self: SSHRoute, connection: asyncssh.SSHClientConnection) -> Bootstrapped:
         brought.append(self)
         return Bootstrapped("/nowhere/door", "python", "runtime")
 
-    monkeypatch.setattr(NodeConnection, "_bootstrapped", bring)
+    monkeypatch.setattr(SSHRoute, "_bootstrapped", bring)
     connector = Connector(terms())
     machine = Machine(MachineId("pool/m"), Address(path=path), public(host_key))
     for _ in range(2):
@@ -123,9 +126,11 @@ async def test_one_that_may_not_have_heard_the_farewell_is_ended_all_the_same(he
     evicted: list[NodeConnection] = []
     machine = Machine(MachineId("pool/m"), Address(path="/nowhere"), "")
     node = NodeConnection(NodeId(0), machine, terms(), lambda _: None, closed=lambda: None, evict=evicted.append)
-    node._ssh = Mock()
+    route = node._route
+    assert isinstance(route, SSHRoute)
+    route._ssh = Mock()
     node._control = control = Control()
-    node._executor = Bootstrapped("/nowhere/door", "python", "runtime")
+    route._executor = Bootstrapped("/nowhere/door", "python", "runtime")
     node._facts = NodeFacts("host", "127.0.0.1", ())
     control.attach(lambda _: None, node._drop)
     ending = None if heard else ConnectionResetError("the connection was lost")

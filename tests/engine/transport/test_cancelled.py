@@ -40,7 +40,7 @@ async def test_cancelled_at_any_await_it_closes_its_socket(tmp_path: Path) -> No
         MachineId("pool/m"),
         Address(path=str(tmp_path / "ssh.sock")),
         host_key.export_public_key().decode().strip(),
-        embedded=True,
+        executor_socket="executor.sock",
     )
 
     async def use() -> None:
@@ -68,7 +68,7 @@ async def test_a_connection_that_is_given_up_leaves_the_loop_no_descriptor_to_wa
     with socket.socket(socket.AF_UNIX) as mute:
         mute.bind(str(tmp_path / "s"))
         mute.listen()
-        machine = Machine(MachineId("m"), Address(path=str(tmp_path / "s")), public, embedded=True)
+        machine = Machine(MachineId("m"), Address(path=str(tmp_path / "s")), public, executor_socket="executor.sock")
         before = set(loop._selector.get_map())
         with anyio.move_on_after(0.1) as scope:
             await ssh.connect(machine, key)

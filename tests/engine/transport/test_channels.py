@@ -12,6 +12,7 @@ import pytest
 from outrider.engine.node.bridge import BEGINS
 from outrider.engine.transport.channels import Control, Receiving
 from outrider.engine.transport.connection import NodeConnection
+from outrider.engine.transport.ssh_route import _SSHChannel
 from outrider.engine.transport.transfer_progress import TransferProgress
 from outrider.engine.wire import messages as wire
 from outrider.engine.wire.codec import ProtocolError, encode
@@ -22,19 +23,19 @@ pytestmark = pytest.mark.anyio
 @pytest.mark.parametrize("piece", [1, 3, 7, 1000])
 async def test_what_a_login_shell_prints_before_the_bridge_is_skipped(piece: int) -> None:
     control = Control()
-    control.bridged()
+    bridge = _SSHChannel(control, bridged=True)
     heard = b"Welcome to gpu1!\n\0out" + BEGINS + encode(wire.Refused("no", {})) + encode(wire.Ping(3))
     for at in range(0, len(heard), piece):
-        control.data_received(heard[at : at + piece])
+        bridge.data_received(heard[at : at + piece])
     assert await control.first == wire.Refused("no", {})
     assert control.rest == encode(wire.Ping(3))
 
 
 async def test_a_complaint_on_stderr_is_not_the_bridge() -> None:
     control = Control()
-    control.bridged()
-    control.data_received(BEGINS, 1)
-    control.data_received(encode(wire.Refused("no", {})))
+    bridge = _SSHChannel(control, bridged=True)
+    bridge.data_received(BEGINS, 1)
+    bridge.data_received(encode(wire.Refused("no", {})))
     assert not control.first.done()
 
 
@@ -50,16 +51,15 @@ async def test_a_close_that_is_cancelled_leaves_no_connection() -> None:
     for name, value in {
         "_terms": SimpleNamespace(plugins=SimpleNamespace(retire=retire)),
         "_node": 0,
-        "_machine": SimpleNamespace(embedded=False),
+        "_machine": SimpleNamespace(on_this_computer=False),
         "link": nothing,
         "_closed": lambda: None,
-        "_ssh": SimpleNamespace(abort=lambda: aborted.append(1)),
+        "_route": SimpleNamespace(
+            reached=True, bootstrapped=False, abort=lambda: aborted.append(1), begin_no_other=lambda: None
+        ),
         "_lost": loop.create_future(),
         "_beat": None,
         "_control": None,
-        "_nudge": None,
-        "_renewal": None,
-        "_anew": None,
     }.items():
         setattr(connection, name, value)
     closing = asyncio.ensure_future(connection.close())

@@ -13,8 +13,8 @@ import pytest
 from outrider.actors.ports import ConnectFailed
 from outrider.engine.api.errors import AuthError, HostKeyError, SpecError
 from outrider.engine.transport import login, ssh
-from outrider.engine.transport.connect_errors import refusal
 from outrider.engine.transport.shell import RemoteShell
+from outrider.engine.transport.ssh_errors import ssh_refusal
 from outrider.providers.base import Address, Login, Machine, MachineId
 
 pytestmark = pytest.mark.anyio
@@ -33,7 +33,7 @@ async def whoami(machine: Machine) -> bytes:
 async def refused(machine: Machine) -> ConnectFailed:
     with pytest.raises((asyncssh.Error, OSError)) as error:
         await ssh.connect(machine, KEY)
-    return await refusal(machine, error.value)
+    return await ssh_refusal(machine, error.value)
 
 
 async def test_a_known_host_lets_the_user_in(serve: Serve) -> None:
@@ -210,4 +210,4 @@ async def test_a_host_key_that_is_none_is_said_to_be_that(serve: Serve) -> None:
         given = Machine(machine.id, machine.address, "AAAA not a key", login=machine.login)
         with pytest.raises(SpecError, match="host_key") as error:
             await ssh.connect(given, KEY)
-    assert (await refusal(given, error.value)).fatal
+    assert (await ssh_refusal(given, error.value)).fatal

@@ -84,11 +84,6 @@ class Table:
         below = self.below().values()
         return [p.pid for p in below if p.parent == me and p.session == p.pid and p.pid not in self.before]
 
-    def foundry(self, keeper: int) -> int:
-        """The only child in the keeper's own group."""
-        (pid,) = [p.pid for p in self.below(keeper).values() if p.parent == keeper and p.group == keeper]
-        return pid
-
     def groups(self) -> set[int]:
         """The machines: process groups led by a keeper's child."""
         keepers = self.keepers()

@@ -7,18 +7,22 @@ import signal
 
 import pytest
 
+from outrider.engine.client.launch import EMBEDDING
 from outrider.providers import contract
+from outrider.providers.local.provider import Local
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("as_remote", [False, True], ids=["", "as remote"])
 @pytest.mark.parametrize("check", contract.CHECKS, ids=lambda check: check.__name__)
-async def test_it_passes_the_contract(check, provider, embedding, request_, table):
+async def test_it_passes_the_contract(check, as_remote, tmp_path, request_, table):
     async def alive():
         return len(table.groups())
 
     async def kill(machine):
         os.killpg(int(machine.facts["group"]), signal.SIGKILL)
 
+    provider = Local(state=tmp_path, as_remote=as_remote)
     await check(
-        contract.Subject(provider=provider, request=request_, embedding=embedding, alive=alive, kill=kill, within_s=10)
+        contract.Subject(provider=provider, request=request_, embedding=EMBEDDING, alive=alive, kill=kill, within_s=10)
     )

@@ -14,9 +14,9 @@ from pathlib import Path
 import anyio
 import pytest
 
+from outrider import Pool
 from outrider.engine.client.launch import EMBEDDING
-from outrider.engine.transport import ssh
-from outrider.providers.base import Embedding, LaunchRequest, MachineGone, MachineId
+from outrider.providers.base import Embedding, MachineGone, MachineId
 from outrider.providers.errors import NoCapacity, ProviderError
 from outrider.providers.local import processes
 from outrider.providers.local.provider import Local
@@ -38,15 +38,11 @@ def serve(control):
     control.recv(1)
     os._exit(0)
 
-class Home:
-    def __init__(self, forks, **rest):
-        self.forks = forks
+def execute(listener, forks, **rest):
+    signal.pause()
 
-    async def start(self): ...
-    async def close(self): ...
-
-def broken(forks, **rest):
-    raise OSError("no home today")
+def broken(listener, forks, **rest):
+    raise OSError("no executor today")
 """
 
 
@@ -85,22 +81,23 @@ async def test_a_killed_group_is_gone_within_a_second_and_nothing_is_left(reques
         assert table.of(machines[1])  # its neighbour goes on
 
 
-@pytest.mark.parametrize(("part", "name"), [("pid", "SSH server"), ("group", "fork server")])
-async def test_a_machine_that_loses_one_part_is_gone_and_says_which(part, name, request_, table, opened):
-    async with opened() as fleet:
+@pytest.mark.parametrize("part", ["executor", "fork server", "SSH server"])
+async def test_a_machine_that_loses_one_part_is_gone_and_says_which(part, request_, table, tmp_path):
+    async with Local(state=tmp_path, as_remote=True).open("p", EMBEDDING) as fleet:
         (machine,) = await fleet.launch(request_, 1)
-        pid, group = int(machine.facts["pid"]), int(machine.facts["group"])
-        await table.until(lambda: os.getpgid(pid) == group)  # it has joined its machine
+        executor, group = int(machine.facts["pid"]), int(machine.facts["group"])
         processes = table.of(machine)
-        assert {pid, group} <= processes
-        os.kill(int(machine.facts[part]), signal.SIGKILL)
-        assert (await gone(fleet))[machine.id] == f"its {name} was killed by signal 9 (SIGKILL)"
+        assert {executor, group} <= processes
+        (ssh_server,) = [p.pid for p in table.below().values() if p.group == group and p.pid not in {executor, group}]
+        victim = {"executor": executor, "fork server": group, "SSH server": ssh_server}[part]
+        os.kill(victim, signal.SIGKILL)
+        assert (await gone(fleet))[machine.id] == f"its {part} was killed by signal 9 (SIGKILL)"
         assert not table.alive(processes)
 
 
 @pytest.mark.parametrize("end", ["kill", "terminate", "leave"])
 async def test_orphans_in_sessions_of_their_own_end_with_their_machine(end, orphans, request_, table, opened):
-    async with opened(Embedding("orphaning:serve", "orphaning:Home")) as fleet:
+    async with opened(Embedding("orphaning:serve", "orphaning:execute")) as fleet:
         (machine,) = await fleet.launch(request_, 1)
         await table.until(orphans)
         (pid,) = orphans()
@@ -115,11 +112,9 @@ async def test_orphans_in_sessions_of_their_own_end_with_their_machine(end, orph
     assert not table.alive({pid})
 
 
-async def test_a_machine_that_is_terminated_while_its_ssh_server_joins_it_is_gone_at_once(
-    orphans, request_, table, opened
-):
-    """Its server may join after its group was killed; nothing else would end this one."""
-    async with opened(Embedding("orphaning:serve", "orphaning:Home")) as fleet:
+async def test_a_machine_that_is_terminated_while_it_starts_is_gone_at_once(orphans, request_, table, opened):
+    """Whatever of it is forked is a process of its group before anything else happens."""
+    async with opened(Embedding("orphaning:serve", "orphaning:execute")) as fleet:
         for _ in range(20):
             (machine,) = await fleet.launch(request_, 1)
             with anyio.fail_after(2):
@@ -132,25 +127,13 @@ async def test_an_executor_that_does_not_start_is_a_machine_gone_and_the_log_say
 ):
     async with opened(Embedding("orphaning:serve", "orphaning:broken")) as fleet:
         (machine,) = await fleet.launch(request_, 1)
-        assert (await gone(fleet))[machine.id] == "its SSH server exited with status 1"
-        assert "no home today" in (tmp_path / "local" / "p" / "keeper.log").read_text()
+        assert (await gone(fleet))[machine.id] == "its executor exited with status 1"
+        assert "no executor today" in (tmp_path / "local" / "p" / "keeper.log").read_text()
 
 
-async def test_the_foundrys_death_takes_the_machines_and_the_next_launch_starts_another(request_, table, opened):
-    async with opened() as fleet:
-        machines = await fleet.launch(request_, 2)
-        processes = {pid for machine in machines for pid in table.of(machine)}
-        os.kill(table.foundry(table.keepers()[0]), signal.SIGKILL)
-        causes = await gone(fleet, 2)
-        said = "the process that forks SSH servers was killed by signal 9 (SIGKILL)"
-        assert causes == {machine.id: said for machine in machines}
-        assert not table.alive(processes)
-        assert len(await fleet.launch(request_, 2)) == 2
-
-
-async def test_a_foundry_that_cannot_start_fails_the_launch_with_its_words(request_, table, opened):
-    async with opened(Embedding("outrider.engine.node.forkserver:serve", "no.such:Home")) as fleet:
-        with pytest.raises(NoCapacity, match="No module named 'no'"):
+async def test_an_executor_that_cannot_be_imported_fails_the_launch_with_its_words(request_, table, opened):
+    async with opened(Embedding("outrider.engine.node.forkserver:serve", "no.such:execute")) as fleet:
+        with pytest.raises(ProviderError, match="No module named 'no'"):
             await fleet.launch(request_, 1)
 
 
@@ -159,7 +142,7 @@ async def test_the_keepers_death_takes_every_machine_and_the_next_launch_starts_
     part, orphans, request_, table, opened
 ):
     """What a task has started in a session of its own ends as well, whichever of the two is killed."""
-    async with opened(Embedding("orphaning:serve", "orphaning:Home")) as fleet:
+    async with opened(Embedding("orphaning:serve", "orphaning:execute")) as fleet:
         machines = await fleet.launch(request_, 2)
         await table.until(lambda: len(orphans()) == 2)
         before = orphans()
@@ -215,55 +198,15 @@ async def test_the_end_of_a_machine_is_not_waited_for_without_a_limit(request_, 
         await table.until(lambda: not table.alive({keeper, warden}))
 
 
-FROZEN = """
-import os, signal
-
-from outrider.engine.node.server import ExecutorServer as Home
-from outrider.providers.local import foundry, processes
-
-start = foundry.Foundry.start
-
-def frozen(self, order, forks):
-    try:
-        open({frozen!r}, "x").close()
-    except FileExistsError:
-        start(self, order, forks)
-    else:
-        os.kill(os.getpid(), signal.SIGSTOP)
-
-foundry.Foundry.start = frozen
-"""
-
-SOON = """
-from outrider.engine.node.forkserver import serve
-from outrider.providers.local import processes
-
-processes.STILL_S, processes.LOOK_S = 0.3, 0.05
-"""
-
-
-async def test_a_foundry_that_stands_still_is_killed_and_the_next_launch_starts_another(
-    request_, table, opened, tmp_path, monkeypatch
-):
-    (tmp_path / "frozen_once.py").write_text(FROZEN.format(frozen=str(tmp_path / "frozen")))
-    (tmp_path / "soon.py").write_text(SOON)
-    monkeypatch.syspath_prepend(tmp_path)
-    async with opened(Embedding("soon:serve", "frozen_once:Home")) as fleet:
-        with pytest.raises(NoCapacity, match=r"forks SSH servers stood still for 0\.3 s and was killed"):
-            await fleet.launch(request_, 2)
-        assert len(await fleet.launch(request_, 2)) == 2
-
-
 CLIENT = """
 import anyio, os, sys
 from outrider.engine.client.launch import EMBEDDING
-from outrider.engine.transport.ssh import new_key
 from outrider.providers.base import LaunchRequest
 from outrider.providers.local.provider import Local
 
 async def main():
     async with Local(state=sys.argv[1]).open("killed", EMBEDDING) as fleet:
-        await fleet.launch(LaunchRequest(new_key().export_public_key().decode(), 1), 1)
+        await fleet.launch(LaunchRequest("", 1), 1)
         print(flush=True)
         await anyio.sleep(600)
 
@@ -299,16 +242,12 @@ async def test_terminate_is_idempotent_and_leaves_the_others(request_, table, op
 
 
 async def test_a_state_path_of_any_length_works(tmp_path, table):
-    key = ssh.new_key()
     long = tmp_path / ("x" * 120)
-    async with Local(state=long).open("p", EMBEDDING) as fleet:
-        request = LaunchRequest(key.export_public_key().decode().strip(), 1)
-        (machine,) = await fleet.launch(request, 1)
-        assert len(machine.address.path) > 107
-        connected = await ssh.connect(machine, key)
-        connected.abort()
-        await connected.connection.wait_closed()
-    assert list(long.rglob("p")) == []
+    for as_remote in (False, True):
+        async with Pool(provider=Local(state=long, as_remote=as_remote), nodes=1, console="silent") as pool:
+            (node,) = pool.snapshot().nodes
+            assert len(node.facts["directory"]) > 107
+        assert list(long.rglob("n0")) == []
 
 
 async def test_nothing_listens_on_tcp_and_nobody_else_may_look(request_, table, opened, tmp_path):
@@ -357,7 +296,7 @@ async def test_a_machine_that_cannot_be_made_leaves_the_others_alone(request_, t
 FORKS_NOW_AND_THEN = """
 from pathlib import Path
 
-from outrider.engine.node.server import ExecutorServer as Home
+from outrider.engine.node.local_server import serve
 from outrider.providers.local import processes
 
 really = processes.fork
@@ -371,16 +310,16 @@ processes.fork = fork
 """
 
 
-async def test_an_ssh_server_that_cannot_be_forked_is_its_machines_misfortune_alone(
+async def test_a_process_that_cannot_be_forked_is_its_machines_misfortune_alone(
     request_, table, opened, tmp_path, monkeypatch
 ):
     full = tmp_path / "too-many-processes"
     (tmp_path / "now_and_then.py").write_text(FORKS_NOW_AND_THEN.format(full=str(full)))
     monkeypatch.syspath_prepend(tmp_path)
-    async with opened(Embedding("outrider.engine.node.forkserver:serve", "now_and_then:Home")) as fleet:
+    async with opened(Embedding("outrider.engine.node.forkserver:serve", "now_and_then:serve")) as fleet:
         (first,) = await fleet.launch(request_, 1)
         full.touch()
-        with pytest.raises(NoCapacity, match=r"SSH server could not be started \(.*Resource temporarily unavailable"):
+        with pytest.raises(NoCapacity, match=r"could not be started \(.*Resource temporarily unavailable"):
             await fleet.launch(request_, 1)
         full.unlink()
         (third,) = await fleet.launch(request_, 1)

@@ -84,7 +84,7 @@ class FaultInjector:
         self.report.begin(self._core.observer.snapshot().nodes)
         events = self._core.observer.subscribe()
         self._reading = asyncio.ensure_future(self._read(events))
-        self._core.wiring = self._wires
+        self._core.interpose = self._wires
         self._core.set_outer_plugins((Agents(self._address),))
         try:
             path = f"\0{self._address}"
@@ -100,7 +100,7 @@ class FaultInjector:
             raise SpecError(
                 f"Chaos is for pools of local nodes: give this one provider=Local(), not {settings.provider!r}."
             )
-        if self._core.wiring is not None:
+        if self._core.interpose is not None:
             raise SpecError("This pool has chaos already: give all faults to one Chaos, or end that one first.")
         if any(isinstance(fault, FullDisk) for fault in self._chaos.faults):
             disk.check(settings.provider)
@@ -118,7 +118,7 @@ class FaultInjector:
     async def _calm(self) -> None:
         self.report.end()
         self._core.set_outer_plugins(())
-        self._core.wiring = None
+        self._core.interpose = None
         for work in self._work:
             work.cancel()
         if self._work:

@@ -44,7 +44,7 @@ class ActedCore:
     def __init__(self, sleepers: list[int], directory: Path) -> None:
         self.settings = SimpleNamespace(provider=Local(work_mib=16), nodes=Nodes.of(NODES))
         self.observer = Observer("silent", slots=1)
-        self.wiring: Wires | None = None
+        self.interpose: Wires | None = None
         self.plugins: tuple[Any, ...] = ()
         self.machines: list[Machine] = []
         self.cuts: list[int] = []
@@ -69,15 +69,15 @@ class ActedCore:
         self.closing.append(asyncio.ensure_future(self._rejoin(node)))
 
     async def _rejoin(self, node: int) -> None:
-        assert self.wiring is not None
+        assert self.interpose is not None
         near, far = socket.socketpair()
         near.setblocking(False)
-        self.closing += [await self.wiring(self.machines[node], near), far]
+        self.closing += [await self.interpose(self.machines[node], near), far]
         self.observer(ev.NodeResumed(node))
 
     @property
     def is_as_it_was(self) -> bool:
-        return self.wiring is None and not self.plugins and not self.observer.tasks
+        return self.interpose is None and not self.plugins and not self.observer.tasks
 
     def close(self) -> None:
         for each in self.closing:
@@ -328,12 +328,12 @@ async def test_a_report_says_who_was_there_and_how_long_it_took(core: ActedCore)
 
 async def test_a_pool_has_one_chaos_at_a_time(core: ActedCore) -> None:
     async with unleashed(core, Chaos(600)):
-        wiring, plugins = core.wiring, core.plugins
+        interpose, plugins = core.interpose, core.plugins
         with pytest.raises(SpecError, match="has chaos already"):
             await turmoil(core, Chaos(1)).begin()
-        assert (core.wiring, core.plugins) == (wiring, plugins)
+        assert (core.interpose, core.plugins) == (interpose, plugins)
     async with unleashed(core, Chaos(600)):
-        assert core.wiring is not None
+        assert core.interpose is not None
 
 
 @pytest.mark.parametrize("fault", [Kill(rank=NODES), Freeze(rank=NODES), FullDisk(rank=NODES)])

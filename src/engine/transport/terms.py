@@ -1,0 +1,58 @@
+"""The settings that all connections of a pool have in common."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ...actors.ports import NodeFacts, NodeId, Order, Report
+from ...providers.base import Machine
+from ..wire import messages as wire
+from . import requirement_check
+from .link import NodeLink
+from .unix_socket import Interpose
+from .views import Views
+
+if TYPE_CHECKING:
+    from ..image.bootstrap import Phase, Prepared
+    from ..serialization.versions import Mismatch
+    from .ssh import PoolKey
+
+BOOTSTRAPS = 50  # at once; the machines that wait are connected to, and their leases renewed
+
+
+class NodePlugins(Protocol):
+    """The plugins' halves on the nodes, as a connection needs them: see `client.plugin_hosts`."""
+
+    @property
+    def present(self) -> bool: ...
+
+    async def start(self, node: NodeId, link: NodeLink, facts: NodeFacts, *, systematic: bool) -> NodeFacts: ...
+
+    def reported(self, node: NodeId, reports: Sequence[Report]) -> Sequence[Report]: ...
+
+    def left(self, node: NodeId) -> None: ...
+
+    async def retire(self, node: NodeId) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    pool: str
+    views: Views
+    key: PoolKey | None  # None: no machine is reached by SSH
+    setup: dict[str, Any]  # as in `Hello`
+    wanted: Callable[[Machine], requirement_check.Wanted]
+    lease_s: float
+    image: Callable[[], Awaitable[Prepared]]  # made once, when the first machine needs it
+    progress: Callable[[NodeId, Phase], None]
+    differing: Callable[[NodeId, Sequence[Mismatch]], None]
+    printed: Callable[[NodeId, Order | None, wire.Output], None]
+    plugins: NodePlugins
+    bootstraps: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(BOOTSTRAPS))
+    interpose: Callable[[], Interpose | None] = lambda: None
+    turn: str = ""  # which of the pool's clients this is, where one took it over from another
+    pinned: Callable[[Machine], tuple[str, ...]] = lambda _: ()  # keys that its host may show, where it was replaced
+    rotated: Callable[[Machine, tuple[str, ...]], Awaitable[None]] | None = None  # told of them before they are in use

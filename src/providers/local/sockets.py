@@ -1,0 +1,38 @@
+"""Unix sockets in the machines' private directories, whose paths may be of any length: ``sun_path`` holds 107 bytes."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+EXECUTOR_SOCKET, SSH_SOCKET = "executor.sock", "ssh.sock"
+
+
+def listening(path: Path) -> socket.socket:
+    """Return a socket that listens there, and that only this user may connect to.
+
+    Raises:
+        OSError: also if there is something already.
+    """
+    sock = socket.socket(socket.AF_UNIX)
+    try:
+        with _short(path) as name:
+            sock.bind(name)
+            Path(name).chmod(0o600)
+        sock.listen(64)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+@contextmanager
+def _short(path: Path) -> Iterator[str]:
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
