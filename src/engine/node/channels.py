@@ -125,7 +125,8 @@ class BlobOut(ByteStream):
         self._paused = False
 
     def begin(self) -> None:
-        """
+        """Answer, and send the blob.
+
         Raises:
             OSError: there is no descriptor left.
         """

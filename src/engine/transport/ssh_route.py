@@ -131,7 +131,8 @@ class SSHRoute:
     # --- what is seen to before an executor is spoken to ------------------------------------------------------------
 
     async def _rotate(self, shell: RemoteShell) -> None:
-        """
+        """Replace the host key that others may have seen.
+
         Raises:
             BootstrapError, ConnectionError
         """
@@ -155,7 +156,8 @@ class SSHRoute:
         return await self._renewal.during(bootstrap, self._machine.id)
 
     async def _bootstrapped(self, connection: asyncssh.SSHClientConnection) -> Bootstrapped:
-        """
+        """Put the image and an executor there.
+
         Raises:
             BootstrapError: with the machine it happened on.
         """
@@ -202,7 +204,8 @@ class SSHRoute:
             raise
 
     async def _opened(self, channel: Channel) -> None:
-        """
+        """Open the channel, whoever waits for it.
+
         Raises:
             ExecutorGone, asyncssh.Error
         """
@@ -241,7 +244,7 @@ class SSHRoute:
 
 
 class _SSHChannel(asyncssh.SSHUNIXSession[bytes], asyncssh.SSHClientSession[bytes]):
-    """What asyncssh says of an SSH channel is said to ours; what a command says on its standard error, to nobody."""
+    """An SSH channel that carries one of ours. A command's standard error is heard by nobody."""
 
     def __init__(self, channel: Channel, *, bridged: bool = False) -> None:
         self._channel = channel

@@ -74,7 +74,7 @@ class UnixRoute:
         return refusal(self._machine, error)
 
     def begin_another(self, reached: Callable[[], None]) -> None:
-        """On this very computer another connection would find out no more."""
+        """Do nothing: on this very computer another connection would find out no more."""
 
     def begin_no_other(self) -> None: ...
 
