@@ -167,7 +167,9 @@ class NodeConnection:
             ConnectFailed
         """
         plugins = self._terms.plugins
-        starting = asyncio.ensure_future(plugins.start(self._node, self.link, self.facts, systematic=self.on_this_computer))
+        starting = asyncio.ensure_future(
+            plugins.start(self._node, self.link, self.facts, systematic=self.on_this_computer)
+        )
         try:
             while not starting.done():
                 losing = asyncio.ensure_future(self.wait_lost())
