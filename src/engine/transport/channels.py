@@ -27,14 +27,20 @@ class Carrier(Protocol):
 
     def close(self) -> None: ...
 
+    def abort(self) -> None: ...
+
 
 class Channel(ByteStream):
     """Either kind: bytes in and out."""
 
-    _carrier: Carrier | None = None  # until it is open
+    _carrier: Carrier | None = None  # while it is open
 
     def connection_made(self, transport: Any) -> None:
         self._carrier = transport
+
+    @property
+    def is_open(self) -> bool:
+        return self._carrier is not None
 
     def write(self, data: bytes) -> None:
         if self._carrier is not None and not self._carrier.is_closing():  # else its end is on the way to us
@@ -43,6 +49,19 @@ class Channel(ByteStream):
     def close(self) -> None:
         if self._carrier is not None:
             self._carrier.close()
+
+    def abort(self) -> None:
+        """Close it, and let what is not written yet go."""
+        if self._carrier is not None:
+            self._carrier.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._carrier = None
+        self.lost(exc)
+
+    def lost(self, exc: Exception | None) -> None:
+        """Handle the end of the channel."""
+        raise NotImplementedError
 
 
 class Control(Channel):
@@ -82,7 +101,7 @@ class Control(Channel):
         except ProtocolError as error:
             self.first.set_exception(error)
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def lost(self, exc: Exception | None) -> None:
         self.ended = exc is None
         cause = plain(str(exc)) or type(exc).__name__ if exc else "the connection was closed"
         if self._lose is not None:
@@ -128,7 +147,7 @@ class Transfer(Channel):
     def came(self, data: bytes) -> None:
         pass
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def lost(self, exc: Exception | None) -> None:
         self.finish(ConnectionResetError(plain(str(exc or "the channel was closed"))))
 
     async def wait(self) -> None:

@@ -24,15 +24,15 @@ class UnixRoute:
     def __init__(self, machine: Machine, interpose: Callable[[], Interpose | None]) -> None:
         self._machine, self._interpose = machine, interpose
         self._socket: socket.socket | None = None  # of the first channel, from when the machine is reached
-        self._transports: list[asyncio.Transport] | None = None  # of all others; None: it is not reached
+        self._channels: list[Channel] | None = None  # None: it is not reached
 
     @property
     def reached(self) -> bool:
-        return self._transports is not None
+        return self._channels is not None
 
     async def reach(self, *, again: bool) -> None:
         del again
-        self._socket, self._transports = await self._connected(), []
+        self._socket, self._channels = await self._connected(), []
 
     async def _connected(self) -> socket.socket:
         sock, interpose = connected(self._machine.executor_socket), self._interpose()
@@ -52,20 +52,20 @@ class UnixRoute:
         return nullcontext()
 
     async def open_channel(self, channel: Channel) -> None:
-        transports, sock = self._transports, self._socket
-        if transports is None:
+        channels, sock = self._channels, self._socket
+        if channels is None:
             raise ConnectionResetError("the connection was lost")
         self._socket = None
         try:
             sock = sock or await self._connected()
         except OSError as error:  # nobody listens any more, or this program has no descriptor left: it is tried again
             raise ConnectionResetError(f"there is no other connection to the node ({error})") from error
-        transport, _ = await asyncio.get_running_loop().create_unix_connection(lambda: channel, sock=sock)
-        if transports is not self._transports:
-            transport.abort()
+        await asyncio.get_running_loop().create_unix_connection(lambda: channel, sock=sock)
+        if channels is not self._channels:
+            channel.abort()
             raise ConnectionResetError("the connection was lost")
-        transports[:] = [each for each in transports if not each.is_closing()]
-        transports.append(transport)
+        channels[:] = [each for each in channels if each.is_open]
+        channels.append(channel)
 
     async def open_connection(self, host: str, port: int) -> tuple[Any, Any]:
         raise ConnectionRefusedError(f"{host}:{port} is reached from here as from a node on this computer")
@@ -82,6 +82,6 @@ class UnixRoute:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
-        transports, self._transports = self._transports, None
-        for transport in transports or ():
-            transport.abort()
+        channels, self._channels = self._channels, None
+        for channel in channels or ():
+            channel.abort()

@@ -120,15 +120,14 @@ class EvilExecutor(ExecutorServer):
         self._sizes = iter(order.sizes * 1000)
         if order.sizes:
             channels.Have = self._have  # type: ignore[misc,assignment]
-
         if order.blobs is not None:
-            door.ChannelServer._send = lambda channel, name: self._blob(channel)  # type: ignore[method-assign]
-            door.ChannelServer._fill = lambda channel, incoming, data: self._blob(channel)  # type: ignore[method-assign]
+            channels.BlobOut.begin = lambda blob: self._blob(blob._transport)  # type: ignore[method-assign]
+            channels.BlobIn.data_received = lambda blob, data: self._blob(blob._transport)  # type: ignore[method-assign]
 
-    def _blob(self, channel: door.ChannelServer) -> None:
-        channel.write(self._order.blobs or b"")
+    def _blob(self, transport: asyncio.Transport) -> None:
+        transport.write(self._order.blobs or b"")
         if self._order.closes:
-            channel.close()
+            transport.close()
 
     def _facts(self) -> dict[str, Any]:
         return super()._facts() | {"hostname": HOSTNAME} | dict(self._order.facts)

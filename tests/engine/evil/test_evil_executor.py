@@ -21,7 +21,7 @@ from evil_home import Order, packed
 
 from outrider import Local, OutriderError, Pool, compute
 from outrider.engine.client import launch
-from outrider.engine.transport import link as links
+from outrider.engine.transport import blob_transfers
 from outrider.engine.transport.channels import Receiving, Sending
 from outrider.engine.wire import codec
 from outrider.engine.wire import messages as m
@@ -136,7 +136,14 @@ class Site:
         """What is kept of a node is bounded by what it was given."""
         for connection in self.connections.values():
             link = connection.link
-            for book in (link._orders, link._fetching, link._credit, link._recalled, link._inlets, link._courses):
+            for book in (
+                link._orders,
+                link._fetching,
+                link._credit,
+                link._recalled,
+                link._inputs,
+                link._transfers.progress,
+            ):
                 assert not book, book
             assert link.session.kept_bytes < 1 << 20
         assert self.events["NodeSuspect"] + self.events["NodeResumed"] <= 6, "it keeps the client busy"
@@ -210,8 +217,8 @@ async def test_whatever_is_said_of_a_blob_is_the_error_of_its_task(
     """Of one that is sent, and of one that is fetched. Found by asking what is said by none: calls waited for ever."""
     for kind in (Receiving, Sending):
         monkeypatch.setattr(kind, "stall_s", 0.1)
-    monkeypatch.setattr(links, "CHANNEL_PAUSE_S", 0.01)
-    monkeypatch.setattr(links, "CHANNEL_TRIES", 3)
+    monkeypatch.setattr(blob_transfers, "CHANNEL_PAUSE_S", 0.01)
+    monkeypatch.setattr(blob_transfers, "CHANNEL_TRIES", 3)
     async with evil(folder, order) as site:
         rank, honest = site.rank(evil_home.HOSTNAME), site.rank("honest")
         async with asyncio.timeout(PATIENCE_S):

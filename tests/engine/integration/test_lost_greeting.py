@@ -15,6 +15,7 @@ import pytest
 
 from outrider import Local, Plugin, Pool, compute
 from outrider.engine.api.plugin_sides import NodeSide, Setup
+from outrider.engine.transport.channels import Channel
 from outrider.engine.transport.connection import NodeConnection
 from outrider.engine.transport.unix_route import UnixRoute
 
@@ -92,15 +93,15 @@ async def test_one_that_breaks_while_plugins_are_set_up_is_tried_until_it_is_bac
 
 
 async def test_a_node_that_does_not_say_what_it_is_leaves_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    accepted, made = NodeConnection._accepted, list[asyncio.Transport]()
+    accepted, made = NodeConnection._accepted, list[Channel]()
 
     def without_facts(self: NodeConnection, answer: Any) -> Any:
         assert isinstance(self._route, UnixRoute)
-        made.extend(self._route._transports or ())
+        made.extend(self._route._channels or ())
         welcome = accepted(self, answer)
         return welcome if len(made) > 1 else welcome._replace(facts={"hostname": "h", "addresses": []})
 
     monkeypatch.setattr(NodeConnection, "_accepted", without_facts)
     async with Pool(provider=Local(), nodes=1, console="silent") as pool:
         assert [node.node for node in pool.snapshot().nodes] == [1]
-        assert [transport.is_closing() for transport in made] == [True, False]
+        assert [channel.is_open for channel in made] == [False, True]

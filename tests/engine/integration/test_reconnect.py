@@ -77,8 +77,8 @@ def cut(pool: Pool) -> None:
 
 def break_off(route: Any) -> None:
     if isinstance(route, UnixRoute):
-        for transport in route._transports or ():
-            transport.abort()
+        for channel in route._channels or ():
+            channel.abort()
     elif route._ssh is not None:
         route._ssh.connection._transport.abort()
 
