@@ -43,9 +43,9 @@ class Caller:
         if fds or code:  # else its blob was not there: the attempt that needs it says so
             self._codes[function] = fds.pop() if fds else code
 
-    def run(self, run: Run, fds: list[int], streams: Streams | None, lane: int = 0) -> Answer:
+    def run(self, run: Run, fds: list[int], streams: Streams | None, thread: int = 0) -> Answer:
         """Run one attempt and return its answer; raises nothing but `Interrupted`, when it comes late."""
-        fields, text = self._info.of(run.job, run.number, run.world, lane)
+        fields, text = self._info.of(run.job, run.number, run.world, thread)
         task = context.TaskContext(run.attempt, run.job, run.number, fields, streams)
         context.enter(task, alone=self._alone)
         self._variable.set(text)

@@ -32,7 +32,7 @@ from .threads import ThreadWorker
 from .worker import Worker
 
 # executor server -> fork server
-SETUP = 1  # [SETUP, {env, cwd, address, hostname, lanes, signals, preload}], the notice page's descriptor: for all
+SETUP = 1  # [SETUP, {env, cwd, address, hostname, threads, signals, preload}], the notice page's descriptor: for all
 FORK = 2  # [FORK, worker, index, fresh], and the descriptors of its pipe, stdout and stderr
 KILL = 3  # [KILL, worker]
 # fork server -> executor server
@@ -237,7 +237,7 @@ class ForkServer:
                 _settle_in(self._setup)
             _enter(self._setup["cwd"])
             limits.lower_descriptors(self._had)
-            kind = ThreadWorker if self._setup["lanes"] > 1 and not fresh else Worker
+            kind = ThreadWorker if self._setup["threads"] > 1 and not fresh else Worker
             kind(socket.socket(fileno=pipe), index, self._setup, fresh=fresh).serve()
         except BaseException:  # noqa: BLE001 - or the child would go on as a second fork server
             os.write(2, traceback.format_exc().encode(errors="replace"))  # whatever lies in the way of sys.stderr

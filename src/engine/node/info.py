@@ -47,14 +47,14 @@ class Info:
         """Forget the port, as the last task may have used it as ``head_port``: the next task gets another."""
         self._port = 0
 
-    def of(self, job: int, number: int, world: bytes | None, lane: int = 0) -> tuple[dict[str, Any], str]:
-        """The fields, and the same as JSON. ``lane``: which of a worker's threads runs it."""
+    def of(self, job: int, number: int, world: bytes | None, thread: int = 0) -> tuple[dict[str, Any], str]:
+        """Return the fields, and the same as JSON. ``thread``: the index of the worker's thread that runs the task."""
         generation: dict[str, Any] = {} if world is None else msgpack.unpackb(world)
-        if lane or "peers" in generation:
+        if thread or "peers" in generation:
             if world is None:
                 generation["head_port"] = self._free_port()
             fields = self._merged(generation) | {"job": job, "attempt": number}
-            fields["worker"] += lane
+            fields["worker"] += thread
             return fields, json.dumps(fields)
         port = self._free_port() if world is None else generation.pop("head_port", 0)
         systematic = self._last

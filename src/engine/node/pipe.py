@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from . import limits
 
 SPILLED = b"\x00"  # the body is in the first descriptor (no body begins so: msgpack arrays begin with 0x9_)
-PAUSE = b"\x01"  # worker: read what the task has printed; executor server: it is read, go on
-ROOM = b"\x02"  # worker of threads: is there room for more of what they print? executor server: there is
-BORN = b"\x03"  # worker: here I am, and go on to read
+PAUSE = b"\x01"  # from a worker: read what the task has printed; from the executor server: it is read, go on
+OUTPUT_CREDIT = b"\x02"  # from a worker of threads: may they print more? from the executor server: they may
+BORN = b"\x03"  # from a worker: it is ready to read
 
 _DATAGRAM_BYTES = 96 * 1024  # the usual net.core.wmem_default, 208 KiB, is charged twice the size and more
 _RECEIVE_BYTES = 128 * 1024 - 1024  # below malloc's mmap threshold: 0.25 us instead of 17
@@ -40,7 +40,7 @@ def send(pipe: socket.socket, body: bytes, fds: Sequence[int] = (), flags: int =
 
 
 def receive(pipe: socket.socket, flags: int = 0) -> Datagram:
-    """One message's body (empty: the other end is closed) and its descriptors, now the caller's.
+    """Return one message's body (empty: the other end is closed) and its descriptors, now the caller's.
 
     Raises:
         limits.Truncated: this process had no descriptors left for those that came with it.
@@ -59,7 +59,7 @@ def receive(pipe: socket.socket, flags: int = 0) -> Datagram:
 
 
 def write_all(fd: int, parts: Sequence[bytes | memoryview]) -> None:
-    """Write all of it by plain writes, however large: the kernel fills the pages without a fault each."""
+    """Write all parts by plain writes, however large: the kernel fills the pages without a fault each."""
     for part in parts:
         view = memoryview(part).cast("B")
         while view:

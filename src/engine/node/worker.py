@@ -29,42 +29,98 @@ from .streams import Streams
 _STREAMED = int(RunFlag.STREAM | RunFlag.ALONE)
 
 
-class Worker:
+class WorkerProcess:
+    """The half of a worker that does not depend on how many tasks it runs at a time: its pipe, and what it knows."""
+
+    def __init__(self, pipe: socket.socket, index: int, setup: dict[str, Any], *, alone: bool) -> None:
+        self._pipe = pipe
+        self._pid = os.getpid()
+        self._limits = limits.watched()
+        self._printed = Printed()
+        self._info = Info(index, setup["address"], setup["hostname"])
+        self._caller = Caller(self._info, self._send, alone=alone)
+
+    def serve(self) -> NoReturn:
+        """Run what comes out of the pipe until the other end is closed."""
+        self._send_body(pipes.BORN)
+        while True:
+            try:
+                body, fds = self._receive()
+            except limits.Truncated as error:
+                self._on_lost_descriptors(error)
+                continue
+            if not body:
+                os._exit(0)
+            self._handle(body, fds)
+
+    def _receive(self) -> pipes.Datagram:
+        return pipes.receive(self._pipe)
+
+    def _handle(self, body: bytes, fds: list[int]) -> None:
+        message = codec.decode_again(body)  # the executor server has checked it
+        match message:
+            case Run():
+                self._run(message, fds)
+            case Define(function, code):
+                self._caller.define(function, code, fds)
+            case View(view):
+                self._info.view(view)
+            case Adopt(blob):
+                shared.adopt(blob, fds)
+            case Drop(blobs):
+                shared.drop(blobs)
+            case _:
+                self._handle_other(message, fds)
+
+    def _handle_other(self, _message: Message, fds: list[int]) -> None:
+        for fd in fds:  # of a stream whose task is over
+            os.close(fd)
+
+    def _run(self, run: Run, fds: list[int]) -> None:
+        raise NotImplementedError
+
+    def _on_lost_descriptors(self, error: limits.Truncated) -> None:
+        """Answer the attempt whose message came without its descriptors; exit if the message was of another kind."""
+        message = codec.decode_again(error.body) if error.body != pipes.SPILLED else None
+        if not isinstance(message, Run):
+            os.write(2, f"{error.strerror}\n".encode())
+            os._exit(0)
+        self._send(lacking(message.attempt, str(error.strerror)))
+
+    def _answer(self, attempt: int, message: Message, blob: list[int]) -> None:
+        try:
+            self._send(message, blob)
+        except OSError as error:
+            if not limits.is_shortage(error):
+                raise
+            self._send(lacking(attempt, limits.story()))
+
+    def _send(self, message: Message, fds: Sequence[int] = ()) -> None:
+        self._send_body(codec.body(message), fds)
+        for fd in fds:
+            os.close(fd)
+
+    def _send_body(self, body: bytes, fds: Sequence[int] = ()) -> None:
+        if os.getpid() != self._pid:  # a child that a task forked has come back from the task: it speaks for nobody
+            os._exit(0)
+        pipes.send(self._pipe, body, fds)
+
+
+class Worker(WorkerProcess):
     """A worker that runs one task at a time, in the only thread of the process that is Outrider's."""
 
     def __init__(self, pipe: socket.socket, index: int, setup: dict[str, Any], *, fresh: bool) -> None:
-        self._pipe = pipe
-        self._pid = os.getpid()
+        super().__init__(pipe, index, setup, alone=True)
         self._fresh = fresh
-        self._printed = Printed()
-        self._info = Info(index, setup["address"], setup["hostname"])
-        self._caller = Caller(self._info, self._send, alone=True)
-        self._limits = limits.watched()
-        self._behind: deque[tuple[bytes, list[int] | None]] = deque()  # came while we waited for something else
+        self._received: deque[pipes.Datagram | limits.Truncated] = deque()  # while it waited for something else
 
-    def serve(self) -> NoReturn:
-        pipes.send(self._pipe, pipes.BORN)
-        while True:
-            body, fds = self._behind.popleft() if self._behind else self._receive()
-            if not body:
-                os._exit(0)
-            if fds is None:
-                self._lack(body)
-            message = codec.decode_again(body)  # the executor server has checked it
-            match message:
-                case Run():
-                    self._run(message, fds)
-                case Define(function, code):
-                    self._caller.define(function, code, fds)
-                case View(view):
-                    self._info.view(view)
-                case Adopt(blob):
-                    shared.adopt(blob, fds)
-                case Drop(blobs):
-                    shared.drop(blobs)
-                case _:  # for a stream whose task is over
-                    for fd in fds:
-                        os.close(fd)
+    def _receive(self) -> pipes.Datagram:
+        if not self._received:
+            return super()._receive()
+        datagram = self._received.popleft()
+        if isinstance(datagram, limits.Truncated):
+            raise datagram
+        return datagram
 
     def _run(self, run: Run, fds: list[int]) -> None:
         if run.flags & _STREAMED:
@@ -72,7 +128,9 @@ class Worker:
                 answer, blob = self._caller.run(run, fds, streams)
         else:
             answer, blob = self._caller.run(run, fds, None)
-        self._answer(answer, blob)
+        if self._printed.settle():
+            self._wait_until_output_is_read()
+        self._answer(run.attempt, answer, blob)
         if limits.spoiled(self._limits, getattr(answer, "duration_us", 0)):
             os._exit(0)  # the next task would be the one to suffer: it gets another worker
         if self._fresh:
@@ -81,53 +139,29 @@ class Worker:
             finally:
                 os._exit(0)
 
-    def _answer(self, message: Message, blob: list[int]) -> None:
-        try:
-            if self._printed.settle():
-                self._pause()
-            self._send(message, blob)
-        except OSError as error:
-            if not limits.is_shortage(error):
-                raise
-            self._send(lacking(message.attempt, limits.story()))  # type: ignore[union-attr]  # an answer has one
+    def _on_lost_descriptors(self, error: limits.Truncated) -> None:
+        super()._on_lost_descriptors(error)
+        os._exit(0)  # the worker that takes over holds fewer descriptors
 
-    def _receive(self) -> tuple[bytes, list[int] | None]:
-        """Return the next message and its descriptors; None in place of descriptors that are lost."""
-        try:
-            return pipes.receive(self._pipe)
-        except limits.Truncated as error:
-            return error.body, None
-
-    def _lack(self, body: bytes) -> NoReturn:
-        """Handle the loss of a message's descriptors: tell the attempt that it was for, and exit.
-
-        A fresh worker, which holds fewer descriptors, takes over.
-        """
-        message = codec.decode_again(body) if body != pipes.SPILLED else None
-        if isinstance(message, Run):
-            self._send(lacking(message.attempt, limits.story()))
-        else:
-            os.write(2, f"{limits.story()}\n".encode())
-        os._exit(0)
-
-    def _pause(self) -> None:
-        """Wait until the task's output is read: its answer must not overtake that, nor the next task's mix with it."""
-        self._own()
-        pipes.send(self._pipe, pipes.PAUSE)
-        while (datagram := self._receive())[0] != pipes.PAUSE:
+    def _wait_until_output_is_read(self) -> None:
+        """Keep a task's answer from overtaking its output, and the next task's output from mixing with it."""
+        self._send_body(pipes.PAUSE)
+        while True:
+            try:
+                datagram = pipes.receive(self._pipe)
+            except limits.Truncated as error:
+                self._received.append(error)
+                continue
+            if datagram[0] == pipes.PAUSE:
+                return
             if not datagram[0]:
                 os._exit(0)
-            self._behind.append(datagram)
+            self._received.append(datagram)
 
-    def _send(self, message: Message, fds: Sequence[int] = ()) -> None:
-        self._own()
-        pipes.send(self._pipe, codec.body(message), fds)
-        for fd in fds:
-            os.close(fd)
 
-    def _own(self) -> None:
-        if os.getpid() != self._pid:  # a child that the task forked, and that came back from it: it speaks for nobody
-            os._exit(0)
+def without_item(message: Input, error: limits.Truncated) -> Input:
+    """Return a stream's message with the error in place of the item, whose descriptor is lost."""
+    return message._replace(item=None, error=pickle.dumps(error.as_plain()))
 
 
 class _Reader:
@@ -159,7 +193,7 @@ class _Reader:
             except limits.Truncated as error:
                 body, fds = error.body, []
                 if isinstance(message := codec.decode_again(body), Input):
-                    body = codec.body(message._replace(item=None, error=pickle.dumps(error.as_plain())))
+                    body = codec.body(without_item(message, error))
             if not body:
                 os._exit(0)
             message = codec.decode_again(body)

@@ -45,7 +45,7 @@ class WorkerConnection:
         self._lines = {stream: Lines(stream) for stream in (1, 2)}
         self._unclaimed = dict.fromkeys(self._lines, b"")  # read, and not yet assigned to an attempt
         self._reading = False
-        self._wants_room = False
+        self._credit_requested = False
         loop.add_reader(self._pipe, on_readable, self)
 
     def open_outputs(self, *, reading: bool) -> list[int]:
@@ -118,17 +118,17 @@ class WorkerConnection:
                 self._loop.add_reader(fd, self._readable, stream)
             else:
                 self._loop.remove_reader(fd)
-        self._give_room()
+        self._grant_output_credit()
 
-    def want_room(self) -> None:
-        """Answer, once there is room, a worker whose threads print through its pipe: until then they wait."""
-        self._wants_room = True
-        self._give_room()
+    def request_output_credit(self) -> None:
+        """Let a worker whose threads print through its pipe go on as soon as output is read; until then they wait."""
+        self._credit_requested = True
+        self._grant_output_credit()
 
-    def _give_room(self) -> None:
-        if self._wants_room and self._reading:
-            self._wants_room = False
-            self.send(pipes.ROOM)
+    def _grant_output_credit(self) -> None:
+        if self._credit_requested and self._reading:
+            self._credit_requested = False
+            self.send(pipes.OUTPUT_CREDIT)
 
     def finish_outputs(self) -> list[Output]:
         """Return everything that the running attempt has printed until now, its last line included."""
@@ -161,7 +161,7 @@ class WorkerConnection:
     def _readable(self, stream: int) -> None:
         """Read output before messages: a result that was not received yet is of an attempt that printed none of it.
 
-        (An attempt that did print waits, before its result, until its output is read: see `Worker._pause`.)
+        (An attempt that did print waits before its result: see `Worker._wait_until_output_is_read`.)
         """
         self._unclaimed[stream] += self._read(stream)
         self._on_readable(self)

@@ -83,7 +83,7 @@ class WorkerPool:
             "cwd": cwd,
             "address": address,
             "hostname": socket.gethostname(),
-            "lanes": slots if threads else 1,
+            "threads": slots if threads else 1,
             "signals": settings.signals(setup.get("notices", ())),
             "preload": setup.get("preload", ()),
         }
@@ -400,8 +400,8 @@ class WorkerPool:
             case pipes.PAUSE:
                 self._outbox += connection.finish_outputs()
                 connection.send(mark)
-            case pipes.ROOM:
-                connection.want_room()
+            case pipes.OUTPUT_CREDIT:
+                connection.request_output_credit()
             case pipes.BORN:
                 connection.born = True
                 self._scheduler.born(connection.worker, self._loop.time())

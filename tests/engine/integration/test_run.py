@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider import InstanceInfo, Pool, compute, gather, instance_info, shard
+from outrider import InstanceInfo, Local, Pool, Worker, compute, gather, instance_info, shard
 
 pytestmark = pytest.mark.anyio
 
@@ -45,6 +45,18 @@ async def test_a_broadcast_gives_results_by_rank(pool: Pool) -> None:
     assert {(info.head_addr, info.head_port) for info in infos} == {(infos[0].head_addr, infos[0].head_port)}
     assert [info.is_head for info in infos] == [True, False, False, False]
     assert await (double(1) @ pool) == [2, 2, 2, 2]
+
+
+async def test_async_tasks_wait_beside_each_other_in_the_threads_of_one_process(tmp_path: Path) -> None:
+    @compute
+    async def meet(own: str, other: str) -> int:
+        (tmp_path / own).touch()
+        while not (tmp_path / other).exists():
+            await asyncio.sleep(0.01)
+        return os.getpid()
+
+    async with Pool(provider=Local(), worker=Worker(2, kind="thread"), console="silent") as pool:
+        assert len(set(await pool.gather(meet("a", "b"), meet("b", "a")))) == 1
 
 
 async def test_calls_run_together(pool: Pool) -> None:
