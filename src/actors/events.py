@@ -331,7 +331,7 @@ class BroadcastSubmitted(_Event):
 
 @dataclass(frozen=True, slots=True)
 class GenerationStarted(_Event):
-    """These ranks begin to run: all, or after a loss perhaps only the lost. ``nodes``: by rank, one per k ranks."""
+    """A generation begins to run ``ranks``: all, or after a loss perhaps only the lost. ``nodes``: one per k ranks."""
 
     job: int
     generation: int

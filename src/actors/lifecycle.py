@@ -97,9 +97,10 @@ class Lifecycle:
         self.story: list[str] = [START.value]
 
     def step(self, fact: Fact) -> State:
-        """
+        """Go to the state that follows upon ``fact`` and return it.
+
         Raises:
-            ImpossibleStep
+            ImpossibleStep: no state follows.
         """
         after = TABLE.get((self.state, fact))
         if after is None:

@@ -97,7 +97,8 @@ class NodeActor:
         self._context.ref.stop()
 
     async def _reach(self) -> Connection:
-        """
+        """Connect to the machine, trying until it succeeds or the boot timeout is over.
+
         Raises:
             ConnectFailed: never reached, with the last reason.
         """
@@ -151,9 +152,10 @@ class NodeActor:
             self._tell(Answered(self._node))
 
     async def _keep(self, connection: Connection) -> Never:
-        """
+        """Wait for the loss of each connection and reconnect.
+
         Raises:
-            ConnectFailed: it will never be had again.
+            ConnectFailed: the node will never be reached again.
         """
         since, short = anyio.current_time(), 0
         while True:

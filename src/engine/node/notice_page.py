@@ -25,7 +25,7 @@ KEPT = 64  # so many worlds, the latest
 
 
 class PostedNotice(NamedTuple):
-    """A preemption notice as tasks read it: a machine will be taken."""
+    """A preemption notice as tasks read it."""
 
     number: int  # no two notices of a node have the same; one whose time changes keeps its own
     source: str
@@ -35,7 +35,7 @@ class PostedNotice(NamedTuple):
 
 
 class World(NamedTuple):
-    """The client's information about the other machines that a generation runs with."""
+    """The client's notice and stop for a generation with ranks here."""
 
     generation: int
     notice: PostedNotice | None  # the soonest of them
@@ -69,7 +69,7 @@ class NoticePage:
         """Replace the page's text. Of many worlds the latest are kept."""
         kept = dict(list(text.worlds.items())[-KEPT:])
         data = cast("bytes", msgpack.packb([text.own, kept]))
-        assert len(data) <= _TEXT_BYTES, "notices are short: see `Pending.heard`"
+        assert len(data) <= _TEXT_BYTES, "notices are short: see `Pending.record`"
         self._written += 1
         self._page[_HEADER.size : _HEADER.size + len(data)] = data
         _HEADER.pack_into(self._page, 0, self._written, len(data), zlib.crc32(data))
@@ -86,7 +86,7 @@ class NoticePage:
         return self._text
 
     def count(self, cell: int, attempt: int, job: int, generation: int) -> int:
-        """Count one more question of this attempt; return how many that makes."""
+        """Count one more question of this attempt and return how many it has asked."""
         if cell >= CELLS:
             raise RuntimeError(f"more than {CELLS} tasks at a time on this node: they cannot agree on when to stop")
         place = _CELLS_AT + cell * _CELL.size

@@ -34,7 +34,7 @@ Callback = TypeVar("Callback", bound=Callable[[Preemption], object])
 
 
 class OnPreemption(Generic[Callback]):
-    """A registered callback. Calling it calls the function; leaving it as a context waits for what runs."""
+    """A registered callback. Calling it calls the function; leaving it as a context waits for running calls."""
 
     def __init__(self, callback: Callback, *, everywhere: bool, margin_s: float | None) -> None:
         from ..node import context
@@ -64,7 +64,7 @@ class OnPreemption(Generic[Callback]):
         _watch.remove(self)
 
     def wait(self) -> None:
-        """Until the calls that run have ended, or their budget has."""
+        """Wait until the calls that run have ended, or their budget has."""
         for call in self._calls:
             call.wait()
 
@@ -146,7 +146,7 @@ async def wait_preemption(*, everywhere: bool = False) -> Preemption:
 
 
 class _Call:
-    """One call of one callback."""
+    """A call of a callback."""
 
     def __init__(
         self,
@@ -205,7 +205,7 @@ class _Call:
 
 
 class _Watch:
-    """The thread that looks, for all callbacks of a process."""
+    """The thread that looks at the notice page, for all callbacks of a process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -244,7 +244,7 @@ class _Watch:
             self._stirred.wait(LOOK_S)
 
     def _ended(self, task: TaskContext, failed: bool) -> None:  # noqa: ARG002 - either way
-        """A task's function is over: what it registered ends with it. Its answer waits for what runs."""
+        """End what a task has registered, as its function is over. Its answer waits for calls that run."""
         with self._lock:
             self._tasks.discard(task.attempt)
             theirs = [handler for handler in self._handlers if handler.task is task]

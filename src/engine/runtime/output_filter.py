@@ -32,7 +32,7 @@ def stdout(*, only: Only) -> Callable[[F], F]:
 
 
 def stderr(*, only: Only) -> Callable[[F], F]:
-    """`stdout`, for standard error."""
+    """Let only some ranks print to standard error, as `stdout` does for standard output."""
     return _decorator(("stderr",), _checked("stderr", only))
 
 

@@ -1,4 +1,4 @@
-"""Inside a task: whether its machine will be taken, how long that leaves, and when all ranks stop.
+"""The questions of a task about its machine's end: whether its machine will be taken, when, and when all ranks stop.
 
 Outside a pool there is never a notice, so that the same function runs anywhere. Asking costs a microsecond.
 """
@@ -23,7 +23,7 @@ _PAUSE_S = 0.001
 
 @dataclass(frozen=True, slots=True)
 class Preemption:
-    """A machine will be taken. What is left is counted when it is read."""
+    """A preemption notice: a machine will be taken. The time left is computed when it is read."""
 
     source: str  # who says so: "aws", "gcp", "azure", "slurm", "signal", "file", ...
     node: int  # whose machine, as in `instance_info`
@@ -37,12 +37,12 @@ class Preemption:
 
     @property
     def budget_s(self) -> float:
-        """The seconds that are left, less the margin."""
+        """Return the seconds that are left, less the margin."""
         return max(0.0, self.at - self.margin_s - time.monotonic())
 
 
 def preemption(*, everywhere: bool = False) -> Preemption | None:
-    """The notice that this task's machine will be taken, while there is one.
+    """Return the notice that this task's machine will be taken, while there is one.
 
     ``everywhere``: or that of any machine that this generation runs on.
     """
@@ -66,7 +66,7 @@ def should_stop(*, everywhere: bool = False) -> bool:
 
 
 def stopping(*, everywhere: bool) -> bool:
-    """`should_stop`, asked by ourselves."""
+    """Return what `should_stop` does, without counting a step."""
     page = context.notice_page()
     if page is None:
         return False
@@ -119,8 +119,9 @@ def _agreed(page: NoticePage, task: TaskContext) -> bool:
 
 
 def _waited(page: NoticePage, task: TaskContext, notice: PostedNotice) -> World | None:
-    """Wait for the ranks to agree, and return the world they agreed on; None: nothing. After a failure to agree, the
-    next question does not wait again.
+    """Wait for the ranks to agree, and return the world they agreed on; None: nothing.
+
+    After a failure to agree, the next question does not wait again.
     """
     asked_in_vain = (task.attempt, notice.number)
     if asked_in_vain in _in_vain:

@@ -49,7 +49,7 @@ def shard(  # type: ignore[misc]  # mypy 2.4 does not see that *more takes what 
 
 
 def _picks(count: int, rank: int, world_size: int, random: Random | None, drop_last: bool) -> Picks:
-    """The indexes of a rank's items; a slice where they are not shuffled."""
+    """Return the indexes of a rank's items; a slice where they are not shuffled."""
     stop = count - count % world_size if drop_last else count
     if random is None:
         return slice(min(rank, stop), stop, world_size)
@@ -59,7 +59,7 @@ def _picks(count: int, rank: int, world_size: int, random: Random | None, drop_l
 
 
 def _taker(data: Any) -> Callable[[Picks], Any]:
-    """A function that takes items from data of this type. Only libraries that are imported already are considered."""
+    """Return a function that takes items from data of this type. Only libraries that are imported already count."""
     if type(data) in (range, list, tuple):
         return lambda picks: _from_builtin(data, picks)
     if _is(data, "numpy", "ndarray") or _is(data, "torch", "Tensor"):

@@ -156,11 +156,11 @@ class NodeLink:
         self.send(wire.StopAt(*stop))
 
     def drop(self, blob: Blob) -> None:
-        """No attempt will read this blob any more."""
+        """Have the node drop the blob: no attempt will read it any more."""
         self._transfers.drop(blob)
 
     def forget(self, function: bytes) -> None:
-        """No attempt of it is here; another one would define it anew."""
+        """Forget a function that no attempt here uses; another attempt would define it anew."""
         code = self._codes.pop(function, None)
         if code is not None:
             self._defined.discard(function)
@@ -170,7 +170,7 @@ class NodeLink:
     # --- the connection's side ----------------------------------------------------------------------------------
 
     def attach(self, write: Callable[[bytes], object]) -> None:
-        """A connection is there (again), and the session has been resumed on it."""
+        """Handle that a connection is there (again), on which the session has been resumed."""
         self._write = write
         self._transfers.attach(write)
         self._schedule()
@@ -178,7 +178,7 @@ class NodeLink:
             self._transfers.spawn(self._fetch(attempt, message))
 
     def detach(self) -> None:
-        """The connection is gone: frames wait in the session, transfers start over when the next one comes."""
+        """Handle the loss of the connection: frames wait in the session, and transfers start over on the next one."""
         self._write = None
         self.session.lost()
         self._transfers.detach(keep=self._held_back.values())
@@ -212,10 +212,10 @@ class NodeLink:
                     pass
 
     def received(self, data: bytes) -> None:
-        """One read of the control channel: everything in it is one batch of reports.
+        """Handle one read of the control channel: everything in it is one batch of reports.
 
         Raises:
-            ProtocolError: these bytes are not ours to understand; or, behind what is reported, not this node's to say.
+            ProtocolError: these bytes break the protocol, or a message in them is none that this node may send.
         """
         reports: list[Report] = []
         messages = self.session.feed_framed(data)
@@ -275,7 +275,7 @@ class NodeLink:
         return None
 
     def _ended(self, message: wire.Done | wire.Failed | wire.Ended) -> Finished | None:
-        """None: its value is fetched first; or it is none of this node's."""
+        """Return the report of an attempt's end; None: its value is fetched first, or the node runs no such attempt."""
         attempt = message.attempt
         if not self._runs(attempt):
             return None
@@ -296,7 +296,7 @@ class NodeLink:
         return self._finished(message, received)
 
     def _finished(self, message: wire.Done | wire.Failed, received: Received | None) -> Finished:
-        """A result's outcome is what was received alone: ten thousand of them may wait for their callers."""
+        """Return the report of a result. Its outcome is what was received alone: ten thousand of them may wait."""
         self._over(message.attempt)
         busy_s = message.duration_us / 1e6
         if isinstance(message, wire.Done) and received is not None:
@@ -309,7 +309,7 @@ class NodeLink:
         return Finished(AttemptId(attempt), Verdict.RAISED, (failed, None), 0.0)
 
     def _arrived(self, value: wire.Value, duration_us: int = 0) -> Received:
-        """The value is here, or on this computer.
+        """Return a value that is here, or on this computer.
 
         Raises:
             ConnectionError: its executor has gone.
@@ -328,7 +328,7 @@ class NodeLink:
     # --- large data ---------------------------------------------------------------------------------------------
 
     async def _run_with_blobs(self, run: wire.Run, payload: Payload) -> None:
-        """The bytes first, then the order that names them; once per node, however many attempts."""
+        """Send the blobs that an order names, once per node, and then the order."""
         try:
             if payload.function not in self._defined:
                 await self._define_by_blob(payload)
@@ -353,7 +353,7 @@ class NodeLink:
             self._schedule()
 
     async def _define_by_blob(self, payload: Payload) -> None:
-        """A function that closes over more than a frame holds. Its blob stays, for workers to come, until `forget`."""
+        """Define a function that is too large for a frame. Its blob stays for later workers, until `forget`."""
         blob = self._codes.setdefault(
             payload.function, Blob(f"code-{payload.function.hex()}", [payload.code], len(payload.code))
         )
@@ -400,7 +400,8 @@ class NodeLink:
             self.send(wire.Credit(attempt, -1, count))
 
     async def _fetch_item(self, order: Order, item: wire.Value) -> Received:
-        """
+        """Return an item of a stream, fetched if it lies in a blob.
+
         Raises:
             ConnectionError: the node is lost.
             TaskFailed: it cannot be had.
@@ -425,7 +426,7 @@ class NodeLink:
         inputs[stream].wanted(count, feed.give)
 
     def _over(self, attempt: int) -> None:
-        """The attempt has ended: its streams end with it."""
+        """Forget an attempt that has ended; its streams end with it."""
         order = self._orders.pop(attempt, None)
         self._recalled.discard(attempt)
         self._credit.pop(attempt, None)

@@ -213,7 +213,7 @@ class _Form(NamedTuple):
 
 
 class _Kind(NamedTuple):
-    """One of the types that a field may have."""
+    """A type that a field may have, with its range and its checks."""
 
     types: tuple[type, ...]
     range: m.Range | None = None  # of a number

@@ -117,7 +117,7 @@ class Run(NamedTuple):
 
 
 class Kill(NamedTuple):
-    """Ends an attempt's process tree, wherever it is; answered by `Ended(KILLED)`, or by the result that was faster."""
+    """Kills an attempt's process tree; answered by `Ended(KILLED)`, or by the result that was faster."""
 
     attempt: Number
 
@@ -129,13 +129,13 @@ class Recall(NamedTuple):
 
 
 class Drop(NamedTuple):
-    """These blobs are not needed any more."""
+    """Drops blobs that are not needed any more."""
 
     blobs: tuple[str, ...]
 
 
 class Adopt(NamedTuple):
-    """A blob that this machine can open at ``path`` (client and node on one machine, one user)."""
+    """Names a blob that this machine can open at ``path`` (client and node on one machine, one user)."""
 
     blob: str
     path: str
@@ -143,14 +143,14 @@ class Adopt(NamedTuple):
 
 
 class Lend(NamedTuple):
-    """The attempt, whose `Run` follows, refers to these blobs; others may as well: the node keeps them."""
+    """Names blobs that an attempt refers to, whose `Run` follows; other attempts may as well: the node keeps them."""
 
     attempt: Number
     blobs: tuple[str, ...]
 
 
 class StopAt(NamedTuple):
-    """The ranks of this generation stop when they ask for the ``asked``-th time whether to."""
+    """Stops the ranks of this generation when they ask for the ``asked``-th time whether to stop."""
 
     job: Number
     generation: Number
@@ -158,7 +158,7 @@ class StopAt(NamedTuple):
 
 
 class Bye(NamedTuple):
-    """The pool ends: kill what runs, leave nothing, exit."""
+    """Ends the pool: the node kills what runs, leaves nothing, exits."""
 
 
 # --- client <-> running task -----------------------------------------------------------------------------------------
@@ -174,7 +174,7 @@ class Input(NamedTuple):
 
 
 class Credit(NamedTuple):
-    """The receiver of a stream takes ``count`` more items. Stream -1 is a generator's output, 0.. its inputs.
+    """Lets the sender of a stream send ``count`` more items. Stream -1 is a generator's output, 0.. its inputs.
 
     ``count`` 0: no more at all; a generator is closed and ends as `Done`.
     """
@@ -259,7 +259,7 @@ class Output(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """The number of times that ranks of this generation have asked here whether to stop: the most of any of them."""
+    """The highest number of times that a rank of this generation on this node has asked whether to stop."""
 
     job: Number
     generation: Number
@@ -268,7 +268,7 @@ class Asked(NamedTuple):
 
 
 class Unfit(NamedTuple):
-    """The executor ends by itself, with everything it runs: ``reason``, one clause for people."""
+    """Announces that the executor ends by itself, with everything it runs. ``reason`` is one clause for people."""
 
     reason: str
     has_run: bool  # some worker of it has taken an attempt that did not run BESIDE its slots
@@ -300,7 +300,7 @@ class PreemptionNotice(NamedTuple):
 
 
 class Ack(NamedTuple):
-    """Reliable frames received so far; first in every write."""
+    """The number of reliable frames received so far; first in every write."""
 
     received: Number
 

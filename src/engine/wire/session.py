@@ -64,22 +64,22 @@ KEPT_BYTES = 512 << 20
 
 
 class Session:
-    """Begins disconnected: what is sent waits until `resume` says where the other end is.
+    """A session's end at one side. It begins disconnected: frames wait until `resume` tells what the other end has.
 
-    ``accepts`` are the messages that the other end may send: `FOR_NODES` or `FOR_CLIENTS`. ``keeps_bytes``: what is
-    kept for the other end may come to so much while it speaks. While it is away, nothing is held against it: it says
-    how much it has in its greeting. An executor has no bound: it keeps the results of its client's own orders.
+    ``accepts`` are the messages that the other end may send: `FOR_NODES` or `FOR_CLIENTS`. ``keeps_bytes`` bounds what
+    is kept for the other end while it answers. While it is away nothing counts against it: its greeting tells how much
+    it has. An executor has no bound: it keeps the results of its client's own orders.
     """
 
     __slots__ = (
         "_accepts",
+        "_acked",
         "_acknowledge",
         "_acknowledged",
         "_connected",
         "_keeps_bytes",
         "_kept",
         "_out",
-        "_said",
         "_splitter",
         "kept_bytes",
         "received",
@@ -90,7 +90,7 @@ class Session:
         self._keeps_bytes = keeps_bytes
         self.received = 0  # reliable frames
         self.kept_bytes = 0  # sent, or to be sent, and not acknowledged: when it grows, the other end is slow or away
-        self._said = 0  # of `received`, in the last Ack
+        self._acked = 0  # of `received`, in the last Ack
         self._acknowledge = False
         self._acknowledged = 0  # reliable frames of ours that the other end has; `_kept` begins behind it
         self._kept: deque[bytes] = deque()
@@ -118,15 +118,15 @@ class Session:
     @property
     def pending(self) -> bool:
         """Return whether `flush` has something to write."""
-        return self._connected and (bool(self._out) or self.received - self._said >= ACK_EVERY)
+        return self._connected and (bool(self._out) or self.received - self._acked >= ACK_EVERY)
 
     def flush(self) -> bytes:
         """Return the bytes to write now; empty if there are none or no connection. An `Ack` that is due comes first."""
         if not self._connected:
             return b""
-        if self._acknowledge or self.received - self._said >= ACK_EVERY:
+        if self._acknowledge or self.received - self._acked >= ACK_EVERY:
             self._acknowledge = False
-            self._said = self.received
+            self._acked = self.received
             self._out.insert(0, codec.encode(Ack(self.received)))
         elif not self._out:
             return b""

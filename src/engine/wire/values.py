@@ -1,8 +1,4 @@
-"""User objects as bytes: pickle protocol 5 with its buffers behind it, and what exactly cannot be pickled.
-
-Layout of a value with buffers: the pickle, then each buffer at the next multiple of `ALIGN_BYTES`, so that an array
-over a mapped value is as aligned as one that was allocated. ``sizes`` are the true sizes, without the gaps.
-"""
+"""User objects as bytes: pickle protocol 5 with its buffers behind it, and which part cannot be pickled."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ ALIGN_BYTES = 64  # a cache line, and what numpy's SIMD loops like best
 
 
 class Dumped(NamedTuple):
-    """``parts`` one after the other are the value: ``total`` bytes. They may be views of the object's own memory."""
+    """A pickled value: ``parts`` one after the other, ``total`` bytes. They may be views of the object's own memory."""
 
     parts: list[bytes | memoryview]
     sizes: tuple[int, ...] | None  # as in `Value`
@@ -27,7 +23,7 @@ class Dumped(NamedTuple):
 
 
 class Unpicklable(Exception):
-    """An object cannot be pickled: the one at ``path``, of type ``kind``, because of ``reason``."""
+    """Raised when an object cannot be pickled: the one at ``path``, of type ``kind``, because of ``reason``."""
 
     def __init__(self, path: str, kind: str, reason: str) -> None:
         super().__init__(f"{path} cannot be pickled: {kind}: {reason}")

@@ -1,8 +1,8 @@
-"""AWS: what EC2's instance metadata says to a spot instance. IMDSv2 only.
+"""AWS: the notices in EC2's instance metadata of a spot instance. IMDSv2 only.
 
 Documented in the EC2 user guide under "Spot Instance interruption notices", "EC2 instance rebalance recommendations"
 and "Use the Instance Metadata Service". The token comes back with the machine's hop limit, by default 1, as its IP
-time-to-live: a container behind a bridge asks and never hears an answer.
+time-to-live: a container behind a bridge asks and never gets an answer.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from datetime import UTC, datetime
 
 from . import http
-from .source import Patience, Tell, Unanswered
+from .source import Polling, Report, Unanswered
 
 URL = "http://169.254.169.254"
 EVERY_S = 2.0  # AWS suggests 5
@@ -73,16 +73,16 @@ class SpotAction:
     def __init__(self, url: str = URL) -> None:
         self._imds = Imds(url)
 
-    async def watch(self, tell: Tell) -> None:
+    async def watch(self, report: Report) -> None:
         async def ask() -> None:
             answer = await self._imds.get("/latest/meta-data/spot/instance-action")
-            tell(None if answer is None else _seconds_left(answer))
+            report(None if answer is None else _seconds_left(answer))
 
-        await Patience(self.name, every_s=EVERY_S).ask(ask)
+        await Polling(self.name, every_s=EVERY_S).run(ask)
 
 
 class Rebalance:
-    """The recommendation to go elsewhere: an interruption is likely. It has no time; 120 s is what follows at least.
+    """The recommendation to go elsewhere: an interruption is likely. It names no time; at least 120 s follow.
 
     It may come long before an interruption, together with it, or with none after it: an option of its own.
     """
@@ -92,17 +92,17 @@ class Rebalance:
     def __init__(self, url: str = URL) -> None:
         self._imds = Imds(url)
 
-    async def watch(self, tell: Tell) -> None:
-        told = False
+    async def watch(self, report: Report) -> None:
+        reported = False
 
         async def ask() -> None:
-            nonlocal told
+            nonlocal reported
             there = await self._imds.get("/latest/meta-data/events/recommendations/rebalance") is not None
-            if there != told:
-                told = there
-                tell(NOTICE_S if there else None)
+            if there != reported:
+                reported = there
+                report(NOTICE_S if there else None)
 
-        await Patience(self.name, every_s=EVERY_S).ask(ask)
+        await Polling(self.name, every_s=EVERY_S).run(ask)
 
 
 def _seconds_left(answer: http.Answer) -> float:

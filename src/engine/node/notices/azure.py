@@ -12,7 +12,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from . import http
-from .source import Patience, Tell, Unanswered
+from .source import Polling, Report, Unanswered
 
 URL = "http://169.254.169.254"
 EVERY_S = 1.0  # as often as is suggested: a preemption is announced 30 s ahead
@@ -32,7 +32,7 @@ class ScheduledEvents:
         self._own = ""  # this machine's name
         self._answered = False
 
-    async def watch(self, tell: Tell) -> None:
+    async def watch(self, report: Report) -> None:
         async def ask() -> None:
             self._own = self._own or (await self._get("instance/compute/name?api-version=2021-02-01&format=text")).body
             answer = await self._get("scheduledevents?api-version=2020-07-01")
@@ -41,9 +41,9 @@ class ScheduledEvents:
                 ends = [_seconds_left(event, answer.date) for event in events if self._is_ours(event)]
             except (ValueError, LookupError, TypeError, AttributeError) as error:
                 raise Unanswered(f"scheduled events that cannot be read ({error})") from error
-            tell(min(ends, default=None))
+            report(min(ends, default=None))
 
-        await Patience(self.name, every_s=EVERY_S).ask(ask)
+        await Polling(self.name, every_s=EVERY_S).run(ask)
 
     async def _get(self, item: str) -> http.Answer:
         within_s = WITHIN_S if self._answered else FIRST_WITHIN_S

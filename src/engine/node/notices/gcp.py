@@ -1,4 +1,4 @@
-"""Google Cloud: what Compute Engine's metadata server says of preemption and host maintenance.
+"""Google Cloud: Compute Engine's metadata on preemption and host maintenance.
 
 Documented under "Spot VMs", "Query metadata server for maintenance event notices" and "About VM metadata". A query
 waits for the next change (``wait_for_change``), so that a notice of 30 s is known at once.
@@ -10,7 +10,7 @@ import asyncio
 import time
 
 from . import http
-from .source import Patience, Tell, Unanswered
+from .source import Polling, Report, Unanswered
 
 URL = "http://169.254.169.254"  # metadata.google.internal, without asking a name server
 HOST_S = 60.0  # a query ends after so long without a change
@@ -34,21 +34,21 @@ class _Value:
         self._etag = ""
         self._at: float | None = None
 
-    async def watch(self, tell: Tell) -> None:
+    async def watch(self, report: Report) -> None:
         async def ask() -> None:
             value = await self._next()
             if value != self._ends:
                 self._at = None
             elif self._at is None:
                 self._at = time.monotonic() + self._seconds
-            tell(None if self._at is None else max(0.0, self._at - time.monotonic()))
+            report(None if self._at is None else max(0.0, self._at - time.monotonic()))
             if not self._etag:
                 await asyncio.sleep(EVERY_S)
 
-        await Patience(self.name, every_s=AGAIN_S).ask(ask)
+        await Polling(self.name, every_s=AGAIN_S).run(ask)
 
     async def _next(self) -> str:
-        """The value: at once the first time, then when it changes."""
+        """Return the value: at once the first time, then when it changes."""
         query = f"?wait_for_change=true&timeout_sec={HOST_S:g}&last_etag={self._etag}" if self._etag else ""
         try:
             answer = await http.ask(self._url + query, headers=_FLAVOR, within_s=WITHIN_S + (HOST_S if query else 0))

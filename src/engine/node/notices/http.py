@@ -25,7 +25,7 @@ class Answer(NamedTuple):
 
     @property
     def date(self) -> datetime | None:
-        """Return the service's clock when it answered: no machine's own can be trusted to be right."""
+        """Return the time on the service's clock when it answered: a machine's own clock may be wrong."""
         try:
             date = parsedate_to_datetime(self.headers["date"])
         except (KeyError, ValueError):

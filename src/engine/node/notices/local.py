@@ -8,7 +8,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from .source import Tell
+from .source import Report
 
 POLL_S = 1.0  # a file's metadata: 10 us
 
@@ -21,13 +21,13 @@ class PreemptFile:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    async def watch(self, tell: Tell) -> None:
+    async def watch(self, report: Report) -> None:
         before: float | None = None
         while True:
             seconds = self._seconds(before)
             if seconds != before:
                 before = seconds
-                tell(seconds)
+                report(seconds)
             await asyncio.sleep(POLL_S)
 
     def _seconds(self, before: float | None) -> float | None:
@@ -56,10 +56,10 @@ class Signals:
     def numbers(self) -> list[int]:
         return [*self._meanings]
 
-    async def watch(self, tell: Tell) -> None:
+    async def watch(self, report: Report) -> None:
         loop = asyncio.get_running_loop()
         for number, seconds in self._meanings.items():
-            loop.add_signal_handler(number, tell, seconds)
+            loop.add_signal_handler(number, report, seconds)
         try:
             await loop.create_future()
         finally:
@@ -68,7 +68,8 @@ class Signals:
 
 
 def number_of(name: str) -> int:
-    """
+    """Return the number of a signal, named with or without ``SIG``.
+
     Raises:
         ValueError: there is no such signal.
     """

@@ -1,9 +1,9 @@
-"""The notices of all sources: which one holds for the tasks, and what is news. Pure; time comes in.
+"""The notices of all sources: which one holds for the tasks, and what has changed. Pure; time comes in.
 
 PENDING-1: what holds is the soonest end that is still ahead; if none is, the latest of those that have passed.
-PENDING-2: a notice keeps its number until its source takes it back; the next one has another.
+PENDING-2: a notice keeps its number until its source withdraws it; the next one has another.
 PENDING-3: nothing holds exactly while no source has a notice.
-PENDING-4: it is news exactly when a source begins to have a notice, takes it back, or changes its time.
+PENDING-4: a change is that a source begins to have a notice, withdraws it, or changes its time, and nothing else.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ class Pending:
         self.holds: PostedNotice | None = None
         self._last = 0
 
-    def heard(self, source: str, seconds: float | None, now: float) -> bool:
-        """Record that a source has a notice, or none (any more). Return whether that is news."""
+    def record(self, source: str, seconds: float | None, now: float) -> bool:
+        """Record that a source has a notice, or none (any more). Return whether that changes anything."""
         source = source[:NAME_CHARS]
         known = self.known.get(source)
         if seconds is None:
-            news = self.known.pop(source, None) is not None
+            changed = self.known.pop(source, None) is not None
         else:
             seconds = bounded(seconds)
-            news = known is None or abs(now + seconds - known.at) >= SAME_S
-            if news:
+            changed = known is None or abs(now + seconds - known.at) >= SAME_S
+            if changed:
                 self._last += known is None
                 self.known[source] = PostedNotice(
                     self._last if known is None else known.number, source, seconds, now + seconds
                 )
         self.holds = self._soonest(now)
-        return news
+        return changed
 
     def _soonest(self, now: float) -> PostedNotice | None:
         ahead = [notice for notice in self.known.values() if notice.at > now]

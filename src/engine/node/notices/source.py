@@ -10,34 +10,34 @@ from typing import Protocol
 
 FIRST_S, AT_MOST_S = 1.0, 30.0  # between two questions while there is no answer
 
-Tell = Callable[[float | None], None]  # the seconds that are left; None: there is no notice, or not any more
+Report = Callable[[float | None], None]  # the seconds that are left; None: there is no notice, or not any more
 
 
 class NoticeSource(Protocol):
     @property
     def name(self) -> str: ...
 
-    async def watch(self, tell: Tell) -> None:
-        """Run until cancelled. Telling the same again is free: only changes count."""
+    async def watch(self, report: Report) -> None:
+        """Run until cancelled. Reporting the same again costs nothing: only changes count."""
         ...
 
 
 class Unanswered(Exception):
-    """The service did not answer, or not as it should: that says nothing about the machine."""
+    """Raised when the service did not answer, or not as it should: that says nothing about the machine."""
 
 
-class Patience:
-    """Asks a service again and again, less often while it does not answer, whatever goes wrong.
+class Polling:
+    """A loop that asks a service again and again, less often while it does not answer.
 
-    The beginning and the end of such a failure are logged.
+    The beginning and the end of a failure are logged.
     """
 
     def __init__(self, name: str, *, every_s: float) -> None:
         self._name, self._every_s = name, every_s
         self._failures = 0
 
-    async def ask(self, question: Callable[[], Awaitable[None]]) -> None:
-        """Ask forever. A question that fails changes nothing of what was told before."""
+    async def run(self, question: Callable[[], Awaitable[None]]) -> None:
+        """Ask forever. A question that fails changes nothing of what was reported before."""
         while True:
             try:
                 await question()
@@ -52,8 +52,8 @@ class Patience:
     def _failed(self, error: Exception) -> None:
         self._failures += 1
         if self._failures == 1:
-            told = str(error) if isinstance(error, Unanswered) else f"{type(error).__name__}: {error}"
-            print(f"notices: {self._name}: {told}; it is asked again", file=sys.stderr, flush=True)
+            text = str(error) if isinstance(error, Unanswered) else f"{type(error).__name__}: {error}"
+            print(f"notices: {self._name}: {text}; it is asked again", file=sys.stderr, flush=True)
 
     def _answered(self) -> None:
         if self._failures:

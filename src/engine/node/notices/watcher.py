@@ -42,8 +42,8 @@ class PreemptionWatcher:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def notice(self, source: str, seconds: float | None) -> None:
-        """Handle a notice: this machine will be taken in ``seconds``; None: not for this source's reason (any more)."""
-        if self._learned(source, seconds):
+        """Handle a notice of a source here: ``seconds`` until this machine's end; None: it has none (any more)."""
+        if self._record(source, seconds):
             self._from_client.discard(source)
             self._send(PreemptionNotice(source[:NAME_CHARS], None if seconds is None else bounded(seconds)))
 
@@ -51,7 +51,7 @@ class PreemptionWatcher:
         """Handle a message of the client."""
         match message:
             case PreemptionNotice(source, seconds, None):  # the client has it from the provider: it is not sent back
-                if self._learned(source, seconds):
+                if self._record(source, seconds):
                     self._from_client.add(source)
             case PreemptionNotice(source, seconds, Peer() as peer):
                 self._post_notice(source, seconds, peer)
@@ -98,11 +98,11 @@ class PreemptionWatcher:
 
     # --- this machine ----------------------------------------------------------------------------------------------
 
-    def _learned(self, source: str, seconds: float | None) -> bool:
-        news = self._pending.heard(source, seconds, time.monotonic())
+    def _record(self, source: str, seconds: float | None) -> bool:
+        changed = self._pending.record(source, seconds, time.monotonic())
         if self._page.read().own != self._pending.holds:
             self._page.post(self._page.read()._replace(own=self._pending.holds))
-        return news
+        return changed
 
     async def _watch(self, source: NoticeSource) -> None:
         """Run a source. If it fails, a defect of ours, log that once and begin again: its notices are still to come."""

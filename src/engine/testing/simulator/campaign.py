@@ -1,4 +1,4 @@
-"""Many seeds, on all cores: what happened in them, and which broke a promise."""
+"""Play many seeds on all cores: what happened in them, and which broke a promise."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Broken(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What is kept of one seed."""
+    """The part of a seed's run that is kept."""
 
     seed: int
     broken: Broken | None
@@ -79,7 +79,7 @@ class Tally:
 
     @property
     def digest(self) -> str:
-        """Of all runs, in the order of their seeds: the same campaign has the same."""
+        """Return the digest of all runs, in the order of their seeds: the same campaign has the same."""
         whole = blake2b(digest_size=16)
         for seed in sorted(self.digests):
             whole.update(f"{seed} {self.digests[seed]}\n".encode())
@@ -93,7 +93,7 @@ def outcomes(
     span_s: float | None = None,
     processes: int | None = None,
 ) -> Iterator[Outcome]:
-    """Play every seed, as they come. ``nodes`` and ``span_s`` as for `draw`; ``processes``: one per core."""
+    """Play every seed and yield the outcomes as they come. ``processes``: one per core; the others as for `draw`."""
     count = min(processes or os.cpu_count() or 1, len(seeds))
     if count <= 1:
         for seed in seeds:
@@ -107,7 +107,7 @@ def outcomes(
 
 @contextmanager
 def _workers(count: int) -> Iterator[ProcessPoolExecutor]:
-    """Left early, what has not begun never does."""
+    """Run the processes that play. If the block is left early, seeds that have not begun never do."""
     workers = ProcessPoolExecutor(count, mp_context=get_context("spawn"))
     try:
         yield workers
@@ -142,7 +142,7 @@ def _broken(violation: Violation | None) -> Broken | None:
 
 
 def breaks(rule: str) -> Callable[[Scenario], bool]:
-    """For `shrink`: does a scenario break this promise?"""
+    """Return whether a scenario breaks this promise; for `shrink`."""
 
     def does(scenario: Scenario) -> bool:
         violation = play(scenario, keep=0, enough_s=TRIED_S).violation

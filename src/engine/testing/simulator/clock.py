@@ -31,15 +31,18 @@ ROUNDS = 14  # of 1, 2, 4, ... s, that what is left of a run has to end
 
 
 class Stuck(Exception):
-    """Somebody waits, and nothing will ever happen again."""
+    """Raised when somebody waits and nothing will ever happen again."""
 
 
 class Spinning(Exception):
-    """So much happens at one instant that time will never go on."""
+    """Raised when so much happens at one instant that time will never go on."""
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """``at_rest`` is called whenever nothing more can happen at the present time; what it raises ends the run."""
+    """An event loop on virtual time. ``at_rest`` is called whenever nothing more can happen at the present time.
+
+    An error that ``at_rest`` raises ends the run.
+    """
 
     _ready: deque[asyncio.Handle]
 
@@ -64,7 +67,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return timer
 
     def _run_once(self) -> None:
-        """One turn, as in the base class; without a selector, and with a heap that compares no handles (a fifth less).
+        """Run one turn, as in the base class; without a selector and with a heap that compares no handles (-20 %).
 
         Raises:
             Stuck, Spinning
@@ -85,7 +88,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 handle._run()
 
     def _jump(self) -> None:
-        """To the next timer, and whatever else is set to that very time."""
+        """Go to the next timer, and run whatever else is set to that very time."""
         timers, ready = self._timers, self._ready
         while timers and timers[0][2].cancelled():
             heappop(timers)
@@ -112,7 +115,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                     self.close()
 
     def _abandon(self) -> None:
-        """Cancel what is left, after a run that was broken off: for a while, and in some turns."""
+        """Cancel the tasks that are left after a run was broken off, for a bounded number of turns."""
         self.at_rest, self.halt = lambda: None, None
         self.set_exception_handler(lambda loop, context: None)  # noqa: ARG005
         for number in range(ROUNDS):
@@ -157,7 +160,7 @@ class _Ordered(dict[Any, None]):
 
 @contextmanager
 def _ordered_sets() -> Iterator[None]:
-    """The order in which anyio cancels the tasks of a scope is then the same in every process."""
+    """Make sets keep their order, so that anyio cancels the tasks of a scope in the same order in every process."""
     names = anyio_on_asyncio.__dict__
     had = "set" in names
     before = names.get("set")

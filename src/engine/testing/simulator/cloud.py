@@ -1,4 +1,4 @@
-"""A provider whose machines exist in a simulation: its capacity, its errors and its word come from the scenario.
+"""A provider whose machines exist in a simulation: its capacity, its errors and its events come from the scenario.
 
 It keeps the bill: ``alive`` are the machines that cost money. One that crashed costs money until it is terminated; one
 that was taken back does not. A launch whose answer was lost is asked for again by the next one, and gives the same
@@ -89,32 +89,32 @@ class ScriptedCloud:
 
     # --- what happens -------------------------------------------------------------------------------------------------
 
-    def fell(self, machine: MachineId, cause: str, *, silent: bool = True, told_s: float | None = 1.0) -> None:
-        """A machine ends by itself, or is taken: then (``told_s``) the provider says so, and bills it no more."""
+    def fell(self, machine: MachineId, cause: str, *, silent: bool = True, reported_s: float | None = 1.0) -> None:
+        """End a machine that crashed or was taken; after ``reported_s`` the provider reports it and stops the bill."""
         host = self.alive.get(machine)
         if host is None:
             return
         self._site.trace("machine_fell", machine=machine, cause=cause)
         host.power_off(silent=silent)
-        if told_s is not None:
-            self._site.loop.call_later(told_s, self._say_gone, machine, cause)
+        if reported_s is not None:
+            self._site.loop.call_later(reported_s, self._report_gone, machine, cause)
 
     def give_notice(self, machine: MachineId, seconds: float | None) -> None:
         if machine in self.alive:
-            self._fleet_of[machine].say(PreemptionNotice(machine, "cloud", seconds))
+            self._fleet_of[machine].emit(PreemptionNotice(machine, "cloud", seconds))
 
     def break_events(self) -> None:
         for fleet in self._fleets:
-            fleet.say(ProviderError("the stream of events broke"))
+            fleet.emit(ProviderError("the stream of events broke"))
 
     def reach(self, reachable: bool) -> None:
-        """It can be reached, or not any more."""
+        """Set whether the provider can be reached."""
         self.reachable = reachable
         for fleet in self._fleets:
-            fleet.stir()
+            fleet.wake()
 
     def make(self, fleet: ScriptedFleet) -> Machine:
-        """A machine that boots from now on, or (`bad`) never."""
+        """Add a machine that boots from now on, or (`bad`) never."""
         self.launched += 1
         number, site = self.launched, self._site
         id_ = MachineId(f"m{number}")
@@ -157,11 +157,11 @@ class ScriptedCloud:
     def _booted(self, machine: Machine) -> None:
         host = self.alive.get(machine.id)
         if host is not None and not host.dead:
-            self._fleet_of[machine.id].say(MachineReachable(self._boot(machine)))
+            self._fleet_of[machine.id].emit(MachineReachable(self._boot(machine)))
 
-    def _say_gone(self, machine: MachineId, cause: str) -> None:
+    def _report_gone(self, machine: MachineId, cause: str) -> None:
         self.off_the_bill(machine)
-        self._fleet_of[machine].say(MachineGone(machine, cause))
+        self._fleet_of[machine].emit(MachineGone(machine, cause))
 
 
 class ScriptedFleet:
@@ -207,9 +207,10 @@ class ScriptedFleet:
         return machines
 
     def _lose(self, made: list[Machine], count: int, began: float) -> None:
-        """
+        """Lose the answer to the launch that has ``made`` these machines.
+
         Raises:
-            ProviderError: the answer to the launch that has ``made`` these machines is lost.
+            ProviderError: always, as the caller of the launch gets no answer.
         """
         cloud, site = self._cloud, self._site
         cloud.lost_answers -= 1
@@ -301,15 +302,16 @@ class ScriptedFleet:
             self._site.referee.notice_given(event)
         return event
 
-    def say(self, event: MachineEvent | ProviderError) -> None:
+    def emit(self, event: MachineEvent | ProviderError) -> None:
         self._events.append(event)
         self._news.set()
 
-    def stir(self) -> None:
+    def wake(self) -> None:
         self._news.set()
 
     async def _answers(self) -> None:
-        """
+        """Return if the provider answers.
+
         Raises:
             ProviderError: the client has no network.
         """

@@ -83,7 +83,7 @@ class Connector:
         return False
 
     def forge(self, host: Host, attempts: Sequence[AttemptId]) -> None:
-        """What its link would have kept back reaches the pool all the same."""
+        """Report the end of attempts that other nodes run, past the checks of the link."""
         for link in self.links.values():
             if link.host is host:
                 link.forge(attempts)
@@ -98,7 +98,7 @@ class Connector:
 
 
 class PlayedLink(NodeLink):
-    """The real one, with the referee looking on."""
+    """The real link, with the referee looking on."""
 
     site: Site
     host: Host
@@ -140,7 +140,7 @@ class PlayedConnection:
         self._attached = False
         self._lost: asyncio.Future[Lost] = site.loop.create_future()
         self._stirring = asyncio.Event()
-        self._heard_at = self._pinged_at = 0.0
+        self._received_at = self._pinged_at = 0.0
         self._silence: asyncio.TimerHandle | None = None
         self._facts: NodeFacts | None = None
 
@@ -151,8 +151,8 @@ class PlayedConnection:
 
     async def open(self, answered: Callable[[], None]) -> None:
         welcome = await self._greet(answered)
-        said = welcome.facts
-        self._facts = NodeFacts(said["hostname"], said["addresses"][0], tuple(welcome.ports))
+        facts = welcome.facts
+        self._facts = NodeFacts(facts["hostname"], facts["addresses"][0], tuple(welcome.ports))
 
     async def resume(self) -> bool:
         return (await self._greet()).resumed
@@ -186,23 +186,24 @@ class PlayedConnection:
         if self._facts is not None and not welcome.resumed:
             self._drop("its executor started anew")
             return welcome
-        circuit.hear[IN] = self._received
-        circuit.ended[IN] = lambda: self._drop("connection closed") if self._circuit is circuit else None
+        circuit.on_data[IN] = self._received
+        circuit.on_end[IN] = lambda: self._drop("connection closed") if self._circuit is circuit else None
         self._session.resume(welcome.received)
-        self._heard_at = self._pinged_at = self._site.loop.now
+        self._received_at = self._pinged_at = self._site.loop.now
         self._attached = self._host.connected = True
         self.link.attach(self._write)
         if rest:
             self._received(rest)
         if circuit.closed:
-            self._site.loop.call_soon(circuit.ended[IN])
+            self._site.loop.call_soon(circuit.on_end[IN])
         self._stir()
         return welcome
 
     async def _dial(self, answered: Callable[[], None]) -> tuple[Circuit, wire.Welcome, bytes]:
-        """
+        """Connect to the host and greet its executor.
+
         Raises:
-            ConnectFailed
+            ConnectFailed: no answer, or a refusal.
         """
         host, loop = self._host, self._site.loop
         began = loop.now
@@ -222,8 +223,8 @@ class PlayedConnection:
         answered()
         answer: asyncio.Future[bytes] = loop.create_future()
         self._circuit = circuit = Circuit(host.line)
-        circuit.hear[IN] = lambda data: None if answer.done() else answer.set_result(data)
-        circuit.ended[IN] = lambda: None if answer.done() else answer.set_exception(ConnectFailed("closed again"))
+        circuit.on_data[IN] = lambda data: None if answer.done() else answer.set_result(data)
+        circuit.on_end[IN] = lambda: None if answer.done() else answer.set_exception(ConnectFailed("closed again"))
         host.daemon.accept(circuit)
         setup = {"slots": self._site.scenario.slots, "kind": "process", "env": {}}
         hello = wire.Hello(
@@ -252,11 +253,11 @@ class PlayedConnection:
                 self.link.send(wire.Ping(0))
 
     def _received(self, data: bytes) -> None:
-        self._heard_at = self._site.loop.now
+        self._received_at = self._site.loop.now
         self.link.received(data)
 
     def _tell(self, reports: Sequence[Report]) -> None:
-        self._site.heard(self._reports, reports)
+        self._site.record(self._reports, reports)
         for report in reports:
             if isinstance(report, PreemptionNotice):
                 self._site.referee.notice_given(report)
@@ -265,11 +266,11 @@ class PlayedConnection:
     # --- when something is wrong ------------------------------------------------------------------------------------
 
     def _stir(self) -> None:
-        """Something about the machine, its line or its circuit has changed."""
+        """Handle that something about the machine, its line or its circuit has changed."""
         self._stirring.set()
         self._stirring = asyncio.Event()
         if self._attached and self._silence is None and not self._alive:
-            self._heard_at = max(self._heard_at, self._site.loop.now - self._phase_s)
+            self._received_at = max(self._received_at, self._site.loop.now - self._phase_s)
             self._arm()
 
     @property
@@ -277,13 +278,13 @@ class PlayedConnection:
         return self._circuit is not None and not self._circuit.closed and self._host.healthy
 
     def _arm(self) -> None:
-        self._silence = self._site.loop.call_at(self._heard_at + SILENCE_S, self._check_silence)
+        self._silence = self._site.loop.call_at(self._received_at + SILENCE_S, self._check_silence)
 
     def _check_silence(self) -> None:
         self._silence = None
         if self._alive:
             return
-        if self._heard_at + SILENCE_S > self._site.loop.now:
+        if self._received_at + SILENCE_S > self._site.loop.now:
             self._arm()
         else:
             self._drop(f"silent for {SILENCE_S:g} s", silent=True)
@@ -315,9 +316,10 @@ class PlayedConnection:
         return name.encode()
 
     async def _transfer(self) -> Daemon:
-        """
+        """Wait for as long as a transfer takes, and return the executor at the other end.
+
         Raises:
-            ConnectionResetError
+            ConnectionResetError: there is no connection.
         """
         circuit = self._circuit
         if circuit is None:

@@ -82,18 +82,18 @@ class Daemon:
     # --- the control channel --------------------------------------------------------------------------------------
 
     def accept(self, circuit: Circuit) -> None:
-        """A new connection; its first frame is a `Hello`."""
-        circuit.hear[OUT] = lambda data: self.host.do(lambda: self._hear(circuit, data))
-        circuit.ended[OUT] = lambda: self.host.do(lambda: self._lost(circuit))
+        """Accept a connection; its first frame is a `Hello`."""
+        circuit.on_data[OUT] = lambda data: self.host.do(lambda: self._received(circuit, data))
+        circuit.on_end[OUT] = lambda: self.host.do(lambda: self._lost(circuit))
 
-    def _hear(self, circuit: Circuit, data: bytes) -> None:
+    def _received(self, circuit: Circuit, data: bytes) -> None:
         if self._ended:
             return
         if circuit is not self._control:
             self._greeted(circuit, data)
             return
         for message, body in self._session.feed_framed(data):
-            self._obey(message, body)
+            self._handle(message, body)
         self.act()
 
     def _greeted(self, circuit: Circuit, data: bytes) -> None:
@@ -113,7 +113,7 @@ class Daemon:
         self._control = circuit
         self._session_name, self._lease_s = hello.session, hello.lease_s
         for entry in self._backlog.take():
-            self._say(entry)
+            self._send(entry)
         if not resumed:
             self.core.open(hello.setup["slots"], threads=False, now=self.site.loop.now)
             self._carry_out()
@@ -124,7 +124,7 @@ class Daemon:
         circuit.send(IN, codec.encode(welcome) + self._session.flush())
         self.check_hearing()
         if splitter.tail:
-            self._hear(circuit, splitter.tail)
+            self._received(circuit, splitter.tail)
 
     def _lost(self, circuit: Circuit) -> None:
         if circuit is self._control:
@@ -132,7 +132,7 @@ class Daemon:
             self._session.lost()
         self.check_hearing()
 
-    def _obey(self, message: Message, body: bytes) -> None:
+    def _handle(self, message: Message, body: bytes) -> None:
         match message:
             case Run():
                 if message.world is not None:
@@ -156,16 +156,16 @@ class Daemon:
             case _:
                 pass
 
-    # --- saying -----------------------------------------------------------------------------------------------------
+    # --- messages to the client -------------------------------------------------------------------------------------
 
     def notice(self, source: str, seconds: float | None) -> None:
-        """What its cloud tells this machine."""
+        """Take a preemption notice from the machine's cloud and send it to the client."""
         self.noticed = seconds
-        self._say(PreemptionNotice(source, seconds))
+        self._send(PreemptionNotice(source, seconds))
         self._flush()
 
     def forge(self, attempts: Sequence[int]) -> None:
-        """Speak of attempts that are not here."""
+        """Report the end of attempts that are not here."""
         for attempt in attempts:
             for message in (
                 Started(attempt),
@@ -173,10 +173,10 @@ class Daemon:
                 Done(attempt, Value(FORGED), 0),
                 Ended(attempt, Cause.KILLED, 0, ""),
             ):
-                self._say(message)
+                self._send(message)
         self._flush()
 
-    def _say(self, entry: Message | bytes) -> None:
+    def _send(self, entry: Message | bytes) -> None:
         if self._control is None:
             self._backlog.add(entry)
         elif isinstance(entry, bytes):
@@ -191,7 +191,7 @@ class Daemon:
     # --- workers ----------------------------------------------------------------------------------------------------
 
     def act(self) -> None:
-        """Do what the core wants, and say what it has to say."""
+        """Carry out what the scheduler decides, and send what it has to report."""
         self._carry_out()
         self._flush()
 
@@ -203,9 +203,9 @@ class Daemon:
                     case Deliver(worker, run, body):
                         self._deliver(self.workers[worker], run, body)
                     case Relay(body):
-                        self._say(body)
+                        self._send(body)
                     case Answer(message):
-                        self._say(message)
+                        self._send(message)
                     case Steal(worker):
                         core.stolen(worker, self.workers[worker].take_back(), loop.now)
                     case Fork(worker, _, fresh):
@@ -215,7 +215,7 @@ class Daemon:
                     case GiveUp(reason):
                         self.site.trace("unfit", host=self.host.number, reason=reason)
                         self.site.referee.executors.gave_up(self, reason)
-                        self._say(Unfit(reason, core.has_run))
+                        self._send(Unfit(reason, core.has_run))
                         kill_s = self.site.dice.within(self.site.scenario.cloud.kill_s, "kill", self.host.number)
                         self.host.later(kill_s, self._leave)
                     case Interrupt():
@@ -238,7 +238,7 @@ class Daemon:
         self.act()
 
     def gone(self, process: Process, cause: Cause, code: int, detail: str) -> None:
-        """A worker's processes have ended, all of them."""
+        """Handle that all processes of a worker have ended."""
         if self.workers.pop(process.id, None) is not None and not self._ended:
             process.stop()
             self.core.stolen(process.id, process.take_back(), self.site.loop.now)
@@ -255,13 +255,13 @@ class Daemon:
         process.deliver(run, body)
 
     def _let_go_of(self, port: int) -> None:
-        """It is its rank's now; more are found."""
+        """Give a port to its rank; find more when few are left."""
         if port in self.ports:
             self.ports.remove(port)
             if len(self.ports) <= PORTS_FEW:
                 more = tuple(self.host.free_port() for _ in range(PORTS_KEPT - len(self.ports)))
                 self.ports += more
-                self._say(Ports(more))
+                self._send(Ports(more))
 
     def _end_worker(self, process: Process) -> None:
         kill_s = self.site.dice.within(self.site.scenario.cloud.kill_s, "kill", self.host.number)
@@ -280,7 +280,7 @@ class Daemon:
     # --- ending -----------------------------------------------------------------------------------------------------
 
     def check_hearing(self) -> None:
-        """The lease runs while no heartbeat can arrive."""
+        """Start the lease while no heartbeat can arrive, and stop it when one can."""
         control = self._control
         hears = control is not None and not control.closed and not self.host.line.blocked(OUT)
         if hears and self._lease is not None:
@@ -296,7 +296,7 @@ class Daemon:
             self.site.cloud.fell(self.host.machine, "its lease ran out")
 
     def end(self) -> None:
-        """In order: every process is killed, and the executor ends."""
+        """End in order: every process is killed, and the executor ends."""
         self.vanish()
         if self.host.daemon is self:
             self.host.daemon = None
@@ -305,7 +305,7 @@ class Daemon:
         self.host.changed()
 
     def vanish(self) -> None:
-        """All of it stops, here and now."""
+        """Stop all of the executor at once."""
         self._ended = True
         for timer in (self._lease, self._timer):
             if timer is not None:

@@ -1,4 +1,4 @@
-"""A scenario for every number: pools, clouds, work and faults of all kinds, the awkward ones oftener than in life."""
+"""Draw a scenario for every number: pools, clouds, work and faults of all kinds, awkward ones more often than usual."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EVENTS = (
 
 
 def draw(seed: int, *, nodes: int | None = None, span_s: float | None = None) -> Scenario:
-    """``nodes``: of that size; ``span_s``: for so long jobs and faults begin."""
+    """Return the scenario of ``seed``. ``nodes``: of that size; ``span_s``: jobs and faults begin within that time."""
     dice = Random(f"scenario {seed}")  # noqa: S311
     size = nodes or dice.choice((1, 2, 2, 3, 3, 4, 4, 4, 5, 6, 8, 12))
     lasts_s = span_s or (600.0 if size >= LARGE else dice.choice((20.0, 60.0, 120.0, 300.0)))
@@ -70,7 +70,7 @@ def _jobs(dice: Random, lasts_s: float, size: int) -> list[Job]:
 
 
 def _broadcasts(dice: Random, lasts_s: float) -> list[Job]:
-    """For a large pool: one training after the other, and some tasks beside."""
+    """Return the jobs of a large pool: one training after the other, and some tasks beside."""
     jobs: list[Job] = []
     at_s = 0.0
     while at_s < lasts_s:
@@ -127,7 +127,7 @@ def _broadcast(dice: Random) -> dict[str, Any]:
 
 
 def _faults(dice: Random, lasts_s: float, size: int) -> list[f.Fault]:
-    """In volleys: what comes alone, and what hits while the last blow is still being dealt with."""
+    """Return faults, some alone and some in volleys that hit while the last one is still being dealt with."""
     if size >= LARGE:
         return [_fault(dice, dice.uniform(0.0, lasts_s), None, size) for _ in range(round(size * lasts_s / 14_400))]
     faults: list[f.Fault] = []
@@ -172,7 +172,7 @@ def _of(**choices: tuple[Any, ...]) -> _How:
 _How = Callable[[Random, int], dict[str, Any]]
 _FAULTS: tuple[tuple[type[f.Fault], int, _How], ...] = (  # and how often, and its fields
     (f.GiveNotice, 5, _notice),
-    (f.Death, 6, _of(silent=(True, False), told_s=(None, 0.2, 20.0))),
+    (f.Death, 6, _of(silent=(True, False), reported_s=(None, 0.2, 20.0))),
     (f.Outage, 2, _of(share=(0.3, 0.6, 1.0), silent=(True, False))),
     (f.Reset, 3, _of()),
     (f.DaemonDeath, 2, _of(restarts=(True, False))),

@@ -35,11 +35,11 @@ class GiveNotice(_Fault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Death(_Fault):
-    """A machine ends. ``silent``: nobody closes its connections. ``told_s``: when the provider says so; None: never."""
+    """A machine ends. ``silent``: nobody closes its connections. ``reported_s``: the provider's delay; None: never."""
 
     who: Who
     silent: bool = False
-    told_s: float | None = None
+    reported_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,22 +44,22 @@ class Host:
 
     @property
     def answers(self) -> bool:
-        """Who connects to it hears yes or no."""
+        """Return whether a connection attempt is answered, with yes or no."""
         return self.on and not self.frozen and self.line.open and self.refuses != "deaf"
 
     @property
     def healthy(self) -> bool:
-        """A heartbeat would be answered."""
+        """Return whether a heartbeat would be answered."""
         return self.answers and self.daemon is not None
 
     def changed(self) -> None:
-        """Its power, its line, or its circuit."""
+        """Handle a change of its power, its line, or its circuit."""
         if self.daemon is not None:
             self.daemon.check_hearing()
         self.watch()
 
     def do(self, work: Callable[[], None]) -> None:
-        """Now; when the machine goes on, if it is frozen; never, if it is off."""
+        """Run ``work`` now; when the machine goes on, if it is frozen; never, if it is off."""
         if self.frozen:
             self._deferred.append(work)
         elif self.on:
@@ -81,7 +81,7 @@ class Host:
         self.changed()
 
     def power_off(self, *, silent: bool) -> None:
-        """The machine ends with everything on it; ``silent``: its connections are not even closed."""
+        """End the machine with everything on it; ``silent``: its connections are not even closed."""
         self.dead = True
         if not self.on:
             return

@@ -1,4 +1,4 @@
-"""A limit to the CPU time of a block: what spins without letting its loop turn is broken off as well."""
+"""A limit to the CPU time of a block, which also ends code that never lets its loop turn."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ AGAIN_S = 1.0  # what was broken off may have been begun anew
 
 
 class Overtime(BaseException):
-    """The block has had its time. Nobody's ``except Exception`` holds it up."""
+    """Raised when the block has had its time; no ``except Exception`` stops it."""
 
 
 @contextmanager
 def cpu_limit(enough_s: float | None, over: Callable[[], None]) -> Iterator[None]:
-    """After so much CPU time ``over`` is called and the block left by an `Overtime`, which ends here; None: never.
+    """Call ``over`` after so much CPU time and leave the block by an `Overtime`, which ends here; None: no limit.
 
-    Where the `Overtime` is held up all the same, it comes again and again. In a process's main thread only.
+    Where code holds the `Overtime` up, it comes again and again. In a process's main thread only.
     """
     if enough_s is None:
         yield

@@ -17,7 +17,7 @@ APART_S = 1e-6  # two arrivals of one circuit
 
 
 class Line:
-    """``changed`` is called when it is blocked or not any more."""
+    """The way between the client and one machine. ``changed`` is called when it is blocked or unblocked."""
 
     def __init__(self, loop: VirtualLoop, chance: Random, latency_s: float) -> None:
         self.loop = loop
@@ -54,17 +54,17 @@ class Line:
         self.changed()
 
     def repetition_s(self, way: int) -> float:
-        """How long after a block TCP tries again: its pauses double."""
+        """Return how long after a block TCP tries again: its pauses double."""
         return self.delay_s() + 0.5 * self._chance() * min(self.loop.now - self._blocked_at[way], 30.0)
 
 
 class Circuit:
-    """One connection. ``hear`` and ``ended`` are the two ends', by the way that leads to them."""
+    """A connection. ``on_data`` and ``on_end`` are called at its two ends, by the way that leads to them."""
 
     def __init__(self, line: Line) -> None:
         self.line = line
-        self.hear: list[Callable[[bytes], None]] = [lambda data: None, lambda data: None]  # noqa: ARG005
-        self.ended: list[Callable[[], None]] = [lambda: None, lambda: None]
+        self.on_data: list[Callable[[bytes], None]] = [lambda data: None, lambda data: None]  # noqa: ARG005
+        self.on_end: list[Callable[[], None]] = [lambda: None, lambda: None]
         self.closed = False
         self._due = [0.0, 0.0]
         self._under_way: tuple[deque[bytes], deque[bytes]] = (deque(), deque())
@@ -77,21 +77,21 @@ class Circuit:
             self._later(way, self.line.delay_s())
 
     def close(self, by: int | None = None) -> None:
-        """Nothing arrives any more. The other end learns it (``by``: the way to who closed; None: both learn it)."""
+        """Close it: nothing arrives any more. Both ends learn it, except who closed it (``by``: the way there)."""
         if self.closed:
             return
         self.closed = True
         for way in (OUT, IN):
             if way != by and not self.line.blocked(way):  # who is cut off hears nothing, until it asks
-                self.line.loop.call_later(self.line.delay_s(), self.ended[way])
+                self.line.loop.call_later(self.line.delay_s(), self.on_end[way])
         self.line.changed()
 
     def vanish(self) -> None:
-        """The node's end is gone, and nobody says so."""
+        """End the node's end without telling the client's."""
         self.closed = True
 
     def release(self, way: int, after_s: float) -> None:
-        """The line is open again: what was held arrives."""
+        """Let what was held arrive, as the line is open again."""
         held, self._held[way] = self._held[way], 0
         for _ in range(held):
             self._later(way, after_s)
@@ -102,10 +102,10 @@ class Circuit:
         self.line.loop.call_at(due, self._arrive, way)
 
     def _arrive(self, way: int) -> None:
-        """Whatever is first in line."""
+        """Deliver whatever is first in line."""
         if self.closed:
             return
         if self.line.blocked(way):
             self._held[way] += 1
         else:
-            self.hear[way](self._under_way[way].popleft())
+            self.on_data[way](self._under_way[way].popleft())

@@ -30,7 +30,7 @@ class Process:
         daemon.host.later(BIRTH_S, self._begin)
 
     def _begin(self) -> None:
-        """It is born, or cannot be."""
+        """Be born, or fail to be."""
         if self._stopped:
             return
         if self.daemon.host.barren:
@@ -53,13 +53,13 @@ class Process:
         return self.runs is not None
 
     def take_back(self) -> list[int]:
-        """What it has not read, oldest first."""
+        """Return the attempts that it has not read, oldest first."""
         unread = [run.attempt for run in self._unread]
         self._unread.clear()
         return unread
 
     def stop(self) -> None:
-        """It is no more; nothing of it runs from now on."""
+        """Stop: nothing of it runs from now on."""
         self._stopped = True
         run = self._over("stopped")
         if run is not None and self._meeting is not None:
@@ -72,7 +72,7 @@ class Process:
         self._ends = self.daemon.host.later(takes_s, self._finish)
 
     def a_peer_is_gone(self, notice_s: float | None) -> None:
-        """It hangs, or (after ``notice_s``) raises what its framework says then."""
+        """Hang, or (after ``notice_s``) raise what its framework raises when a peer is gone."""
         if self._ends is not None:
             self._ends.cancel()
             self._ends = None
@@ -125,13 +125,13 @@ class Process:
     def _poison(self, attempt: int) -> None:
         site, host = self.daemon.site, self.daemon.host
         site.referee.jobs.poisoned(host, attempt)
-        site.cloud.fell(host.machine, "its kernel panicked", told_s=None)
+        site.cloud.fell(host.machine, "its kernel panicked", reported_s=None)
 
     def _exit(self) -> None:
         self.die(Cause.EXIT, 3, "its process exited with status 3")
 
     def _value(self, run: Run, job: Job) -> Value:
-        """Named after its attempt, so that another's cannot pass for it."""
+        """Return a result that names its attempt, so that another's cannot pass for it."""
         name = f"result-{run.attempt}"
         if job.large:
             self.daemon.blobs.add(name)
@@ -167,11 +167,11 @@ class Meeting:
                 each.peers_are_here(theirs.takes_s)
 
     def finished(self, process: Process) -> None:
-        """It has its result: whoever goes now has not been waited for."""
+        """Let a rank go that has its result: its end does not break the meeting."""
         self._ranks.pop(process, None)
 
     def leave(self, process: Process) -> None:
-        """Before its end: the rest cannot end either."""
+        """Let a rank go before its end: the rest cannot end either."""
         if self._ranks.pop(process, None) is not None and not self._broken:
             self._broken = True
             for each, job in list(self._ranks.items()):

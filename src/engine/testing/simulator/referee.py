@@ -1,10 +1,10 @@
-"""Looks on while a pool is played, and says what promise was broken first. The rules are in `rules`.
+"""The referee looks on while a pool is played, and reports the first promise that is broken. The rules are in `rules`.
 
-They look at the world as it is (which process runs where, which machine costs money) and at what the pool says and
-orders; never into its books. Beside the rules' own numbers:
+The rules look at the simulated world (which process runs where, which machine costs money) and at the pool's events and
+orders, never at its internal state. Beside the rules' own numbers:
 
-SIM-9: nothing waits for ever: the pool becomes ready or says why not, every job settles, closing is bounded.
-SIM-17: at rest every ready node has been told of exactly the ready nodes.
+SIM-9: nothing waits for ever: the pool becomes ready or reports why not, every job settles, closing is bounded.
+SIM-17: at rest every ready node has been sent exactly the ready nodes.
 SIM-18: when the pool is closed nothing of it runs: no process on a machine that is reached, no connection.
 SIM-20: no actor fails.
 """
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Violation(Exception):
-    """A promise was broken: ``rule`` says which, the message how."""
+    """A broken promise: ``rule`` is its number, the message the story."""
 
     def __init__(self, rule: str, story: str, at_s: float) -> None:
         super().__init__(f"{rule} at {at_s:.6f} s: {story}")
@@ -57,7 +57,7 @@ class Referee:
     # --- of the pool ------------------------------------------------------------------------------------------------
 
     def observed(self, event: ev.Event) -> None:
-        """What it tells of itself."""
+        """Handle an event of the pool."""
         match event:
             case ev.NodeLaunching():
                 self.nodes.launched(NodeId(event.node), MachineId(event.machine))
@@ -141,7 +141,7 @@ class Referee:
         self.waves.launched(machines)
 
     def answered(self, machine: MachineId) -> None:
-        """Somebody who had connected."""
+        """Handle that a machine has answered a connection attempt."""
         self.waves.answered(machine)
 
     def notice_given(self, notice: PreemptionNotice) -> None:
@@ -156,7 +156,7 @@ class Referee:
     # --- from time to time ------------------------------------------------------------------------------------------
 
     def at_rest(self) -> None:
-        """Nothing more can happen at this instant."""
+        """Check the rules when nothing more can happen at this instant."""
         self.worlds.at_rest()
         self.nodes.at_rest()
         self.costs.at_rest()

@@ -1,7 +1,7 @@
-"""What a simulated run consists of: the pool, its cloud, its work and its faults; all of it drawn from one number.
+"""A simulated run's ingredients: the pool, its cloud, its work and its faults; all of it drawn from one number.
 
 A scenario is a value: it can be printed, written by hand, and have faults taken away, and it plays the same every time.
-Chance during the run comes from streams named after what they decide (`Dice`), so that a fault less changes no boot
+Chance during the run comes from streams named after what they decide (`Dice`), so that one fault less changes no boot
 time.
 """
 
@@ -43,7 +43,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloudSpec:
-    """Seconds are ranges that each launch, machine or line draws from."""
+    """The cloud of a scenario. Seconds are ranges that each launch, machine or line draws from."""
 
     launch_s: tuple[float, float] = (0.2, 3.0)
     boot_s: tuple[float, float] = (5.0, 40.0)
@@ -75,7 +75,7 @@ class Scenario:
 
 
 class Dice:
-    """Streams of chance, each its own: what one draws does not shift another."""
+    """Independent streams of chance: drawing from one does not shift another."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed

@@ -1,4 +1,4 @@
-"""The smallest scenario that still breaks a promise: fewer faults, fewer jobs, shorter lists to read."""
+"""Find the smallest scenario that still breaks a promise: fewer faults, fewer jobs, shorter lists to read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def shrink(scenario: Scenario, breaks: Callable[[Scenario], bool], *, tries: int
 
 
 def smallest(items: Sequence[T], breaks: Callable[[Sequence[T]], bool]) -> list[T]:
-    """Some of ``items``, in their order, that ``breaks`` holds for, and for none with one item less (ddmin)."""
+    """Return some of ``items``, in their order: ``breaks`` holds for them, and with one item less for none (ddmin)."""
     kept = list(items)
     if kept and breaks([]):
         return []
@@ -48,7 +48,7 @@ def smallest(items: Sequence[T], breaks: Callable[[Sequence[T]], bool]) -> list[
 
 
 class _Tries:
-    """Says no when they are used up."""
+    """A predicate with a budget: it returns False when its tries are used up."""
 
     def __init__(self, breaks: Callable[[Scenario], bool], tries: int) -> None:
         self._breaks = breaks

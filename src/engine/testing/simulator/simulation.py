@@ -54,7 +54,7 @@ LOOK_S = 15.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
-    """What came of a run. Two with the same digest were the same, line by line of their traces."""
+    """The result of a run. Two with the same digest were the same, line by line of their traces."""
 
     scenario: Scenario
     violation: Violation | None
@@ -115,7 +115,7 @@ def play(scenario: Scenario, *, keep: int | None = KEPT, enough_s: float | None 
 
 
 def _story(error: BaseException) -> str:
-    """Its first cause, and where that was."""
+    """Return the error's first cause, and where that was."""
     while True:
         if isinstance(error, BaseExceptionGroup):
             error = error.exceptions[-1]
@@ -128,7 +128,7 @@ def _story(error: BaseException) -> str:
 
 
 class _Run:
-    """The user of the pool, and its observer."""
+    """The user of the simulated pool, and its observer."""
 
     def __init__(self, site: Site) -> None:
         self._site, self._scenario = site, site.scenario
@@ -143,14 +143,14 @@ class _Run:
         self._news = asyncio.Event()
 
     def __call__(self, event: Event, /) -> None:
-        """The port `Observe`."""
+        """Implement the port `Observe`."""
         self.events[event.name] += 1
         self._site.trace(event.name, **{each.name: getattr(event, each.name) for each in fields(event)})
         self._site.referee.observed(event)
         self.trouble.observed(event.name)
 
     def failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:  # noqa: ARG002
-        """A callback raised."""
+        """Handle that a callback raised."""
         self._site.broken("SIM-20", f"{context.get('message')}: {context.get('exception')!r}")
 
     # --- the user -------------------------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ class _Run:
         await checkpoint()  # the loop's next turn, if that broke something
 
     async def _use(self) -> None:
-        """Until all is done, and everything is as it should be."""
+        """Use the pool until all jobs are done and it is whole and at rest."""
         site, scenario = self._site, self._scenario
         assert self._ref is not None
         try:
@@ -208,7 +208,7 @@ class _Run:
                 self._check_rest(state)
                 return
             if site.loop.now >= deadline:
-                self._complain(state)
+                self._report_hang(state)
                 return
             await anyio.sleep(LOOK_S)
 
@@ -216,7 +216,7 @@ class _Run:
         states = Counter(node.state for node in state.nodes)
         return states == +Counter({State.READY: self._site.referee.nodes.wanted, State.STANDBY: self._scenario.spare})
 
-    def _complain(self, state: PoolState) -> None:
+    def _report_hang(self, state: PoolState) -> None:
         left = self._submitted - self._site.referee.jobs.settled
         if left:
             self._site.broken(
@@ -237,9 +237,9 @@ class _Run:
         ranks = {node.machine.id: node.rank for node in state.nodes if node.rank is not None}
         for machine, rank in list(ranks.items())[:: max(1, len(ranks) // 64)]:
             daemon = site.hosts[machine].daemon
-            told = msgpack.unpackb(daemon.view) if daemon is not None and daemon.view else {}
-            if told.get("total_nodes") != len(ranks) or told.get("node") != rank:
-                seen = f"{told.get('node')} of {told.get('total_nodes')}"
+            view = msgpack.unpackb(daemon.view) if daemon is not None and daemon.view else {}
+            if view.get("total_nodes") != len(ranks) or view.get("node") != rank:
+                seen = f"{view.get('node')} of {view.get('total_nodes')}"
                 site.broken("SIM-17", f"machine {machine} thinks that it is node {seen}; it is {rank} of {len(ranks)}")
 
     def _spec(self) -> PoolSpec:

@@ -1,4 +1,4 @@
-"""What the parts of one simulated run share: its clock, its chance, its machines, and who watches."""
+"""The state that the parts of one simulated run share: its clock, its chance, its machines, and its referee."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ class Site:
         self._meetings: dict[tuple[JobId, int], Meeting] = {}
 
     def broken(self, rule: str, story: str) -> None:
-        """A promise was. The run ends at the loop's next turn: the caller is in the middle of something."""
+        """Record a broken promise. The run ends at the loop's next turn: the caller is in the middle of something."""
         if self.violation is None:
             self.loop.halt = self.violation = Violation(rule, story, self.loop.now)
             self.trace("broken", rule=rule, story=story)
             self.trace.ended = True
 
     def meeting(self, attempt: int) -> Meeting:
-        """Where the ranks of this attempt's generation wait for each other."""
+        """Return where the ranks of this attempt's generation wait for each other."""
         order = self.orders[AttemptId(attempt)]
         assert order.world is not None
         which = (order.task.job, order.world.generation)
@@ -57,15 +57,15 @@ class Site:
             found = self._meetings[which] = Meeting(order.world.size)
         return found
 
-    def heard(self, tell: Callable[[Sequence[Report]], None], reports: Sequence[Report]) -> None:
-        """What nodes say of attempts is kept, to be said again."""
+    def record(self, tell: Callable[[Sequence[Report]], None], reports: Sequence[Report]) -> None:
+        """Keep the reports on attempts, to repeat them when a scenario says so."""
         of_attempts = [report for report in reports if isinstance(report, Started | Finished | Returned)]
         if of_attempts:
             self.past.append((tell, of_attempts))
 
     @property
     def cut(self) -> bool:
-        """The client has no network."""
+        """Return whether the client has no network."""
         return self._cuts > 0
 
     def cut_client(self) -> None:

@@ -1,4 +1,4 @@
-"""What happened, line by line, and a digest over all of it: two runs are the same run if their digests are."""
+"""The trace of a run, line by line, and a digest over all of it: two runs are the same run if their digests are."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ KEPT = 400  # lines of the end, for the report of a failure
 
 class Trace:
     def __init__(self, clock: Callable[[], float], *, keep: int | None = KEPT) -> None:
-        """``keep``: so many lines of the end; None: all of them."""
+        """Keep ``keep`` lines of the end; None: all of them."""
         self.lines: deque[str] = deque(maxlen=keep)
         self.count = 0
         self.ended = False  # what follows is not recorded: the way out of a run that was broken off
@@ -22,8 +22,8 @@ class Trace:
     def __call__(self, event: str, /, **facts: object) -> None:
         if self.ended:
             return
-        told = " ".join([f"{name}={_shown(fact)}" for name, fact in facts.items()])
-        line = f"{self._clock():12.6f} {event} {told}".rstrip()
+        text = " ".join([f"{name}={_shown(fact)}" for name, fact in facts.items()])
+        line = f"{self._clock():12.6f} {event} {text}".rstrip()
         self.lines.append(line)
         self.count += 1
         self._hash.update(line.encode())

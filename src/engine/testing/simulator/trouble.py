@@ -1,4 +1,4 @@
-"""Carries out a scenario's faults: picks the victims that are there at the time, and takes back what passes."""
+"""Inject a scenario's faults: pick the victims that are there at the time, and undo the faults that pass."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WAYS = {"both": (OUT, IN), "out": (OUT,), "in": (IN,)}
 
 
 class Trouble:
-    """``over``: every fault that has a time has happened, and has passed."""
+    """The injector of a scenario's faults. ``over`` is set when every fault that has a time has happened and passed."""
 
     def __init__(self, site: Site, tell: Callable[[PoolMessage], None]) -> None:
         self._site, self._tell = site, tell
@@ -42,7 +42,7 @@ class Trouble:
             self.over.set()
 
     def observed(self, event: str) -> None:
-        """Faults may follow upon it."""
+        """Handle an event of the pool, upon which faults may follow."""
         if self._waiting:
             self._seen[event] += 1
             for fault in self._waiting.pop((event, self._seen[event]), ()):
@@ -97,7 +97,7 @@ class Trouble:
                 self._tell(ResizePool(wanted))
             case f.Outage(share=share, silent=silent):
                 for host in self._all()[: max(1, round(share * len(self._all())))]:
-                    cloud.fell(host.machine, "its zone is out", silent=silent, told_s=5.0)
+                    cloud.fell(host.machine, "its zone is out", silent=silent, reported_s=5.0)
             case _:
                 for host in hosts:
                     self._to_host(fault, host)
@@ -107,8 +107,8 @@ class Trouble:
         match fault:
             case f.GiveNotice():
                 self._notice(fault, host)
-            case f.Death(silent=silent, told_s=told_s):
-                site.cloud.fell(host.machine, "it died", silent=silent, told_s=told_s)
+            case f.Death(silent=silent, reported_s=reported_s):
+                site.cloud.fell(host.machine, "it died", silent=silent, reported_s=reported_s)
             case f.Reset():
                 if host.line.circuit is not None:
                     host.line.circuit.close()
@@ -141,7 +141,7 @@ class Trouble:
         self._give_notice(fault, host, fault.seconds)
         match fault.then:
             case "dies":
-                end = lambda: self._site.cloud.fell(host.machine, "interrupted", told_s=0.5)  # noqa: E731
+                end = lambda: self._site.cloud.fell(host.machine, "interrupted", reported_s=0.5)  # noqa: E731
                 self._later(fault.after_s, end)
             case "withdrawn":
                 self._later(fault.after_s, lambda: self._give_notice(fault, host, None))
@@ -157,7 +157,7 @@ class Trouble:
             host.do(lambda: host.daemon.notice("node", seconds) if host.daemon is not None else None)
 
     def _kill_worker(self, host: Host, *, idle: bool = False) -> None:
-        """One that runs a task, if there is any; else ``idle`` says whether another will do."""
+        """Kill a worker that runs a task, if there is any; else ``idle`` says whether another will do."""
         workers = [] if host.daemon is None else list(host.daemon.workers.values())
         for process in [*(each for each in workers if each.busy), *(workers if idle else ())][:1]:
             process.die(Cause.SIGNAL, 11, "its process was killed by SIGSEGV")

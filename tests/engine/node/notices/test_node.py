@@ -173,19 +173,19 @@ async def test_a_source_of_ones_own_and_one_that_fails(make: Any, capfd: Any, mo
     class Cloud:
         name = "cloud"
 
-        async def watch(self, tell: Callable[[float | None], None]) -> None:
-            tell(5.0)
+        async def watch(self, report: Callable[[float | None], None]) -> None:
+            report(5.0)
             await asyncio.Event().wait()
 
     class Broken:
         name = "broken"
         failures = 0
 
-        async def watch(self, tell: Callable[[float | None], None]) -> None:
+        async def watch(self, report: Callable[[float | None], None]) -> None:
             if self.failures < 3:
                 self.failures += 1
                 raise LookupError("a defect")
-            tell(7.0)
+            report(7.0)
             await asyncio.Event().wait()
 
     monkeypatch.setattr(watcher, "AGAIN_S", 0.01)

@@ -42,9 +42,9 @@ class PendingMachine(RuleBasedStateMachine):
     @rule(source=SOURCES, seconds=st.none() | st.integers(0, 100))
     def a_source_speaks(self, source: str, seconds: int | None) -> None:
         before = self.said.get(source)
-        news = self.pending.heard(source, None if seconds is None else float(seconds), self.now)
+        changed = self.pending.record(source, None if seconds is None else float(seconds), self.now)
         self.asked_at = self.now
-        self._hold("PENDING-4", true=news == (before != (None if seconds is None else self.now + seconds)))
+        self._hold("PENDING-4", true=changed == (before != (None if seconds is None else self.now + seconds)))
         if seconds is None:
             self.said.pop(source, None)
             self.numbers.pop(source, None)
@@ -110,7 +110,7 @@ MUTATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "the latest end holds": ("PENDING-1", {"_soonest": _latest}),
     "an end that has passed is forgotten": ("PENDING-3", {"_soonest": _ahead_alone}),
     "every notice has the same number": ("PENDING-2", {"heard": _renumbered}),
-    "everything is news": ("PENDING-4", {"heard": _always_news(Pending.heard)}),
+    "everything is changed": ("PENDING-4", {"heard": _always_news(Pending.heard)}),
 }
 
 
@@ -128,9 +128,9 @@ def test_the_machine_sees_when(mutation: str, monkeypatch: pytest.MonkeyPatch) -
 
 def test_an_end_that_differs_by_rounding_is_the_same() -> None:
     known = Pending()
-    assert known.heard("aws", 60.0, 0.0)
-    assert not known.heard("aws", 58.0 + SAME_S / 2, 2.0)
-    assert known.heard("aws", 58.0 + SAME_S, 2.0)
+    assert known.record("aws", 60.0, 0.0)
+    assert not known.record("aws", 58.0 + SAME_S / 2, 2.0)
+    assert known.record("aws", 58.0 + SAME_S, 2.0)
     assert known.holds is not None
     assert (known.holds.number, known.holds.at) == (1, 61.0)
 
@@ -138,5 +138,5 @@ def test_an_end_that_differs_by_rounding_is_the_same() -> None:
 @pytest.mark.parametrize(("said", "meant"), [(-3.0, 0.0), (math.nan, 0.0), (math.inf, LONGEST_S), (1e300, LONGEST_S)])
 def test_seconds_that_cannot_be_are_made_some_that_can(said: float, meant: float) -> None:
     known = Pending()
-    known.heard("x" * 1000, said, 0.0)
+    known.record("x" * 1000, said, 0.0)
     assert known.holds == (1, "x" * pending.NAME_CHARS, meant, meant, None)

@@ -21,7 +21,7 @@ class Wire:
 
     def connect(self):
         circuit = Circuit(self.line)
-        circuit.hear[OUT] = lambda data: self.heard.append((self.loop.now, data))
+        circuit.on_data[OUT] = lambda data: self.heard.append((self.loop.now, data))
         return circuit
 
     def run(self, *steps):
@@ -75,8 +75,8 @@ def test_what_is_sent_takes_its_time():
 
 def test_a_closed_circuit_loses_what_is_under_way_and_tells_the_other_end():
     wire, told = Wire(), []
-    wire.circuit.ended[OUT] = lambda: told.append(OUT)
-    wire.circuit.ended[IN] = lambda: told.append(IN)
+    wire.circuit.on_end[OUT] = lambda: told.append(OUT)
+    wire.circuit.on_end[IN] = lambda: told.append(IN)
     wire.run((1.0, lambda: wire.circuit.send(OUT, b"x")), (1.001, lambda: wire.circuit.close(by=IN)))
     assert wire.data == []
     assert told == [OUT]
@@ -85,7 +85,7 @@ def test_a_closed_circuit_loses_what_is_under_way_and_tells_the_other_end():
 @pytest.mark.parametrize("how", ["vanish", "blocked"])
 def test_nobody_is_told_of_an_end_that_cannot_be_heard(how):
     wire, told = Wire(), []
-    wire.circuit.ended[IN] = lambda: told.append(IN)
+    wire.circuit.on_end[IN] = lambda: told.append(IN)
     if how == "vanish":
         wire.run((1.0, wire.circuit.vanish))
     else:

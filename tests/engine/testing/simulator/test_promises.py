@@ -196,7 +196,7 @@ def busy_with_a_spare(seed: int) -> Scenario:
     """What is seldom drawn: a broadcast that loses a node, one that stands by, and tasks that wait for a slot."""
     broadcast = Job(id=1, at_s=30.0, takes_s=60.0, ranks=1)
     tasks = tuple(Job(id=number, at_s=40.0, takes_s=30.0) for number in range(2, 9))
-    death = f.Death(at_s=50.0, who=0.0, told_s=0.2)
+    death = f.Death(at_s=50.0, who=0.0, reported_s=0.2)
     cloud = CloudSpec(boot_s=(5.0, 10.0))
     return Scenario(seed=seed, nodes=2, min=2, max=2, spare=1, cloud=cloud, jobs=(broadcast, *tasks), faults=(death,))
 

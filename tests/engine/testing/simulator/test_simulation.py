@@ -75,7 +75,7 @@ def test_an_undisturbed_broadcast_is_one_generation():
 
 @pytest.mark.parametrize("who", ["head", 0.99])
 def test_a_lost_rank_brings_a_new_generation_after_the_boot(who):
-    played = play(scenario(f.Death(at_s=60.0, who=who, told_s=0.1), jobs=[TRAINING]))
+    played = play(scenario(f.Death(at_s=60.0, who=who, reported_s=0.1), jobs=[TRAINING]))
     assert played.violation is None
     assert (played.generations, played.machines) == (2, 5)
     (took_s,) = played.recoveries_s
@@ -83,7 +83,7 @@ def test_a_lost_rank_brings_a_new_generation_after_the_boot(who):
 
 
 def test_with_a_spare_node_it_takes_no_boot():
-    played = play(scenario(f.Death(at_s=60.0, who="head", told_s=0.1), jobs=[TRAINING], spare=1))
+    played = play(scenario(f.Death(at_s=60.0, who="head", reported_s=0.1), jobs=[TRAINING], spare=1))
     assert played.violation is None
     assert played.events["node_standby"] == 2, "and the next one stands by"
     (took_s,) = played.recoveries_s
@@ -91,14 +91,14 @@ def test_with_a_spare_node_it_takes_no_boot():
 
 
 def test_two_losses_at_once_are_one_new_generation():
-    deaths = [f.Death(at_s=60.0, who=who, told_s=0.1) for who in (0.0, 0.5)]
+    deaths = [f.Death(at_s=60.0, who=who, reported_s=0.1) for who in (0.0, 0.5)]
     played = play(scenario(*deaths, jobs=[TRAINING], spare=2))
     assert played.violation is None
     assert (played.generations, played.events["node_lost"]) == (2, 2)
 
 
 def test_an_elastic_pool_goes_on_with_fewer_when_its_time_is_up():
-    faults = [f.Drought(at_s=50.0, for_s=1000.0), f.Death(at_s=60.0, who="head", told_s=0.1)]
+    faults = [f.Drought(at_s=50.0, for_s=1000.0), f.Death(at_s=60.0, who="head", reported_s=0.1)]
     played = play(scenario(*faults, jobs=[TRAINING], min=2, replace_timeout_s=100.0))
     assert played.violation is None
     assert (played.generations, dict(played.endings)) == (2, {"returned": 3})
@@ -106,7 +106,7 @@ def test_an_elastic_pool_goes_on_with_fewer_when_its_time_is_up():
 
 
 def test_a_fixed_one_says_so():
-    faults = [f.Drought(at_s=50.0, for_s=1000.0), f.Death(at_s=60.0, who="head", told_s=0.1)]
+    faults = [f.Drought(at_s=50.0, for_s=1000.0), f.Death(at_s=60.0, who="head", reported_s=0.1)]
     played = play(scenario(*faults, jobs=[TRAINING], replace_timeout_s=100.0))
     assert played.violation is None
     assert dict(played.endings) == {"no_replacement": 4}
@@ -171,7 +171,7 @@ def test_losses_in_a_loop_end():
 @pytest.mark.parametrize("on_loss", list(OnLoss))
 def test_what_users_choose_is_what_happens(on_loss):
     broadcast = TRAINING | {"on_loss": on_loss, "collective": False}
-    played = play(scenario(f.Death(at_s=60.0, who=0.0, told_s=0.1), jobs=[broadcast]), keep=None)
+    played = play(scenario(f.Death(at_s=60.0, who=0.0, reported_s=0.1), jobs=[broadcast]), keep=None)
     assert played.violation is None
     began = Counter(line.split("rank=")[1].split()[0] for line in played.trace if " began " in line)
     assert sum(began.values()) == {OnLoss.RESTART: 8, OnLoss.RESEND: 5, OnLoss.FAIL: 4}[on_loss]

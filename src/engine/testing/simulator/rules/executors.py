@@ -1,8 +1,9 @@
-"""What is promised of executors that can start no worker: SIM-23 and 25.
+"""The rules about executors that can start no worker: SIM-23 and 25.
 
 SIM-23: such an executor ends within 3 s of the first birth that failed, and for nothing less than four that fail in a
     row (the first of the five that it counts may have been a worker that was killed while it had nothing to do).
-SIM-25: a pool stops to ask for nodes, as they can start no worker, only when enough have ended that had run nothing.
+SIM-25: a pool stops asking for nodes because they can start no worker only when enough have ended that had run
+    nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ TRIES = 4
 
 @dataclass(slots=True)
 class Row:
-    """Of births that failed, one after another."""
+    """A row of births that failed, one after another."""
 
     since: float
     length: int = 0

@@ -1,4 +1,4 @@
-"""What is promised of tasks and broadcasts as such: SIM-1, 2, 3, 7, 8 and 22.
+"""The rules about tasks and broadcasts as such: SIM-1, 2, 3, 7, 8 and 22.
 
 SIM-1: a job settles exactly once.
 SIM-2: with what an attempt of its own came to, on the node that it names; a broadcast's by rank, and (restarted) all of
@@ -84,7 +84,7 @@ class JobRules:
             self._tasks_on[host.number] -= 1
 
     def poisoned(self, host: Host, attempt: int) -> None:
-        """It has just taken its machine down."""
+        """Count a machine that this attempt has just taken down."""
         job = self._site.jobs[self._site.orders[AttemptId(attempt)].task.job]
         if job.ranks:
             return  # losses in a loop are another matter
@@ -97,7 +97,7 @@ class JobRules:
         self._excused.add(node)
 
     def _fenced(self, job: Job, attempt: int, order: Order) -> bool:
-        """It ran in a generation that was given up as a whole; resent ranks too, where the pool shrinks under them."""
+        """Return whether its generation was given up as a whole; so are resent ranks where the pool shrinks."""
         world, before = order.world, self._site.orders[AttemptId(attempt)].world
         if world is None or before is None or job.on_loss is OnLoss.FAIL:
             return False

@@ -1,4 +1,4 @@
-"""What is promised of nodes and machines: SIM-6, 11 to 16 and 24.
+"""The rules about nodes and machines: SIM-6, 11 to 16 and 24.
 
 SIM-6: nothing is sent to a node that is noticed, draining, standing by, or given up.
 SIM-11: with machines to be had, the pool comes back to the number of nodes that is wanted, and to its spares.
@@ -43,7 +43,7 @@ PRESENT = {"booting", "ready", "standby"}
 
 @dataclass(slots=True, eq=False)
 class Seat:
-    """A node of the pool, as its events tell."""
+    """A node of the pool as its events describe it."""
 
     node: NodeId
     machine: MachineId
@@ -85,7 +85,7 @@ class NodeRules:
 
     @property
     def total(self) -> int:
-        """Machines that are wanted."""
+        """Return how many machines are wanted."""
         return self.wanted + self._site.scenario.spare
 
     @property
@@ -93,7 +93,7 @@ class NodeRules:
         return self._site.loop.now
 
     def resized(self, wanted: int) -> None:
-        """What had been decided at this very instant may still be asked for."""
+        """Handle a resize. Launches that had been decided at this very instant may still be asked for."""
         self._fewer_by = max(0, self.wanted - wanted) + (self._fewer_by if self._resized_at == self._now else 0)
         self._resized_at = self._now
         self._surplus += max(0, self.wanted - wanted)
@@ -138,7 +138,7 @@ class NodeRules:
         self._changed = True
 
     def over(self, node: NodeId, event: str, cause: str) -> None:
-        """It was lost, failed or dismissed."""
+        """Handle that a node was lost, failed or dismissed."""
         seat = self.seats[node]
         host = self._site.hosts[seat.machine]
         if seat.state in {"ready", "standby"}:
@@ -155,7 +155,7 @@ class NodeRules:
         self._orphans.append((self._now + ENDED_S, seat.machine))
 
     def given_up_unreached(self, host: Host) -> bool:
-        """The pool gave it up while it could not be reached; what runs there may, until its lease has passed."""
+        """Return whether the pool gave the host up while it was out of reach: its tasks may run on for a lease."""
         return self._given_up.get(host.machine) is False
 
     def ordered(self, node: NodeId) -> None:
@@ -169,7 +169,7 @@ class NodeRules:
         self._silent_at = self._now
 
     def _judge_loss(self, seat: Seat, cause: str) -> None:
-        """It lives, and nothing announced its end: had it been out of reach for long enough?"""
+        """Judge the loss of a node that lives and had no notice: was it out of reach for long enough?"""
         since = self._now - MEMORY_S
         troubles = [fault for at, fault in self._troubles.get(seat.machine, ()) if _over_at(at, fault) > since]
         cuts = [
@@ -206,7 +206,7 @@ class NodeRules:
         self._present += seat.present
 
     def _returns(self) -> None:
-        """It had been replaced: what was decided on at this very instant may still be asked for."""
+        """Handle that a replaced node is present again: launches decided at this instant may still be asked for."""
         self._returned = 1 + (self._returned if self._returned_at == self._now else 0)
         self._returned_at = self._now
         self._surplus += 1
@@ -228,13 +228,13 @@ class NodeRules:
     # --- troubles ---------------------------------------------------------------------------------------------------
 
     def troubled(self, since: float) -> bool:
-        """There was more than the one trouble, from a while before ``since`` on."""
+        """Return whether there was more than one trouble since a while before ``since``."""
         recent = [fault for at, fault in self._all_troubles if _over_at(at, fault) > since - MEMORY_S]
         falls = sum(at > since - MEMORY_S for at in self._falls)
         return len(recent) > 1 or falls > 1 or any(not isinstance(fault, f.Death | f.GiveNotice) for fault in recent)
 
     def stands_by(self) -> bool:
-        """A node does, and can be reached."""
+        """Return whether a node stands by that can be reached."""
         return self._site.scenario.spare > 0 and any(
             seat.state == "standby" and not seat.notices and self._site.hosts[seat.machine].connected
             for seat in self.seats.values()
@@ -246,7 +246,7 @@ class NodeRules:
             self._troubles.setdefault(host.machine, []).append((self._now, fault))
 
     def fell(self, host: Host) -> None:
-        """A machine is gone, and what was connected to it with it."""
+        """Handle that a machine is gone, with what was connected to it."""
         self._falls.append(self._now)
         seat = self._by_machine.get(host.machine)
         if seat is not None and seat.state in {"ready", "standby", "draining"}:
@@ -305,7 +305,7 @@ class NodeRules:
             self._broken("SIM-24", f"{staying} machines cost money and are to stay: {counts}")
 
     def rested(self) -> None:
-        """All faults have passed, and time enough."""
+        """Check the number of nodes and machines: all faults have passed, and time enough."""
         ready = sum(seat.state == "ready" for seat in self.seats.values())
         if ready != self.wanted:
             self._broken("SIM-11", f"{ready} nodes are ready, {self.wanted} are wanted")
@@ -332,7 +332,7 @@ class NodeRules:
 
 
 def _is_mild(fault: f.Fault) -> bool:
-    """Alone, it is no reason to give a node up."""
+    """Return whether this fault alone is no reason to give a node up."""
     match fault:
         case f.Reset() | f.WorkerDeath():
             return True

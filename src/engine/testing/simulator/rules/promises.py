@@ -1,4 +1,4 @@
-"""What the referee holds a pool to, by number; each is stated in full where it is checked."""
+"""The promises that the referee holds a pool to, by number; each is stated in full where it is checked."""
 
 from __future__ import annotations
 

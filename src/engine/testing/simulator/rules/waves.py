@@ -1,4 +1,4 @@
-"""What is promised of machines that were launched together: SIM-21.
+"""The rules about machines that were launched together: SIM-21.
 
 SIM-21: when three quarters of them have answered, another is asked for in the place of each that has not after half as
     long again, and 10 s at least; in that of no more than half of the nodes at a time, though, and of none that has

@@ -1,4 +1,4 @@
-"""What is promised of a broadcast's world: SIM-4, 5, 10 and 19.
+"""The rules about a broadcast's world: SIM-4, 5, 10 and 19.
 
 SIM-4: the ranks of a generation are 0..N-1, on nodes that are all different, and every rank is told the same world: one
     head, rank 0's node, and a port that was free there and serves no other generation.
@@ -78,22 +78,22 @@ class WorldRules:
             self._ports.add((host.address, port))
 
     def delivered(self, daemon: Daemon, run: Run, order: Order) -> None:
-        """What the rank itself is told."""
+        """Check the world that the rank itself receives."""
         world = order.world
         assert world is not None
         if run.world is None or (world.size > ALL_UP_TO and order.rank % (world.size // 4)):
             return
-        told: dict[str, Any] = msgpack.unpackb(run.world)
-        here = (told["generation"], told["world_size"], told["rank"], told["head_addr"], told["head_port"])
+        sent: dict[str, Any] = msgpack.unpackb(run.world)
+        here = (sent["generation"], sent["world_size"], sent["rank"], sent["head_addr"], sent["head_port"])
         if here != (world.generation, world.size, order.rank, world.head_address, world.head_port):
-            self._broken("SIM-4", f"rank {order.rank} of job {order.task.job} is told {here}")
-        self._check_peers(daemon, order, told.get("peers"))
+            self._broken("SIM-4", f"rank {order.rank} of job {order.task.job} gets {here}")
+        self._check_peers(daemon, order, sent.get("peers"))
         port = _port_of(order)
         if port is not None and port not in daemon.ports and daemon.let_go.get(port) != run.attempt:
             self._broken("SIM-4", f"port {port} was not free on node {daemon.host.number}")
 
     def _check_peers(self, daemon: Daemon, order: Order, named: list[dict[str, Any]] | None) -> None:
-        """``named`` by the world; None: they are those of the node's view."""
+        """Check the peers, ``named`` by the world; None: they are those of the node's view."""
         world = order.world
         assert world is not None
         peers: list[dict[str, Any]] = msgpack.unpackb(daemon.views[order.attempt])["peers"] if named is None else named
@@ -103,10 +103,10 @@ class WorldRules:
         if [
             (peer["rank"], peer["address"] or address) for peer, (_, address) in zip(peers, right, strict=False)
         ] != right:
-            self._broken("SIM-4", f"rank {order.rank} of job {order.task.job} is told of other peers than {right}")
+            self._broken("SIM-4", f"rank {order.rank} of job {order.task.job} gets other peers than {right}")
         ports = [peer["port"] for peer in peers] if named is not None else []
         if len(peers) != world.size or (ports and ports[order.rank] != (_port_of(order) or 0)):
-            self._broken("SIM-4", f"rank {order.rank} of job {order.task.job} is told of {len(peers)} peers, {ports}")
+            self._broken("SIM-4", f"rank {order.rank} of job {order.task.job} gets {len(peers)} peers, {ports}")
 
     def _begin(self, job: int, world: World) -> None:
         if len(set(world.nodes)) != len(world.nodes):
@@ -172,12 +172,12 @@ class WorldRules:
             del generations[_generation(order)]
 
     def _alone(self, job: int) -> bool:
-        """No other broadcast wants seats."""
+        """Return whether no other broadcast wants seats."""
         referee = self._site.referee
         return not any(of != job and of not in referee.jobs.settled for of, _ in self._worlds)
 
     def lost(self, node: NodeId, host: Host) -> None:
-        """The pool has given a node up."""
+        """Handle that the pool has given a node up."""
         now, spare = self._site.loop.now, self._site.referee.nodes.stands_by()
         for job, world in self._latest():
             if node in world.nodes:
@@ -215,7 +215,7 @@ class WorldRules:
 
 
 def _port_of(order: Order) -> int | None:
-    """On which its rank listens."""
+    """Return the port on which its rank listens."""
     world = order.world
     assert world is not None
     if world.ports:
