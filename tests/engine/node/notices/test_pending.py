@@ -109,8 +109,8 @@ def _always_news(heard: Callable[..., bool]) -> Callable[..., bool]:
 MUTATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "the latest end holds": ("PENDING-1", {"_soonest": _latest}),
     "an end that has passed is forgotten": ("PENDING-3", {"_soonest": _ahead_alone}),
-    "every notice has the same number": ("PENDING-2", {"heard": _renumbered}),
-    "everything is changed": ("PENDING-4", {"heard": _always_news(Pending.heard)}),
+    "every notice has the same number": ("PENDING-2", {"record": _renumbered}),
+    "everything is changed": ("PENDING-4", {"record": _always_news(Pending.record)}),
 }
 
 
