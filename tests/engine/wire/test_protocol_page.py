@@ -93,12 +93,13 @@ def test_limits_are_the_codes() -> None:
 
 
 def test_numbers_in_the_text_are_the_codes() -> None:
-    assert f"up to {scheduler.DEPTH} lie" in PAGE
-    assert f"longer than {scheduler.STALL_S * 1000:g} ms" in PAGE
-    assert f"not reacted after {scheduler.PATIENCE_S:g} s" in PAGE
-    assert f"`version` is {messages.PROTOCOL_VERSION}." in PAGE
-    assert f"keeps {freeports.KEPT} TCP ports" in PAGE
-    assert f"when {freeports.FEW} or fewer are left" in PAGE
+    text = " ".join(PAGE.split())  # wherever its lines are broken
+    assert f"up to {scheduler.DEPTH} lie" in text
+    assert f"longer than {scheduler.STALL_S * 1000:g} ms" in text
+    assert f"not reacted after {scheduler.PATIENCE_S:g} s" in text
+    assert f"`version` is {messages.PROTOCOL_VERSION}." in text
+    assert f"keeps {freeports.KEPT} TCP ports" in text
+    assert f"when {freeports.FEW} or fewer are left" in text
 
 
 def test_the_layout_of_a_value_is_as_computed() -> None:
