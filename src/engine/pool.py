@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from inspect import Parameter, Signature
 from types import TracebackType
@@ -16,7 +16,7 @@ from .api.errors import CleanupError, NotACall, PoolClosed, SpecError
 from .api.machine_spec import Spec
 from .client.cleanup import add_cleanup
 from .client.jobs import BroadcastJob, SubmittedJob
-from .client.mapping import MapRun
+from .client.mapping import MapItems, MapOptions, MapRun
 from .client.open_pool import OpenPool
 from .client.signals import TaskHold
 from .observe.observer import Observer, Snapshot
@@ -80,7 +80,7 @@ class Pool:
         self._settings = checked(specs, given)
         self._console: Console = given["console"]
         self._chaos: Chaos | None = given["chaos"]
-        self._turmoil: FaultInjector | None = None
+        self._injector: FaultInjector | None = None
         self._core: OpenPool | None = None
         self._ended = False
         self._sync: Any = None
@@ -149,31 +149,31 @@ class Pool:
             if self._chaos is not None:
                 from .testing.chaos import run
 
-                self._turmoil = run.FaultInjector(self._chaos, core)
-                await self._turmoil.begin()
+                self._injector = run.FaultInjector(self._chaos, core)
+                await self._injector.begin()
             await core.start()
         except BaseException:
             self._ended = True
             try:
-                if self._turmoil is not None:
-                    await self._turmoil.end()
+                if self._injector is not None:
+                    await self._injector.end()
             finally:
                 observer.close()
             raise
-        if self._turmoil is not None:
-            self._turmoil.unleash()
+        if self._injector is not None:
+            self._injector.unleash()
 
     async def _close(self, core: OpenPool, *, failed: bool) -> None:
         try:
             try:
-                if self._turmoil is not None:
-                    await self._turmoil.end()
+                if self._injector is not None:
+                    await self._injector.end()
             finally:
                 await core.stop(failed=failed)
         finally:
             core.observer.close()
-            if self._turmoil is not None:
-                await self._turmoil.collect()
+            if self._injector is not None:
+                await self._injector.collect()
 
     def __enter__(self) -> SyncPool:
         from .sync import SyncPool
@@ -281,33 +281,11 @@ class Pool:
                 job.cancel()
 
     @overload
-    def map(
-        self,
-        function: Compute[..., T],
-        items: Iterable[Any] | AsyncIterable[Any],
-        /,
-        *,
-        limit: int | None = None,
-        ordered: bool = True,
-    ) -> MapRun[T]: ...
+    def map(self, function: Compute[..., T], items: MapItems, /, **options: Unpack[MapOptions]) -> MapRun[T]: ...
     @overload
+    def map(self, function: Callable[[Any], T], items: MapItems, /, **options: Unpack[MapOptions]) -> MapRun[T]: ...
     def map(
-        self,
-        function: Callable[[Any], T],
-        items: Iterable[Any] | AsyncIterable[Any],
-        /,
-        *,
-        limit: int | None = None,
-        ordered: bool = True,
-    ) -> MapRun[T]: ...
-    def map(
-        self,
-        function: Callable[..., Any],
-        items: Iterable[Any] | AsyncIterable[Any],
-        /,
-        *,
-        limit: int | None = None,
-        ordered: bool = True,
+        self, function: Callable[..., Any], items: MapItems, /, *, limit: int | None = None, ordered: bool = True
     ) -> MapRun[Any]:
         """Run ``function`` for each of ``items``: iterate for the results as they come, or await for a list.
 
@@ -387,9 +365,9 @@ class Pool:
     @property
     def chaos(self) -> Report:
         """The report of all faults that ``Pool(chaos=...)`` has caused; it is complete when the pool has ended."""
-        if self._turmoil is None:
+        if self._injector is None:
             raise SpecError("The pool has no chaos: write Pool(chaos=Chaos(...)), and open it.")
-        return self._turmoil.report
+        return self._injector.report
 
     @property
     def cost(self) -> Cost:

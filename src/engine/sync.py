@@ -6,23 +6,24 @@ import itertools
 import os
 import sys
 import threading
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, TypeVarTuple, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, TypeVarTuple, Unpack, cast, overload
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from .api.calls import Call, Group, GroupStream, Job, StreamCall
 from .api.errors import PoolClosed
 from .client.signals import ThreadHold
-from .serialization.items import beside
+from .serialization.items import marked_blocking
 
 if TYPE_CHECKING:
     from ..actors.events import Event
     from .api.compute import Compute
     from .api.plugin_sides import Attaching
     from .client.budget import Cost
+    from .client.mapping import MapItems, MapOptions
     from .observe.observer import Snapshot
     from .pool import Pool
     from .testing.chaos.report import Report
@@ -126,36 +127,14 @@ class SyncPool:
         return self._iterate(lambda: self._pool.stream_group(group))
 
     @overload
-    def map(
-        self,
-        function: Compute[..., T],
-        items: Iterable[Any] | AsyncIterable[Any],
-        /,
-        *,
-        limit: int | None = None,
-        ordered: bool = True,
-    ) -> Iterator[T]: ...
+    def map(self, function: Compute[..., T], items: MapItems, /, **options: Unpack[MapOptions]) -> Iterator[T]: ...
     @overload
+    def map(self, function: Callable[[Any], T], items: MapItems, /, **options: Unpack[MapOptions]) -> Iterator[T]: ...
     def map(
-        self,
-        function: Callable[[Any], T],
-        items: Iterable[Any] | AsyncIterable[Any],
-        /,
-        *,
-        limit: int | None = None,
-        ordered: bool = True,
-    ) -> Iterator[T]: ...
-    def map(
-        self,
-        function: Callable[..., Any],
-        items: Iterable[Any] | AsyncIterable[Any],
-        /,
-        *,
-        limit: int | None = None,
-        ordered: bool = True,
+        self, function: Callable[..., Any], items: MapItems, /, *, limit: int | None = None, ordered: bool = True
     ) -> Iterator[Any]:
         """See `Pool.map`. An iterator that may take time, as another map's, is advanced in a thread of its own."""
-        given: Any = beside(items)
+        given: Any = marked_blocking(items)
         chunks = self._iterate(lambda: self._pool.map(function, given, limit=limit, ordered=ordered).chunks())
         return itertools.chain.from_iterable(chunks)  # one trip to the loop's thread for many items
 

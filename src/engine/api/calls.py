@@ -180,7 +180,7 @@ class Call(Pending, Generic[R_co]):
     @overload
     def __and__(self, other: Group[*Ts], /) -> Group[R_co, *Ts]: ...
     def __and__(self, other: Call[Any] | Group[*tuple[Any, ...]], /) -> Any:
-        """Both together: ``(f(1) & g(2)) >> pool``."""
+        """Group two calls, or a call and a group: ``(f(1) & g(2)) >> pool``."""
         return Group((self, *_members(self, other)))
 
 
@@ -293,7 +293,7 @@ def gather(*calls: Call[T], stream: Literal[False] = False) -> Group[*tuple[T, .
 @overload
 def gather(*calls: Call[T], stream: Literal[True]) -> GroupStream[T]: ...
 def gather(*calls: Call[Any], stream: bool = False) -> Any:
-    """Calls to run together: ``gather(f(1), g(2)) >> pool``.
+    """Group calls that are to run together: ``gather(f(1), g(2)) >> pool``.
 
     The results come as a tuple in the calls' order; with ``stream=True`` one by one, as they are ready.
     """
@@ -305,13 +305,13 @@ def gather(*calls: Call[Any], stream: bool = False) -> Any:
 
 
 class Callee:
-    """A `@compute` function: calling it gives pending calls. See `api.compute`."""
+    """The base of `@compute` functions, by which this module knows them. See `api.compute`."""
 
     __name__: str
 
 
 def pending(value: object) -> Call[Any]:
-    """``value``, if it is a pending call with one result.
+    """Return ``value``, if it is a pending call with one result.
 
     Raises:
         NotACall: it is something else; the message names the fix.
@@ -338,7 +338,7 @@ def pending(value: object) -> Call[Any]:
 
 
 def for_every_rank(call: Call[R]) -> Call[R]:
-    """``call``, if all of a broadcast's ranks can run it.
+    """Return ``call``, if all of a broadcast's ranks can run it.
 
     Raises:
         SpecError: it streams an argument: an iterator is consumed once, and not by each rank.
@@ -355,7 +355,7 @@ def for_every_rank(call: Call[R]) -> Call[R]:
 
 
 def _detach(call: Pending, streamed: dict[str, Streamed]) -> Detached:
-    """Replaces the streamed arguments by what the task iterates over instead."""
+    """Replace streamed arguments by placeholders, over which the task iterates instead."""
     from ..node.context import AsyncInput, Input
 
     inputs: list[Iterable[Any] | AsyncIterable[Any]] = []

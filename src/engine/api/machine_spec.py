@@ -96,14 +96,14 @@ class Spec:
         for name, value in _checked(options).items():
             object.__setattr__(self, name, value)
 
-    def asked(self, request: LaunchRequest) -> LaunchRequest:
-        """``request`` for such machines."""
+    def applied_to(self, request: LaunchRequest) -> LaunchRequest:
+        """Return ``request`` with the needs of this spec."""
         needs = {name: getattr(self, name) for name in MachineNeeds.__annotations__}
         return replace(request, **needs | {"allocation": self.allocation or "spot-if-available"})
 
 
 def _checked(options: MachineOptions) -> Mapping[str, object]:
-    """All fields of a `Spec`.
+    """Return all fields of a `Spec`, checked.
 
     Raises:
         SpecError

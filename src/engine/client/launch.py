@@ -39,7 +39,7 @@ def launch_request(settings: Settings, client_key: str) -> LaunchRequest:
     """Return the launch request for the first spec's machines; a provider fallback among several specs asks for each
     of them.
     """
-    return settings.specs[0].asked(
+    return settings.specs[0].applied_to(
         LaunchRequest(
             client_key=client_key,
             nodes=settings.nodes.desired + settings.nodes.spare,

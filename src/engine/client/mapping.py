@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Generator, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypedDict, TypeVar, cast
 
 from ...actors.ports import Ending, Settled, Verdict
 from ..api.calls import Call
@@ -29,6 +29,16 @@ TARGET_S = 0.004  # a chunk's running time: 20 times a trip's cost, and still 25
 GROWTH = 8  # at most so many times larger than the last: one quick item says little about the next
 MOST = 4096  # items in a chunk
 CHUNKS_PER_SLOT = 3  # one runs, one waits behind it, one is on its way back
+
+
+MapItems = Iterable[Any] | AsyncIterable[Any]
+
+
+class MapOptions(TypedDict, total=False):
+    """The options of `Pool.map`."""
+
+    limit: int | None
+    ordered: bool
 
 
 class Raised(NamedTuple):
@@ -90,7 +100,7 @@ class MapRun(Generic[T]):
     Leaving the iteration early cancels what is under way.
     """
 
-    def __init__(self, core: OpenPool, function: Compute[..., T], items: Iterable[Any] | AsyncIterable[Any], *,
+    def __init__(self, core: OpenPool, function: Compute[..., T], items: MapItems, *,
                  limit: int | None, ordered: bool, slots: Callable[[], int]) -> None:  # fmt: skip
         self._core, self._items, self._ordered, self._slots = core, items, ordered, slots
         self._limit = limit

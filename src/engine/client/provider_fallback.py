@@ -106,7 +106,7 @@ class FallbackFleet:
         options = await self._in_order(request, bound, failed)
         for at, option in enumerate(options):
             try:
-                machines = await option.fleet.launch(option.spec.asked(request), count)
+                machines = await option.fleet.launch(option.spec.applied_to(request), count)
             except (NoCapacity, QuotaExceeded) as error:
                 failed.append((option, error))
                 continue
@@ -136,7 +136,8 @@ class FallbackFleet:
 
         async def ask(option: Option) -> None:
             try:
-                quote = await option.fleet.quote(option.spec.asked(request)) if isinstance(option.fleet, Quoting) else 0
+                asked = option.spec.applied_to(request)
+                quote = await option.fleet.quote(asked) if isinstance(option.fleet, Quoting) else 0
             except (NoCapacity, QuotaExceeded) as error:
                 failed.append((option, error))
             except ProviderError as error:

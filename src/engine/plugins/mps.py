@@ -18,6 +18,7 @@ from ..api.errors import SpecError
 from ..api.plugin import Plugin
 from ..api.plugin_sides import Setup
 from ..node.process import kill_tree
+from ..serialization.program import environment
 from . import nvidia
 
 if TYPE_CHECKING:
@@ -135,20 +136,5 @@ def _tell(line: str, env: Mapping[str, str]) -> str:
     Raises:
         nvidia.ToolFailed: the daemon does not answer, or refuses.
     """
-    with _environment(env):
+    with environment(env):
         return nvidia.run(CONTROL, stdin=f"{line}\n")
-
-
-@contextmanager
-def _environment(env: Mapping[str, str]) -> Iterator[None]:
-    """Set the variables by which the tool finds its daemon."""
-    before = {name: os.environ.get(name) for name in env}
-    os.environ.update(env)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value

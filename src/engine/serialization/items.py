@@ -1,4 +1,4 @@
-"""The items of `Pool.map`, a chunk at a time, whatever kind of iterable they are. Nobody waits for them here."""
+"""The items of `Pool.map`, a chunk at a time, from any kind of iterable. Taking them never waits."""
 
 from __future__ import annotations
 
@@ -18,28 +18,30 @@ QUICK_ITERATORS = tuple(type(each.__iter__()) for each in _QUICK)  # they never 
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
-    """A plain iterator to be advanced in a thread of its own, as it may block, or use the pool."""
+class Blocking:
+    """A plain iterator that is to be advanced in a thread of its own, since it may block, or use the pool."""
 
     iterator: Iterator[Any]
 
 
-def beside(items: Iterable[Any] | AsyncIterable[Any]) -> Iterable[Any] | AsyncIterable[Any] | Beside:
-    """``items``, or where advancing them may take time: beside the event loop."""
+def marked_blocking(items: Iterable[Any] | AsyncIterable[Any]) -> Iterable[Any] | AsyncIterable[Any] | Blocking:
+    """Return ``items``, marked as `Blocking` where advancing them may take time."""
     if isinstance(items, AsyncIterable):
         return items
     iterator = iter(items)
-    return iterator if isinstance(iterator, QUICK_ITERATORS) else Beside(iterator)
+    return iterator if isinstance(iterator, QUICK_ITERATORS) else Blocking(iterator)
 
 
 class Items(Protocol):
+    """The items of one map."""
+
     @property
     def ended(self) -> bool:
         """Return whether all items have been taken."""
         ...
 
     def take(self, count: int) -> list[Any]:
-        """The next ``count`` or fewer; none: there are none yet, or no more.
+        """Take the next ``count`` items or fewer; none: none has come yet, or there are no more.
 
         Raises:
             Exception: the iterable's own, in its place.
@@ -49,15 +51,15 @@ class Items(Protocol):
     async def close(self) -> None: ...
 
 
-def items_of(items: Iterable[Any] | AsyncIterable[Any] | Beside, news: asyncio.Event) -> Items:
-    """``news`` is set when there is something to take, or when they have ended."""
-    if isinstance(items, Beside):
-        return InThread(items.iterator, news)
-    return InTask(aiter(items), news) if isinstance(items, AsyncIterable) else Here(iter(items))
+def items_of(items: Iterable[Any] | AsyncIterable[Any] | Blocking, news: asyncio.Event) -> Items:
+    """Return how to take the items. ``news`` is set when there is something to take, or when they have ended."""
+    if isinstance(items, Blocking):
+        return ThreadItems(items.iterator, news)
+    return AsyncItems(aiter(items), news) if isinstance(items, AsyncIterable) else PlainItems(iter(items))
 
 
-class Here:
-    """A plain iterable, advanced where it is taken from."""
+class PlainItems:
+    """The items of a plain iterable, which `take` advances."""
 
     def __init__(self, iterator: Iterator[Any]) -> None:
         self._iterator = iterator
@@ -78,16 +80,16 @@ class Here:
         pass
 
 
-class Ahead:
-    """An iterable that is advanced by somebody else, never further than somebody wants to take.
+class BufferedItems:
+    """The items of an iterable that a task or a thread advances, never further than was asked for.
 
-    What has come leaves when that is enough, when it has waited for `PULL_S`, or when there is no more.
+    Items that have come are given when they are enough, when they have waited for `PULL_S`, or when there are no more.
     """
 
     def __init__(self, news: asyncio.Event) -> None:
         self._news = news
         self._loop = asyncio.get_running_loop()
-        self._come: deque[Any] = deque()
+        self._buffer: deque[Any] = deque()
         self._taken = self._begun = self._wanted = 0  # items ever
         self._due = False  # what has come has waited
         self._timer: asyncio.TimerHandle | None = None
@@ -96,21 +98,21 @@ class Ahead:
 
     @property
     def ended(self) -> bool:
-        return self._over and not self._come and self._error is None
+        return self._over and not self._buffer and self._error is None
 
     def take(self, count: int) -> list[Any]:
         self._wanted = self._taken + count
-        come = self._come
-        if not come and self._error is not None:
+        buffer = self._buffer
+        if not buffer and self._error is not None:
             error, self._error = self._error, None
             raise error
-        if self._due or self._over or len(come) >= count:
-            items = [come.popleft() for _ in range(min(count, len(come)))]
+        if self._due or self._over or len(buffer) >= count:
+            items = [buffer.popleft() for _ in range(min(count, len(buffer)))]
             self._taken += len(items)
-            self._due = bool(come)
+            self._due = bool(buffer)
             return items
         self._advance()
-        if come and self._timer is None:
+        if buffer and self._timer is None:
             self._timer = self._loop.call_later(PULL_S, self._has_waited)
         return []
 
@@ -120,17 +122,17 @@ class Ahead:
 
     def _has_waited(self) -> None:
         self._timer = None
-        self._due = bool(self._come)
+        self._due = bool(self._buffer)
         self._news.set()
 
     @property
     def _is_news(self) -> bool:
         """True if the item just read is the first that waits here, or the last that is wanted."""
-        return len(self._come) == 1 or self._begun >= self._wanted
+        return len(self._buffer) == 1 or self._begun >= self._wanted
 
 
-class InTask(Ahead):
-    """An async iterable, in a task: it is advanced, and closed, in the same one."""
+class AsyncItems(BufferedItems):
+    """The items of an async iterable, which one task advances and closes."""
 
     def __init__(self, iterator: AsyncIterator[Any], news: asyncio.Event) -> None:
         super().__init__(news)
@@ -148,7 +150,7 @@ class InTask(Ahead):
                     self._more.clear()
                     await self._more.wait()
                 self._begun += 1
-                self._come.append(await anext(self._iterator))
+                self._buffer.append(await anext(self._iterator))
                 if self._is_news:
                     self._news.set()
         except StopAsyncIteration:
@@ -166,8 +168,8 @@ class InTask(Ahead):
         await asyncio.gather(self._task, return_exceptions=True)
 
 
-class InThread(Ahead):
-    """A plain iterable, in a thread that ends with it, or with what it waits for."""
+class ThreadItems(BufferedItems):
+    """The items of a plain iterable that may block, which a thread advances. The thread ends with the iterable."""
 
     def __init__(self, iterator: Iterator[Any], news: asyncio.Event) -> None:
         super().__init__(news)
@@ -188,17 +190,17 @@ class InThread(Ahead):
                 if self._closed:
                     return
                 self._begun += 1
-                self._come.append(next(self._iterator))
+                self._buffer.append(next(self._iterator))
                 if self._is_news:
-                    self._tell()
+                    self._notify()
         except StopIteration:
             pass
         except BaseException as error:  # noqa: BLE001  raised where its item would be
             self._error = error
         self._over = True
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         with suppress(RuntimeError):  # the loop has ended, and nobody takes any more
             self._loop.call_soon_threadsafe(self._news.set)
 

@@ -24,7 +24,7 @@ Part = bytes | bytearray | memoryview | mmap.mmap
 
 
 class Give(Protocol):
-    """Sends one item of a stream to its task. None: there are no more, or (``error``, pickled) there cannot be."""
+    """Send one item of a stream to its task. None: there are no more, or (``error``, pickled) the next one failed."""
 
     async def __call__(self, item: Dumped | None, error: bytes | None = None) -> None: ...
 
@@ -40,10 +40,10 @@ class Feed(Protocol):
     """An iterable of the client's that a running task consumes."""
 
     def wanted(self, count: int, give: Give) -> None:
-        """The task takes ``count`` more; ``give`` each one, and at the end None. Must not wait."""
+        """Give the task ``count`` more items, and None at the end. Must not wait."""
 
     def stop(self) -> None:
-        """Nobody takes more."""
+        """Stop: no more items are wanted."""
 
 
 @dataclass(slots=True, eq=False)

@@ -95,7 +95,7 @@ class Program:
         info = instance_info()
         with ExitStack() as stack:
             for plugin in plugins:
-                stack.enter_context(_environment(plugin.env(info)))
+                stack.enter_context(environment(plugin.env(info)))
             for plugin in plugins:
                 stack.enter_context(plugin.session(info))
             function = self._loaded()
@@ -113,8 +113,8 @@ class Program:
 
 
 @contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set, and afterwards as before: the worker's next task may be another function's."""
+def environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables during the block. Afterwards they are as before."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

@@ -13,10 +13,10 @@ T = TypeVar("T")
 
 
 class Shared(Generic[T]):
-    """Stands for a value in the arguments of calls; the task gets the value itself, with read-only arrays.
+    """A value to which calls refer in their arguments. Their tasks get the value itself, with read-only arrays.
 
-    Its bytes are kept, here and on the nodes, until it is closed and no unfinished call refers to it. For the thread
-    of the pool's loop.
+    Its bytes are kept, here and on the nodes, until it is closed and no unfinished call refers to it. It is for the
+    thread of the pool's loop.
     """
 
     __slots__ = ("_closed", "_drop", "_sizes", "_uses", "blob")
@@ -27,13 +27,13 @@ class Shared(Generic[T]):
         self._closed = False
 
     def close(self) -> None:
-        """No further call will refer to it."""
+        """Let go of the value: no further call will refer to it."""
         if not self._closed:
             self._closed = True
             self._forget()
 
     def released(self) -> None:
-        """A call that refers to it has ended."""
+        """Note that a call which refers to the value has ended."""
         self._uses -= 1
         self._forget()
 

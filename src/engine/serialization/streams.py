@@ -32,7 +32,7 @@ _TEXT_CHARACTERS = 8 * 1024  # of an error that is told by its text
 
 
 class Values(AsyncIterator[Received]):
-    """A generator's values at the client; ends when its task does. Implements `payload.Output`."""
+    """The values of a generator, as they arrive at the client, until its task ends. Implements `payload.Output`."""
 
     def __init__(self) -> None:
         self._items: deque[tuple[Received | Awaitable[Received], Callable[[int], None]]] = deque()
@@ -45,7 +45,7 @@ class Values(AsyncIterator[Received]):
         self._wake()
 
     def end(self) -> None:
-        """No more will come; what has come is still handed out."""
+        """End, when the values that have come are taken: no more will come."""
         self._ended = True
         self._wake()
 
@@ -94,7 +94,7 @@ class Source:
             self._task.cancel()
 
     async def _serve(self, give: Give) -> None:
-        """Whatever goes wrong, the task is told: it would wait for ever."""
+        """Give the items. If anything goes wrong, tell the task, which would wait for ever."""
         try:
             await self._give_all(give)
         except asyncio.CancelledError as error:
@@ -116,7 +116,9 @@ class Source:
 
 
 def _pickled(error: BaseException) -> bytes:
-    """The error as its task raises it; one that cannot be pickled, or is too large for a frame, by its text."""
+    """Pickle the error that the task will raise. One that cannot be pickled, or is too large for a frame, becomes its
+    text.
+    """
     try:
         pickled: bytes = cloudpickle.dumps(error)
         if len(pickled) <= values.INLINE_BYTES:
@@ -145,16 +147,16 @@ async def _advanced(items: Iterable[Any] | AsyncIterable[Any]) -> AsyncGenerator
         for item in plain:
             yield item
         return
-    beside = _Beside(plain)
+    threaded = _ThreadIterator(plain)
     try:
-        while (item := await beside.next()) is not _END:
+        while (item := await threaded.next()) is not _END:
             yield item
     finally:
-        beside.close()
+        threaded.close()
 
 
-class _Beside:
-    """A plain iterator in a thread, which ends with it; what waits for ever there keeps no program from ending."""
+class _ThreadIterator:
+    """A plain iterator in a daemon thread: one that waits for ever keeps no program from ending."""
 
     def __init__(self, iterator: Iterator[Any]) -> None:
         self._iterator = iterator
@@ -166,7 +168,7 @@ class _Beside:
         return await asked
 
     def close(self) -> None:
-        """Soon: a generator that is running is closed when it has come to its next item."""
+        """Close the iterator soon: a generator that is running is closed when it has come to its next item."""
         self._asked.put(None)
 
     def _run(self) -> None:

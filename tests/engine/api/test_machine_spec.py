@@ -31,7 +31,7 @@ def test_what_is_asked_for_reaches_the_provider() -> None:
         max_hourly_cost=3.5,
         interconnect="efa",
     )
-    assert spec.asked(REQUEST) == LaunchRequest(
+    assert spec.applied_to(REQUEST) == LaunchRequest(
         "key",
         4,
         least=2,
@@ -48,7 +48,7 @@ def test_what_is_asked_for_reaches_the_provider() -> None:
 
 
 def test_nothing_asked_for_is_what_a_launch_request_says() -> None:
-    assert Spec(provider=Fake()).asked(REQUEST) == REQUEST
+    assert Spec(provider=Fake()).applied_to(REQUEST) == REQUEST
 
 
 def test_a_pools_options_are_those_of_a_spec() -> None:

@@ -9,7 +9,15 @@ from typing import Any
 
 import pytest
 
-from outrider.engine.serialization.items import Beside, Here, InTask, InThread, Items, beside, items_of
+from outrider.engine.serialization.items import (
+    AsyncItems,
+    Blocking,
+    Items,
+    PlainItems,
+    ThreadItems,
+    items_of,
+    marked_blocking,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -65,7 +73,7 @@ Make = Callable[[], Items]
 
 @pytest.fixture(params=["task", "thread"])
 def make(request: pytest.FixtureRequest, feed: Feed, news: asyncio.Event) -> Make:
-    given = {"task": feed.items, "thread": lambda: Beside(feed.blocking())}[request.param]
+    given = {"task": feed.items, "thread": lambda: Blocking(feed.blocking())}[request.param]
     return lambda: items_of(given(), news)
 
 
@@ -137,7 +145,7 @@ async def test_an_async_generator_is_closed_where_it_was_advanced(feed: Feed, ne
 
 
 async def test_a_thread_that_waits_for_an_item_is_not_waited_for(feed: Feed, news: asyncio.Event) -> None:
-    items = items_of(Beside(feed.blocking()), news)
+    items = items_of(Blocking(feed.blocking()), news)
     items.take(1)
     await items.close()
     feed.put(1)
@@ -152,10 +160,10 @@ async def test_what_cannot_block_is_advanced_on_the_spot(news: asyncio.Event) ->
         yield 1
 
     quick = [[1, 2], (1, 2), range(2), {1: 2}, {1, 2}, "ab"]
-    assert {type(items_of(beside(each), news)) for each in quick} == {Here}  # type: ignore[arg-type]
-    assert isinstance(beside(n for n in range(3)), Beside)
-    started = [items_of(beside(n for n in range(3)), news), items_of(beside(later()), news)]
-    assert [type(each) for each in started] == [InThread, InTask]
+    assert {type(items_of(marked_blocking(each), news)) for each in quick} == {PlainItems}  # type: ignore[arg-type]
+    assert isinstance(marked_blocking(n for n in range(3)), Blocking)
+    started = [items_of(marked_blocking(n for n in range(3)), news), items_of(marked_blocking(later()), news)]
+    assert [type(each) for each in started] == [ThreadItems, AsyncItems]
     for each in started:
         await each.close()
     here = items_of(range(5), news)

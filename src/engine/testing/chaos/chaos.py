@@ -31,22 +31,22 @@ class chaos:  # noqa: N801 - used like a function
             raise SpecError("chaos takes a Chaos or its options, not both.")
         self._pool = pool
         self._plan = Chaos(**options) if plan is None else plan
-        self._turmoil: FaultInjector | None = None
+        self._injector: FaultInjector | None = None
 
     async def __aenter__(self) -> Report:
         from .run import FaultInjector
 
         pool: Any = self._pool
-        self._turmoil = turmoil = FaultInjector(self._plan, pool._opened())
-        await turmoil.begin()
-        turmoil.unleash()
-        return turmoil.report
+        self._injector = injector = FaultInjector(self._plan, pool._opened())
+        await injector.begin()
+        injector.unleash()
+        return injector.report
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        assert self._turmoil is not None
-        await self._turmoil.leave()
+        assert self._injector is not None
+        await self._injector.leave()
 
     def __enter__(self) -> Report:
         sync: Any = self._pool

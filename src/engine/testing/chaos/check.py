@@ -86,7 +86,7 @@ class Disturbance:
     @property
     def reports(self) -> list[Report]:
         """The reports of the pools that were opened, in order."""
-        return [pool.chaos for pool in self._pools if pool._turmoil is not None]
+        return [pool.chaos for pool in self._pools if pool._injector is not None]
 
 
 def _never(late: Sequence[Planned], report: Report) -> str:
