@@ -148,7 +148,9 @@ class Scheduler:
                 for attempt in slot.pipe:
                     attempt.recall = None
                 if not slot.pipe:
-                    if attempt_ids:  # else it was empty before, and is free already
+                    if attempt_ids and worker.fresh:  # it was made for what was taken back
+                        self._end_worker(worker, now)
+                    elif attempt_ids:  # else it was empty before, and is free already
                         self._release(slot)
                         self._free.sort(key=lambda slot: not slot.stuck)  # a worker that does not read comes last
                 elif slot.pipe[0].kill_cause is not None and not self._is_shared(worker):

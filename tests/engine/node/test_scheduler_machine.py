@@ -326,7 +326,11 @@ class ExecutorMachine(RuleBasedStateMachine):
         waiting = self.runs.keys() - self.answers.keys() - placed
         if self.gave_up or self.now < self.failed_at + PAUSE_S * 2**TRIES:  # births rest
             return
-        fresh = {worker.fork.slot for worker in self.workers.values() if worker.fork.fresh}
+        fresh = {
+            worker.fork.slot
+            for worker in self.workers.values()
+            if worker.fork.fresh and (worker.outstanding() or worker.took or worker.dead)
+        }
         self.check("EXEC-3", self.threads or all(self.runs[attempt].world is None for attempt in waiting))
         self.check("EXEC-3", not any(self.runs[attempt].flags & RunFlag.BESIDE for attempt in waiting))
         idle = [
@@ -362,7 +366,7 @@ class ExecutorMachine(RuleBasedStateMachine):
                 worker.unheard += worker.running
                 worker.running.clear()
                 self.hear_of(worker)
-                worker.dead = worker.fork.fresh
+                worker.dead = worker.dead or (worker.fork.fresh and worker.took)
             self.act()
             self.now += 0.3  # nobody's timeout
             self.core.ticked(self.now)
@@ -434,6 +438,26 @@ def test_an_answer_after_the_timeout_is_none() -> None:
     core.gone(fork.worker, Cause.SIGNAL, 9, "", 26.0)
     (again,) = core.decide(26.0)
     assert isinstance(again, Fork)
+
+
+def test_a_fresh_worker_whose_attempt_was_taken_back_does_not_keep_its_slot() -> None:
+    """Found by the simulator: a task that was cancelled before its own process had read it cost the node a slot."""
+    core = Scheduler()
+    core.open(1, threads=False, now=0.0)
+    (warm,) = core.decide(0.0)
+    assert isinstance(warm, Fork)
+    core.born(warm.worker, 0.0)
+    core.submitted(Run(1, b"f", Value(b""), 1, 1, None, int(RunFlag.FRESH), None), b"run")
+    fork, _ = core.decide(0.0)
+    assert isinstance(fork, Fork)
+    core.killed(1, 0.0)
+    assert core.decide(0.0) == [Steal(fork.worker)]
+    core.stolen(fork.worker, [1], 0.0)
+    assert core.decide(0.0) == [Answer(Ended(1, Cause.KILLED, 0, "")), EndWorker(fork.worker)]
+    core.gone(fork.worker, Cause.SIGNAL, 9, "", 0.1)
+    run = Run(2, b"f", Value(b""), 1, 1, None, 0, None)
+    core.submitted(run, b"run")
+    assert core.decide(0.1) == [Deliver(warm.worker, run, b"run")]
 
 
 # --- every invariant, proved by breaking the code once ---------------------------------------------------------------
@@ -517,6 +541,15 @@ def _free_while_fresh(finished: Any) -> Any:
     return finish
 
 
+def _keep_the_fresh(end_worker: Any) -> Any:
+    def ends(self: Scheduler, worker: Any, now: float) -> None:
+        (slot,) = [slot for slot in self._slots if slot.worker is worker]
+        if not worker.fresh or slot.pipe or slot.leaves_by is not None:
+            end_worker(self, worker, now)
+
+    return ends
+
+
 def _born_early(worker: Any) -> Any:
     worker.born = True
     return worker
@@ -536,6 +569,7 @@ MUTATIONS: dict[str, tuple[str, Patch]] = {
     "fresh tasks run in warm workers": ("EXEC-5", lambda patch: patch.setattr(core_module, "_FRESH", 0)),
     "a fresh worker is used again": ("EXEC-5", _replace("finished", _free_while_fresh)),
     "Ended is said before the worker is gone": ("EXEC-6", _replace("_end_worker", _ended_at_once)),
+    "a fresh worker keeps its slot": ("EXEC-7", _replace("_end_worker", _keep_the_fresh)),
     "a finished slot is not released": ("EXEC-7", _replace("_release", _nothing)),
     "recall returns what runs": ("EXEC-8", _replace("recalled", _recall_started_too)),
     "births that fail are not counted": ("EXEC-10", lambda patch: patch.setattr(Births, "failed", lambda *_: False)),
