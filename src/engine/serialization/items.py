@@ -155,6 +155,10 @@ class AsyncItems(BufferedItems):
                     self._news.set()
         except StopAsyncIteration:
             pass
+        except asyncio.CancelledError as error:
+            if self._task.cancelling():
+                raise  # `close`
+            self._error = error  # the user's iterable waited for something that was cancelled
         except Exception as error:  # noqa: BLE001  raised where its item would be
             self._error = error
         finally:

@@ -135,6 +135,23 @@ async def test_an_error_is_raised_in_its_items_place(make: Make, feed: Feed, new
     await items.close()
 
 
+async def test_a_cancelled_wait_of_the_iterable_is_no_end_of_it(news: asyncio.Event) -> None:
+    """The items that it had still to give would be left out without a word."""
+
+    async def interrupted() -> AsyncIterator[int]:
+        yield 1
+        waited_for = asyncio.get_running_loop().create_future()
+        waited_for.cancel()
+        await waited_for
+        yield 2
+
+    items = items_of(interrupted(), news)
+    assert await taken(items, news, 1) == [1]
+    with pytest.raises(asyncio.CancelledError):
+        await taken(items, news, 1)
+    await items.close()
+
+
 async def test_an_async_generator_is_closed_where_it_was_advanced(feed: Feed, news: asyncio.Event) -> None:
     items = items_of(feed.items(), news)
     items.take(1)
