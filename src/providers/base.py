@@ -36,17 +36,15 @@ class AcceleratorRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Embedding:
-    """The names, as ``package.module:name``, of what runs on the machines of a provider whose machines are processes.
+class EntryPoints:
+    """The programs on the machines of a provider whose machines are processes, by name: ``package.module:name``.
 
     They are imported in those processes. They are names and not callables, because they cross into another process, and
-    providers know nothing of the layers above.
+    providers know nothing of the layers above. Other providers ignore them.
     """
 
-    fork_server: str  # (control: socket.socket) -> Never; light, imported before anything heavy
-    executor: (
-        str  # (listener, forks, *, directory, same_host, accelerators): serves clients on a unix socket until it ends
-    )
+    fork_server: str = ""  # (control: socket.socket) -> Never; light, imported before anything heavy
+    executor: str = ""  # (listener, forks, *, directory, same_host, accelerators): serves clients until it ends
     template: str = ""  # (modules, become, *, lead) -> a process that imports them, and forks fork servers
     preload: tuple[str, ...] = ()  # the modules; none: fork servers need no template
 
@@ -213,7 +211,7 @@ class Provider(Protocol):
         """Return whether the machines are this very computer, with this process's own Python and packages."""
         ...
 
-    def open(self, pool: str, embedding: Embedding, /) -> AbstractAsyncContextManager[Fleet]:
+    def open(self, pool: str, entry_points: EntryPoints, /) -> AbstractAsyncContextManager[Fleet]:
         """Enter to get a pool's fleet; leaving terminates every machine it ever launched, shielded and confirmed.
 
         Entering is quick and starts what can be started before the first ``launch``: the caller imports meanwhile.

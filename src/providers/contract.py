@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import anyio
 
 from .base import (
-    Embedding,
+    EntryPoints,
     Fleet,
     LaunchRequest,
     Machine,
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 STEPS_AT_MOST = 10_000
 REQUEST = LaunchRequest(client_key="ssh-ed25519 CLIENT", nodes=2)
-NO_PROCESSES = Embedding("", "")  # what a provider is given that starts no processes on this computer
+NO_PROCESSES = EntryPoints()  # what a provider is given that starts no processes on this computer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class Subject:
     alive: Callable[[], Awaitable[int]]  # how many machines of this provider exist
     kill: Callable[[Machine], Awaitable[None]]  # end one, as a power cut would
     request: LaunchRequest = REQUEST
-    embedding: Embedding = NO_PROCESSES
+    entry_points: EntryPoints = NO_PROCESSES
     within_s: float = 30.0  # for anything that the provider says it does
     reports_ends: bool = True  # False: nobody tells the provider that a machine has ended, and a pool finds out
 
@@ -104,7 +104,7 @@ async def leaving_terminates_every_machine(subject: Subject) -> None:
 async def leaving_by_an_error_terminates_and_raises_it(subject: Subject) -> None:
     mark = RuntimeError("the body's own")
     try:
-        async with subject.provider.open("contract", subject.embedding) as fleet:
+        async with subject.provider.open("contract", subject.entry_points) as fleet:
             await _launch(subject, fleet, 2)
             raise mark
     except* RuntimeError as group:
@@ -114,7 +114,7 @@ async def leaving_by_an_error_terminates_and_raises_it(subject: Subject) -> None
 
 async def cancelling_at_any_await_leaves_nothing(subject: Subject) -> None:
     async def use() -> None:
-        async with subject.provider.open("contract", subject.embedding) as fleet:
+        async with subject.provider.open("contract", subject.entry_points) as fleet:
             await fleet.launch(subject.request, 2)
 
     async def nothing_is_left(step: int) -> None:
@@ -124,8 +124,8 @@ async def cancelling_at_any_await_leaves_nothing(subject: Subject) -> None:
 
 
 async def one_provider_serves_several_pools(subject: Subject) -> None:
-    async with subject.provider.open("one", subject.embedding) as one:
-        async with subject.provider.open("two", subject.embedding) as two:
+    async with subject.provider.open("one", subject.entry_points) as one:
+        async with subject.provider.open("two", subject.entry_points) as two:
             (mine,) = await _launch(subject, one, 1)
             (other,) = await _launch(subject, two, 1)
             _check(mine.id != other.id, "machines of two pools have one id")
@@ -208,7 +208,7 @@ class _Stepped:
 
 @asynccontextmanager
 async def _opened(subject: Subject) -> AsyncIterator[Fleet]:
-    async with subject.provider.open("contract", subject.embedding) as fleet:
+    async with subject.provider.open("contract", subject.entry_points) as fleet:
         yield fleet
     _check(await subject.alive() == 0, "machines are left after the context")
 

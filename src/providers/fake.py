@@ -17,7 +17,7 @@ import anyio
 
 from .base import (
     Address,
-    Embedding,
+    EntryPoints,
     LaunchRequest,
     Machine,
     MachineEvent,
@@ -60,7 +60,7 @@ class Fake:
         self._ids = count(1)
 
     @asynccontextmanager
-    async def open(self, pool: str, embedding: Embedding) -> AsyncIterator[FakeFleet]:  # noqa: ARG002
+    async def open(self, pool: str, entry_points: EntryPoints) -> AsyncIterator[FakeFleet]:  # noqa: ARG002
         async with anyio.create_task_group() as tasks:
             fleet = FakeFleet(self, pool, tasks)
             self.fleets.append(fleet)

@@ -12,7 +12,7 @@ from typing import Never
 
 import anyio
 
-from .base import Address, Embedding, LaunchRequest, Login, Machine, MachineEvent, MachineId
+from .base import Address, EntryPoints, LaunchRequest, Login, Machine, MachineEvent, MachineId
 from .errors import BadRequest, NoCapacity, refuse_unknown_options
 
 CONNECT_TIMEOUT_S = 10.0
@@ -142,7 +142,7 @@ class SSH:
         return True
 
     @asynccontextmanager
-    async def open(self, pool: str, embedding: Embedding) -> AsyncIterator[SSHFleet]:  # noqa: ARG002
+    async def open(self, pool: str, entry_points: EntryPoints) -> AsyncIterator[SSHFleet]:  # noqa: ARG002
         fleet = SSHFleet(self, pool)
         try:
             yield fleet

@@ -42,7 +42,7 @@ from outrider.actors.ports import (
     TaskId,
     Verdict,
 )
-from outrider.providers.base import Embedding, LaunchRequest, Machine, PreemptionNotice, Provider
+from outrider.providers.base import EntryPoints, LaunchRequest, Machine, PreemptionNotice, Provider
 from outrider.providers.fake import Fake, Script
 
 
@@ -364,7 +364,7 @@ def rig():
         wanted = replace(SPEC, **spec)
         provider, seen = provider or Fake(script), Seen()
         request = LaunchRequest("ssh-ed25519 CLIENT", wanted.desired, least=wanted.min)
-        async with anyio.create_task_group() as tasks, provider.open("p", Embedding("", "")) as fleet:
+        async with anyio.create_task_group() as tasks, provider.open("p", EntryPoints()) as fleet:
             site = Site(wanted.slots, tasks.start_soon)
             prepare(site)
             async with supervise(fleet, request, wanted, site, seen, probe=probe, seed=1) as ref:

@@ -10,7 +10,7 @@ import anyio
 from outrider.actors import messages as m
 from outrider.actors.pool import supervise
 from outrider.actors.ports import Finished, JobId, NodeFacts, PoolSpec, Returned, Task, TaskId, Verdict
-from outrider.providers.base import Embedding, LaunchRequest
+from outrider.providers.base import EntryPoints, LaunchRequest
 from outrider.providers.fake import Fake
 
 BATCH = 16  # reports per read of a link
@@ -64,7 +64,7 @@ async def main(tasks, nodes):
 
     spec = PoolSpec(nodes, nodes, nodes, 1)
     async with (
-        Fake().open("p", Embedding("", "")) as fleet,
+        Fake().open("p", EntryPoints()) as fleet,
         supervise(fleet, LaunchRequest("key", nodes), spec, connect, Unseen()) as pool,
     ):
         await pool.ask(m.WhenReady())

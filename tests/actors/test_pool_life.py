@@ -10,7 +10,7 @@ from outrider.actors import messages as m
 from outrider.actors.kernel import RestartsExhausted
 from outrider.actors.pool import supervise
 from outrider.actors.ports import ConnectFailed, PoolSpec, Reason, Verdict
-from outrider.providers.base import Embedding, LaunchRequest
+from outrider.providers.base import EntryPoints, LaunchRequest
 from outrider.providers.contract import cancel_at_every_step
 from outrider.providers.errors import NoCapacity, NotAuthorized, ProviderError
 from outrider.providers.fake import Fake, FakeFleet, Script
@@ -254,7 +254,7 @@ async def test_a_thousand_nodes_boot_work_and_go(rig, work):
 
 async def test_the_bodys_own_error_is_raised_as_it_is(rig):
     provider = Fake()
-    async with provider.open("p", Embedding("", "")) as fleet:
+    async with provider.open("p", EntryPoints()) as fleet:
         with pytest.raises(KeyError, match="mine"):
             async with supervise(fleet, LaunchRequest("k", 1), PoolSpec(1, 1, 1, 1), None, lambda *a, **k: None):
                 raise KeyError("mine")
@@ -406,7 +406,7 @@ async def test_a_cancelled_start_leaves_no_machine_at_whatever_await():
     async def start():
         spec = PoolSpec(2, 2, 2, 1, boot_timeout_s=5.0, launch_retries=0)
         async with (
-            provider.open("p", Embedding("", "")) as fleet,
+            provider.open("p", EntryPoints()) as fleet,
             supervise(fleet, LaunchRequest("k", 2), spec, connect, lambda *a, **k: None, seed=1) as ref,
         ):
             with pytest.raises(ConnectFailed):

@@ -32,8 +32,8 @@ class Leased:
     local = False
 
     @asynccontextmanager
-    async def open(self, pool, embedding):
-        async with self.ssh.open(pool, embedding) as fleet:
+    async def open(self, pool, entry_points):
+        async with self.ssh.open(pool, entry_points) as fleet:
             launch = fleet.launch
 
             async def launched(request, count):

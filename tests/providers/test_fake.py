@@ -9,7 +9,7 @@ import pytest
 import trio.testing
 
 from outrider.providers import contract
-from outrider.providers.base import Embedding, LaunchRequest, MachineGone, MachineReachable, PreemptionNotice
+from outrider.providers.base import EntryPoints, LaunchRequest, MachineGone, MachineReachable, PreemptionNotice
 from outrider.providers.errors import NoCapacity
 from outrider.providers.fake import Fake, Script
 
@@ -41,8 +41,8 @@ async def test_it_passes_the_contract(check, script):
 class Leaky(Fake):
     """Forgets its machines when it is left in a hurry."""
 
-    def open(self, pool, embedding):
-        opened = super().open(pool, embedding)
+    def open(self, pool, entry_points):
+        opened = super().open(pool, entry_points)
         fake = self
 
         class Careless:
@@ -74,8 +74,8 @@ async def test_the_contract_notices_a_provider_that_leaks_on_cancellation():
 async def test_the_contract_notices_a_price_below_nothing():
     class Haggling(Fake):
         @asynccontextmanager
-        async def open(self, pool, embedding):
-            async with super().open(pool, embedding) as fleet:
+        async def open(self, pool, entry_points):
+            async with super().open(pool, entry_points) as fleet:
                 yield Quoted(fleet)
 
     class Quoted:
@@ -94,7 +94,7 @@ async def test_the_contract_notices_a_price_below_nothing():
 
 async def test_machines_boot_and_fail_by_the_script():
     script = Script(boot_s=(10.0, 0.0), capacity=2, failures=(NoCapacity("later", retry_after_s=5.0), None))
-    async with Fake(script).open("p", Embedding("", "")) as fleet:
+    async with Fake(script).open("p", EntryPoints()) as fleet:
         with pytest.raises(NoCapacity, match="later"):
             await fleet.launch(REQUEST, 1)
         first, second = await fleet.launch(REQUEST, 3)
@@ -110,7 +110,7 @@ async def test_machines_boot_and_fail_by_the_script():
 
 
 async def test_a_test_can_lose_machines_and_give_and_withdraw_notices():
-    async with Fake().open("p", Embedding("", "")) as fleet:
+    async with Fake().open("p", EntryPoints()) as fleet:
         (machine,) = await fleet.launch(REQUEST, 1)
         fleet.give_notice(machine.id, 30.0)
         fleet.withdraw_notice(machine.id)

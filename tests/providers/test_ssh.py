@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider import SSH, Host
-from outrider.providers.base import Address, Embedding, LaunchRequest, Machine
+from outrider.providers.base import Address, EntryPoints, LaunchRequest, Machine
 from outrider.providers.errors import BadRequest, NoCapacity
 from outrider.providers.ssh import SSHFleet
 
@@ -83,7 +83,7 @@ def test_a_host_takes_from_the_provider_what_it_does_not_say(tmp_path: Path) -> 
 
 @asynccontextmanager
 async def opened(*hosts: str) -> AsyncIterator[SSHFleet]:
-    async with SSH(hosts=hosts).open("pool", Embedding("", "")) as fleet:
+    async with SSH(hosts=hosts).open("pool", EntryPoints()) as fleet:
         yield fleet
 
 
@@ -144,7 +144,7 @@ async def test_hosts_that_did_not_answer_are_no_pool_until_one_has_been_of_use()
 @pytest.mark.anyio
 async def test_the_other_hosts_are_a_machines_witnesses_or_who_stands_before_them() -> None:
     given = [Host("a", user="ml"), Host("b", port=2200), Host("c", jump="ops@gate:22,inner")]
-    async with SSH(hosts=given).open("pool", Embedding("", "")) as fleet:
+    async with SSH(hosts=given).open("pool", EntryPoints()) as fleet:
         machines = await fleet.launch(REQUEST, 3)
     a, b, gate = Address("a", user="ml"), Address("b", 2200), Address("gate", 22, user="ops")
     assert [machine.witnesses for machine in machines] == [(b, gate), (a, gate), (a, b)]

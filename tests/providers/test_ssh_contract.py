@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from outrider.providers import contract
-from outrider.providers.base import Embedding, Machine
+from outrider.providers.base import EntryPoints, Machine
 from outrider.providers.ssh import SSH, Host, SSHFleet
 
 pytestmark = pytest.mark.anyio
@@ -25,8 +25,8 @@ class Lender:
         self.open_fleets: list[SSHFleet] = []
 
     @asynccontextmanager
-    async def open(self, pool: str, embedding: Embedding) -> AsyncIterator[SSHFleet]:
-        async with self.inner.open(pool, embedding) as fleet:
+    async def open(self, pool: str, entry_points: EntryPoints) -> AsyncIterator[SSHFleet]:
+        async with self.inner.open(pool, entry_points) as fleet:
             self.open_fleets.append(fleet)
             yield fleet
 

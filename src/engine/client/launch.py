@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...actors.ports import PoolSpec
-from ...providers.base import Embedding, LaunchRequest
+from ...providers.base import EntryPoints, LaunchRequest
 from ..api.machine_spec import is_free
 from ..api.plugin import merged
 from ..api.secrets import revealed_env
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 RECONNECT_S = 3.0  # a lost connection is tried again before its node counts as lost; heartbeats took 6 s to find out
 
-EMBEDDING = Embedding(
+ENTRY_POINTS = EntryPoints(
     fork_server="outrider.engine.node.forkserver:serve",
     executor="outrider.engine.node.local_server:serve",
     template="outrider.engine.node.template:Template",
 )
 
 
-def embedding(settings: Settings) -> Embedding:
+def entry_points(settings: Settings) -> EntryPoints:
     """Return what a provider runs whose machines are processes. They share the modules that plugins preload, unless
     importing these might depend on the tasks' environment.
     """
-    return EMBEDDING if settings.image.env else replace(EMBEDDING, preload=_preload(settings))
+    return ENTRY_POINTS if settings.image.env else replace(ENTRY_POINTS, preload=_preload(settings))
 
 
 def launch_request(settings: Settings, client_key: str) -> LaunchRequest:

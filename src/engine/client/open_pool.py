@@ -35,7 +35,7 @@ from ..serialization.packer import Packer
 from ..wire.messages import RunFlag
 from .budget import BudgetWatch
 from .cleanup import add_cleanup, cleanup_result, collecting_failures, finished
-from .launch import embedding, executor_setup, launch_request, pool_spec, requirements
+from .launch import entry_points, executor_setup, launch_request, pool_spec, requirements
 from .plugin_context import attached
 from .plugin_hosts import PluginHosts
 from .scheduling import broadcast_of, task_of
@@ -139,7 +139,7 @@ class OpenPool:
         unwatch = await stack.enter_async_context(self._budget.watched())
         stack.callback(self._budget.close)
         takeover = self._takeover(stack)
-        context = collecting_failures(provider.open(self.tag, embedding(settings)), cleanup_failures, self._warn)
+        context = collecting_failures(provider.open(self.tag, entry_points(settings)), cleanup_failures, self._warn)
         opened = await stack.enter_async_context(context)
         stack.callback(unwatch)  # a limit that is reached while machines are ended would stop that
         fleet = self._budget.around(opened if takeover is None else await takeover.around(opened, settings))

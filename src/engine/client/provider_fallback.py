@@ -15,7 +15,7 @@ from math import inf
 
 import anyio
 
-from ...providers.base import Embedding, Fleet, LaunchRequest, Machine, MachineEvent, MachineGone, MachineId, Quoting
+from ...providers.base import EntryPoints, Fleet, LaunchRequest, Machine, MachineEvent, MachineGone, MachineId, Quoting
 from ...providers.errors import NoCapacity, NotGone, ProviderError, QuotaExceeded
 from ..api.machine_spec import Spec, is_free, keyless
 from ..api.settings import Selection
@@ -48,19 +48,21 @@ class ProviderFallback:
         return all(keyless(spec.provider) for spec in self.specs)
 
     @asynccontextmanager
-    async def open(self, pool: str, embedding: Embedding) -> AsyncIterator[FallbackFleet]:
+    async def open(self, pool: str, entry_points: EntryPoints) -> AsyncIterator[FallbackFleet]:
         """Each provider gets a pool's name of its own (``train``, ``train-2``): ids of machines never meet."""
         failures: list[NotGone] = []
         try:
-            async with self._opened(pool, embedding, failures) as chosen:
+            async with self._opened(pool, entry_points, failures) as chosen:
                 yield chosen
         finally:
             if failures:
                 raise merged_failures(failures)
 
     @asynccontextmanager
-    async def _opened(self, pool: str, embedding: Embedding, failures: list[NotGone]) -> AsyncIterator[FallbackFleet]:
-        """Listened to until all fleets are closed: they may have something to say while they are."""
+    async def _opened(
+        self, pool: str, entry_points: EntryPoints, failures: list[NotGone]
+    ) -> AsyncIterator[FallbackFleet]:
+        """Open all fleets, and read their events until the last is closed: closing them may have some, too."""
         async with AsyncExitStack() as stack:
             tasks = await stack.enter_async_context(anyio.create_task_group())
             stack.callback(tasks.cancel_scope.cancel)
@@ -71,7 +73,7 @@ class ProviderFallback:
                     others = len({id(each.fleet) for each in options})
                     own = pool if not others else f"{pool}-{others + 1}"
                     fleet = await stack.enter_async_context(
-                        collecting_failures(spec.provider.open(own, embedding), failures)
+                        collecting_failures(spec.provider.open(own, entry_points), failures)
                     )
                 options.append(Option(spec, fleet))
             chosen = FallbackFleet(options, self.selection)

@@ -1,4 +1,4 @@
-"""The executor server's process of a local node: see `providers.base.Embedding.executor`."""
+"""The executor server's process of a local node: see `providers.base.EntryPoints.executor`."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, Never, TypeVar
 
 import anyio
 
-from ..base import Embedding
+from ..base import EntryPoints
 from ..errors import refuse_unknown_options
 from ..threads import in_thread
 
@@ -118,7 +118,7 @@ class AWS:
         return True
 
     @asynccontextmanager
-    async def open(self, pool: str, embedding: Embedding) -> AsyncIterator[AWSFleet]:  # noqa: ARG002
+    async def open(self, pool: str, entry_points: EntryPoints) -> AsyncIterator[AWSFleet]:  # noqa: ARG002
         """Open a fleet. Its network is prepared in the background; `launch` raises what fails there.
 
         Raises:

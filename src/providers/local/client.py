@@ -17,7 +17,7 @@ from typing import Any
 
 import anyio
 
-from ..base import Embedding
+from ..base import EntryPoints
 from ..errors import ProviderError
 from ..inherited import keep_here
 
@@ -38,7 +38,7 @@ class KeeperClient:
     def __init__(
         self,
         directory: Path,
-        embedding: Embedding,
+        entry_points: EntryPoints,
         work_mib: int | None,
         *,
         heard: Callable[[dict[str, Any]], None],
@@ -50,7 +50,7 @@ class KeeperClient:
         """
         self._log = directory / "keeper.log"
         self._heard, self._over = heard, over
-        self._control, self._pid = _spawn(directory, embedding, work_mib)
+        self._control, self._pid = _spawn(directory, entry_points, work_mib)
         keep_here(self._control)
         self._keeper = self._pid  # the pid above is the warden's; until it says its own
         self._worked = False
@@ -189,7 +189,7 @@ def _collect(pid: int) -> str:
         return "died"
 
 
-def _spawn(directory: Path, embedding: Embedding, work_mib: int | None) -> tuple[socket.socket, int]:
+def _spawn(directory: Path, entry_points: EntryPoints, work_mib: int | None) -> tuple[socket.socket, int]:
     """Start the keeper in a session of its own: a Ctrl-C in the terminal is the client's, who then ends the pool.
 
     What it is given stays closed to other children, also to those that another thread starts meanwhile.
@@ -203,7 +203,7 @@ def _spawn(directory: Path, embedding: Embedding, work_mib: int | None) -> tuple
         client = _give_ourselves(given)
         _give_opened(given, os.open(os.devnull, os.O_RDWR), 0, 1)
         _give_opened(given, os.open(directory / "keeper.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), 2)
-        arguments = (CONTROL_FD, client, str(directory), work_mib, *astuple(embedding))
+        arguments = (CONTROL_FD, client, str(directory), work_mib, *astuple(entry_points))
         code = f"import sys; sys.path[:] = {paths!r}; from {__package__}.keeper import main; main{arguments!r}"
         control.setblocking(False)
         pid = os.posix_spawn(

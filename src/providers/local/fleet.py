@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from ..base import Address, Embedding, LaunchRequest, Machine, MachineEvent, MachineGone, MachineId
+from ..base import Address, EntryPoints, LaunchRequest, Machine, MachineEvent, MachineGone, MachineId
 from ..errors import NoCapacity, ProviderError
 from .client import KeeperClient, KeeperGone
 from .computer import refuse_too_much
@@ -46,14 +46,14 @@ class LocalFleet:
     def __init__(
         self,
         directory: PoolDirectory,
-        embedding: Embedding,
+        entry_points: EntryPoints,
         *,
         shared_memory: bool,
         as_remote: bool = False,
         work_mib: int | None = None,
     ) -> None:
         self._directory, self._shared_memory, self._as_remote = directory, shared_memory, as_remote
-        self._embedding, self._work_mib = embedding, work_mib
+        self._entry_points, self._work_mib = entry_points, work_mib
         self._keeper = self._new_keeper()  # first: it may be all that fails
         self._ids, self._calls = itertools.count(), itertools.count(1)
         self._launching: dict[str, _Call] = {}
@@ -69,7 +69,7 @@ class LocalFleet:
 
     def _new_keeper(self) -> KeeperClient:
         return KeeperClient(
-            self._directory.path, self._embedding, self._work_mib, heard=self._heard, over=self._keeper_ended
+            self._directory.path, self._entry_points, self._work_mib, heard=self._heard, over=self._keeper_ended
         )
 
     def _listen(self) -> None:

@@ -57,7 +57,7 @@ class Executor(Protocol):
 
 
 class Template(Protocol):
-    """The process that `Embedding.template` makes. Each of its methods raises BrokenPipeError when it has ended."""
+    """The process that `EntryPoints.template` makes. Each of its methods raises BrokenPipeError when it has ended."""
 
     pid: int
     ready: bool
@@ -97,10 +97,11 @@ class LocalMachine:
         return " and ".join(f"its {part} {how}" for part, how in by_force.items())
 
 
-def main(control_fd: int, client: int, directory: str, work_mib: int | None, *embedding: Any) -> NoReturn:
-    """Serve one pool until its client, of which ``client`` is a pidfd (-1: none), goes. ``embedding``: the fields of a
-    `providers.base.Embedding`."""
-    fork_server, executor, template, preload = embedding
+def main(control_fd: int, client: int, directory: str, work_mib: int | None, *entry_points: Any) -> NoReturn:
+    """Serve one pool until its client, of which ``client`` is a pidfd (-1: none), goes. ``entry_points``: the fields
+    of a `providers.base.EntryPoints`.
+    """
+    fork_server, executor, template, preload = entry_points
     try:
         control = socket.socket(fileno=control_fd)
         processes.adopt_orphans()

@@ -15,7 +15,7 @@ from typing import Never
 
 import anyio
 
-from ..base import Embedding
+from ..base import EntryPoints
 from ..errors import BadRequest, JournalError, refuse_unknown_options
 from ..private import state_root
 from ..threads import in_thread
@@ -90,7 +90,7 @@ class Local:
         return not self.as_remote
 
     @asynccontextmanager
-    async def open(self, pool: str, embedding: Embedding) -> AsyncIterator[LocalFleet]:
+    async def open(self, pool: str, entry_points: EntryPoints) -> AsyncIterator[LocalFleet]:
         """
         Raises:
             BadRequest: not on Linux.
@@ -103,7 +103,7 @@ class Local:
             try:
                 fleet = LocalFleet(
                     directory,
-                    embedding,
+                    entry_points,
                     shared_memory=self.shared_memory,
                     as_remote=self.as_remote,
                     work_mib=self.work_mib,

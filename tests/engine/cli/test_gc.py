@@ -237,7 +237,7 @@ def test_of_a_real_journal_and_a_test_cloud_nothing_is_left(
 
     from outrider import AWS
     from outrider.providers.aws import fleet as fleets
-    from outrider.providers.base import Embedding, LaunchRequest
+    from outrider.providers.base import EntryPoints, LaunchRequest
     from outrider.testing import EC2, Behaviour
 
     for name, value in {
@@ -251,7 +251,7 @@ def test_of_a_real_journal_and_a_test_cloud_nothing_is_left(
     async def die(provider: AWS) -> None:
         with monkeypatch.context() as patched:
             patched.setattr(fleets.AWSFleet, "close", lambda fleet: anyio.lowlevel.checkpoint())
-            async with provider.open("lost", Embedding("", "")) as fleet:
+            async with provider.open("lost", EntryPoints()) as fleet:
                 await fleet.launch(LaunchRequest("ssh-ed25519 CLIENT", 2, allocation="on-demand"), 2)
 
     with EC2(Behaviour(boot_s=0.01, stop_s=0.01, types=("m7i.large",))) as cloud:

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from outrider.engine.client.budget import Budget, Cost, Exceeded, Metered
 from outrider.engine.observe.words import cents
 from outrider.providers.base import (
-    Embedding,
+    EntryPoints,
     Fleet,
     LaunchRequest,
     LaunchSettled,
@@ -216,7 +216,7 @@ async def test_a_machine_that_is_reachable_before_its_launch_is_answered_costs_f
     """Found by the simulator: it cost from its first word on, and its provider's least was forgotten."""
     clock = Clock()
     budget = Budget(since=0.0)
-    async with Fake().open("p", Embedding("", "")) as inner:
+    async with Fake().open("p", EntryPoints()) as inner:
 
         class Slow:
             async def launch(self, request: LaunchRequest, count: int) -> list[Machine]:
@@ -240,7 +240,7 @@ async def test_a_machine_that_is_reachable_before_its_launch_is_answered_costs_f
 async def test_a_launch_without_an_answer_costs_until_it_is_settled() -> None:
     clock = Clock()
     budget = Budget(since=0.0)
-    async with Fake().open("p", Embedding("", "")) as inner:
+    async with Fake().open("p", EntryPoints()) as inner:
         fleet = Metered(inner, budget, lambda: None, clock)
         clock.now = 100.0
         token = MachineId("token")
@@ -257,7 +257,7 @@ async def test_a_launch_without_an_answer_costs_until_it_is_settled() -> None:
 
 @pytest.mark.anyio
 async def test_a_metered_fleet_is_the_fleet() -> None:
-    async with Fake().open("p", Embedding("", "")) as inner:
+    async with Fake().open("p", EntryPoints()) as inner:
         fleet = Metered(inner, Budget(), lambda: None)
         machines = await fleet.launch(LaunchRequest("key", 2), 2)
         assert {machine.id for machine in machines} == set(inner.machines)

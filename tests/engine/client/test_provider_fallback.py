@@ -13,14 +13,14 @@ import pytest
 from outrider import Spec
 from outrider.engine.api.settings import Selection
 from outrider.engine.client.provider_fallback import FallbackFleet, ProviderFallback
-from outrider.providers.base import Embedding, LaunchRequest, MachineGone, MachineId
+from outrider.providers.base import EntryPoints, LaunchRequest, MachineGone, MachineId
 from outrider.providers.contract import CHECKS, Check, Subject
 from outrider.providers.errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
 from outrider.providers.fake import Fake, FakeFleet, Script
 
 pytestmark = pytest.mark.anyio
 REQUEST = LaunchRequest("ssh-ed25519 CLIENT", 2)
-NOWHERE = Embedding("", "")
+NOWHERE = EntryPoints()
 
 
 class Shop(Fake):
@@ -34,8 +34,8 @@ class Shop(Fake):
         self.prices = prices or {}
 
     @asynccontextmanager
-    async def open(self, pool: str, embedding: Embedding) -> AsyncIterator[FakeFleet]:
-        async with super().open(pool, embedding) as fleet:
+    async def open(self, pool: str, entry_points: EntryPoints) -> AsyncIterator[FakeFleet]:
+        async with super().open(pool, entry_points) as fleet:
             yield ShopFleet(self, fleet) if self.prices else fleet  # type: ignore[misc]
 
     @property
@@ -80,9 +80,7 @@ async def test_it_is_a_provider(check: Check) -> None:
         next(fleet for fleet in other.fleets if machine.id in fleet.machines).lose(machine.id)
 
     specs = (Spec(provider=one), Spec(provider=other))
-    await check(
-        Subject(provider=ProviderFallback(specs, "first"), request=REQUEST, embedding=NOWHERE, alive=alive, kill=kill)
-    )
+    await check(Subject(provider=ProviderFallback(specs, "first"), request=REQUEST, alive=alive, kill=kill))
 
 
 async def test_the_first_is_asked_first() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from outrider import AWS, Spec
 from outrider.engine.client.provider_fallback import ProviderFallback
-from outrider.providers.base import Embedding, LaunchRequest
+from outrider.providers.base import EntryPoints, LaunchRequest
 from outrider.testing import EC2, Behaviour, aws_faults
 
 pytestmark = pytest.mark.anyio
@@ -42,7 +42,7 @@ def spec(cloud: EC2, region: str, vcpus: int) -> Spec:
 
 async def test_the_cheapest_region_is_asked_first(cloud: EC2) -> None:
     dear, cheap = spec(cloud, "us-west-2", 4), spec(cloud, "us-east-1", 2)
-    async with ProviderFallback((dear, cheap), "cheapest").open("train", Embedding("", "")) as fleet:
+    async with ProviderFallback((dear, cheap), "cheapest").open("train", EntryPoints()) as fleet:
         with anyio.fail_after(60):
             machines = await fleet.launch(REQUEST, 2)
         assert {fleet.spec_of(machine.id) for machine in machines} == {cheap}
@@ -53,7 +53,7 @@ async def test_the_cheapest_region_is_asked_first(cloud: EC2) -> None:
 async def test_where_it_has_none_the_next_region_is_asked_at_once(cloud: EC2) -> None:
     cloud.faults.add(*(aws_faults.NoCapacity(zone=f"us-east-1{letter}") for letter in "abcdef"))
     specs = spec(cloud, "us-west-2", 4), spec(cloud, "us-east-1", 2)
-    async with ProviderFallback(specs, "cheapest").open("train", Embedding("", "")) as fleet:
+    async with ProviderFallback(specs, "cheapest").open("train", EntryPoints()) as fleet:
         with anyio.fail_after(60):
             machines = await fleet.launch(REQUEST, 2)
         assert {fleet.spec_of(machine.id) for machine in machines} == {specs[0]}

@@ -16,7 +16,15 @@ from outrider.engine.api.settings import unique
 from outrider.engine.client import takeover
 from outrider.engine.client.takeover import RecordedFleet, TakeoverRecord
 from outrider.providers import owners
-from outrider.providers.base import Address, Embedding, LaunchRequest, Machine, MachineGone, MachineId, MachineReachable
+from outrider.providers.base import (
+    Address,
+    EntryPoints,
+    LaunchRequest,
+    Machine,
+    MachineGone,
+    MachineId,
+    MachineReachable,
+)
 from outrider.providers.errors import NoCapacity
 from outrider.providers.fake import Fake, FakeFleet, Script
 from outrider.providers.journal import Journal
@@ -178,7 +186,7 @@ async def inherited(book: Journal, fleet: FakeFleet, *names: str, most: int = 3)
 
 
 async def test_what_was_left_comes_before_what_is_new(book: Journal) -> None:
-    async with asyncio.timeout(60), Fake().open("train", Embedding("", "")) as inner:
+    async with asyncio.timeout(60), Fake().open("train", EntryPoints()) as inner:
         lasting = Lasting(inner.provider, "train", inner.tasks)
         fleet = await inherited(book, lasting, "i-1", "i-gone", "i-2")
         assert set(fleet.record.machines) == {"i-1", "i-2"}
@@ -202,7 +210,7 @@ async def test_what_was_left_comes_before_what_is_new(book: Journal) -> None:
 
 async def test_the_longest_lease_of_any_machine_is_handed_on(book: Journal) -> None:
     """What each client launches ends by its own lease, and what it was left by that of the one before."""
-    async with Fake().open("train", Embedding("", "")) as inner:
+    async with Fake().open("train", EntryPoints()) as inner:
         lasting = Lasting(inner.provider, "train", inner.tasks)
         await left(book, machine("i-1"))
         for own_s, known_s in ((120.0, 600.0), (900.0, 600.0), (60.0, 900.0)):
@@ -217,7 +225,7 @@ async def test_a_lease_that_the_version_before_did_not_keep_is_not_known(book: J
     text = kept.read_text()
     assert '"lease_s": 600.0, ' in text
     kept.write_text(text.replace('"lease_s": 600.0, ', ""))
-    async with Fake().open("train", Embedding("", "")) as inner:
+    async with Fake().open("train", EntryPoints()) as inner:
         lasting = Lasting(inner.provider, "train", inner.tasks)
         fleet = await RecordedFleet.inherit(lasting, TakeoverRecord.inherit(book, "train", "aws"), 3, 120.0)
         assert lasting.lease_s is None
@@ -226,7 +234,7 @@ async def test_a_lease_that_the_version_before_did_not_keep_is_not_known(book: J
 
 
 async def test_too_many_are_not_kept_and_some_are_better_than_none(book: Journal) -> None:
-    async with Fake(Script(failures=(NoCapacity("sold out"),))).open("train", Embedding("", "")) as inner:
+    async with Fake(Script(failures=(NoCapacity("sold out"),))).open("train", EntryPoints()) as inner:
         fleet = await inherited(book, Lasting(inner.provider, "train", inner.tasks), "i-1", "i-2", most=1)
         assert set(fleet.record.machines) == {"i-1"}
         assert [each.id for each in await fleet.launch(REQUEST, 1)] == ["i-1"]

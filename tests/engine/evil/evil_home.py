@@ -96,7 +96,7 @@ def place(folder: Path, order: Order) -> None:
 
 
 def serve(listener: socket.socket, forks: socket.socket, **options: Any) -> None:
-    """What `providers.base.Embedding.executor` names."""
+    """What `providers.base.EntryPoints.executor` names."""
     local_server.ExecutorServer = make  # type: ignore[misc,assignment]
     local_server.serve(listener, forks, **options)
 

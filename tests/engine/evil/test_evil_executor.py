@@ -42,9 +42,9 @@ def anyio_backend() -> str:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("OUTRIDER_STATE", str(tmp_path / "state"))
     monkeypatch.setenv("OUTRIDER_EVIL", str(tmp_path))
-    usual = {field: getattr(launch.EMBEDDING, field) for field in launch.EMBEDDING.__slots__}
-    evil = launch.EMBEDDING.__class__(**usual | {"executor": "evil_home:serve"})
-    monkeypatch.setattr(launch, "EMBEDDING", evil)
+    usual = {field: getattr(launch.ENTRY_POINTS, field) for field in launch.ENTRY_POINTS.__slots__}
+    evil = launch.ENTRY_POINTS.__class__(**usual | {"executor": "evil_home:serve"})
+    monkeypatch.setattr(launch, "ENTRY_POINTS", evil)
     return tmp_path
 
 

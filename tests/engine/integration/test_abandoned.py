@@ -12,7 +12,7 @@ import pytest
 
 from outrider import Pool, SpecError
 from outrider.engine.client.budget import BudgetWatch, Exceeded
-from outrider.providers.base import Embedding, LaunchRequest, MachineEvent, MachineGone, MachineId
+from outrider.providers.base import EntryPoints, LaunchRequest, MachineEvent, MachineGone, MachineId
 from outrider.providers.errors import BadRequest
 
 pytestmark = pytest.mark.anyio
@@ -37,7 +37,7 @@ class Slow:
         self.opened = self.ended = False
 
     @asynccontextmanager
-    async def open(self, pool: str, embedding: Embedding) -> AsyncIterator[Refusing]:
+    async def open(self, pool: str, entry_points: EntryPoints) -> AsyncIterator[Refusing]:
         self.opening.set()
         with anyio.CancelScope(shield=True):
             await self.may_open.wait()

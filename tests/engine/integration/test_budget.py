@@ -12,7 +12,7 @@ import pytest
 
 from outrider import BudgetExceeded, Local, Pool, PoolClosed, compute
 from outrider.actors.events import BudgetMostlySpent
-from outrider.providers.base import Embedding, LaunchRequest, Machine
+from outrider.providers.base import EntryPoints, LaunchRequest, Machine
 
 pytestmark = pytest.mark.anyio
 
@@ -27,8 +27,8 @@ class Priced:
         self.hourly_cost = hourly_cost
 
     @asynccontextmanager
-    async def open(self, pool: str, embedding: Embedding) -> AsyncIterator[Any]:
-        async with Local().open(pool, embedding) as fleet:
+    async def open(self, pool: str, entry_points: EntryPoints) -> AsyncIterator[Any]:
+        async with Local().open(pool, entry_points) as fleet:
             yield PricedFleet(fleet, self.hourly_cost)
 
 

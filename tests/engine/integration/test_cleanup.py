@@ -14,7 +14,7 @@ import pytest
 
 from outrider import AuthError, BudgetExceeded, CapacityError, CleanupError, Local, Pool, PoolClosed, Spec, compute
 from outrider.actors.events import ProviderWarned
-from outrider.providers.base import Embedding, MachineEvent, Warned
+from outrider.providers.base import EntryPoints, MachineEvent, Warned
 from outrider.providers.errors import NotAuthorized, NotGone, ProviderError
 
 pytestmark = pytest.mark.anyio
@@ -31,8 +31,8 @@ class Sticky:
     ended: list[str] = field(default_factory=list, compare=False)
 
     @asynccontextmanager
-    async def open(self, pool: str, embedding: Embedding) -> AsyncIterator[Any]:
-        async with Local().open(pool, embedding) as fleet, anyio.create_task_group() as tasks:
+    async def open(self, pool: str, entry_points: EntryPoints) -> AsyncIterator[Any]:
+        async with Local().open(pool, entry_points) as fleet, anyio.create_task_group() as tasks:
             sticky = StickyFleet(fleet)
             try:
                 yield sticky
@@ -186,8 +186,8 @@ async def test_a_start_that_fails_says_what_it_left() -> None:
     @dataclass(frozen=True)
     class Barren(Sticky):
         @asynccontextmanager
-        async def open(self, pool: str, embedding: Embedding) -> AsyncIterator[Any]:
-            async with Sticky.open(self, pool, embedding) as fleet:
+        async def open(self, pool: str, entry_points: EntryPoints) -> AsyncIterator[Any]:
+            async with Sticky.open(self, pool, entry_points) as fleet:
 
                 async def launch(request: Any, count: int) -> Any:
                     raise NotAuthorized("no such key")
@@ -234,8 +234,8 @@ class Defective(Sticky):
     trouble: Exception | None = None
 
     @asynccontextmanager
-    async def open(self, pool: str, embedding: Embedding) -> AsyncIterator[Any]:
-        async with Local().open(pool, embedding) as fleet:
+    async def open(self, pool: str, entry_points: EntryPoints) -> AsyncIterator[Any]:
+        async with Local().open(pool, entry_points) as fleet:
             defective = StickyFleet(fleet)
             defective.launch = self.launch  # type: ignore[attr-defined]
             yield defective

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from outrider import Image, Local, Pool, compute
-from outrider.providers.base import Embedding, LaunchRequest, Machine
+from outrider.providers.base import EntryPoints, LaunchRequest, Machine
 
 pytestmark = pytest.mark.anyio
 
@@ -23,8 +23,8 @@ class Networked:
     local = True
 
     @asynccontextmanager
-    async def open(self, pool: str, embedding: Embedding) -> AsyncIterator[Any]:
-        async with Local().open(pool, embedding) as fleet:
+    async def open(self, pool: str, entry_points: EntryPoints) -> AsyncIterator[Any]:
+        async with Local().open(pool, entry_points) as fleet:
             launch = fleet.launch
 
             async def networked(request: LaunchRequest, count: int) -> Sequence[Machine]:

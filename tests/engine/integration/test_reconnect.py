@@ -23,7 +23,7 @@ from outrider.engine.transport import ssh
 from outrider.engine.transport.channels import Channel
 from outrider.engine.transport.ssh import new_key
 from outrider.engine.transport.unix_route import UnixRoute
-from outrider.providers.base import Embedding, Fleet, LaunchRequest, Machine
+from outrider.providers.base import EntryPoints, Fleet, LaunchRequest, Machine
 
 pytestmark = pytest.mark.anyio
 LARGE_BYTES = 40_000_000
@@ -227,10 +227,10 @@ class Impostor:
         return True
 
     @asynccontextmanager
-    async def open(self, pool: str, embedding: Embedding) -> AsyncIterator[Fleet]:
+    async def open(self, pool: str, entry_points: EntryPoints) -> AsyncIterator[Fleet]:
         key = new_key().export_public_key().decode().strip()
 
-        async with self.inner.open(pool, embedding) as fleet:
+        async with self.inner.open(pool, entry_points) as fleet:
             launch = fleet.launch
 
             async def launch_others(request: LaunchRequest, count: int) -> Sequence[Machine]:

@@ -33,9 +33,9 @@ def told(*name):
 
 class Here(Local):
     @asynccontextmanager
-    async def open(self, pool, embedding):
+    async def open(self, pool, entry_points):
         try:
-            async with super().open(pool, embedding) as fleet:
+            async with super().open(pool, entry_points) as fleet:
                 await self.opened()
                 yield fleet
                 await self.closing()

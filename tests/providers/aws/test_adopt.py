@@ -11,7 +11,7 @@ import pytest
 
 from outrider import AWS
 from outrider.providers.aws import fleet as fleets
-from outrider.providers.base import Embedding, LaunchRequest, Machine, MachineReachable
+from outrider.providers.base import EntryPoints, LaunchRequest, Machine, MachineReachable
 from outrider.providers.errors import BadRequest, NotGone
 from outrider.providers.journal import Journal
 from outrider.testing import EC2
@@ -19,7 +19,7 @@ from outrider.testing import aws_faults as faults
 
 pytestmark = pytest.mark.anyio
 REQUEST = LaunchRequest("ssh-ed25519 CLIENT", 2)
-NOWHERE = Embedding("", "")
+NOWHERE = EntryPoints()
 
 
 async def left(provider: AWS, monkeypatch: pytest.MonkeyPatch, count: int) -> Sequence[Machine]:

@@ -11,7 +11,7 @@ import pytest
 
 from outrider import AWS
 from outrider.providers import contract
-from outrider.providers.base import Embedding, LaunchRequest, Machine
+from outrider.providers.base import EntryPoints, LaunchRequest, Machine
 from outrider.testing import EC2, Behaviour
 
 REQUEST = LaunchRequest("ssh-ed25519 CLIENT", 2)
@@ -39,7 +39,7 @@ async def test_it_passes_the_contract(check: contract.Check, cloud: EC2, aws: Ca
 
     await check(
         contract.Subject(
-            provider=aws(), request=REQUEST, embedding=Embedding("", ""), alive=alive, kill=kill, within_s=20
+            provider=aws(), request=REQUEST, entry_points=EntryPoints(), alive=alive, kill=kill, within_s=20
         )
     )
     assert cloud.left() == []

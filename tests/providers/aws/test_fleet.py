@@ -20,7 +20,7 @@ from outrider.providers.aws.fleet import AWSFleet
 from outrider.providers.aws.seen import GRACE_S
 from outrider.providers.base import (
     AcceleratorRequest,
-    Embedding,
+    EntryPoints,
     LaunchRequest,
     LaunchSettled,
     LaunchUnsure,
@@ -49,7 +49,7 @@ async def opened(provider: AWS, pool: str = "pool") -> AsyncIterator[AWSFleet]:
     """What the body raises comes out alone."""
     raised: Exception | None = None
     try:
-        async with provider.open(pool, Embedding("", "")) as fleet:
+        async with provider.open(pool, EntryPoints()) as fleet:
             try:
                 with anyio.fail_after(WITHIN_S):
                     yield fleet

@@ -20,7 +20,7 @@ from outrider.providers.aws import inventory, network
 from outrider.providers.aws.api import Api
 from outrider.providers.aws.testing import front, templates
 from outrider.providers.aws.testing.protocol import parse
-from outrider.providers.base import AcceleratorRequest, Embedding, LaunchRequest
+from outrider.providers.base import AcceleratorRequest, EntryPoints, LaunchRequest
 from outrider.providers.whose import Claim
 from outrider.testing import EC2
 
@@ -260,7 +260,7 @@ async def test_a_pool_lives_and_ends_under_the_policy(
     request = replace(LaunchRequest("ssh-ed25519 CLIENT", 2), allocation=allocation)
     if devices > 1:
         request = replace(request, accelerator=AcceleratorRequest("A100", devices))
-    async with aws().open("pool", Embedding("", "")) as fleet:
+    async with aws().open("pool", EntryPoints()) as fleet:
         with anyio.fail_after(WITHIN_S):
             machines = await fleet.launch(request, 2)
             await fleet.terminate([machines[0].id])

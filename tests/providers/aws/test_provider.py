@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from outrider import AWS
-from outrider.providers.base import Embedding
+from outrider.providers.base import EntryPoints
 from outrider.providers.errors import BadRequest, NotAuthorized
 from outrider.providers.journal import Journal, PoolOwned
 
-EMBEDDING = Embedding("", "")
+ENTRY_POINTS = EntryPoints()
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_it_is_a_value() -> None:
 @pytest.mark.usefixtures("surroundings")
 async def test_without_a_region_nothing_is_guessed() -> None:
     with pytest.raises(BadRequest, match="region"):
-        async with AWS().open("p", EMBEDDING):
+        async with AWS().open("p", ENTRY_POINTS):
             pass
 
 
@@ -66,11 +66,11 @@ async def test_without_a_region_nothing_is_guessed() -> None:
 @pytest.mark.parametrize("url", ["localhost:4566", "//localhost", "http://", "http://[::1", "ftp://localhost"])
 async def test_an_endpoint_that_is_no_url_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BadRequest, match="is no URL: write it as in http://localhost:4566"):
-        async with AWS("us-east-1", endpoint_url=url).open("p", EMBEDDING):
+        async with AWS("us-east-1", endpoint_url=url).open("p", ENTRY_POINTS):
             pass
     monkeypatch.setenv("AWS_ENDPOINT_URL", url)
     with pytest.raises(BadRequest, match="is no URL"):
-        async with AWS("us-east-1").open("p", EMBEDDING):
+        async with AWS("us-east-1").open("p", ENTRY_POINTS):
             pass
 
 
@@ -78,7 +78,7 @@ async def test_an_endpoint_that_is_no_url_is_refused(url: str, monkeypatch: pyte
 @pytest.mark.usefixtures("surroundings")
 async def test_a_profile_that_is_not_there_is_said() -> None:
     with pytest.raises(NotAuthorized, match="profile"):
-        async with AWS("us-east-1", profile="nobody").open("p", EMBEDDING):
+        async with AWS("us-east-1", profile="nobody").open("p", ENTRY_POINTS):
             pass
 
 
@@ -86,8 +86,8 @@ async def test_a_profile_that_is_not_there_is_said() -> None:
 @pytest.mark.usefixtures("surroundings")
 async def test_a_pool_of_that_name_that_is_open_is_not_opened_again(journal_path: Path) -> None:
     provider = AWS("us-east-1", endpoint_url="http://127.0.0.1:1")
-    async with provider.open("p", EMBEDDING):
+    async with provider.open("p", ENTRY_POINTS):
         with pytest.raises(PoolOwned):
-            async with provider.open("p", EMBEDDING):
+            async with provider.open("p", ENTRY_POINTS):
                 pass
     assert Journal.open(journal_path).records() == []  # nothing was created, so nothing is left to look after

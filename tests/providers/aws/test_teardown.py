@@ -20,7 +20,7 @@ from outrider.providers.aws import inventory, teardown
 from outrider.providers.aws.api import Api
 from outrider.providers.aws.ending import LEASE_MORE_S, Ending
 from outrider.providers.aws.seen import GRACE_S, Sight, State
-from outrider.providers.base import Embedding, LaunchRequest, MachineId
+from outrider.providers.base import EntryPoints, LaunchRequest, MachineId
 from outrider.providers.errors import NotGone
 from outrider.providers.journal import Intent, Journal
 from outrider.providers.whose import Claim
@@ -46,7 +46,7 @@ async def dead(provider: AWS, pool: str, monkeypatch: pytest.MonkeyPatch) -> lis
             fleet._open.cancel()
 
         patched.setattr(fleets.AWSFleet, "close", nothing)
-        async with provider.open(pool, Embedding("", "")) as fleet:
+        async with provider.open(pool, EntryPoints()) as fleet:
             return [machine.id for machine in await fleet.launch(REQUEST, 2)]
 
 
@@ -130,7 +130,7 @@ async def test_what_a_dead_pool_left_is_ended_by_id_when_its_tags_are_gone(
 
 
 async def test_one_that_ec2_does_not_know_keeps_no_other_from_ending(cloud: EC2, aws: Callable[..., AWS]) -> None:
-    async with aws().open("pool", Embedding("", "")) as fleet, api_of(cloud) as api:
+    async with aws().open("pool", EntryPoints()) as fleet, api_of(cloud) as api:
         machines = [machine.id for machine in await fleet.launch(REQUEST, 5)]
         said = await teardown.end(api, [*machines[:3], "i-0123456789abcdef0", *machines[3:]])
         assert {sight.id for sight in said} == set(machines)

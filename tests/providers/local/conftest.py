@@ -12,9 +12,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from outrider.engine.client.launch import EMBEDDING
+from outrider.engine.client.launch import ENTRY_POINTS
 from outrider.engine.transport.ssh import new_key
-from outrider.providers.base import Embedding, LaunchRequest, Machine
+from outrider.providers.base import EntryPoints, LaunchRequest, Machine
 from outrider.providers.local import processes
 from outrider.providers.local.fleet import LocalFleet
 from outrider.providers.local.provider import Local
@@ -26,8 +26,8 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture
-def embedding() -> Embedding:
-    return EMBEDDING
+def entry_points() -> EntryPoints:
+    return ENTRY_POINTS
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def provider(tmp_path: Path) -> Local:
 @pytest.fixture
 def opened(provider: Local) -> Callable[..., AbstractAsyncContextManager[LocalFleet]]:
     """Open a pool's fleet: ``async with opened() as fleet``."""
-    return lambda embedding=EMBEDDING: provider.open("p", embedding)
+    return lambda entry_points=ENTRY_POINTS: provider.open("p", entry_points)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from outrider.engine.client.launch import EMBEDDING
+from outrider.engine.client.launch import ENTRY_POINTS
 from outrider.providers import contract
 from outrider.providers.local.provider import Local
 
@@ -24,5 +24,7 @@ async def test_it_passes_the_contract(check, as_remote, tmp_path, request_, tabl
 
     provider = Local(state=tmp_path, as_remote=as_remote)
     await check(
-        contract.Subject(provider=provider, request=request_, embedding=EMBEDDING, alive=alive, kill=kill, within_s=10)
+        contract.Subject(
+            provider=provider, request=request_, entry_points=ENTRY_POINTS, alive=alive, kill=kill, within_s=10
+        )
     )

@@ -15,8 +15,8 @@ import anyio
 import pytest
 
 from outrider import Pool
-from outrider.engine.client.launch import EMBEDDING
-from outrider.providers.base import Embedding, MachineGone, MachineId
+from outrider.engine.client.launch import ENTRY_POINTS
+from outrider.providers.base import EntryPoints, MachineGone, MachineId
 from outrider.providers.errors import NoCapacity, ProviderError
 from outrider.providers.local import processes
 from outrider.providers.local.provider import Local
@@ -83,7 +83,7 @@ async def test_a_killed_group_is_gone_within_a_second_and_nothing_is_left(reques
 
 @pytest.mark.parametrize("part", ["executor", "fork server", "SSH server"])
 async def test_a_machine_that_loses_one_part_is_gone_and_says_which(part, request_, table, tmp_path):
-    async with Local(state=tmp_path, as_remote=True).open("p", EMBEDDING) as fleet:
+    async with Local(state=tmp_path, as_remote=True).open("p", ENTRY_POINTS) as fleet:
         (machine,) = await fleet.launch(request_, 1)
         executor, group = int(machine.facts["pid"]), int(machine.facts["group"])
         processes = table.of(machine)
@@ -97,7 +97,7 @@ async def test_a_machine_that_loses_one_part_is_gone_and_says_which(part, reques
 
 @pytest.mark.parametrize("end", ["kill", "terminate", "leave"])
 async def test_orphans_in_sessions_of_their_own_end_with_their_machine(end, orphans, request_, table, opened):
-    async with opened(Embedding("orphaning:serve", "orphaning:execute")) as fleet:
+    async with opened(EntryPoints("orphaning:serve", "orphaning:execute")) as fleet:
         (machine,) = await fleet.launch(request_, 1)
         await table.until(orphans)
         (pid,) = orphans()
@@ -114,7 +114,7 @@ async def test_orphans_in_sessions_of_their_own_end_with_their_machine(end, orph
 
 async def test_a_machine_that_is_terminated_while_it_starts_is_gone_at_once(orphans, request_, table, opened):
     """Whatever of it is forked is a process of its group before anything else happens."""
-    async with opened(Embedding("orphaning:serve", "orphaning:execute")) as fleet:
+    async with opened(EntryPoints("orphaning:serve", "orphaning:execute")) as fleet:
         for _ in range(20):
             (machine,) = await fleet.launch(request_, 1)
             with anyio.fail_after(2):
@@ -125,14 +125,14 @@ async def test_a_machine_that_is_terminated_while_it_starts_is_gone_at_once(orph
 async def test_an_executor_that_does_not_start_is_a_machine_gone_and_the_log_says_why(
     orphans, request_, table, opened, tmp_path
 ):
-    async with opened(Embedding("orphaning:serve", "orphaning:broken")) as fleet:
+    async with opened(EntryPoints("orphaning:serve", "orphaning:broken")) as fleet:
         (machine,) = await fleet.launch(request_, 1)
         assert (await gone(fleet))[machine.id] == "its executor exited with status 1"
         assert "no executor today" in (tmp_path / "local" / "p" / "keeper.log").read_text()
 
 
 async def test_an_executor_that_cannot_be_imported_fails_the_launch_with_its_words(request_, table, opened):
-    async with opened(Embedding("outrider.engine.node.forkserver:serve", "no.such:execute")) as fleet:
+    async with opened(EntryPoints("outrider.engine.node.forkserver:serve", "no.such:execute")) as fleet:
         with pytest.raises(ProviderError, match="No module named 'no'"):
             await fleet.launch(request_, 1)
 
@@ -142,7 +142,7 @@ async def test_the_keepers_death_takes_every_machine_and_the_next_launch_starts_
     part, orphans, request_, table, opened
 ):
     """What a task has started in a session of its own ends as well, whichever of the two is killed."""
-    async with opened(Embedding("orphaning:serve", "orphaning:execute")) as fleet:
+    async with opened(EntryPoints("orphaning:serve", "orphaning:execute")) as fleet:
         machines = await fleet.launch(request_, 2)
         await table.until(lambda: len(orphans()) == 2)
         before = orphans()
@@ -200,12 +200,12 @@ async def test_the_end_of_a_machine_is_not_waited_for_without_a_limit(request_, 
 
 CLIENT = """
 import anyio, os, sys
-from outrider.engine.client.launch import EMBEDDING
+from outrider.engine.client.launch import ENTRY_POINTS
 from outrider.providers.base import LaunchRequest
 from outrider.providers.local.provider import Local
 
 async def main():
-    async with Local(state=sys.argv[1]).open("killed", EMBEDDING) as fleet:
+    async with Local(state=sys.argv[1]).open("killed", ENTRY_POINTS) as fleet:
         await fleet.launch(LaunchRequest("", 1), 1)
         print(flush=True)
         await anyio.sleep(600)
@@ -316,7 +316,7 @@ async def test_a_process_that_cannot_be_forked_is_its_machines_misfortune_alone(
     full = tmp_path / "too-many-processes"
     (tmp_path / "now_and_then.py").write_text(FORKS_NOW_AND_THEN.format(full=str(full)))
     monkeypatch.syspath_prepend(tmp_path)
-    async with opened(Embedding("outrider.engine.node.forkserver:serve", "now_and_then:serve")) as fleet:
+    async with opened(EntryPoints("outrider.engine.node.forkserver:serve", "now_and_then:serve")) as fleet:
         (first,) = await fleet.launch(request_, 1)
         full.touch()
         with pytest.raises(NoCapacity, match=r"could not be started \(.*Resource temporarily unavailable"):
@@ -389,7 +389,7 @@ def importers(folder):
 
 
 async def test_machines_come_from_one_process_that_has_imported_what_takes_long(heavy, request_, table, opened):
-    async with opened(replace(EMBEDDING, preload=("heavy_here",))) as fleet:
+    async with opened(replace(ENTRY_POINTS, preload=("heavy_here",))) as fleet:
         machines = await fleet.launch(request_, 2)
         (template,) = importers(heavy)
         (keeper,) = table.keepers()
@@ -405,7 +405,7 @@ async def test_machines_come_from_one_process_that_has_imported_what_takes_long(
 
 
 async def test_without_the_template_machines_come_from_the_keeper(heavy, request_, table, opened):
-    async with opened(replace(EMBEDDING, preload=("heavy_here",))) as fleet:
+    async with opened(replace(ENTRY_POINTS, preload=("heavy_here",))) as fleet:
         (first,) = await fleet.launch(request_, 1)
         os.kill(importers(heavy)[0], signal.SIGKILL)
         (second,) = await fleet.launch(request_, 1)
@@ -414,14 +414,14 @@ async def test_without_the_template_machines_come_from_the_keeper(heavy, request
 
 
 async def test_a_module_that_cannot_be_imported_keeps_no_machine_away(request_, table, opened):
-    async with opened(replace(EMBEDDING, preload=("no_such_module_here",))) as fleet:
+    async with opened(replace(ENTRY_POINTS, preload=("no_such_module_here",))) as fleet:
         (machine,) = await fleet.launch(request_, 1)
         assert table.of(machine)
 
 
 async def test_a_pool_can_end_while_its_template_imports(heavy, request_, table, opened):
     (heavy / "wait").touch()
-    async with opened(replace(EMBEDDING, preload=("heavy_here",))) as fleet:
+    async with opened(replace(ENTRY_POINTS, preload=("heavy_here",))) as fleet:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(fleet.launch, request_, 1)
             await table.until(lambda: importers(heavy))

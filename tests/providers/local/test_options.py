@@ -33,30 +33,30 @@ def test_it_is_a_value(tmp_path):
         Local().shared_memory = False
 
 
-async def test_other_systems_are_refused(monkeypatch, provider, embedding):
+async def test_other_systems_are_refused(monkeypatch, provider, entry_points):
     monkeypatch.setattr(sys, "platform", "darwin")
     with pytest.raises(BadRequest, match=r"need Linux .*darwin"):
-        async with provider.open("p", embedding):
+        async with provider.open("p", entry_points):
             pytest.fail("opened")
 
 
-async def test_a_state_directory_that_cannot_be_is_refused_with_what_to_do(tmp_path, embedding):
+async def test_a_state_directory_that_cannot_be_is_refused_with_what_to_do(tmp_path, entry_points):
     (tmp_path / "file").write_text("")
     with pytest.raises(JournalError, match=r"Not a directory.*Local\(state="):
-        async with Local(state=tmp_path / "file").open("p", embedding):
+        async with Local(state=tmp_path / "file").open("p", entry_points):
             pytest.fail("opened")
 
 
 @pytest.mark.parametrize("place", ["", "local"])
-async def test_a_state_directory_that_others_write_in_is_refused(tmp_path, embedding, place):
+async def test_a_state_directory_that_others_write_in_is_refused(tmp_path, entry_points, place):
     (tmp_path / "state" / "local").mkdir(mode=0o700, parents=True)
     (tmp_path / "state" / place).chmod(0o777)
     with pytest.raises(JournalError, match=r"others may write in it"):
-        async with Local(state=tmp_path / "state").open("p", embedding):
+        async with Local(state=tmp_path / "state").open("p", entry_points):
             pytest.fail("opened")
 
 
-async def test_a_full_disk_is_no_fault_of_the_specification(tmp_path, monkeypatch, embedding):
+async def test_a_full_disk_is_no_fault_of_the_specification(tmp_path, monkeypatch, entry_points):
     """And not for ever: there is room again, and the same pool opens."""
 
     def full(folder):
@@ -65,23 +65,23 @@ async def test_a_full_disk_is_no_fault_of_the_specification(tmp_path, monkeypatc
     with monkeypatch.context() as disk:
         disk.setattr(state, "make_private", full)
         with pytest.raises(JournalError, match=r"No space left on device.*make room there") as caught:
-            async with Local(state=tmp_path).open("p", embedding):
+            async with Local(state=tmp_path).open("p", entry_points):
                 pytest.fail("opened")
     assert type(error_translation.provider_error(caught.value)) is OutriderError
     assert "Nothing was created" in str(error_translation.provider_error(caught.value))
-    async with Local(state=tmp_path).open("p", embedding):
+    async with Local(state=tmp_path).open("p", entry_points):
         pass
 
 
-async def test_a_name_is_one_pools_at_a_time_and_a_dead_ones_is_free(tmp_path, embedding):
+async def test_a_name_is_one_pools_at_a_time_and_a_dead_ones_is_free(tmp_path, entry_points):
     provider = Local(state=tmp_path)
-    async with provider.open("mine", embedding):
+    async with provider.open("mine", entry_points):
         with pytest.raises(BadRequest, match="a pool mine is open already"):
-            async with provider.open("mine", embedding):
+            async with provider.open("mine", entry_points):
                 pytest.fail("opened")
     (tmp_path / "local" / "mine").mkdir()
     (tmp_path / "local" / "mine" / "owner").touch()  # nobody holds its lock
-    async with provider.open("mine", embedding):
+    async with provider.open("mine", entry_points):
         pass
     assert list((tmp_path / "local").iterdir()) == []
 
@@ -96,9 +96,9 @@ async def test_a_name_is_one_pools_at_a_time_and_a_dead_ones_is_free(tmp_path, e
         ({"interconnect": "efa"}, "leave it out"),
     ],
 )
-async def test_more_than_this_computer_has_is_refused(tmp_path, embedding, monkeypatch, wanted, said):
+async def test_more_than_this_computer_has_is_refused(tmp_path, entry_points, monkeypatch, wanted, said):
     monkeypatch.setattr(computer.platform, "machine", lambda: "x86_64")
-    async with Local(state=tmp_path).open("p", embedding) as fleet:
+    async with Local(state=tmp_path).open("p", entry_points) as fleet:
         with pytest.raises(BadRequest, match=said):
             await fleet.launch(LaunchRequest("key", 1, **wanted), 1)
 

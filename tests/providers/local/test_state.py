@@ -110,11 +110,11 @@ def free_descriptors(count: int) -> Iterator[None]:
 
 
 @pytest.mark.anyio
-async def test_a_pool_that_has_no_descriptors_says_so_and_leaves_nothing(provider, embedding, tmp_path):
+async def test_a_pool_that_has_no_descriptors_says_so_and_leaves_nothing(provider, entry_points, tmp_path):
     open_before = len(list(Path("/proc/self/fd").iterdir()))
     for count in range(6):
         with free_descriptors(count), pytest.raises(JournalError, match="has no descriptors left"):
-            async with provider.open("p", embedding):
+            async with provider.open("p", entry_points):
                 pass
         assert list((tmp_path / "local").glob("*")) == []
         assert len(list(Path("/proc/self/fd").iterdir())) == open_before

@@ -17,7 +17,7 @@ import anyio
 
 from ....providers.base import (
     Address,
-    Embedding,
+    EntryPoints,
     LaunchRequest,
     LaunchSettled,
     LaunchUnsure,
@@ -74,7 +74,7 @@ class ScriptedCloud:
         self._fleet_of: dict[MachineId, ScriptedFleet] = {}
 
     @asynccontextmanager
-    async def open(self, pool: str, embedding: Embedding) -> AsyncIterator[ScriptedFleet]:  # noqa: ARG002
+    async def open(self, pool: str, entry_points: EntryPoints) -> AsyncIterator[ScriptedFleet]:  # noqa: ARG002
         fleet = ScriptedFleet(self, self._site)
         self._fleets.append(fleet)
         try:

@@ -27,7 +27,7 @@ from ....actors.lifecycle import State
 from ....actors.messages import Broadcast, Cancel, PoolState, Resize, Snapshot, Submit, WhenReady
 from ....actors.pool import CLOSE_S, supervise
 from ....actors.ports import BroadcastSpec, ConnectFailed, Ending, JobId, PoolSpec, Task, TaskId
-from ....providers.base import Embedding, LaunchRequest
+from ....providers.base import EntryPoints, LaunchRequest
 from ....providers.errors import ProviderError
 from ...client.budget import Budget, Metered
 from ...serialization.payload import Blob, Payload
@@ -158,7 +158,7 @@ class _Run:
     async def main(self) -> None:
         site, scenario = self._site, self._scenario
         request = LaunchRequest("ssh-ed25519 CLIENT", scenario.nodes + scenario.spare)
-        async with site.cloud.open("simulated", Embedding("", "")) as fleet:
+        async with site.cloud.open("simulated", EntryPoints()) as fleet:
             closing_at, costs = 0.0, site.referee.costs
             costs.budget = Budget(since=site.loop.now)
             async with supervise(

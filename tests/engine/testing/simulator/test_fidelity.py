@@ -14,7 +14,7 @@ from outrider.engine.testing.simulator.site import Site
 from outrider.engine.testing.simulator.trace import Trace
 from outrider.engine.transport import connection as real
 from outrider.providers import contract
-from outrider.providers.base import Embedding, LaunchRequest
+from outrider.providers.base import EntryPoints, LaunchRequest
 
 
 @pytest.mark.parametrize("name", ["HEARTBEAT_S", "SILENCE_S", "GREETING_S", "FAREWELL_S"])
@@ -45,7 +45,7 @@ def test_the_scripted_cloud_is_a_provider(check, boot_s):
             contract.Subject(
                 provider=site.cloud,
                 request=LaunchRequest("ssh-ed25519 CLIENT", 2),
-                embedding=Embedding("", ""),
+                entry_points=EntryPoints(),
                 alive=alive,
                 kill=kill,
                 within_s=120.0,
