@@ -1,4 +1,4 @@
-"""Workers that are to be born, or to end: how often that may fail, and how long it may take. Pure.
+"""Limits on workers' births and ends: how often they may fail, and how long they may take. Pure.
 
 A birth has failed when a worker is gone before it has taken an attempt. Births that were under way together fail
 together: that is one failure, whatever the number of slots.
@@ -13,11 +13,13 @@ END_S = 75.0  # more than the fork server gives what does not end (`forkserver.E
 
 
 class Births:
+    """The births and ends of one executor's workers."""
+
     def __init__(self) -> None:
-        self.rests_until: float | None = None  # nobody is to be born before
+        self.rests_until: float | None = None  # no worker is to be started before
         self._failures = 0  # in a row
         self._counted = 0  # the last worker whose birth had begun when a failure was counted
-        self._due: dict[int, float] = {}  # worker -> by when it must be there, or gone
+        self._due: dict[int, float] = {}  # worker -> by when it must be ready, or gone
 
     def begun(self, worker: int, now: float) -> None:
         self._due[worker] = now + BIRTH_S

@@ -40,7 +40,7 @@ class Caller:
         self._programs: dict[bytes, Program] = {}
 
     def define(self, function: bytes, code: bytes, fds: list[int]) -> None:
-        if fds or code:  # else its blob was not there: the attempt that needs it says so
+        if fds or code:  # else its blob was not there: the attempt that needs it fails
             self._codes[function] = fds.pop() if fds else code
 
     def run(self, run: Run, fds: list[int], streams: Streams | None, thread: int = 0) -> Answer:
@@ -91,7 +91,7 @@ class Caller:
                 self._info.release_port()
 
     def _program(self, function: bytes) -> Program:
-        """Unpickled on first use, by the task that needs it."""
+        """Return a function's program; the first task that needs it unpickles it."""
         if (program := self._programs.get(function)) is not None:
             return program
         try:

@@ -20,7 +20,7 @@ class Deliver(NamedTuple):
 
 
 class Steal(NamedTuple):
-    """Take back what the worker has not read; its results are told first, then `Scheduler.stolen` is called."""
+    """Take back what the worker has not read: call `Scheduler.finished` for its results, then `Scheduler.stolen`."""
 
     worker: int
 
@@ -49,7 +49,7 @@ class Relay(NamedTuple):
 
 
 class GiveUp(NamedTuple):
-    """End the executor, and say why: no task can run here."""
+    """End the executor with this reason: no task can run here."""
 
     reason: str
 

@@ -1,9 +1,9 @@
 """The fork server: makes workers quickly and sees to it that nothing of a dead one is left. No user code, no threads.
 
-It is the parent of every worker and the adopter of their orphans, so it alone can kill a task's whole process tree and
-prove it gone: a worker's death is reported when no stray child is left, or with the names of those that cannot be
-killed. It obeys one SOCK_SEQPACKET socket, and ends, taking all of its workers along, when that closes. Measured: the
-module and what it imports take 40 ms, a fork 2 ms.
+The fork server is the parent of every worker and adopts their orphans, so it alone can kill a task's whole process tree
+and prove it gone: a worker's death is reported when no stray child is left, or with the names of those that cannot be
+killed. Orders come over one SOCK_SEQPACKET socket; when that closes, the fork server ends with all of its workers.
+Measured: the module and what it imports take 40 ms, a fork 2 ms.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _MESSAGE_BYTES = 256 * 1024
 STRAYS_S = 2.0  # for what a dead worker has left behind to end
 ENDS_S = 60.0  # for a worker that is killed: to let go of eight GPUs, or terabytes of memory, takes a while
 _AGAIN_MS = 100  # between two looks at the strays of a dead worker
-_NAMED = 8
+_NAMED = 8  # of the processes that cannot be killed
 
 
 def serve(control: socket.socket, *keep: int) -> NoReturn:
-    """Never returns. Closes every descriptor but the standard three, ``control`` and ``keep``."""
+    """Run a fork server in this process, and exit. Closes all descriptors but 0 to 2, ``control`` and ``keep``."""
     try:
         ForkServer(control, keep).run()
     except BaseException:  # noqa: BLE001 - nobody above: it ran in a forked child
@@ -56,6 +56,8 @@ def serve(control: socket.socket, *keep: int) -> NoReturn:
 
 
 class ForkServer:
+    """The fork server of one executor."""
+
     def __init__(self, control: socket.socket, keep: Sequence[int] = ()) -> None:
         process.close_all_but({0, 1, 2, control.fileno(), *keep})
         try:
@@ -65,7 +67,7 @@ class ForkServer:
         process.adopt_orphans()
         self._pid = os.getpid()
         self._had = limits.raise_descriptors()
-        self._lacks = ""  # why the descriptor for all workers could not be received
+        self._setup_error = ""  # why the descriptor for all workers could not be received
         self._control = control
         self._setup: dict[str, Any] = {}
         self._settled = False
@@ -75,7 +77,7 @@ class ForkServer:
         self._strays: dict[int, float] = {}  # pid -> since when: children that are no workers
         self._template: Template | None = None
         self._waiting: dict[int, tuple[int, bool, list[int]]] = {}  # worker -> its order: until the template is ready
-        self._late_at = 0.0  # if it is not by then, nobody waits for it any longer
+        self._import_deadline = 0.0  # of the template: workers wait for it until then
         self._ready = select.poll()
         self._woken, waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
@@ -91,12 +93,12 @@ class ForkServer:
                 if fd == self._woken:
                     os.read(fd, 4096)
                 elif fd == self._control.fileno():
-                    self._obey()
+                    self._on_order()
                 elif self._template is not None:
-                    self._hear(self._template)
-            if self._importing is not None and time.monotonic() >= self._late_at:
-                self._drop(self._importing)
-                self._fork_who_waits()
+                    self._on_template_readable(self._template)
+            if self._importing is not None and time.monotonic() >= self._import_deadline:
+                self._drop_template(self._importing)
+                self._fork_waiting()
             self._reap()
 
     @property
@@ -108,14 +110,14 @@ class ForkServer:
             return _AGAIN_MS
         times = [since + ENDS_S for since in self._killed.values()]
         if self._importing is not None:
-            times.append(self._late_at)
+            times.append(self._import_deadline)
         return max(0.0, min(times) - time.monotonic()) * 1000 if times else None
 
-    def _obey(self) -> None:
+    def _on_order(self) -> None:
         try:
             data, fds = limits.receive(self._control, _MESSAGE_BYTES, 3)
         except limits.Truncated as error:
-            self._lack(*msgpack.unpackb(error.body), why=str(error.strerror))
+            self._on_lost_descriptors(*msgpack.unpackb(error.body), why=str(error.strerror))
             return
         except ConnectionError:
             data, fds = b"", []
@@ -138,32 +140,32 @@ class ForkServer:
         elif order == KILL:
             self._kill(rest[0])
 
-    def _lack(self, order: int, *rest: Any, why: str) -> None:
+    def _on_lost_descriptors(self, order: int, *rest: Any, why: str) -> None:
         """Handle an order that came without its descriptors."""
         if order == FORK:
-            self._say(GONE, rest[0], -1, why)
+            self._send(GONE, rest[0], -1, why)
         else:
-            self._lacks = why
+            self._setup_error = why
 
     def _kill(self, worker: int) -> None:
         if (waiting := self._waiting.pop(worker, None)) is not None:
             for fd in waiting[2]:
                 os.close(fd)
-            self._say(GONE, worker, signal.SIGKILL, "")
+            self._send(GONE, worker, signal.SIGKILL, "")
         for pid in [pid for pid, each in self._workers.items() if each == worker]:
             self._killed.setdefault(pid, time.monotonic())
             process.kill_tree(pid)
 
     def _fork(self, worker: int, index: int, fresh: bool, fds: list[int]) -> None:
         try:
-            if self._lacks:
-                raise OSError(self._lacks)
+            if self._setup_error:
+                raise OSError(self._setup_error)
             pid = self._forked(index, fresh, fds)
         except OSError as error:  # no memory, too many processes
-            self._say(GONE, worker, -1, _why_not(error))
+            self._send(GONE, worker, -1, _why_not(error))
         else:
             self._workers[pid] = worker
-            self._say(FORKED, worker, pid)
+            self._send(FORKED, worker, pid)
         finally:
             for fd in fds:
                 os.close(fd)
@@ -173,7 +175,7 @@ class ForkServer:
             try:
                 return self._template.fork([index, fresh], fds)
             except BrokenPipeError:
-                self._drop(self._template)
+                self._drop_template(self._template)
         pid = os.fork()
         if pid == 0:
             self._become(index, fresh, fds)
@@ -193,24 +195,24 @@ class ForkServer:
             self._template = Template(
                 modules, lambda order, fds: self._become(order[0], order[1], fds), settle_in=settle_in
             )
-        except OSError:  # then as without
+        except OSError:  # then workers are forked without one
             return
         self._ready.register(self._template, select.POLLIN)
-        self._late_at = time.monotonic() + IMPORT_S
+        self._import_deadline = time.monotonic() + IMPORT_S
 
-    def _hear(self, template: Template) -> None:
+    def _on_template_readable(self, template: Template) -> None:
         try:
             template.hear()
         except BrokenPipeError:
-            self._drop(template)
-        self._fork_who_waits()
+            self._drop_template(template)
+        self._fork_waiting()
 
-    def _fork_who_waits(self) -> None:
+    def _fork_waiting(self) -> None:
         waiting, self._waiting = self._waiting, {}
         for worker, order in waiting.items():
             self._fork(worker, *order)
 
-    def _drop(self, template: Template) -> None:
+    def _drop_template(self, template: Template) -> None:
         self._ready.unregister(template)
         template.close()
         self._template = None
@@ -245,11 +247,11 @@ class ForkServer:
             os._exit(1)
 
     def _reap(self) -> None:
-        """LOOSE ENDS: report dead workers. Orphans (children that are no workers) must be gone before a death is told.
+        """Report dead workers. Orphans (children that are no workers) must be gone before a death is reported.
 
-        Some orphans withstand SIGKILL, as another user's or stuck in the kernel: their worker's death is reported when
-        they have had their time, and later deaths do not wait for them. A worker itself may be stuck in the kernel, as
-        in a driver that hangs: none of its own code runs again, and it counts as dead.
+        Some orphans withstand SIGKILL, being another user's or stuck in the kernel: their worker's death is reported
+        after `STRAYS_S`, and later deaths do not wait for them. A worker itself may be stuck in the kernel, as in a
+        driver that hangs: none of its own code runs again, and after `ENDS_S` it counts as dead.
         """
         now = time.monotonic()
         stuck = [pid for pid, since in self._killed.items() if since + ENDS_S <= now]
@@ -269,7 +271,7 @@ class ForkServer:
             if not waited_for or died + STRAYS_S <= now:
                 del self._dead[worker]
                 left = [pid for pid, since in self._strays.items() if since >= died]
-                self._say(GONE, worker, status, _withstood(left))
+                self._send(GONE, worker, status, _withstood(left))
 
     def _end(self) -> NoReturn:
         """End this process and all its children: the executor server is gone, or wants the fork server gone."""
@@ -282,7 +284,7 @@ class ForkServer:
             select.select([self._woken], [], [], 0.05)
         os._exit(0)
 
-    def _say(self, *message: object) -> None:
+    def _send(self, *message: object) -> None:
         try:
             self._control.send(cast("bytes", msgpack.packb(message)))
         except ConnectionError:  # the next read finds its end of file

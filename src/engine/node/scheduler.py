@@ -1,21 +1,22 @@
 """The executor's decisions: which attempt runs in which worker, when it is ended, and what the client is told. No I/O.
 
-Facts come in as calls with the time, effects go out of `decide`. Numbered, and each proved by breaking the code once:
+Events come in as calls with the time, effects go out of `decide`. The invariants; a test breaks the code once for each:
 
     EXEC-1  every attempt is answered exactly once: by its result, `Ended` or `Returned`
     EXEC-2  an attempt that may have started is never delivered again
-    EXEC-3  no more attempts run than there are slots; ranks of a broadcast need each other and wait for none, and what
-            runs BESIDE the slots takes none
-    EXEC-4  an attempt with streams, or in a process of its own, shares its worker's pipe with none
+    EXEC-3  no more attempts run than there are slots, but for two kinds: ranks of a broadcast, which need each other
+            and do not wait, and attempts that run BESIDE the slots
+    EXEC-4  an attempt with streams, or in a process of its own, shares its worker's pipe with no other attempt
     EXEC-5  a fresh worker runs one attempt, and no warm worker runs a FRESH one
-    EXEC-6  `Ended` is said when the attempt's worker is gone, or has said itself that the attempt is over; never before
-    EXEC-7  nothing waits while a slot is free
-    EXEC-8  what `Recall` returns has not started
-    EXEC-9  behind an attempt that takes long, nothing stays stuck
-    EXEC-10 an attempt begins when its worker is there; where none can be born few are tried, and the executor ends
-    EXEC-11 it says whether a worker has taken an attempt, of those that do not run beside the slots
-    EXEC-12 an attempt whose timeout has passed ends with that cause, also where its worker could not be killed at once
-            and answered later
+    EXEC-6  `Ended` is sent when the attempt's worker is gone, or has reported that the attempt is over; never before
+    EXEC-7  no attempt waits while a slot is free
+    EXEC-8  the attempts that are returned after a `Recall` have not started
+    EXEC-9  no attempt stays in a pipe behind one that takes long
+    EXEC-10 an attempt begins when its worker is ready; where no worker can start, a few are tried, then the executor
+            ends
+    EXEC-11 `has_run` is true once a worker has taken an attempt; attempts BESIDE the slots do not count
+    EXEC-12 an attempt whose timeout has passed ends with that cause, even if its worker could not be killed at once and
+            answers later
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from .effects import Answer, Deliver, Effect, EndWorker, Fork, GiveUp, Interrupt
 from .slots import Attempt, Recall, Slot, Worker
 
 DEPTH = 64  # attempts in a worker's pipe: it hides the round trips between them
-STALL_S = 0.020  # so long without a result: what lies behind in the pipe is taken back
+STALL_S = 0.020  # after so long without a result, the attempts that wait in the pipe are taken back
 PATIENCE_S = 1.0  # for a thread to react to its interruption
 FAREWELL_S = 2.0  # for a fresh process to end by itself (atexit)
 _WITH_ANOTHER = 'its process was killed to end another task in it: Worker(kind="process") keeps tasks apart'
@@ -39,6 +40,8 @@ _FRESH, _ANNOUNCE, _BESIDE = int(RunFlag.FRESH), int(RunFlag.ANNOUNCE), int(RunF
 
 
 class Scheduler:
+    """The decisions of one executor."""
+
     def __init__(self) -> None:
         self._effects: list[Effect] = []
         self._queue: deque[Attempt] = deque()
@@ -54,10 +57,10 @@ class Scheduler:
         self._births = Births()
         self._gave_up = False
 
-    # --- facts -------------------------------------------------------------------------------------------------------
+    # --- events ------------------------------------------------------------------------------------------------------
 
     def open(self, slots: int, *, threads: bool, now: float) -> None:
-        """``threads``: one warm worker serves all slots."""
+        """Start with so many slots. ``threads``: one warm worker serves all of them."""
         self._threads = threads and slots > 1
         self._slots = [Slot(index) for index in range(slots)]
         self._make_missing(now)
@@ -109,7 +112,10 @@ class Scheduler:
                 self._start(slot, now)
 
     def finished(self, worker_id: int, attempt_id: int, body: bytes, now: float, *, interrupted: bool = False) -> bool:
-        """Handle a worker's answer; ``interrupted``: it gave up, as told. Return whether the answer is relayed."""
+        """Handle a worker's answer to an attempt; return whether the answer is passed on to the client.
+
+        ``interrupted``: the attempt was interrupted, and this is no result of its own.
+        """
         attempt = self._attempts.get(attempt_id)
         slot = attempt.slot if attempt is not None else None
         if attempt is None or slot is None or slot.worker is None or slot.worker.id != worker_id:
@@ -121,7 +127,7 @@ class Scheduler:
         else:
             del self._attempts[attempt_id]
             self._effects.append(Relay(body))
-        self._uses(slot.worker, slot)
+        self._record_use(slot.worker, slot)
         slot.since, slot.stuck = now, False
         if slot.worker.fresh:
             slot.leaves_by = now + FAREWELL_S
@@ -132,7 +138,7 @@ class Scheduler:
         return relayed
 
     def stolen(self, worker_id: int, attempt_ids: list[int], now: float) -> None:
-        """Take back the attempts that a worker had not read, oldest first. Its results were told before."""
+        """Take back the attempts that a worker had not read, oldest first. `finished` has had its results before."""
         worker = self._workers.get(worker_id)
         if worker is None:
             return
@@ -160,19 +166,19 @@ class Scheduler:
         self._answer_recalls()
 
     def gone(self, worker_id: int, cause: Cause, code: int, detail: str, now: float) -> None:
-        """Handle the end of a worker's process tree; its last results, and what it had not read, were told before."""
+        """Handle the end of a worker's process tree. `finished` has had its results, `stolen` what it had not read."""
         worker = self._workers.pop(worker_id, None)
         if worker is None:
             return
         worker.stealing = False
         self._births.gone(worker_id)
-        self._effects = [effect for effect in self._effects if not _asks(effect, worker_id)]
+        self._effects = [effect for effect in self._effects if not _is_request_to(effect, worker_id)]
         for recall in self._recalls:
             recall.waiting.discard(worker_id)
         slots = [slot for slot in self._slots if worker in (slot.worker, slot.warm)]
         for slot in slots:
             if slot.worker is worker and slot.pipe:
-                self._uses(worker, slot)
+                self._record_use(worker, slot)
         if not worker.used and not worker.ending and self._births.failed(worker_id, self._last_worker, now):
             story = detail or f"{cause} {code}"
             self._give_up(f"no worker could be started there, {TRIES} times in a row ({story})")
@@ -187,7 +193,7 @@ class Scheduler:
         self._answer_recalls()
 
     def ticked(self, now: float) -> None:
-        """Do what the time calls for: `due` has come."""
+        """Handle everything whose time has come; called when `due` has passed."""
         if self._births.overdue(now):
             self._give_up("its fork server does not answer")
         if self._births.rested(now):
@@ -197,7 +203,7 @@ class Scheduler:
             if slot.worker is not None and slot.leaves_by is not None and slot.leaves_by <= now:
                 self._end_worker(slot.worker, now)
             if slot.pipe:
-                self._press(slot, slot.pipe[0], now)
+                self._check_slot(slot, slot.pipe[0], now)
 
     def decide(self, now: float) -> list[Effect]:
         """Place the attempts that can be placed; return everything that must now happen, in order."""
@@ -222,7 +228,7 @@ class Scheduler:
 
     @property
     def has_run(self) -> bool:
-        """Return whether some worker has taken an attempt, other than one BESIDE the slots: those are of plugins."""
+        """Return whether a worker has taken an attempt. Those BESIDE the slots, which are of plugins, do not count."""
         return any(
             not slot.beside and (slot.used or bool(slot.pipe and slot.worker is not None and slot.worker.born))
             for slot in self._slots
@@ -267,9 +273,9 @@ class Scheduler:
     # --- placing -----------------------------------------------------------------------------------------------------
 
     def _stackable(self, attempt: Attempt, now: float) -> Slot | None:
-        """Return the slot with the shortest pipe that one more attempt may lie in.
+        """Return the slot with the shortest pipe to which the attempt may be added.
 
-        That the client sends more than there are slots says that it knows the attempts to be short.
+        A client that sends more attempts than there are slots knows them to be short.
         """
         if self._threads or attempt.run.flags & _UNSHARED:
             return None
@@ -310,7 +316,7 @@ class Scheduler:
         if attempt.run.flags & _ANNOUNCE:
             self._effects.append(Answer(Started(attempt.run.attempt)))
         if attempt.kill_cause is not None:
-            self._press(slot, attempt, now)
+            self._check_slot(slot, attempt, now)
 
     def _release(self, slot: Slot) -> None:
         if self._is_free(slot):
@@ -333,7 +339,7 @@ class Scheduler:
         return slot
 
     def _beside(self) -> Slot:
-        """Return a slot for an attempt that may stay as long as the node does."""
+        """Return a slot for an attempt BESIDE the slots, which may run as long as the node does."""
         for slot in self._slots:
             if slot.beside and slot.worker is None:
                 return slot
@@ -356,16 +362,16 @@ class Scheduler:
     # --- ending ------------------------------------------------------------------------------------------------------
 
     def _mark_for_kill(self, attempt: Attempt, cause: Cause, now: float) -> None:
-        """End an attempt, wherever in a pipe it is. The first cause stays."""
+        """Have an attempt that was delivered ended, wherever in a pipe it is. The first cause stays."""
         if attempt.kill_cause is None and attempt.slot is not None and attempt.slot.worker is not None:
             attempt.kill_cause, attempt.kill_asked_at = cause, now
             if self._is_shared(attempt.slot.worker):
                 self._effects.append(Interrupt(attempt.slot.worker.id, attempt.run.attempt))
             else:
-                self._press(attempt.slot, attempt.slot.pipe[0], now)
+                self._check_slot(attempt.slot, attempt.slot.pipe[0], now)
 
-    def _press(self, slot: Slot, head: Attempt, now: float) -> None:
-        """Do whatever it is time for in a slot that runs ``head``: a timeout, the end of a worker, work stealing."""
+    def _check_slot(self, slot: Slot, head: Attempt, now: float) -> None:
+        """Do in a slot that runs ``head`` what is due: a timeout, the end of its worker, work stealing."""
         worker = slot.worker
         if worker is None or worker.ending:
             return
@@ -399,7 +405,7 @@ class Scheduler:
             self._effects.append(EndWorker(worker.id))
 
     def _vacate(self, slot: Slot, worker: Worker, cause: Cause, code: int, detail: str) -> None:
-        """Handle the loss of a slot's worker: the first attempt in the pipe ends with it, the others had not begun."""
+        """Empty the pipe of a slot whose worker is gone: the first attempt ends with it, the others had not begun."""
         slot.leaves_by, slot.stuck = None, False
         if not slot.pipe:
             return
@@ -414,7 +420,7 @@ class Scheduler:
             self._end(head, cause, code, detail)
 
     def _unstarted(self, attempt: Attempt) -> None:
-        """Take an attempt back from a pipe: end it, return it, or queue it again. Called newest first."""
+        """End, return or queue again an attempt taken back from a pipe. Called for the newest attempt first."""
         attempt.slot = attempt.started = None
         if attempt.kill_cause is Cause.KILLED:
             self._end(attempt, Cause.KILLED, 0)
@@ -456,8 +462,8 @@ class Scheduler:
         self._effects.append(Fork(worker.id, index, fresh))
         return worker
 
-    def _uses(self, worker: Worker, slot: Slot) -> None:
-        """Record that a worker has taken an attempt: it has answered one, or died with one that it had read."""
+    def _record_use(self, worker: Worker, slot: Slot) -> None:
+        """Record that a worker has taken an attempt: it has answered one, or has died with one that it had read."""
         slot.used = True
         if not worker.used:
             worker.used = True
@@ -476,12 +482,12 @@ class Scheduler:
             self._effects.append(GiveUp(reason))
 
     def _last_effects(self) -> list[Effect]:
-        """Return the effects after giving up: nothing begins any more; what has ended is told."""
+        """Return the effects after giving up: no attempt begins any more, and those that have ended are reported."""
         effects, self._effects = self._effects, []
         return [effect for effect in effects if isinstance(effect, Answer | Relay | GiveUp)]
 
 
-def _asks(effect: Effect, worker_id: int) -> bool:
+def _is_request_to(effect: Effect, worker_id: int) -> bool:
     """Return whether the effect is a request to this worker, which is gone.
 
     Such a request exists when the worker's last result made an attempt that is to be ended the first in its pipe.

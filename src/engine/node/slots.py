@@ -12,8 +12,8 @@ from ..wire.messages import Cause, Run
 class Worker:
     id: int
     fresh: bool
-    born: bool = False  # it has said that it is there
-    used: bool = False  # it has taken an attempt
+    born: bool = False  # has reported that it is ready
+    used: bool = False  # has taken an attempt
     ending: bool = False
     stealing: bool = False
 
@@ -25,9 +25,9 @@ class Slot:
     worker: Worker | None = None  # the warm one, or a fresh one in its place
     pipe: deque[Attempt] = field(default_factory=deque)  # delivered and not answered; the first one runs
     since: float = 0.0  # the time of the last progress
-    stuck: bool = False  # stolen from, and no result since
+    stuck: bool = False  # its attempts were taken back, and no result has come since
     leaves_by: float | None = None  # when its fresh worker, which has answered, is ended
-    extra: bool = False  # made for ranks of a broadcast that found no free one; nothing else runs in it
+    extra: bool = False  # made for a rank of a broadcast that found no free slot; no other attempt runs in it
     used: bool = False  # some worker in it has taken an attempt
     beside: bool = False  # made for an attempt BESIDE the slots; has no warm worker, and is never free
 

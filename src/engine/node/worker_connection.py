@@ -65,16 +65,16 @@ class WorkerConnection:
                 pipes.send(self._pipe, body, fds)
             except BlockingIOError:
                 self._loop.add_writer(self._pipe, self._drain)
-            except ConnectionError:  # it is gone, as we shall hear
+            except ConnectionError:  # it is gone, as the fork server reports
                 return
             else:
                 return
         self._outgoing.append((body, tuple(os.dup(fd) for fd in fds)))
 
     def receive(self) -> Iterator[tuple[bytes, list[int] | None]]:
-        """Yield all that the worker has said; if it owes no more answers, stop after one message.
+        """Yield all messages of the worker; if it owes no more answers, stop after one.
 
-        None in place of descriptors: they are lost, as this process has none left.
+        None in place of a message's descriptors: they are lost, as this process can have no more.
         """
         while True:
             datagram: tuple[bytes, list[int] | None]

@@ -1,4 +1,7 @@
-"""The worker pool of a node: does what the scheduler decides, and tells it what the workers do. It never awaits."""
+"""The worker pool of a node carries out what the scheduler decides, and passes on to it what workers report.
+
+Nothing here waits, but for `WorkerPool.close`.
+"""
 
 from __future__ import annotations
 
@@ -306,7 +309,7 @@ class WorkerPool:
         return [] if fd is None else [fd]
 
     def _take_back(self, connection: WorkerConnection) -> None:
-        """STEAL: first the worker's mail is taken, then its results: what remains running has begun, and not ended."""
+        """Take back what a worker has not read, then receive its results: what is left has begun and has not ended."""
         unread = list(connection.take_back())
         self._receive(connection)
         attempts: list[int] = []
@@ -331,7 +334,7 @@ class WorkerPool:
     def _tell_fork_server(self, *order: object, fds: list[int] | None = None) -> None:
         try:
             socket.send_fds(self._forks, [cast("bytes", msgpack.packb(order))], fds or [])
-        except ConnectionError:  # it has ended, as we shall hear
+        except ConnectionError:  # it has ended: the next read finds its end of file
             pass
         except OSError:
             if not self._closing:
@@ -378,7 +381,7 @@ class WorkerPool:
 
         Without their descriptors (``fds`` None) values are lost.
         """
-        if fds is None and body == pipes.SPILLED:  # it does not say which attempt it was for
+        if fds is None and body == pipes.SPILLED:  # whose attempt is unknown: the message is in the descriptor
             self._tell_fork_server(forkserver.KILL, connection.worker)
             return None
         if len(body) == 1:
@@ -481,7 +484,7 @@ def _blobs(answer: wire.Done | wire.Failed) -> list[str]:
 
 
 def _without_value(message: wire.Message) -> wire.Message:
-    """Replace the value whose descriptor is lost: whoever awaits the value is told why it cannot be had."""
+    """Return the message with an error in place of the value whose descriptor is lost."""
     lost = wire.Value(b"", None, f"{wire.LOST}{limits.story()}")
     match message:
         case wire.Done():

@@ -106,8 +106,8 @@ class Channel(asyncio.Transport):
 class Client:
     """A client of one node, with everything it heard."""
 
-    def __init__(self, home: ExecutorServer, setup: dict[str, Any]) -> None:
-        self.home = home
+    def __init__(self, server: ExecutorServer, setup: dict[str, Any]) -> None:
+        self.server = server
         self.setup = setup
         self.session = Session()
         self.name = "session"
@@ -121,7 +121,7 @@ class Client:
     # --- connections ---------------------------------------------------------------------------------------------
 
     async def connect(self, **changes: Any) -> m.Welcome | m.Refused:
-        self.channel = Channel(self.home, self._received)
+        self.channel = Channel(self.server, self._received)
         hello = m.Hello(
             m.PROTOCOL_VERSION, self.name, self.session.received, ".".join(platform.python_version_tuple()[:2]),
             cloudpickle.__version__, self.lease_s, self.setup,
@@ -215,8 +215,8 @@ class Client:
 class Bulk:
     """A bulk channel: the first frame of the answer, and the bytes behind it."""
 
-    def __init__(self, home: ExecutorServer) -> None:
-        self.channel = Channel(home, self._received)
+    def __init__(self, server: ExecutorServer) -> None:
+        self.channel = Channel(server, self._received)
         self.data = b""
         self._splitter = Splitter()
         self.answer: asyncio.Future[m.Message] = asyncio.get_running_loop().create_future()
@@ -248,22 +248,22 @@ def bulk() -> type[Bulk]:
 async def make(forks: socket.socket, tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
     """Start the node: ``client = await make(slots=2)``, connected. No descriptor may be left open."""
     before = set(os.listdir("/proc/self/fd"))  # noqa: PTH208
-    homes: list[ExecutorServer] = []
+    servers: list[ExecutorServer] = []
 
     async def start(*, slots: int = 1, kind: str = "process", env: dict[str, str] | None = None,
                     preload: Sequence[str] = (), connect: bool = True, **options: Any) -> Client:  # fmt: skip
         options.setdefault("ended", lambda: None)
         options.setdefault("same_host", False)
-        home = ExecutorServer(forks, directory=tmp_path, address="127.0.0.1", **options)
-        homes.append(home)
-        await home.start()
-        client = Client(home, {"slots": slots, "kind": kind, "env": env or {}, "preload": list(preload)})
+        server = ExecutorServer(forks, directory=tmp_path, address="127.0.0.1", **options)
+        servers.append(server)
+        await server.start()
+        client = Client(server, {"slots": slots, "kind": kind, "env": env or {}, "preload": list(preload)})
         if connect:
             assert isinstance(await client.connect(), m.Welcome)
         return client
 
     yield start
-    for home in homes:
-        await home.close()
+    for server in servers:
+        await server.close()
     left = set(os.listdir("/proc/self/fd")) - before  # noqa: PTH208
     assert len(left) <= 1, "descriptors were left open"  # the listing's own

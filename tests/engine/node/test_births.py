@@ -44,7 +44,7 @@ async def test_where_none_can_be_born_the_executor_says_why_and_ends(make, tmp_p
     assert "no worker could be started there, 5 times in a row (FileExistsError: " in unfit.reason
     assert str(tmp_path / "work") in unfit.reason
     assert client.of(waiting, m.Started, m.Output, m.Done, m.Failed, m.Ended) == []  # it never began
-    await client.home.close()
+    await client.server.close()
     assert ended
 
 

@@ -1,4 +1,4 @@
-"""A client that goes and comes back, one that does not belong here, and a home's own end."""
+"""A client that goes and comes back, one that does not belong here, and an executor server's own end."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def test_a_client_may_be_cut_off_again_and_again(make: Any) -> None:
     assert sum(isinstance(x, m.Done) for x in client.heard) == 100
 
 
-async def test_a_home_that_knows_nothing_of_a_session_says_so(make: Any) -> None:
+async def test_an_executor_server_that_knows_nothing_of_a_session_says_so(make: Any) -> None:
     """Found by the simulator: the door was closed without a word, and the client tried again until its time was up."""
     client = await make(connect=False)
     welcome = await client.connect(received=3)
@@ -106,7 +106,7 @@ async def test_who_does_not_match_is_refused_with_the_reason(make: Any, changes:
 
 async def test_another_session_is_refused_and_disturbs_nobody(make: Any) -> None:
     client = await make()
-    stranger = type(client)(client.home, client.setup)
+    stranger = type(client)(client.server, client.setup)
     stranger.name = "stranger"
     assert "another session" in (await stranger.connect()).reason
     assert await client.call(os.getpid)
@@ -122,7 +122,7 @@ async def test_another_session_is_refused_and_disturbs_nobody(make: Any) -> None
 )
 async def test_a_channel_that_begins_with_anything_else_is_closed(make: Any, bulk: Any, data: bytes) -> None:
     client = await make()
-    channel = bulk(client.home)
+    channel = bulk(client.server)
     channel.channel.receive(data)
     assert channel.channel.closed
     assert await client.call(os.getpid)
@@ -148,21 +148,21 @@ async def test_something_malformed_costs_the_connection_not_the_session(make: An
 
 async def test_a_blob_that_is_cut_off_or_too_long_does_not_exist(make: Any, bulk: Any) -> None:
     client = await make()
-    cut = bulk(client.home)
+    cut = bulk(client.server)
     cut.channel.receive(encode(m.Put("cut", 10)) + b"12345")
     cut.channel.lose()
-    long = bulk(client.home)
+    long = bulk(client.server)
     long.channel.receive(encode(m.Put("long", 3)) + b"12345")
     assert long.channel.closed
     for name in ("cut", "long"):
-        assert await bulk(client.home).ask(m.Get(name)) == m.Missing(name)
+        assert await bulk(client.server).ask(m.Get(name)) == m.Missing(name)
 
 
 async def test_a_slow_reader_of_a_blob_is_waited_for(make: Any, bulk: Any) -> None:
     client = await make()
     data = os.urandom(1_000_000)
-    await bulk(client.home).ask(m.Put("b", len(data)), data)
-    reading = bulk(client.home)
+    await bulk(client.server).ask(m.Put("b", len(data)), data)
+    reading = bulk(client.server)
     reading.channel.hold()
     reading.channel.receive(encode(m.Get("b")))
     assert sum(map(len, reading.channel.held)) < 200
@@ -194,7 +194,7 @@ async def test_bye_ends_what_runs(make: Any) -> None:
     assert not Path(f"/proc/{pid}").exists()
 
 
-@pytest.mark.parametrize("where", ["_obey", "_core"])
+@pytest.mark.parametrize("where", ["_obey", "_scheduler"])
 async def test_a_node_with_a_defect_ends_and_keeps_nobody_waiting(
     make: Any, where: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -207,9 +207,9 @@ async def test_a_node_with_a_defect_ends_and_keeps_nobody_waiting(
     attempt = client.run(time.sleep, 60)
     await client.turn()
     if where == "_obey":
-        monkeypatch.setattr(client.home, "_obey", fails)
+        monkeypatch.setattr(client.server, "_obey", fails)
     else:
-        monkeypatch.setattr(client.home._workers._scheduler, "decide", fails)
+        monkeypatch.setattr(client.server._workers._scheduler, "decide", fails)
     client.send(m.Kill(attempt))
     await asyncio.wait_for(over.wait(), 60)
     assert "RuntimeError: a defect" in capsys.readouterr().err
@@ -256,5 +256,5 @@ async def gone(pid: int) -> None:
 
 async def test_closing_twice_is_fine(make: Any) -> None:
     client = await make()
-    await asyncio.gather(client.home.close(), client.home.close())
-    await client.home.close()
+    await asyncio.gather(client.server.close(), client.server.close())
+    await client.server.close()

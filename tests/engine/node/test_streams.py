@@ -91,7 +91,7 @@ async def test_large_items_are_blobs(make: Any, bulk: Any) -> None:
     attempt = client.run(large, flags=STREAM)
     client.send(m.Credit(attempt, -1, 1))
     (item,) = await client.until(lambda: client.of(attempt, m.Yield))
-    assert isinstance(await bulk(client.home).ask(m.Get(item.item.blob)), m.Have)
+    assert isinstance(await bulk(client.server).ask(m.Get(item.item.blob)), m.Have)
     client.send(m.Credit(attempt, -1, 1))
     await client.answer(attempt)
 

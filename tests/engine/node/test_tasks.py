@@ -101,17 +101,17 @@ async def test_arguments_and_results_may_be_blobs(make: Any, bulk: Any) -> None:
     data = os.urandom(300_000)
     dumped = values.dump(((data,), {}))
     whole = b"".join(dumped.parts)
-    assert await bulk(client.home).ask(m.Put("in", len(whole)), whole) == m.Have("in", len(whole))
+    assert await bulk(client.server).ask(m.Put("in", len(whole)), whole) == m.Have("in", len(whole))
     done = await client.answer(client.run(bytes, args=m.Value(b"", dumped.sizes, "in")))
     assert done.value.blob == "b1"
-    out = bulk(client.home)
+    out = bulk(client.server)
     have = await out.ask(m.Get("b1"))
     assert isinstance(have, m.Have)
     await client.until(lambda: len(out.data) == have.size_bytes)
     assert values.load(out.data, done.value.sizes) == data
     client.send(m.Drop(("in", "b1")))
     assert await client.call(double, 1) == 2
-    assert await bulk(client.home).ask(m.Get("b1")) == m.Missing("b1")
+    assert await bulk(client.server).ask(m.Get("b1")) == m.Missing("b1")
 
 
 async def test_arrays_of_a_blob_are_writable_and_private(make: Any, bulk: Any) -> None:
@@ -123,7 +123,7 @@ async def test_arrays_of_a_blob_are_writable_and_private(make: Any, bulk: Any) -
     client = await make()
     dumped = values.dump(((_OutOfBand(bytearray(200_000)),), {}))
     whole = b"".join(dumped.parts)
-    await bulk(client.home).ask(m.Put("in", len(whole)), whole)
+    await bulk(client.server).ask(m.Put("in", len(whole)), whole)
     for _ in range(2):
         assert await client.call(overwrite, args=m.Value(b"", dumped.sizes, "in")) == 0
 
@@ -159,7 +159,7 @@ async def test_a_function_may_be_a_blob(make: Any, bulk: Any) -> None:
 
     load_length = cloudpickle.dumps(lambda load, big=bytes(2_000_000): len(big) + len(load()[0]))
     client = await make()
-    await bulk(client.home).ask(m.Put("code", len(load_length)), load_length)
+    await bulk(client.server).ask(m.Put("code", len(load_length)), load_length)
     client.send(m.Define(b"big", b"", "code"))
     assert await client.call(b"big", 1) == 2_000_001
 
@@ -408,7 +408,7 @@ async def test_threads_of_a_task_are_in_it(make: Any) -> None:
     assert context.current() is None
 
 
-# --- the pipe between home and worker --------------------------------------------------------------------------------
+# --- the pipe between executor server and worker ----------------------------------------------------------------------
 
 
 async def test_what_is_too_large_for_the_pipe_reaches_the_worker_all_the_same(make: Any) -> None:

@@ -56,14 +56,14 @@ async def test_a_notice_reaches_the_client_and_the_tasks_that_run(make: Any, kin
     client = await make(slots=2, kind=kind)
     attempts = [client.run(wait_for_one) for _ in range(2)]
     await client.turn()
-    client.home.notice("signal", 30.0)
+    client.server.notice("signal", 30.0)
     assert await client.expect(m.PreemptionNotice) == m.PreemptionNotice("signal", pytest.approx(30.0, abs=0.1))
     for attempt in attempts:
         notice = client.result(await client.answer(attempt))
         assert (notice.source, notice.node) == ("signal", 0)
         assert 25 < notice.seconds_left <= 30
         assert notice.budget_s == pytest.approx(notice.seconds_left - 5, abs=0.1)
-    client.home.notice("signal", None)
+    client.server.notice("signal", None)
     assert await client.until(lambda: m.PreemptionNotice("signal", None) in client.heard)
     assert await client.call(preemption) is None
 
@@ -85,7 +85,7 @@ async def test_callbacks_run_in_their_task_and_its_answer_waits_for_them(make: A
     client = await make(slots=2, kind=kind)
     attempts = {name: client.run(work, name) for name in ("one", "other")}
     await client.turn()
-    client.home.notice("file", 30.0)
+    client.server.notice("file", 30.0)
     for name, attempt in attempts.items():
         assert client.result(await client.answer(attempt)) == name
         assert client.printed(attempt) == f"{name} saved for file\n".encode()
@@ -93,7 +93,7 @@ async def test_callbacks_run_in_their_task_and_its_answer_waits_for_them(make: A
 
 async def test_a_task_that_starts_under_a_notice_knows_it(make: Any) -> None:
     client = await make()
-    client.home.notice("file", 9.0)
+    client.server.notice("file", 9.0)
     assert (await client.call(preemption)).source == "file"
     assert (await client.call(preemption, flags=m.RunFlag.FRESH)).source == "file"
     assert await client.call(should_stop) is True
@@ -105,7 +105,7 @@ async def test_processes_that_a_task_starts_know_it_too(make: Any) -> None:
         return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
 
     client = await make()
-    client.home.notice("azure", 9.0)
+    client.server.notice("azure", 9.0)
     assert await client.call(ask_elsewhere) == "azure True\n"
 
 
@@ -197,7 +197,7 @@ async def test_a_source_of_ones_own_and_one_that_fails(make: Any, capfd: Any, mo
 
 async def test_a_client_that_was_away_hears_how_long_is_left_now(make: Any) -> None:
     client = await make()
-    client.home.notice("signal", 9.0)
+    client.server.notice("signal", 9.0)
     await client.expect(m.PreemptionNotice)
     client.cut()
     await asyncio.sleep(0.05)
@@ -206,7 +206,7 @@ async def test_a_client_that_was_away_hears_how_long_is_left_now(make: Any) -> N
     first, second = (x.seconds for x in client.heard if isinstance(x, m.PreemptionNotice))
     assert second <= first - 0.05
     client.cut()
-    client.home.notice("signal", None)
+    client.server.notice("signal", None)
     await client.connect()
     await client.until(lambda: client.heard[-1] == m.PreemptionNotice("signal", None))
 
@@ -217,9 +217,9 @@ async def test_what_the_client_heard_from_outside_reaches_the_tasks(make: Any) -
     await client.turn()
     client.send(m.PreemptionNotice("spot", 50.0))
     assert client.result(await client.answer(attempt)).source == "spot"
-    client.home.notice("file", 20.0)
+    client.server.notice("file", 20.0)
     assert (await client.call(preemption)).source == "file"
-    client.home.notice("file", None)
+    client.server.notice("file", None)
     assert (await client.call(preemption)).source == "spot"
     client.cut()
     await client.connect()
@@ -310,7 +310,7 @@ async def test_a_world_of_one_agrees_with_itself(make: Any) -> None:
     client = await make()
     attempt = client.run(steps)
     await client.turn()
-    client.home.notice("file", 9.0)
+    client.server.notice("file", 9.0)
     assert client.result(await client.answer(attempt)) >= 0
 
 
