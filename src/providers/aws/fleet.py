@@ -330,7 +330,8 @@ class AWSFleet:
             ProviderError: there is still no answer, so nothing else may be asked for.
         """
         async with self._repeating:
-            for asked in list(self._unanswered.values()):
+            while self._unanswered:  # one may be lost while another is repeated
+                asked = next(iter(self._unanswered.values()))
                 self._seen.launch_repeated(asked.token)
                 try:
                     machines, _ = await self._ask(asked)

@@ -172,6 +172,7 @@ class ScriptedFleet:
         self._events: deque[MachineEvent | ProviderError] = deque()
         self._own: deque[MachineEvent] = deque()  # which the provider knows without the network
         self._unanswered: list[Unanswered] = []
+        self._repeating = anyio.Lock()
         self._news = anyio.Event()
 
     async def launch(self, request: LaunchRequest, count: int) -> Sequence[Machine]:  # noqa: ARG002
@@ -226,18 +227,20 @@ class ScriptedFleet:
     async def _asked_again(self, count: int, launch_s: float) -> list[Machine]:
         """Repeat the launches without an answer until one says that it gave machines: at most ``count`` of them."""
         cloud = self._cloud
-        for lost in list(self._unanswered):
-            await anyio.sleep(launch_s)
-            if cloud.lost_answers:
-                cloud.lost_answers -= 1
-                raise ProviderError("the answer to a repeated launch was lost", retry_after_s=TRY_AGAIN_S)
-            if lost in self._unanswered:  # it was not ended meanwhile, nor answered to another launch
-                self._settle(lost)
-                machines = [machine for machine in lost.machines if machine.id in cloud.alive]
-                for machine in machines[count:]:
-                    self._end(machine.id)
-                if machines:
-                    return machines[:count]
+        async with self._repeating:
+            while self._unanswered:  # one may be lost while another is repeated
+                lost = self._unanswered[0]
+                await anyio.sleep(launch_s)
+                if cloud.lost_answers:
+                    cloud.lost_answers -= 1
+                    raise ProviderError("the answer to a repeated launch was lost", retry_after_s=TRY_AGAIN_S)
+                if lost in self._unanswered:  # it was not ended meanwhile
+                    self._settle(lost)
+                    machines = [machine for machine in lost.machines if machine.id in cloud.alive]
+                    for machine in machines[count:]:
+                        self._end(machine.id)
+                    if machines:
+                        return machines[:count]
         return []
 
     def _end_unanswered(self, lost: Unanswered) -> None:
