@@ -1,7 +1,7 @@
 """Limits on workers' births and ends: how often they may fail, and how long they may take. Pure.
 
-A birth has failed when a worker is gone before it has taken an attempt. Births that were under way together fail
-together: that is one failure, whatever the number of slots.
+A birth has failed when a worker is gone before it has taken an attempt, or has waited for one for long enough. Births
+that were under way together fail together: that is one failure, whatever the number of slots.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Births:
         self._due.pop(worker, None)
 
     def used(self, worker: int) -> None:
-        """Record that a worker has taken an attempt: births succeed, if its own began after the last failed one."""
+        """Record that a worker was born well: births succeed, if its own began after the last failed one."""
         if worker > self._counted:
             self._failures = 0
 

@@ -31,6 +31,7 @@ from .slots import Attempt, Recall, Slot, Worker
 DEPTH = 64  # attempts in a worker's pipe: it hides the round trips between them
 STALL_S = 0.020  # after so long without a result, the attempts that wait in the pipe are taken back
 PATIENCE_S = 1.0  # for a thread to react to its interruption
+SETTLED_S = 1.0  # a worker that has waited for work for so long has been born, and does not fail at its birth
 FAREWELL_S = 2.0  # for a fresh process to end by itself (atexit)
 _WITH_ANOTHER = 'its process was killed to end another task in it: Worker(kind="process") keeps tasks apart'
 
@@ -106,9 +107,10 @@ class Scheduler:
         worker.born = True
         if not worker.ending:
             self._births.born(worker_id)
+        worker.idle_since = now
         for slot in self._slots:
             if slot.worker is worker and slot.pipe:
-                slot.since = now
+                slot.since, worker.idle_since = now, None
                 self._start(slot, now)
 
     def finished(self, worker_id: int, attempt_id: int, body: bytes, now: float, *, interrupted: bool = False) -> bool:
@@ -154,8 +156,9 @@ class Scheduler:
                 for attempt in slot.pipe:
                     attempt.recall = None
                 if not slot.pipe:
-                    if attempt_ids and worker.fresh:  # it was made for what was taken back
-                        self._end_worker(worker, now)
+                    if worker.fresh:
+                        if attempt_ids and not self._attempts.keys() & attempt_ids:  # it was made for what is over now
+                            self._end_worker(worker, now)
                     elif attempt_ids:  # else it was empty before, and is free already
                         self._release(slot)
                         self._free.sort(key=lambda slot: not slot.stuck)  # a worker that does not read comes last
@@ -179,7 +182,15 @@ class Scheduler:
         for slot in slots:
             if slot.worker is worker and slot.pipe:
                 self._record_use(worker, slot)
-        if not worker.used and not worker.ending and self._births.failed(worker_id, self._last_worker, now):
+        settled = [each for each in (worker, *self._workers.values()) if each.has_waited(now, SETTLED_S)]
+        for each in settled:
+            self._births.used(each.id)  # whatever ends it, it was born well
+        if (
+            worker not in settled
+            and not worker.used
+            and not worker.ending
+            and self._births.failed(worker_id, self._last_worker, now)
+        ):
             story = detail or f"{cause} {code}"
             self._give_up(f"no worker could be started there, {TRIES} times in a row ({story})")
         for slot in slots:
@@ -301,7 +312,7 @@ class Scheduler:
         worker = slot.worker
         if worker is None:
             raise AssertionError(f"slot {slot.index} counted as free without a worker")
-        attempt.slot = slot
+        attempt.slot, worker.idle_since = slot, None
         slot.pipe.append(attempt)
         self._effects.append(Deliver(worker.id, run, attempt.body))
         if len(slot.pipe) == 1:

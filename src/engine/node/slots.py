@@ -13,9 +13,13 @@ class Worker:
     id: int
     fresh: bool
     born: bool = False  # has reported that it is ready
+    idle_since: float | None = None  # has been ready since then and got nothing to do yet
     used: bool = False  # has taken an attempt
     ending: bool = False
     stealing: bool = False
+
+    def has_waited(self, now: float, seconds: float) -> bool:
+        return self.idle_since is not None and now - self.idle_since >= seconds
 
 
 @dataclass(slots=True, eq=False)

@@ -460,6 +460,45 @@ def test_a_fresh_worker_whose_attempt_was_taken_back_does_not_keep_its_slot() ->
     assert core.decide(0.1) == [Deliver(warm.worker, run, b"run")]
 
 
+def test_fresh_workers_that_die_before_they_read_are_births_that_failed() -> None:
+    """What they had not read is told just before their end."""
+    core, now = Scheduler(), 0.0
+    core.open(1, threads=False, now=now)
+    (warm,) = core.decide(now)
+    assert isinstance(warm, Fork)
+    core.born(warm.worker, now)
+    core.submitted(Run(1, b"f", Value(b""), 1, 1, None, int(RunFlag.FRESH), None), b"run")
+    for number in range(TRIES):
+        fork = core.decide(now)[0]
+        assert isinstance(fork, Fork)
+        core.stolen(fork.worker, [1], now)
+        core.gone(fork.worker, Cause.EXIT, 1, "", now)
+        assert isinstance([*core.decide(now), None][0], GiveUp) == (number == TRIES - 1)
+        now += 1.0
+        core.ticked(now)
+
+
+def test_workers_that_have_waited_for_work_were_born_well() -> None:
+    """Found by the simulator: workers that somebody killed hours apart, on a node without work, ended its executor."""
+    core, now = Scheduler(), 0.0
+    core.open(1, threads=False, now=now)
+    (fork,) = core.decide(now)
+    for _ in range(TRIES + 1):
+        assert isinstance(fork, Fork)
+        core.born(fork.worker, now)
+        now += core_module.SETTLED_S
+        core.gone(fork.worker, Cause.SIGNAL, 9, "", now)
+        (fork,) = core.decide(now)
+    for number in range(TRIES):  # and they are no licence for those that come next
+        assert isinstance(fork, Fork)
+        core.born(fork.worker, now)
+        core.gone(fork.worker, Cause.SIGNAL, 9, "", now)
+        now += 1.0
+        core.ticked(now)
+        (fork,) = core.decide(now)
+        assert isinstance(fork, GiveUp) == (number == TRIES - 1)
+
+
 # --- every invariant, proved by breaking the code once ---------------------------------------------------------------
 
 Patch = Callable[[pytest.MonkeyPatch], None]
