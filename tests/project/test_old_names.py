@@ -14,11 +14,11 @@ PAGE = ROOT / "docs" / "decisions" / "0036-rooms-of-the-engine.md"
 OF_OTHER_THINGS = """
     base box choice claim clean core definitions ec2 executor hand home keeper leaving places ports post reach refusal
     remote rules runtime shield sides silence site source spec task testing translate wanted
-    Board CLAIM Choice Claim Course Fleet Given Home Late Places Port Post Site
+    Board CLAIM Choice Claim Fleet Given Home Late Places Port Post Site
 """
 # Old names that are to go. Take one out of here when it is gone: then it stays away.
 NOT_GONE_YET = """
-    board course crew door lookout meter Door Meter
+    board crew door lookout meter Door Meter
 """
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from .printable import all_plain, plain
 
@@ -145,7 +145,7 @@ class BootstrapError(OutriderError):
         self.node = node
 
     def at(self, machine: str, node: int | None = None) -> BootstrapError:
-        """The same error with the machine that it happened on."""
+        """Return the same error with the machine that it happened on."""
         facts = {
             "phase": self.phase,
             "command": self.command,
@@ -193,6 +193,15 @@ class CheckpointFenced(CheckpointError):
     """A newer world has taken the run over: this one can save nothing any more."""
 
 
+class Attempted(TypedDict, total=False):
+    """The facts that every `TaskError` takes."""
+
+    task: str
+    node: int | None
+    rank: int
+    attempt: int
+
+
 class TaskError(OutriderError):
     """The base of errors of one task. ``node`` is None if it never was on one."""
 
@@ -213,15 +222,12 @@ class TaskFailed(TaskError):
         self,
         message: str,
         *,
-        task: str = "",
-        node: int | None = None,
-        rank: int = 0,
-        attempt: int = 0,
         kind: str = "",
         traceback: str = "",
         versions: Sequence[tuple[str, str, str]] = (),
+        **attempted: Unpack[Attempted],
     ) -> None:
-        super().__init__(message, task=task, node=node, rank=rank, attempt=attempt)
+        super().__init__(message, **attempted)
         self.kind = kind
         self.traceback = traceback
         self.versions = tuple(versions)
@@ -230,17 +236,8 @@ class TaskFailed(TaskError):
 class TaskTimeout(TaskError, TimeoutError):
     """The task ran longer than its ``timeout``; its process tree is gone."""
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        task: str = "",
-        node: int | None = None,
-        rank: int = 0,
-        attempt: int = 0,
-        timeout_s: float | None = None,
-    ) -> None:
-        super().__init__(message, task=task, node=node, rank=rank, attempt=attempt)
+    def __init__(self, message: str, *, timeout_s: float | None = None, **attempted: Unpack[Attempted]) -> None:
+        super().__init__(message, **attempted)
         self.timeout_s = timeout_s
 
 
@@ -255,15 +252,12 @@ class TaskKilled(TaskError):
         self,
         message: str,
         *,
-        task: str = "",
-        node: int | None = None,
-        rank: int = 0,
-        attempt: int = 0,
         exit_code: int | None = None,
         signal: int | None = None,
         out_of_memory: bool = False,
+        **attempted: Unpack[Attempted],
     ) -> None:
-        super().__init__(message, task=task, node=node, rank=rank, attempt=attempt)
+        super().__init__(message, **attempted)
         self.exit_code = exit_code
         self.signal = signal
         self.out_of_memory = out_of_memory
@@ -283,14 +277,11 @@ class NodeLost(TaskError):
         self,
         message: str,
         *,
-        task: str = "",
-        node: int | None = None,
-        rank: int = 0,
-        attempt: int = 0,
         losses: Sequence[tuple[int, str]] = (),
         outcomes: Sequence[Outcome] = (),
+        **attempted: Unpack[Attempted],
     ) -> None:
-        super().__init__(message, task=task, node=node, rank=rank, attempt=attempt)
+        super().__init__(message, **attempted)
         self.losses = tuple(losses)
         self.outcomes = tuple(outcomes)
 
@@ -348,7 +339,7 @@ class RemoteTraceback(Exception):
 
 
 def unknown_option(owner: str, name: str, known: Sequence[str]) -> SpecError:
-    """The error for an option that ``owner`` does not have, with the one that was probably meant."""
+    """Return the error for an option that ``owner`` does not have, with the one that was probably meant."""
     from difflib import get_close_matches
 
     close = get_close_matches(name, known, n=1)
@@ -359,7 +350,7 @@ def unknown_option(owner: str, name: str, known: Sequence[str]) -> SpecError:
 def version_mismatch(
     reason: str, here: Mapping[str, object], there: Mapping[str, object], *, node: int | None = None
 ) -> VersionMismatch:
-    """The error for a node that refused the connection, with a table of the versions that differ."""
+    """Return the error for a node that refused the connection, with a table of the versions that differ."""
     rows = [(what, str(here[what]), str(there[what])) for what in here if what in there and here[what] != there[what]]
     where = "A node" if node is None else f"Node {node}"
     table = _table([("", "here", "there"), *rows]) if rows else ""

@@ -238,10 +238,10 @@ class BudgetWatch:
             raise exceeded.exceptions[0] from rest
 
     async def _watch(self) -> None:
-        told = False
+        warned = False
         while (exceeded := self._budget.exceeded(clock())) is None:
-            if not told and self._budget.mostly_spent(clock()):
-                told, cost = True, self.cost
+            if not warned and self._budget.mostly_spent(clock()):
+                warned, cost = True, self.cost
                 self._observe(BudgetMostlySpent(cost.spent, self._budget.max_cost or 0.0, cost.hourly))
             next_s = self._budget.next_s(clock())
             self._changed.clear()

@@ -13,7 +13,7 @@ from typing import TypeVar
 from ...providers.base import Fleet, Warned
 from ...providers.errors import NotGone, ProviderError
 from ..api.errors import CleanupError
-from ..serialization.error_translation import Course, cleanup_error
+from ..serialization.error_translation import BlockEnd, cleanup_error
 
 F = TypeVar("F", bound=Fleet)
 Warn = Callable[[str], object]
@@ -82,13 +82,13 @@ def merged_failures(failures: Sequence[NotGone]) -> NotGone:
     return error
 
 
-def cleanup_result(failures: Sequence[NotGone], warn: Warn, course: Course) -> CleanupError | None:
+def cleanup_result(failures: Sequence[NotGone], warn: Warn, block_end: BlockEnd) -> CleanupError | None:
     """Return the error for users where machines may still be running; else warn of what is left at no cost."""
     if not failures:
         return None
     error = merged_failures(failures)
     if error.costs:
-        return cleanup_error(error, course)
+        return cleanup_error(error, block_end)
     left = ", ".join(error.left) or "something that costs nothing"
     warn(f"left at no cost: {left} ({error.why.rstrip('.')}); `outrider gc --apply` removes it")
     return None

@@ -1,4 +1,4 @@
-"""A submitted call at its caller: awaitable, and cancelled with its awaiter."""
+"""The jobs that callers hold: awaitable, and cancelled with whoever awaits them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _UNASKED = object()
 
 
 class SubmittedJob(Generic[R]):
-    """Implements `calls.Job`. Settles once; the value is unpickled when it is asked for."""
+    """One submitted call. Implements `calls.Job`. It settles once; the value is unpickled when it is asked for."""
 
     __slots__ = ("_core", "_options", "_settled", "_value", "future", "id", "payload")
 
@@ -59,9 +59,9 @@ class SubmittedJob(Generic[R]):
         return value
 
     def __call__(self, ending: Ending) -> None:
-        """The pool's word, once: a job is its task's `actors.ports.Settle`, which saves a bound method for each.
+        """Settle the job, once: it is its task's `actors.ports.Settle` itself, which saves a bound method for each.
 
-        The awaiter may be gone; the blob is released all the same.
+        Nobody may be waiting any more; the blob is released all the same.
         """
         self._settled = True
         self._core.observer.job_over(self.id)

@@ -29,7 +29,7 @@ from ..api.plugin import merged
 from ..api.settings import unique
 from ..observe.observer import Observer
 from ..serialization import versions
-from ..serialization.error_translation import Course, not_ready_error, pool_error
+from ..serialization.error_translation import BlockEnd, not_ready_error, pool_error
 from ..serialization.importable import ImportableModules
 from ..serialization.packer import Packer
 from ..wire.messages import RunFlag
@@ -124,7 +124,7 @@ class OpenPool:
                 async with _uncancelled_exits() as stack:
                     await self._serve(stack, cleanup_failures)
             except BaseException as error:
-                failure = pool_error(error, self._course(error))
+                failure = pool_error(error, self._block_end(error))
                 if _is_cancelled(error):
                     raise
             finally:
@@ -205,7 +205,7 @@ class OpenPool:
 
     def _end(self, failure: BaseException | None, cleanup_failures: Sequence[NotGone]) -> None:
         """Record how the pool ended and what is left of it, and tell whoever waits for it."""
-        self.cleanup = cleanup_result(cleanup_failures, self._warn, self._course(failure))
+        self.cleanup = cleanup_result(cleanup_failures, self._warn, self._block_end(failure))
         if self.cleanup is not None:
             self._warn(str(self.cleanup))
         if failure is None:
@@ -221,7 +221,7 @@ class OpenPool:
         elif not _is_cancelled(failure):
             self._failure = failure
 
-    def _course(self, failure: BaseException | None) -> Course:
+    def _block_end(self, failure: BaseException | None) -> BlockEnd:
         if not self._ready.done():
             return "unstarted"
         return "finished" if failure is None and not self._block_failed else "failed"

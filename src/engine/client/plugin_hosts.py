@@ -230,10 +230,10 @@ class PluginHost:
         if not self.ready.done():
             error = error_of(Settled(report.verdict, report.outcome, self._node, 0, 1, 0), self._payload)
             message = f"the plugin {self._setting_up} could not be set up: {error}"
-            told = error if isinstance(error, OutriderError) else BootstrapError(message, phase="plugins")
-            told.__cause__ = plainly(error) if told is not error else None
-            failed = ConnectFailed(message, fatal=True, systematic=self._systematic or told is error)
-            failed.__cause__ = told
+            reason = error if isinstance(error, OutriderError) else BootstrapError(message, phase="plugins")
+            reason.__cause__ = plainly(error) if reason is not error else None
+            failed = ConnectFailed(message, fatal=True, systematic=self._systematic or reason is error)
+            failed.__cause__ = reason
             self.ready.set_exception(failed)
             self.ready.exception()  # whoever waited may have gone
         elif not self._stopping:

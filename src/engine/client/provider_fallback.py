@@ -204,5 +204,5 @@ def _none(failed: Sequence[tuple[Option, ProviderError]]) -> ProviderError:
         return failed[0][1]
     kind = NoCapacity if any(isinstance(error, NoCapacity) for _, error in failed) else QuotaExceeded
     again = [error.retry_after_s for _, error in failed if error.retry_after_s is not None]
-    told = "; ".join(f"{option.spec.provider.name}: {error}" for option, error in failed)
-    return kind(told, retry_after_s=min(again, default=None))
+    reasons = "; ".join(f"{option.spec.provider.name}: {error}" for option, error in failed)
+    return kind(reasons, retry_after_s=min(again, default=None))

@@ -269,18 +269,18 @@ class RecordedFleet:
 
 
 def _plain(machine: Machine) -> dict[str, Any]:
-    said: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for each in fields(Machine):
         value = getattr(machine, each.name)
         if each.name not in NOT_KEPT:
-            said[each.name] = dict(value) if isinstance(value, Mapping) else value
-    return {**said, "address": None if machine.address is None else asdict(machine.address)}
+            values[each.name] = dict(value) if isinstance(value, Mapping) else value
+    return {**values, "address": None if machine.address is None else asdict(machine.address)}
 
 
 def _machine(written: Mapping[str, Any]) -> Machine:
     known = {each.name for each in fields(Machine)}
-    said = {name: value for name, value in written.items() if name in known}
-    address = said.get("address")
-    said["address"] = None if address is None else Address(**address)
-    said["notices"] = tuple(said.get("notices", ()))
-    return Machine(**said)
+    values = {name: value for name, value in written.items() if name in known}
+    address = values.get("address")
+    values["address"] = None if address is None else Address(**address)
+    values["notices"] = tuple(values.get("notices", ()))
+    return Machine(**values)

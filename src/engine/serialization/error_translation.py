@@ -56,8 +56,8 @@ if TYPE_CHECKING:
 
 
 E = TypeVar("E", bound=Exception)
-Course = Literal["unstarted", "failed", "finished"]  # of a pool: whether its block began, and ended without an error
-UNCONFIRMED: dict[Course, str] = {
+BlockEnd = Literal["unstarted", "failed", "finished"]  # whether the pool's block began, and ended without an error
+UNCONFIRMED: dict[BlockEnd, str] = {
     "unstarted": "The pool did not start, and it is not confirmed that the machines that it asked for have ended",
     "failed": "The pool has ended, and it is not confirmed that its machines have ended",
     "finished": (
@@ -85,7 +85,7 @@ class Place:
 
 
 def failed_error(failed: Failed, place: Place, load: Callable[[], object] | None) -> Exception:
-    """The exception to raise for ``failed``: the user's own wherever that is possible.
+    """Return the exception to raise for ``failed``: the user's own wherever that is possible.
 
     ``load`` unpickles the exception (called once, here); None: the node could not pickle it.
     """
@@ -111,7 +111,7 @@ def failed_error(failed: Failed, place: Place, load: Callable[[], object] | None
 
 
 def ended_error(ended: Ended, place: Place, timeout_s: float | None = None) -> TaskTimeout | TaskKilled:
-    """The error for an attempt whose function never answered."""
+    """Return the error for an attempt whose function never answered."""
     facts = place.facts
     also = f"; {ended.detail}" if ended.detail else ""
     match ended.cause:
@@ -138,7 +138,7 @@ def ended_error(ended: Ended, place: Place, timeout_s: float | None = None) -> T
 def gave_up_error(  # noqa: PLR0911  one for each reason
     ending: GaveUp, task: str, *, queue_timeout_s: float | None = None
 ) -> OutriderError:
-    """The error for a task that ended without an attempt's own word."""
+    """Return the error for a task that the ledger gave up, or never ran."""
     losses = tuple((int(node), cause) for node, cause in ending.losses)
     story = "; ".join(f"node {node}: {cause}" for node, cause in losses) or "its node went away"
     node = losses[-1][0] if losses else None
@@ -184,7 +184,7 @@ def gave_up_error(  # noqa: PLR0911  one for each reason
 
 
 def broadcast_error(task: str, outcomes: Sequence[Outcome]) -> BroadcastFailed:
-    """The error for a broadcast of which at least one rank failed.
+    """Return the error for a broadcast of which at least one rank failed.
 
     Ranks that were only stopped because another one failed stay out of the group; ``outcomes`` has them.
     """
@@ -217,7 +217,7 @@ def no_node_error(failure: Exception) -> Exception:
 
 
 def provider_error(error: ProviderError) -> OutriderError:
-    """A provider's failure in users' terms."""
+    """Return the error for a provider's failure, in users' terms."""
     said = _sentence(error)
     match error:
         case NotAuthorized():
@@ -236,12 +236,12 @@ def provider_error(error: ProviderError) -> OutriderError:
             return failed
 
 
-def pool_error(error: BaseException, course: Course) -> BaseException:
+def pool_error(error: BaseException, block_end: BlockEnd) -> BaseException:
     """Return the error that ended a pool, in users' terms. One that users know already is returned as it is."""
     failure = _only(error)
     match failure:
         case NotGone():
-            return cleanup_error(failure, course)
+            return cleanup_error(failure, block_end)
         case ProviderError():
             return provider_error(failure)
         case RestartsExhausted():
@@ -277,13 +277,13 @@ def _only(error: BaseException) -> BaseException:
     return error
 
 
-def cleanup_error(trouble: NotGone, course: Course) -> CleanupError:
+def cleanup_error(trouble: NotGone, block_end: BlockEnd) -> CleanupError:
     """Return the error for a failed cleanup of a provider where machines may still be running."""
     which = ", ".join(trouble.machines) or "machines of which nobody was told"
     ends = "" if trouble.by is None else f" They end themselves {by_lease(trouble.by)}."
     others = f" Left at no cost: {', '.join(trouble.left)}." if trouble.left else ""
     error = CleanupError(
-        f"{UNCONFIRMED[course]} ({_sentence(trouble.why)}): {which} may still be running.{ends}{others} "
+        f"{UNCONFIRMED[block_end]} ({_sentence(trouble.why)}): {which} may still be running.{ends}{others} "
         "`outrider gc` shows what is left, and `outrider gc --apply` ends it.",
         machines=trouble.machines,
         left=trouble.left,
@@ -300,7 +300,7 @@ def by_lease(by: float) -> str:
 
 
 def pickling_error(error: Exception, task: str, what: str) -> SerializationError:
-    """The error for something of this process that cannot be pickled; ``error`` says what, and by ``path`` where."""
+    """Return the error for a value of this program that cannot be pickled; ``error`` says why, and by ``path`` where."""
     path, kind, reason = _unpicklable(error)
     thing = f"{path} of {task}" if path else f"{what} of {task}"
     message = f"{thing} cannot be pickled ({reason}): leave it out, or make it inside the function."
@@ -308,12 +308,12 @@ def pickling_error(error: Exception, task: str, what: str) -> SerializationError
 
 
 def unloadable_error(error: Exception, place: Place) -> SerializationError:
-    """The error for a result that arrived and cannot be unpickled here."""
+    """Return the error for a result that arrived and cannot be unpickled here."""
     return _unloadable(error, f"The result of {place}", place.task)
 
 
 def unloadable_value_error(error: Exception, task: str) -> SerializationError:
-    """The same for one of a generator's values."""
+    """Return the error for a generator's value that arrived and cannot be unpickled here."""
     return _unloadable(error, f"A value of {task}", task)
 
 
@@ -375,7 +375,7 @@ def _how_to_import(failed: Failed) -> str:
 
 
 def _unpicklable(error: object) -> tuple[str, str, str]:
-    """Path, kind and reason: of a `wire.values.Unpicklable`, of what else was raised, or of a `Failed`."""
+    """Return path, kind and reason of a `wire.values.Unpicklable`, of another exception, or of a `Failed`."""
     path = str(getattr(error, "path", ""))
     kind = str(getattr(error, "kind", type(error).__name__))
     said = getattr(error, "reason", None) or getattr(error, "message", None) or error
@@ -383,7 +383,7 @@ def _unpicklable(error: object) -> tuple[str, str, str]:
 
 
 def _located(error: E, place: Place, text: str) -> E:
-    """Says on the error where it happened; past a ``__setattr__`` of its class, which may be frozen."""
+    """Note on the error where it happened; past a ``__setattr__`` of its class, which may be frozen."""
     text = plain(text.rstrip())
     note = f"{plain(str(place))}, traceback there:\n{text}" if text else plain(str(place))
     facts = {
@@ -430,7 +430,7 @@ def _signal_story(number: int) -> str:
 
 
 def _versions(failed: Failed) -> tuple[tuple[str, str, str], ...]:
-    """The package that the exception's type belongs to, with its version here and there."""
+    """Return the package that the exception's type belongs to, with its version here and there."""
     package = failed.kind.partition(".")[0] if "." in failed.kind else "builtins"
     if package in sys.stdlib_module_names or package == "__main__":
         return (("Python", platform.python_version(), failed.version),)

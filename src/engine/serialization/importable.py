@@ -140,9 +140,9 @@ def _editable(spec: ModuleSpec) -> str:
         text = distribution.read_text("direct_url.json")
         if text is None:
             continue
-        told = json.loads(text)
-        if told.get("dir_info", {}).get("editable"):
-            folder = unquote(urlsplit(told["url"]).path)
+        origin = json.loads(text)
+        if origin.get("dir_info", {}).get("editable"):
+            folder = unquote(urlsplit(origin["url"]).path)
             if any(Path(place).is_relative_to(folder) for place in places if place):
                 return str(distribution.metadata["Name"])
     return ""

@@ -24,7 +24,7 @@ from .payload import Payload, Received
 
 
 def unpack(ending: Ending, payload: Payload, queue_timeout_s: float | None = None) -> Any:
-    """The task's value.
+    """Return the task's value.
 
     Raises:
         Exception: the user's own, with where it happened; or an `OutriderError`.
@@ -35,7 +35,7 @@ def unpack(ending: Ending, payload: Payload, queue_timeout_s: float | None = Non
 
 
 def error_of(ending: Ending, payload: Payload, queue_timeout_s: float | None = None) -> Exception:
-    """The error of a task that did not return."""
+    """Return the error of a task that did not return."""
     if isinstance(ending, GaveUp):
         return gave_up_error(ending, payload.name, queue_timeout_s=queue_timeout_s)
     place = _place(ending, payload)
@@ -47,7 +47,7 @@ def error_of(ending: Ending, payload: Payload, queue_timeout_s: float | None = N
 
 
 def unpack_all(endings: Sequence[Ending], payload: Payload) -> list[Any]:
-    """The values of a broadcast, by rank.
+    """Return the values of a broadcast, by rank.
 
     Raises:
         BroadcastFailed: some ranks failed; each rank's outcome is on it.

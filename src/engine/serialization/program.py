@@ -26,7 +26,7 @@ Load = Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]
 
 
 def build(function: Decorated[...], plugins: Sequence[Plugin] = ()) -> bytes:
-    """A pickled `Program`, for `wire.messages.Define`. ``plugins`` are the pool's; the function's own are added.
+    """Return a pickled `Program`, for `wire.messages.Define`. ``plugins`` are the pool's; the function's own are added.
 
     Once per function and pool: a function of ``__main__`` takes its globals with it as they are now.
 
@@ -88,7 +88,7 @@ class Program:
 
     @contextmanager
     def _prepared(self, load: Load) -> Iterator[Callable[[], Any]]:
-        """The call, with everything around it that its plugins set up."""
+        """Yield the call, within all that its plugins set up."""
         from ..runtime.instance_info import instance_info
 
         plugins: tuple[Plugin, ...] = pickle.loads(self._plugins) if self._plugins else ()
@@ -171,7 +171,7 @@ async def _closed(generator: Any) -> None:
 
 
 def _users(error: BaseException, module: ModuleType) -> TracebackType | None:
-    """The traceback from the user's first frame on, without those of ``module`` and ours above it."""
+    """Return the traceback from the user's first frame on, without those of ``module`` and of this library above it."""
     above = (str(Path(module.__file__ or "").parent), __file__)
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(above):

@@ -58,7 +58,7 @@ def table(mismatches: Iterable[Mismatch]) -> str:
 
 
 def _judgement(what: str, here: str, there: str | None) -> tuple[bool, str]:  # noqa: PLR0911  a table
-    """Serious or not, and why; nothing to say where it does not matter."""
+    """Return whether the difference is serious, and why; an empty reason: it does not matter."""
     if there is None:
         return False, f"what has {what} objects in it cannot be unpickled there: add it to Image(pip=[...])"
     ours, theirs = _release(here), _release(there)

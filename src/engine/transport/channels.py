@@ -116,9 +116,9 @@ class Transfer(Channel):
 
     stall_s: float  # without a byte, and its channel is given up
 
-    def __init__(self, course: TransferProgress) -> None:
+    def __init__(self, progress: TransferProgress) -> None:
         super().__init__()
-        self._course = course
+        self._progress = progress
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._answer: Splitter | None = Splitter()  # until it is complete
 
@@ -156,12 +156,12 @@ class Transfer(Channel):
             Exception: it failed, or nothing of it has come for ``stall_s``.
         """
         while True:
-            came = self._course.at_bytes
+            came = self._progress.at_bytes
             try:
                 async with asyncio.timeout(self.stall_s):
                     await asyncio.shield(self.done)
             except TimeoutError as error:
-                if self._course.at_bytes == came:
+                if self._progress.at_bytes == came:
                     raise ConnectionResetError(f"nothing of it came for {self.stall_s:g} s") from error
             else:
                 return
@@ -180,8 +180,8 @@ class Sending(Transfer):
 
     stall_s = TAKEN_S
 
-    def __init__(self, parts: Sequence[Part], course: TransferProgress) -> None:
-        super().__init__(course)
+    def __init__(self, parts: Sequence[Part], progress: TransferProgress) -> None:
+        super().__init__(progress)
         self._parts = [memoryview(part).cast("B") for part in parts]
         self._paused = False
 
@@ -199,7 +199,7 @@ class Sending(Transfer):
         while self._parts and not self._paused:
             part = self._parts[0]
             self.write(bytes(part[:SLICE_BYTES]))
-            self._course.moved(min(len(part), SLICE_BYTES))
+            self._progress.moved(min(len(part), SLICE_BYTES))
             if len(part) > SLICE_BYTES:
                 self._parts[0] = part[SLICE_BYTES:]
             else:
@@ -214,8 +214,8 @@ class Receiving(Transfer):
 
     stall_s = STALL_S
 
-    def __init__(self, course: TransferProgress) -> None:
-        super().__init__(course)
+    def __init__(self, progress: TransferProgress) -> None:
+        super().__init__(progress)
         self._at = 0
 
     def answered(self, answer: wire.Have) -> None:
@@ -230,6 +230,6 @@ class Receiving(Transfer):
             raise ProtocolError(f"more than the {len(self._view)} bytes announced")
         self._view[self._at : end] = data
         self._at = end
-        self._course.moved(len(data))
+        self._progress.moved(len(data))
         if end == len(self._view):
             self.finish()

@@ -398,12 +398,12 @@ class NodeConnection:
 
     # --- bulk channels ------------------------------------------------------------------------------------------
 
-    async def put(self, blob: Blob, course: TransferProgress) -> None:
-        sending = Sending(blob.parts, course)
+    async def put(self, blob: Blob, progress: TransferProgress) -> None:
+        sending = Sending(blob.parts, progress)
         await self._transfer(sending, wire.Put(blob.name, blob.size_bytes))
 
-    async def get(self, name: str, course: TransferProgress) -> Part:
-        receiving = Receiving(course)
+    async def get(self, name: str, progress: TransferProgress) -> Part:
+        receiving = Receiving(progress)
         await self._transfer(receiving, wire.Get(name))
         return receiving.buffer
 

@@ -74,8 +74,8 @@ SIZE = 70_000
 
 
 def receiving() -> tuple[Receiving, TransferProgress]:
-    course = TransferProgress(8)
-    return Receiving(course), course
+    progress = TransferProgress(8)
+    return Receiving(progress), progress
 
 
 @pytest.mark.parametrize("size_bytes", [-(2**63), -5, 0, 2**46, 2**47, 2**47 + 1, 2**63, 2**64 - 1], ids=str)
@@ -109,12 +109,12 @@ async def test_what_is_no_blob_is_an_error_of_its_transfer_at_once(said: bytes) 
 
 @pytest.mark.parametrize("piece", [999, SIZE])
 async def test_a_blob_comes_whole_and_its_course_is_told(piece: int) -> None:
-    transfer, course = receiving()
+    transfer, progress = receiving()
     said = encode(wire.Have("blob", SIZE)) + bytes(range(256)) * (SIZE // 256) + bytes(SIZE % 256)
     for at in range(0, len(said), piece):
         transfer.data_received(said[at : at + piece])
     await transfer.wait()
-    assert course.at_bytes == SIZE
+    assert progress.at_bytes == SIZE
     assert bytes(transfer.buffer[:256]) == bytes(range(256))
 
 
@@ -128,13 +128,13 @@ async def test_a_blob_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyP
 
 def test_a_course_ends_when_it_comes_no_further() -> None:
     """TRANSFER-1."""
-    course = TransferProgress(3)
+    progress = TransferProgress(3)
     for moved in (0, 5, 5, 7, 7, 0):
-        course.begin(None)
-        course.moved(moved)
-    course.begin(None)
+        progress.begin(None)
+        progress.moved(moved)
+    progress.begin(None)
     with pytest.raises(RuntimeError, match="begun 3 times, and came no further than 7 bytes"):
-        course.begin(None)
+        progress.begin(None)
 
 
 async def test_a_transfer_that_nobody_waits_for_any_more_fails_without_a_word() -> None:
