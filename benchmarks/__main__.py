@@ -22,13 +22,13 @@ from rich.table import Table
 from outrider import Local, Pool
 
 from .arrays import arrays
-from .calls import broadcast, burst, latency, mapped
+from .calls import brief, broadcast, burst, latency, mapped
 from .figures import Figure
 from .processes import idle, start
 
 OUT = Path(__file__).parent / "out"
 Measure = Callable[[Pool, ProcessPoolExecutor, int], Awaitable[list[Figure]]]
-IN_POOL: dict[str, Measure] = {"b": latency, "c": burst, "map": mapped, "d": broadcast, "e": arrays}
+IN_POOL: dict[str, Measure] = {"b": latency, "c": burst, "t": brief, "map": mapped, "d": broadcast, "e": arrays}
 NAMES = ["a", "h", *IN_POOL]
 
 

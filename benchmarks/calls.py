@@ -1,19 +1,21 @@
-"""Small calls: one at a time, ten thousand at once, a map, a broadcast."""
+"""Small calls: one at a time, many at once, a map, a broadcast."""
 
 from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 
-from outrider import Pool
+from outrider import Pool, compute
 
 from .figures import Bar, Figure, interleaved, summarize
-from .tasks import noop, noop_there
+from .tasks import noop, noop_there, rest
 
 CALLS = 400
 BROADCASTS = 200
 SUBMITS = 10_000
+RESTS = 1_000
 ITEMS = 100_000
 
 
@@ -49,25 +51,43 @@ async def latency(pool: Pool, executor: ProcessPoolExecutor, rounds: int) -> lis
 
 async def burst(pool: Pool, executor: ProcessPoolExecutor, rounds: int) -> list[Figure]:
     """c: all submitted at once, all awaited."""
+    a, b = await at_once(pool, executor, rounds, noop, SUBMITS)
+    return [summarize("c", f"{SUBMITS:,} no-ops at once", "/s", a, b, bar=Bar("ratio", "at least", 2, goal=3))]
+
+
+async def brief(pool: Pool, executor: ProcessPoolExecutor, rounds: int) -> list[Figure]:
+    """t: tasks of 10 ms, asleep, so that workers and not cores are what there is too little of."""
+    a, b = await at_once(pool, executor, rounds, rest, RESTS)
+    return [summarize("t", f"{RESTS:,} tasks of 10 ms at once", "/s", a, b, bar=Bar("ratio", "at least", 0.95))]
+
+
+async def at_once(
+    pool: Pool,
+    executor: ProcessPoolExecutor,
+    rounds: int,
+    function: Callable[[int], int],
+    count: int,
+) -> tuple[list[float], list[float]]:
+    """Submit all and await all; return the rates."""
+    there = compute(function)
 
     async def ours() -> float:
         began = time.perf_counter()
-        jobs = [pool.submit(noop_there(number)) for number in range(SUBMITS)]
+        jobs = [pool.submit(there(number)) for number in range(count)]
         results = [await job for job in jobs]
         took = time.perf_counter() - began
-        same(results, list(range(SUBMITS)))
-        return SUBMITS / took
+        same(results, list(range(count)))
+        return count / took
 
     def theirs() -> float:
         began = time.perf_counter()
-        futures = [executor.submit(noop, number) for number in range(SUBMITS)]
+        futures = [executor.submit(function, number) for number in range(count)]
         results = [future.result() for future in futures]
         took = time.perf_counter() - began
-        same(results, list(range(SUBMITS)))
-        return SUBMITS / took
+        same(results, list(range(count)))
+        return count / took
 
-    a, b = await interleaved(rounds, ours, theirs)
-    return [summarize("c", f"{SUBMITS:,} no-ops at once", "/s", a, b, bar=Bar("ratio", "at least", 2, goal=3))]
+    return await interleaved(rounds, ours, theirs)
 
 
 async def mapped(pool: Pool, executor: ProcessPoolExecutor, rounds: int) -> list[Figure]:

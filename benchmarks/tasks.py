@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from outrider import compute
@@ -17,6 +18,11 @@ ARRAY_BYTES = 8 * ARRAY_LENGTH
 
 
 def noop(x: int) -> int:
+    return x
+
+
+def rest(x: int) -> int:
+    time.sleep(0.01)
     return x
 
 
