@@ -23,7 +23,7 @@ PROMISES = {
     "SIM-18": "after the end nothing runs",
     "SIM-19": "with a spare at hand a lost generation is followed within 5 s",
     "SIM-20": "no actor fails",
-    "SIM-21": "a machine that does not answer is soon made up for",
+    "SIM-21": "a straggler is soon replaced",
     "SIM-22": "a node is not heard of other nodes' attempts",
     "SIM-23": "an executor that can start no worker soon ends",
     "SIM-24": "never more machines than are wanted",
