@@ -18,7 +18,7 @@ OF_OTHER_THINGS = """
 """
 # Old names that are to go. Take one out of here when it is gone: then it stays away.
 NOT_GONE_YET = """
-    board crew door lookout meter Door Meter
+    board door meter Meter
 """
 
 

@@ -52,9 +52,9 @@ Progress = Callable[[Phase], None]
 class Bootstrapped(NamedTuple):
     """A node whose executor runs. All values are paths on the node."""
 
-    door: str  # the executor's unix socket
+    executor_socket: str  # the path of the executor's unix socket
     python: str  # the tasks' interpreter
-    runtime: str  # the archive to run: ``<python> -I <runtime> bridge <door>``
+    runtime: str  # the archive to run: ``<python> -I <runtime> bridge <executor_socket>``
 
 
 async def bootstrap(
@@ -229,7 +229,7 @@ class _Bootstrap:
             if ended.status is None and ended.signal is None:
                 raise ConnectionResetError("the connection was lost while the image was being brought there")
             raise self._failed(f"the agent ended with {ended.how}", ended, shlex.join(argv))
-        return Bootstrapped(talk.result["door"], talk.result["python"], talk.result["runtime"])
+        return Bootstrapped(talk.result["socket"], talk.result["python"], talk.result["runtime"])
 
     def _heard(self, phase: Phase) -> None:
         if phase.state == "started":
@@ -329,7 +329,7 @@ class _Talk:
                     raise ValueError("it asks for files by what is no text")
                 self._wanted.put_nowait(frame)
             case "result":
-                self.result = {name: str(frame[name]) for name in ("door", "python", "runtime")}
+                self.result = {name: str(frame[name]) for name in ("socket", "python", "runtime")}
                 self.close()
             case "failed":
                 self.failure = {name: frame[name] for name in FAILURE}

@@ -16,12 +16,12 @@ _AHEAD_BYTES = 4 << 20  # read from one side and not taken by the other
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``bridge <socket>`` until the executor or the client hangs up. Return the exit status."""
-    (door,) = sys.argv[1:] if arguments is None else arguments
+    (path,) = sys.argv[1:] if arguments is None else arguments
     with socket.socket(socket.AF_UNIX) as sock:
         try:
-            sock.connect(door)
+            sock.connect(path)
         except OSError as error:
-            print(f"outrider: the executor's socket {door} cannot be connected to: {error.strerror}", file=sys.stderr)
+            print(f"outrider: the executor's socket {path} cannot be connected to: {error.strerror}", file=sys.stderr)
             return 1
         os.write(1, BEGINS)
         sock.setblocking(False)

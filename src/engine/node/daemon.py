@@ -2,8 +2,8 @@
 
     python3 -I <runtime> daemon --directory ~/.cache/outrider/pools/<pool>-<node>
 
-Returns when the socket ``<directory>/door`` can be connected to (printing its path), or when another daemon of the
-directory is there already. What goes wrong later is in ``<directory>/log``. Ends by itself: see `ExecutorServer`.
+Returns when the socket ``<directory>/executor.sock`` can be connected to (printing its path), or when another daemon of
+the directory is there already. What goes wrong later is in ``<directory>/log``. Ends by itself: see `ExecutorServer`.
 
 Tasks get what this process has: its Python with the packages of that, its environment, and ``OUTRIDER_PATH``, folders
 of modules that come before all others.
@@ -38,12 +38,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     directory.chmod(0o700)
     options.directory = directory
-    options.door = options.door or directory / "door"
+    options.socket = options.socket or directory / "executor.sock"
     options.lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(options.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        print(options.door)
+        print(options.socket)
         return 0
     if options.foreground:
         _serve(options, ready=None)
@@ -55,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--directory", type=Path, required=True, help="its socket, its log, and the tasks' work directory"
     )
-    parser.add_argument("--door", type=Path, help="its socket, where the directory's path is too long for one")
+    parser.add_argument("--socket", type=Path, help="its socket, where the directory's path is too long for one")
     parser.add_argument("--address", default=_own_address(), help="by which the pool's other hosts reach this one")
     parser.add_argument("--lease", type=float, default=LEASE_S, help="seconds without any client after which it ends")
     parser.add_argument("--lease-file", default="", help="the machine's own lease: touched while a client is heard")
@@ -97,7 +97,7 @@ def _detached(options: argparse.Namespace) -> int:
     os.close(ready)
     os.waitpid(pid, 0)
     if os.read(waiting, 1) == _READY:
-        print(options.door)
+        print(options.socket)
         return 0
     print(f"the executor did not start; see {options.directory / 'log'}", file=sys.stderr)
     return 1
@@ -148,8 +148,8 @@ async def _until_ended(
         lease_file=options.lease_file,
     )
     await executor.start()
-    directory, door = options.directory, options.door
-    server = await executor.listen(_listening(door))
+    directory, path = options.directory, options.socket
+    server = await executor.listen(_listening(path))
     if ready is not None:
         os.write(ready, _READY)
         os.close(ready)
@@ -159,12 +159,12 @@ async def _until_ended(
         server.close()
         if _is_ours(options):
             with suppress(FileNotFoundError):
-                os.unlink(door)  # noqa: PTH108 - the loop has nothing else to do
+                os.unlink(path)  # noqa: PTH108 - the loop has nothing else to do
         await executor.close()
         if options.volumes >= 0:
             await asyncio.to_thread(_unmounted, options.volumes)
         if options.remove and _is_ours(options):
-            for folder in {directory, door.parent}:
+            for folder in {directory, path.parent}:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -185,15 +185,15 @@ def _is_ours(options: argparse.Namespace) -> bool:
         return False
 
 
-def _listening(door: Path) -> socket.socket:
+def _listening(path: Path) -> socket.socket:
     """Return a listening socket whose name appears only once it can be connected to."""
     sock = socket.socket(socket.AF_UNIX)
-    new = door.with_suffix(".new")
+    new = path.with_suffix(".new")
     new.unlink(missing_ok=True)
     sock.bind(str(new))
     new.chmod(0o600)
     sock.listen(64)
-    new.rename(door)
+    new.rename(path)
     return sock
 
 

@@ -212,7 +212,7 @@ class SSHRoute:
         connection, executor = self._connection, self._executor
         how: dict[str, Any] = {"encoding": None, "window": ssh.WINDOW_BYTES, "max_pktsize": ssh.PACKET_BYTES}
         if not self._bridged:
-            path = self._machine.executor_socket if executor is None else executor.door
+            path = self._machine.executor_socket if executor is None else executor.executor_socket
             try:
                 await connection.create_unix_connection(lambda: _SSHChannel(channel), path, **how)
             except asyncssh.ChannelOpenError as error:
@@ -229,7 +229,7 @@ class SSHRoute:
                 self._bridged = False
                 return
         assert executor is not None, "only hosts that were bootstrapped have bridges"
-        bridge = (executor.python, "-I", executor.runtime, "bridge", executor.door)
+        bridge = (executor.python, "-I", executor.runtime, "bridge", executor.executor_socket)
         await connection.create_session(lambda: _SSHChannel(channel, bridged=True), shlex.join(bridge), **how)
 
     async def open_connection(

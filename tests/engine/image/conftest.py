@@ -116,7 +116,7 @@ class Node:
         self.session = Session()
         self.socket = socket.socket(socket.AF_UNIX)
         self.socket.settimeout(20)
-        self.socket.connect(made.door)
+        self.socket.connect(made.executor_socket)
         self.attempts = 0
         self._heard: list[m.Message] = []
 

@@ -18,7 +18,7 @@ import pytest
 
 from outrider import BootstrapError, Image, Secret
 from outrider.engine.image import bootstrap as bootstrap_
-from outrider.engine.image.agent.executor import door_of
+from outrider.engine.image.agent.executor import socket_path_of
 from outrider.engine.image.bootstrap import bootstrap, prepare
 from outrider.engine.image.probe import Host
 from outrider.engine.image.shell import Exit
@@ -44,9 +44,9 @@ def processes_of(home: Path) -> list[str]:
 
 async def test_a_host_with_a_python_becomes_a_node(shell: Any, bring: Any) -> None:
     node = await bring(Image(), shell)
-    door = Path(node.made.door)
-    assert stat.S_IMODE(door.stat().st_mode) == 0o600
-    assert stat.S_IMODE(door.parent.stat().st_mode) == 0o700
+    path = Path(node.made.executor_socket)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     assert bring.done == ["probe", "upload", "executor"]
     assert node.greet()["python"] == ".".join(map(str, sys.version_info[:2]))
     assert node.run(lambda: __import__("outrider").__file__).startswith(node.made.runtime)
@@ -106,11 +106,11 @@ def test_unpacking_leaves_alone_what_another_host_unpacks_under_the_same_process
 async def test_a_long_home_has_its_socket_elsewhere(tmp_path: Path, bring: Any, shell: Any) -> None:
     long = type(shell)(tmp_path / ("long" * 25))
     node = await bring(Image(), long)
-    assert len(node.made.door) < 104
-    assert stat.S_IMODE(Path(node.made.door).parent.stat().st_mode) == 0o700
+    assert len(node.made.executor_socket) < 104
+    assert stat.S_IMODE(Path(node.made.executor_socket).parent.stat().st_mode) == 0o700
     node.greet()
     node.stop()
-    assert not Path(node.made.door).parent.exists()
+    assert not Path(node.made.executor_socket).parent.exists()
 
 
 async def test_a_socket_elsewhere_goes_when_the_executor_does_not_start(tmp_path: Path, bring: Any, shell: Any) -> None:
@@ -121,7 +121,7 @@ async def test_a_socket_elsewhere_goes_when_the_executor_does_not_start(tmp_path
     with pytest.raises(BootstrapError) as caught:
         await bring(Image(), long, name="same")
     assert caught.value.phase == "executor"
-    assert not door_of(directory).parent.exists()
+    assert not socket_path_of(directory).parent.exists()
 
 
 async def test_another_try_that_fails_leaves_a_running_executor_alone(
@@ -132,7 +132,7 @@ async def test_another_try_that_fails_leaves_a_running_executor_alone(
     node.greet()
     with pytest.raises(BootstrapError):
         await bring(Image(pip=["missing"], pip_indexes=[str(wheels)]), shell, name="same")
-    assert Path(node.made.door).exists()
+    assert Path(node.made.executor_socket).exists()
     assert node.run(lambda: sorted(__import__("os").listdir("..")))
 
 

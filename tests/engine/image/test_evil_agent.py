@@ -46,7 +46,7 @@ class EvilHost:
         ({"is": "need", "files": ["no digest"]}, "a file that the image does not have: 'no digest'"),
         ({"is": "need", "files": [17]}, "files by what is no text"),
         ({"is": "need", "files": 17}, "not iterable"),
-        ({"is": "result"}, "'door'"),
+        ({"is": "result"}, "'socket'"),
         ({"is": "failed", "phase": "run"}, "'reason'"),
         ({"is": "phase"}, "'name'"),
     ],

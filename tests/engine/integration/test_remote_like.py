@@ -1,4 +1,4 @@
-"""Large data as it goes to and from a remote machine: over SSH bulk channels, with nothing shared."""
+"""Large data where nothing is shared: over the node's socket, and over SSH as to and from a remote machine."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ pytestmark = pytest.mark.anyio
 ITEM_BYTES = 3_000_000
 
 
-@pytest.fixture(scope="module")
-async def remote() -> AsyncIterator[Pool]:
-    async with Pool(provider=Local(shared_memory=False), nodes=2, console="silent") as pool:
+@pytest.fixture(scope="module", params=[Local(shared_memory=False), Local(as_remote=True)], ids=["socket", "SSH"])
+async def remote(request: pytest.FixtureRequest) -> AsyncIterator[Pool]:
+    async with Pool(provider=request.param, nodes=2, console="silent") as pool:
         yield pool
 
 

@@ -43,7 +43,7 @@ def runtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def daemon(runtime: Path, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     options = ["--directory", tmp_path / "node", "--lease", "20", "--foreground"]
     running = subprocess.Popen([*BARE, runtime, "daemon", *options])
-    while not (tmp_path / "node" / "door").exists():
+    while not (tmp_path / "node" / "executor.sock").exists():
         assert running.poll() is None
     yield running
     running.terminate()
@@ -53,11 +53,11 @@ def daemon(runtime: Path, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 class Caller:
     """The smallest client there is: one socket, one thing at a time."""
 
-    def __init__(self, door: Path) -> None:
+    def __init__(self, path: Path) -> None:
         self.session = Session()
         self.socket = socket.socket(socket.AF_UNIX)
         self.socket.settimeout(20)
-        self.socket.connect(str(door))
+        self.socket.connect(str(path))
         self.heard: list[m.Message] = []
 
     def greet(self) -> m.Welcome:
@@ -122,17 +122,17 @@ def test_a_compiled_msgpack_of_the_host_is_preferred(runtime: Path) -> None:
 
 
 def test_a_host_with_nothing_but_python_runs_tasks(daemon: subprocess.Popen[bytes], tmp_path: Path) -> None:
-    door = tmp_path / "node" / "door"
-    assert stat.S_IMODE(door.stat().st_mode) == 0o600
-    assert stat.S_IMODE(door.parent.stat().st_mode) == 0o700
-    caller = Caller(door)
+    path = tmp_path / "node" / "executor.sock"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    caller = Caller(path)
     assert caller.greet().facts["pid"] == daemon.pid
     code = cloudpickle.dumps(lambda load: sum(load()[0]))
     caller.send(m.Define(b"f", code), m.Run(1, b"f", values.inline(values.dump(((1, 2, 3), {}))), 1, 1, None, 0, None))
     assert values.load(caller.expect(m.Done).value.data) == 6
     caller.send(m.Bye())
     assert daemon.wait(10) == 0
-    assert not door.exists()
+    assert not path.exists()
     caller.socket.close()
 
 
@@ -140,8 +140,8 @@ def test_it_outlives_who_started_it_and_is_started_once(runtime: Path, tmp_path:
     start = [*BARE, str(runtime), "daemon", "--directory", str(tmp_path / "node"), "--lease", "20", "--remove"]
     for _ in range(2):
         said = subprocess.run(start, capture_output=True, text=True, check=True, timeout=20)
-        assert said.stdout.strip() == str(tmp_path / "node" / "door")
-    caller = Caller(tmp_path / "node" / "door")
+        assert said.stdout.strip() == str(tmp_path / "node" / "executor.sock")
+    caller = Caller(tmp_path / "node" / "executor.sock")
     pid = caller.greet().facts["pid"]
     assert os.getsid(pid) not in {os.getsid(0), pid}
     daemon_end = os.pidfd_open(pid)
@@ -158,14 +158,14 @@ def test_a_directory_that_is_not_its_own_any_more_is_left_alone(runtime: Path, t
     node, moved = tmp_path / "node", tmp_path / "moved"
     options = ["--directory", node, "--lease", "2", "--foreground", "--remove"]
     with subprocess.Popen([*BARE, runtime, "daemon", *options]) as running:
-        while not (node / "door").exists():
+        while not (node / "executor.sock").exists():
             assert running.poll() is None
         node.rename(moved)
         node.mkdir()
-        for name in ("door", "lock"):
+        for name in ("executor.sock", "lock"):
             (node / name).touch()
         assert running.wait(60) == 0
-    assert {path.name for path in node.iterdir()} == {"door", "lock"}
+    assert {path.name for path in node.iterdir()} == {"executor.sock", "lock"}
 
 
 def test_an_old_python_is_told_apart() -> None:
@@ -182,7 +182,7 @@ def test_an_old_python_is_told_apart() -> None:
 def test_a_bridge_joins_a_client_and_the_executor(
     daemon: subprocess.Popen[bytes], runtime: Path, tmp_path: Path
 ) -> None:
-    start = [*BARE, runtime, "bridge", tmp_path / "node" / "door"]
+    start = [*BARE, runtime, "bridge", tmp_path / "node" / "executor.sock"]
     with subprocess.Popen(start, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as bridge:
         _converse(bridge, daemon)
     assert bridge.returncode == 0
@@ -219,6 +219,8 @@ def _all(pipe: IO[bytes], data: bytes) -> None:
 
 
 def test_a_bridge_to_no_executor_says_so(runtime: Path, tmp_path: Path) -> None:
-    said = subprocess.run([*BARE, runtime, "bridge", tmp_path / "door"], capture_output=True, text=True, check=False)
+    said = subprocess.run(
+        [*BARE, runtime, "bridge", tmp_path / "executor.sock"], capture_output=True, text=True, check=False
+    )
     assert said.returncode == 1
     assert "cannot be connected to: No such file or directory" in said.stderr

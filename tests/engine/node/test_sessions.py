@@ -66,7 +66,7 @@ async def test_a_client_may_be_cut_off_again_and_again(make: Any) -> None:
 
 
 async def test_an_executor_server_that_knows_nothing_of_a_session_says_so(make: Any) -> None:
-    """Found by the simulator: the door was closed without a word, and the client tried again until its time was up."""
+    """Found by the simulator: the channel just closed, and the client tried again until its time was up."""
     client = await make(connect=False)
     welcome = await client.connect(received=3)
     assert (welcome.resumed, welcome.received) == (False, 0)

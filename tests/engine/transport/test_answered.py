@@ -108,7 +108,7 @@ async def test_an_executor_that_was_never_met_is_seen_to_again(
 
     async def bring(self: SSHRoute, connection: asyncssh.SSHClientConnection) -> Bootstrapped:
         brought.append(self)
-        return Bootstrapped("/nowhere/door", "python", "runtime")
+        return Bootstrapped("/nowhere/executor.sock", "python", "runtime")
 
     monkeypatch.setattr(SSHRoute, "_bootstrapped", bring)
     connector = Connector(terms())
@@ -130,7 +130,7 @@ async def test_one_that_may_not_have_heard_the_farewell_is_ended_all_the_same(he
     assert isinstance(route, SSHRoute)
     route._ssh = Mock()
     node._control = control = Control()
-    route._executor = Bootstrapped("/nowhere/door", "python", "runtime")
+    route._executor = Bootstrapped("/nowhere/executor.sock", "python", "runtime")
     node._facts = NodeFacts("host", "127.0.0.1", ())
     control.attach(lambda _: None, node._drop)
     ending = None if heard else ConnectionResetError("the connection was lost")

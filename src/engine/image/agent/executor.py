@@ -106,13 +106,13 @@ def _kill(directory: Path, number: signal.Signals) -> None:
             os.kill(pid, number)
 
 
-def door_of(directory: Path) -> Path:
+def socket_path_of(directory: Path) -> Path:
     """The path of the executor's socket: in the directory, or in /tmp where that path would be too long."""
-    door = directory / "door"
-    if len(os.fsencode(door.with_suffix(".new"))) < _SUN_PATH:
-        return door
+    path = directory / "executor.sock"
+    if len(os.fsencode(path.with_suffix(".new"))) < _SUN_PATH:
+        return path
     name = hashlib.sha256(os.fsencode(directory)).hexdigest()[:16]
-    return Path(tempfile.gettempdir()) / f"outrider-{os.getuid()}-{name}" / "door"
+    return Path(tempfile.gettempdir()) / f"outrider-{os.getuid()}-{name}" / "executor.sock"
 
 
 def start(
@@ -134,14 +134,14 @@ def start(
     Raises:
         Failed: with the end of the executor's log.
     """
-    door = door_of(directory)
-    if door.parent != directory:
-        _private(door.parent)
-        work.scratch.append(door.parent)
+    path = socket_path_of(directory)
+    if path.parent != directory:
+        _private(path.parent)
+        work.scratch.append(path.parent)
     log = directory / "log"
     with suppress(FileNotFoundError):
         log.unlink()
-    options = ["--directory", str(directory), "--door", str(door), "--lease", str(lease_s), "--remove"]
+    options = ["--directory", str(directory), "--socket", str(path), "--lease", str(lease_s), "--remove"]
     if address is not None:
         options += ["--address", address]
     if lease_file:
@@ -154,7 +154,7 @@ def start(
         with suppress(OSError):
             failure.log = [*failure.log, *log.read_text(errors="replace").splitlines()][-TAIL_LINES:]
         raise
-    return door
+    return path
 
 
 def sweep(pools: Path, host: str) -> None:
@@ -172,7 +172,7 @@ def sweep(pools: Path, host: str) -> None:
 
 def _remove(directory: Path) -> None:
     """Remove the directory of an executor that is gone, and the folder of its socket."""
-    for folder in {door_of(directory).parent, directory}:
+    for folder in {socket_path_of(directory).parent, directory}:
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -72,7 +72,7 @@ def _carry_out(work: Work, inbox: Inbox, plan: Mapping[str, Any]) -> dict[str, s
             python = environment.prepare(work, inbox, cache, plan["environment"])
         if not executor.is_running(directory):
             _start(work, inbox, plan, python, directory)
-    return {"door": str(executor.door_of(directory)), "python": str(python), "runtime": str(runtime)}
+    return {"socket": str(executor.socket_path_of(directory)), "python": str(python), "runtime": str(runtime)}
 
 
 def _start(work: Work, inbox: Inbox, plan: Mapping[str, Any], python: Path, directory: Path) -> None:

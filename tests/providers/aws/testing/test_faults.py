@@ -1,4 +1,4 @@
-"""What goes wrong on the wire and at the door: throttling, slow and broken answers, missing rights, old credentials."""
+"""What goes wrong on the wire and at the front: throttling, slow and broken answers, missing rights, old keys."""
 
 from __future__ import annotations
 
