@@ -243,7 +243,7 @@ class Keyless(Protocol):
 
     @property
     def keyless(self) -> bool:
-        """No machine of it needs `LaunchRequest.client_key`, which is empty."""
+        """Return whether no machine of it needs `LaunchRequest.client_key`, which is empty then."""
         ...
 
 

@@ -100,7 +100,7 @@ class Detached(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Pending:
+class PendingCall:
     """The base of every pending call. A pending call is immutable; it is no result and has no truth value."""
 
     function: Decorated[...]
@@ -146,7 +146,7 @@ class Pending:
             raise _not_yet(self)
 
 
-class Call(Pending, Generic[R_co]):
+class Call(PendingCall, Generic[R_co]):
     """A call of a `@compute` function that has not run: ``await pool.run(call)``, or ``call >> pool``."""
 
     __slots__ = ()
@@ -184,7 +184,7 @@ class Call(Pending, Generic[R_co]):
         return Group((self, *_members(self, other)))
 
 
-class StreamCall(Pending, Generic[T]):
+class StreamCall(PendingCall, Generic[T]):
     """A pending call of a generator: ``pool.stream(call)``, or ``call >> pool``, gives its values as they are made."""
 
     __slots__ = ()
@@ -206,7 +206,7 @@ class StreamCall(Pending, Generic[T]):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Calls(Generic[T]):
+class GroupedCalls(Generic[T]):
     """Several pending calls; immutable."""
 
     calls: tuple[Call[Any], ...]
@@ -226,7 +226,7 @@ class Calls(Generic[T]):
             raise _not_yet(self)
 
 
-class Group(Calls[Any], Generic[*Ts]):
+class Group(GroupedCalls[Any], Generic[*Ts]):
     """Calls that run together and give a tuple of their results, in this order."""
 
     __slots__ = ()
@@ -260,7 +260,7 @@ class Group(Calls[Any], Generic[*Ts]):
             raise NotACall(f"{self!r} is a group, which runs each call once: broadcast the calls one by one")
 
 
-class GroupStream(Calls[T]):
+class GroupStream(GroupedCalls[T]):
     """Calls that run together and whose results are iterated over as they come."""
 
     __slots__ = ()
@@ -320,7 +320,7 @@ def pending(value: object) -> Call[Any]:
         return value
     if isinstance(value, StreamCall):
         raise NotACall(f"{value!r} yields values one by one: use pool.stream({value!r})")
-    if isinstance(value, Calls):
+    if isinstance(value, GroupedCalls):
         raise NotACall(f"{value!r} is a group of calls: use {value!r} >> pool")
     if isinstance(value, Callee):
         name = value.__name__
@@ -354,7 +354,7 @@ def for_every_rank(call: Call[R]) -> Call[R]:
 # --- helpers --------------------------------------------------------------------------------------------------------
 
 
-def _detach(call: Pending, streamed: dict[str, Streamed]) -> Detached:
+def _detach(call: PendingCall, streamed: dict[str, Streamed]) -> Detached:
     """Replace streamed arguments by placeholders, over which the task iterates instead."""
     from ..node.context import AsyncInput, Input
 
@@ -380,7 +380,7 @@ def _detach(call: Pending, streamed: dict[str, Streamed]) -> Detached:
     return Detached(bound.args, bound.kwargs, tuple(inputs))
 
 
-def _runner(call: Pending | Calls[Any], operator: str, pool: Any) -> Any:
+def _runner(call: PendingCall | GroupedCalls[Any], operator: str, pool: Any) -> Any:
     if isinstance(pool, type) or not hasattr(pool, "run_group"):
         raise NotACall(f"{call!r} {operator} ... takes an open pool on the right, not {short.repr(pool)}")
     return pool

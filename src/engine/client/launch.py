@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...actors.ports import PoolSpec
 from ...providers.base import EntryPoints, LaunchRequest
-from ..api.machine_spec import is_free
+from ..api.machine_spec import is_free, keyless
 from ..api.plugin import merged
 from ..api.secrets import revealed_env
 from ..checkpoint.urls import VARIABLE as CHECKPOINTS
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ...providers.base import Fleet, Machine
     from ..pool_options import Settings
     from ..transport.requirement_check import Wanted
+    from ..transport.ssh import PoolKey
 
 RECONNECT_S = 3.0  # a lost connection is tried again before its node counts as lost; heartbeats took 6 s to find out
 
@@ -33,6 +34,15 @@ def entry_points(settings: Settings) -> EntryPoints:
     importing these might depend on the tasks' environment.
     """
     return ENTRY_POINTS if settings.image.env else replace(ENTRY_POINTS, preload=_preload(settings))
+
+
+def new_client_key(settings: Settings) -> PoolKey | None:
+    """Return a new key pair for machines that are reached by SSH; None: the provider has no such machines."""
+    if keyless(settings.provider):
+        return None
+    from ..transport.ssh import new_key
+
+    return new_key()
 
 
 def launch_request(settings: Settings, client_key: str) -> LaunchRequest:

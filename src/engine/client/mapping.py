@@ -14,7 +14,7 @@ from ...actors.ports import Ending, Settled, Verdict
 from ..api.calls import Call
 from ..api.compute import PLUGINS, AsyncCompute, Compute, SyncCompute
 from ..node.failure import failed
-from ..serialization.error_translation import Place, failed_error
+from ..serialization.error_translation import AttemptPlace, failed_error
 from ..serialization.items import items_of
 from ..serialization.payload import Received
 from ..wire import values
@@ -200,13 +200,13 @@ class _Sent(Generic[T]):
 
     def __init__(self, job: SubmittedJob[list[Any]], count: int, news: asyncio.Event) -> None:
         self.job, self.count, self.news, self.busy_s = job, count, news, 0.0
-        self.place: Place | None = None
+        self.place: AttemptPlace | None = None
 
     def settle(self, ending: Ending) -> None:
         self.job(ending)
         if isinstance(ending, Settled) and ending.verdict is Verdict.RETURNED:
             self.busy_s = cast("Received", ending.outcome).busy_s
-            self.place = Place(self.job.payload.name, int(ending.node), ending.rank, ending.number)
+            self.place = AttemptPlace(self.job.payload.name, int(ending.node), ending.rank, ending.number)
         self.news.set()
 
     def results(self) -> tuple[list[T], Exception | None]:

@@ -24,7 +24,7 @@ from ...actors.ports import Ending, JobId, NodeId
 from ...providers.base import Fleet, Machine
 from ...providers.errors import NotGone
 from ..api.errors import BudgetExceeded, CleanupError, PoolClosed
-from ..api.machine_spec import keyless, outlives
+from ..api.machine_spec import outlives
 from ..api.plugin import merged
 from ..api.settings import unique
 from ..observe.observer import Observer
@@ -35,7 +35,7 @@ from ..serialization.packer import Packer
 from ..wire.messages import RunFlag
 from .budget import BudgetWatch
 from .cleanup import add_cleanup, cleanup_result, collecting_failures, finished
-from .launch import entry_points, executor_setup, launch_request, pool_spec, requirements
+from .launch import entry_points, executor_setup, launch_request, new_client_key, pool_spec, requirements
 from .plugin_context import attached
 from .plugin_hosts import PluginHosts
 from .scheduling import broadcast_of, task_of
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from ..serialization.payload import Blob, Payload
     from ..serialization.versions import Mismatch
     from ..transport.connector import Connector
-    from ..transport.ssh import PoolKey
     from ..transport.terms import Terms
     from ..transport.unix_socket import Interpose
     from .budget import Cost
@@ -180,7 +179,7 @@ class OpenPool:
         return Terms(
             pool=self.id,
             views=Views(self.name, self.settings.worker.concurrency),
-            key=self._new_key() if takeover is None else takeover.key,
+            key=new_client_key(self.settings) if takeover is None else takeover.key,
             setup=executor_setup(self.settings),
             wanted=requirements(self.settings, fleet),
             lease_s=self.settings.lease_s,
@@ -194,14 +193,6 @@ class OpenPool:
             pinned=_launched_with if takeover is None else takeover.pinned,
             rotated=None if takeover is None else takeover.rotated,
         )
-
-    def _new_key(self) -> PoolKey | None:
-        """Return a new key pair for machines that are reached by SSH; None: there are none of those."""
-        if keyless(self.settings.provider):
-            return None
-        from ..transport.ssh import new_key
-
-        return new_key()
 
     def _end(self, failure: BaseException | None, cleanup_failures: Sequence[NotGone]) -> None:
         """Record how the pool ended and what is left of it, and tell whoever waits for it."""

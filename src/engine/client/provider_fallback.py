@@ -66,7 +66,7 @@ class ProviderFallback:
         async with AsyncExitStack() as stack:
             tasks = await stack.enter_async_context(anyio.create_task_group())
             stack.callback(tasks.cancel_scope.cancel)
-            options: list[Option] = []
+            options: list[OpenedSpec] = []
             for spec in self.specs:
                 fleet = next((each.fleet for each in options if each.spec.provider == spec.provider), None)
                 if fleet is None:
@@ -75,7 +75,7 @@ class ProviderFallback:
                     fleet = await stack.enter_async_context(
                         collecting_failures(spec.provider.open(own, entry_points), failures)
                     )
-                options.append(Option(spec, fleet))
+                options.append(OpenedSpec(spec, fleet))
             chosen = FallbackFleet(options, self.selection)
             for fleet in {id(each.fleet): each.fleet for each in options}.values():
                 tasks.start_soon(chosen.listen, fleet)
@@ -83,7 +83,7 @@ class ProviderFallback:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Option:
+class OpenedSpec:
     spec: Spec
     fleet: Fleet
 
@@ -92,9 +92,9 @@ class Option:
 class FallbackFleet:
     """Implements `providers.base.Fleet`: several."""
 
-    options: Sequence[Option]
+    options: Sequence[OpenedSpec]
     selection: Selection
-    _of: dict[MachineId, Option] = field(init=False, default_factory=dict)  # that exist, as far as is known
+    _of: dict[MachineId, OpenedSpec] = field(init=False, default_factory=dict)  # that exist, as far as is known
     _news: list[MachineEvent | Exception] = field(init=False, default_factory=list)
     _more: anyio.Event = field(init=False, default_factory=anyio.Event)
 
@@ -104,7 +104,7 @@ class FallbackFleet:
 
     async def launch(self, request: LaunchRequest, count: int) -> Sequence[Machine]:
         bound = next(iter(self._of.values()), None)
-        failed: list[tuple[Option, ProviderError]] = []
+        failed: list[tuple[OpenedSpec, ProviderError]] = []
         options = await self._in_order(request, bound, failed)
         for at, option in enumerate(options):
             try:
@@ -123,8 +123,8 @@ class FallbackFleet:
         raise _none(failed)
 
     async def _in_order(
-        self, request: LaunchRequest, bound: Option | None, failed: list[tuple[Option, ProviderError]]
-    ) -> Sequence[Option]:
+        self, request: LaunchRequest, bound: OpenedSpec | None, failed: list[tuple[OpenedSpec, ProviderError]]
+    ) -> Sequence[OpenedSpec]:
         """Return the options to ask, the preferred first. Once one delivers, return only those that share its fleet, it
         first.
         """
@@ -133,10 +133,10 @@ class FallbackFleet:
             return sorted(options, key=lambda each: each is not bound)
         if self.selection == "first":
             return self.options
-        prices: dict[Option, float] = {}
+        prices: dict[OpenedSpec, float] = {}
         refused: list[ProviderError] = []
 
-        async def ask(option: Option) -> None:
+        async def ask(option: OpenedSpec) -> None:
             try:
                 asked = option.spec.applied_to(request)
                 quote = await option.fleet.quote(asked) if isinstance(option.fleet, Quoting) else 0
@@ -198,7 +198,7 @@ class FallbackFleet:
         self._more.set()
 
 
-def _none(failed: Sequence[tuple[Option, ProviderError]]) -> ProviderError:
+def _none(failed: Sequence[tuple[OpenedSpec, ProviderError]]) -> ProviderError:
     """Return the error that no option has machines: what each said, and when the first may be tried again."""
     if len(failed) == 1:
         return failed[0][1]

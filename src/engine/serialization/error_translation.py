@@ -68,7 +68,7 @@ NOTE_CHARACTERS = 64 * 1024  # of each note that a user's exception came with
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class AttemptPlace:
     """The attempt of a task and the place where it ran."""
 
     task: str
@@ -84,7 +84,7 @@ class Place:
         return {"task": self.task, "node": self.node, "rank": self.rank, "attempt": self.attempt}
 
 
-def failed_error(failed: Failed, place: Place, load: Callable[[], object] | None) -> Exception:
+def failed_error(failed: Failed, place: AttemptPlace, load: Callable[[], object] | None) -> Exception:
     """Return the exception to raise for ``failed``: the user's own wherever that is possible.
 
     ``load`` unpickles the exception (called once, here); None: the node could not pickle it.
@@ -110,7 +110,7 @@ def failed_error(failed: Failed, place: Place, load: Callable[[], object] | None
             return TaskFailed(message, kind=failed.kind, **place.facts)
 
 
-def ended_error(ended: Ended, place: Place, timeout_s: float | None = None) -> TaskTimeout | TaskKilled:
+def ended_error(ended: Ended, place: AttemptPlace, timeout_s: float | None = None) -> TaskTimeout | TaskKilled:
     """Return the error for an attempt whose function never answered."""
     facts = place.facts
     also = f"; {ended.detail}" if ended.detail else ""
@@ -300,14 +300,14 @@ def by_lease(by: float) -> str:
 
 
 def pickling_error(error: Exception, task: str, what: str) -> SerializationError:
-    """Return the error for a value of this program that cannot be pickled; ``error`` says why, and by ``path`` where."""
+    """Return the error for a value of this program that cannot be pickled; ``error`` says why and where."""
     path, kind, reason = _unpicklable(error)
     thing = f"{path} of {task}" if path else f"{what} of {task}"
     message = f"{thing} cannot be pickled ({reason}): leave it out, or make it inside the function."
     return SerializationError(message, path=path, task=task, kind=kind)
 
 
-def unloadable_error(error: Exception, place: Place) -> SerializationError:
+def unloadable_error(error: Exception, place: AttemptPlace) -> SerializationError:
     """Return the error for a result that arrived and cannot be unpickled here."""
     return _unloadable(error, f"The result of {place}", place.task)
 
@@ -323,7 +323,7 @@ def _unloadable(error: Exception, what: str, task: str) -> SerializationError:
     return SerializationError(message, task=task, kind=type(error).__name__)
 
 
-def _own_error(failed: Failed, place: Place, load: Callable[[], object] | None) -> Exception:
+def _own_error(failed: Failed, place: AttemptPlace, load: Callable[[], object] | None) -> Exception:
     facts = place.facts
     if load is None:
         message = f"{place} raised {failed.kind}: {failed.message} (which cannot be pickled: its traceback is below)"
@@ -349,7 +349,7 @@ def _own_error(failed: Failed, place: Place, load: Callable[[], object] | None) 
     return TaskFailed(message, kind=failed.kind, traceback=failed.traceback, **facts)
 
 
-def _pickling_error(failed: Failed, place: Place, load: Callable[[], object] | None) -> SerializationError:
+def _pickling_error(failed: Failed, place: AttemptPlace, load: Callable[[], object] | None) -> SerializationError:
     if failed.phase == "load":
         message = (
             f"{place.task} or its arguments could not be unpickled on node {place.node} "
@@ -382,7 +382,7 @@ def _unpicklable(error: object) -> tuple[str, str, str]:
     return path, kind, _sentence(said) if kind in str(said) else f"{kind}: {_sentence(said)}"
 
 
-def _located(error: E, place: Place, text: str) -> E:
+def _located(error: E, place: AttemptPlace, text: str) -> E:
     """Note on the error where it happened; past a ``__setattr__`` of its class, which may be frozen."""
     text = plain(text.rstrip())
     note = f"{plain(str(place))}, traceback there:\n{text}" if text else plain(str(place))

@@ -12,7 +12,7 @@ from ..api.printable import plainly
 from ..wire import values
 from ..wire.messages import Ended, Failed
 from .error_translation import (
-    Place,
+    AttemptPlace,
     broadcast_error,
     ended_error,
     failed_error,
@@ -96,5 +96,5 @@ def _load(received: Received, ending: Settled, payload: Payload) -> Any:
         raise unloadable_error(error, _place(ending, payload)) from error
 
 
-def _place(ending: Settled, payload: Payload) -> Place:
-    return Place(payload.name, int(ending.node), ending.rank, ending.number)
+def _place(ending: Settled, payload: Payload) -> AttemptPlace:
+    return AttemptPlace(payload.name, int(ending.node), ending.rank, ending.number)

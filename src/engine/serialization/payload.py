@@ -29,14 +29,14 @@ class Give(Protocol):
     async def __call__(self, item: Dumped | None, error: bytes | None = None) -> None: ...
 
 
-class Output(Protocol):
+class StreamOutput(Protocol):
     """The receiver of a generator's values, in order. Its methods must not wait."""
 
     def push(self, item: Received | Awaitable[Received], grant: Callable[[int], None]) -> None:
         """Take one item, or what will be one; ``grant(n)`` lets the generator run ``n`` items further."""
 
 
-class Feed(Protocol):
+class StreamInput(Protocol):
     """An iterable of the client's that a running task consumes."""
 
     def wanted(self, count: int, give: Give) -> None:
@@ -98,8 +98,8 @@ class Payload:
     blob: Blob | None = None
     timeout_s: float | None = None
     flags: int = 0
-    output: Output | None = None
-    inputs: tuple[Feed, ...] = ()
+    output: StreamOutput | None = None
+    inputs: tuple[StreamInput, ...] = ()
     shared: tuple[Shared[Any], ...] = ()  # what the arguments refer to
     defined: object = None  # the function, which nodes forget when nobody holds this
 

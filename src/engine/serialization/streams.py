@@ -32,7 +32,7 @@ _TEXT_CHARACTERS = 8 * 1024  # of an error that is told by its text
 
 
 class Values(AsyncIterator[Received]):
-    """The values of a generator, as they arrive at the client, until its task ends. Implements `payload.Output`."""
+    """The values of a generator, as they arrive at the client until its task ends. Implements `StreamOutput`."""
 
     def __init__(self) -> None:
         self._items: deque[tuple[Received | Awaitable[Received], Callable[[int], None]]] = deque()
@@ -74,7 +74,7 @@ class Values(AsyncIterator[Received]):
 
 
 class Source:
-    """An iterable argument of the client's, consumed by a running task. Implements `payload.Feed`.
+    """An iterable argument of the client's, consumed by a running task. Implements `payload.StreamInput`.
 
     A plain iterator is advanced in a thread of its own, because its ``next`` may block; items keep their order.
     """

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class InputStream:
-    """The receiver of the items that a task's `payload.Feed` gives when it is asked for them."""
+    """The receiver of the items that a task's `payload.StreamInput` gives when it is asked for them."""
 
     def __init__(self, link: NodeLink, attempt: int, stream: int) -> None:
         self._link, self._attempt, self._stream = link, attempt, stream

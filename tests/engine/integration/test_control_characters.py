@@ -54,7 +54,7 @@ from outrider.engine.wire.session import Session
 from outrider.providers import errors as providers
 from outrider.providers.base import AcceleratorRequest, Machine, MachineId
 
-PLACE = error_translation.Place("train", 0)
+PLACE = error_translation.AttemptPlace("train", 0)
 BIDI = {"\u061c", "\u200e", "\u200f", *map(chr, range(0x202A, 0x202F)), *map(chr, range(0x2066, 0x206A))}
 CONTROL = {*map(chr, range(0x20)), *map(chr, range(0x7F, 0xA0)), *BIDI}
 ATTACKS = (

@@ -11,7 +11,7 @@ from outrider import errors
 from outrider.actors.ports import ConnectFailed, GaveUp, NodeId, Reason
 from outrider.engine.api.errors import Outcome, RemoteTraceback, SerializationError, TaskFailed
 from outrider.engine.serialization.error_translation import (
-    Place,
+    AttemptPlace,
     broadcast_error,
     ended_error,
     failed_error,
@@ -24,7 +24,7 @@ from outrider.engine.wire.messages import Cause, Ended, Failed
 from outrider.engine.wire.values import Unpicklable
 from outrider.providers.errors import BadRequest, JournalError, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
 
-PLACE = Place("train", node=4, rank=2, attempt=3)
+PLACE = AttemptPlace("train", node=4, rank=2, attempt=3)
 FRAMES = 'Traceback (most recent call last):\n  File "train.py", line 3, in train\nValueError: bad epoch\n'
 
 

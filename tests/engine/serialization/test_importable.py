@@ -15,7 +15,7 @@ import pytest
 
 from outrider.engine.serialization import importable as reach_
 from outrider.engine.serialization import pickling
-from outrider.engine.serialization.error_translation import Place, failed_error
+from outrider.engine.serialization.error_translation import AttemptPlace, failed_error
 from outrider.engine.serialization.importable import ImportableModules, advice, importable
 from outrider.engine.wire.messages import Failed
 
@@ -151,7 +151,7 @@ def test_the_users_own_is_looked_for_once(own: ModuleType, monkeypatch: pytest.M
 
 
 def test_a_module_that_a_node_lacks_is_advised_on_in_the_tasks_error(own: ModuleType) -> None:
-    place = Place("triple", node=2)
+    place = AttemptPlace("triple", node=2)
     missing = Failed(1, "load", "ModuleNotFoundError", "No module named 'own_helper'", "", None, 0)
     error = failed_error(missing, place, None)
     assert "Image(includes=['own_helper'])" in str(error)
