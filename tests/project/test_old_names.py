@@ -12,13 +12,13 @@ PAGE = ROOT / "docs" / "decisions" / "0036-rooms-of-the-engine.md"
 
 # Old names that are words of other things as well: of English, of Python, or of another module.
 OF_OTHER_THINGS = """
-    base box choice claim clean core definitions ec2 executor hand home keeper leaving places ports post reach refusal
-    remote rules runtime shield sides silence site source spec task testing translate wanted
+    base board box choice claim clean core definitions ec2 executor hand home keeper leaving places ports post reach
+    refusal remote rules runtime shield sides silence site source spec task testing translate wanted
     Board CLAIM Choice Claim Fleet Given Home Late Places Port Post Site
 """
 # Old names that are to go. Take one out of here when it is gone: then it stays away.
 NOT_GONE_YET = """
-    board door meter Meter
+    door meter Meter
 """
 
 

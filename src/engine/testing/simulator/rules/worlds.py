@@ -1,6 +1,6 @@
 """The rules about a broadcast's world: SIM-4, 5, 10 and 19.
 
-SIM-4: the ranks of a generation are 0..N-1, on nodes that are all different, and every rank is told the same world: one
+SIM-4: the ranks of a generation are 0..N-1, on nodes that are all different, and every rank gets the same world: one
     head, rank 0's node, and a port that was free there and serves no other generation.
 SIM-5: no rank begins while one of an older generation runs, but on a node that was given up because it could not be
     reached; and there too it ends, at the latest when the lease does.
