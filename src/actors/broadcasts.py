@@ -173,7 +173,7 @@ class Broadcasts:
                         self._stop_agreement.ended(job)
                         self._settles.pop(job)(tuple(map(self._explained, endings)), generation)
                     case do.GenerationStarted(world, ranks):
-                        self._nodes.tell_views()
+                        self._nodes.send_views()
                         self._stop_agreement.started(job, world, now)
                         self._send_agreements()
                         self._observe(

@@ -63,7 +63,7 @@ class Ledger:
         quarantine_after: int = QUARANTINE_AFTER,
     ) -> None:
         self.decisions = Decisions()
-        self.places = Placement(slots)
+        self.placement = Placement(slots)
         self._roster = roster
         self._attempts = attempts
         self.announce = announce
@@ -97,7 +97,7 @@ class Ledger:
 
     def received(self, node: NodeId, reports: Sequence[Report], now: float) -> list[Report]:
         """Handle one batch of a node's reports; return those that are not about a task of this ledger."""
-        host = self.places.hosts.get(node)
+        host = self.placement.hosts.get(node)
         if host is None:
             return list(reports)
         others: list[Report] = []
@@ -160,9 +160,9 @@ class Ledger:
 
     def node_ready(self, node: NodeId, now: float) -> None:
         """Let the node take work, for the first time or again; it is in the roster already."""
-        host = self.places.hosts.get(node)
+        host = self.placement.hosts.get(node)
         if host is None:
-            host = self.places.add(node, now)
+            host = self.placement.add(node, now)
         else:
             host.open = True
             host.noticed = False
@@ -171,13 +171,13 @@ class Ledger:
 
     def node_closed(self, node: NodeId, now: float, *, noticed: bool = False, recall: bool = True) -> None:
         """Send the node no new work; recall what has not begun. ``noticed``: its machine's end may kill its tasks."""
-        host = self.places.hosts.get(node)
+        host = self.placement.hosts.get(node)
         if host is None:
             return
         host.open = False
         host.noticed = noticed
         self._requeue(self._take_back_unsent(host), now)
-        unstarted = self.places.unstarted(host) if recall and not host.recalling else ()
+        unstarted = self.placement.unstarted(host) if recall and not host.recalling else ()
         if unstarted:
             self._recall(node, unstarted)
             host.recalling = True
@@ -186,7 +186,7 @@ class Ledger:
 
     def node_lost(self, node: NodeId, cause: str, now: float, *, announced: bool = False) -> None:
         """Handle the loss of ``node``. ``announced``: a notice came before, so no task is to blame."""
-        host = self.places.remove(node)
+        host = self.placement.remove(node)
         if host is None:
             return
         unsent, again = self._take_back_unsent(host), list[Entry]()
@@ -195,7 +195,7 @@ class Ledger:
             if entry.state == OVER:
                 self._ghosts -= 1
                 continue
-            ran = position < self.places.slots or entry.began or entry.task.at_most_once
+            ran = position < self.placement.slots or entry.began or entry.task.at_most_once
             if self._survives(entry, node, cause, ran=ran, announced=announced):
                 again.append(entry)
         host.attempts.clear()
@@ -212,7 +212,7 @@ class Ledger:
         first = next((position for position, (to, _) in enumerate(runs) if to == host.id), len(runs))
         self.decisions.runs = runs[:first]
         for to, order in runs[first:]:
-            holder = host if to == host.id else self.places.hosts[to]
+            holder = host if to == host.id else self.placement.hosts[to]
             entry = holder.attempts[order.attempt]
             if holder is not host and entry.state == OVER:
                 self.decisions.runs.append((to, order))  # it is killed in this same step
@@ -226,7 +226,7 @@ class Ledger:
             else:
                 self._ghosts -= 1
             if holder is not host:
-                self.places.place(holder)
+                self.placement.place(holder)
         return again
 
     def _survives(self, entry: Entry, node: NodeId, cause: str, *, ran: bool, announced: bool) -> bool:
@@ -249,16 +249,16 @@ class Ledger:
     # --- seats ----------------------------------------------------------------------------------------------------
 
     def claim(self, claim: Claim, now: float) -> None:
-        granted = self.places.at_once(claim)
+        granted = self.placement.at_once(claim)
         if granted is not None:
             self.decisions.seats.append(granted)
             return
-        self.places.claim(claim)
+        self.placement.claim(claim)
         self._assign(now)
 
     def withdraw(self, job: JobId, now: float) -> None:
         """Remove the claim of ``job``, and take back seats that were granted but not yet passed on."""
-        if not self.places.withdraw(job) and not self.decisions.seats:
+        if not self.placement.withdraw(job) and not self.decisions.seats:
             return
         grants, self.decisions.seats = self.decisions.seats, []
         for of, nodes in grants:
@@ -266,13 +266,13 @@ class Ledger:
                 self.decisions.seats.append((of, nodes))
                 continue
             for node in nodes:
-                if (host := self.places.unseat(node)) is not None:
+                if (host := self.placement.unseat(node)) is not None:
                     self._place(host)
         self._membership_changed(now)
         self._assign(now)
 
     def unseat(self, node: NodeId, now: float) -> None:
-        if (host := self.places.unseat(node)) is not None:
+        if (host := self.placement.unseat(node)) is not None:
             self._changed(host, now)
 
     # --- time -----------------------------------------------------------------------------------------------------
@@ -280,7 +280,7 @@ class Ledger:
     def wake_at(self) -> float | None:
         """Return the time at which ``tick`` must be called if nothing else happens before."""
         expires_at = self._expiries.first_at()
-        if self._queue or not self.places.stacked or (steal_at := self.places.steal_at()) is None:
+        if self._queue or not self.placement.stacked or (steal_at := self.placement.steal_at()) is None:
             return expires_at
         return steal_at if expires_at is None else min(expires_at, steal_at)
 
@@ -288,7 +288,7 @@ class Ledger:
         for entry in self._expiries.take(now):
             self._give_up(entry, Reason.QUEUE_TIMEOUT)
         if not self._queue:
-            for node, attempts in self.places.steal(now):
+            for node, attempts in self.placement.steal(now):
                 self._recall(node, attempts)
 
     # --- what can be seen -----------------------------------------------------------------------------------------
@@ -303,11 +303,11 @@ class Ledger:
         return self._leased
 
     def load(self, node: NodeId) -> int:
-        host = self.places.hosts.get(node)
+        host = self.placement.hosts.get(node)
         return 0 if host is None else host.load
 
     def entry(self, node: NodeId, attempt: AttemptId) -> Entry | None:
-        host = self.places.hosts.get(node)
+        host = self.placement.hosts.get(node)
         return None if host is None else host.attempts.get(attempt)
 
     # --- one attempt ----------------------------------------------------------------------------------------------
@@ -324,7 +324,7 @@ class Ledger:
             self._ghosts -= 1
         elif verdict is Verdict.RETURNED or not self._failed(entry, host, verdict):
             if verdict is Verdict.RETURNED:
-                entry.function.ran(busy_s, self.places.slots)
+                entry.function.ran(busy_s, self.placement.slots)
             entry.state = OVER
             entry.expires_at = None
             task = entry.task
@@ -372,11 +372,11 @@ class Ledger:
                 again.append(entry)
             else:
                 self._ghosts -= 1
-        self.places.place(host)
+        self.placement.place(host)
         self._requeue(again, now)
 
     def _recall(self, node: NodeId, attempts: tuple[AttemptId, ...]) -> None:
-        held = self.places.hosts[node].attempts
+        held = self.placement.hosts[node].attempts
         for attempt in attempts:
             held[attempt].recalled = True
         self.decisions.recalls.append((node, attempts))
@@ -394,7 +394,7 @@ class Ledger:
             host.progress_at = max(host.progress_at, self._now)
         host.attempts[attempt] = entry
         self._leased += 1
-        self.places.place(host)
+        self.placement.place(host)
         task = entry.task
         announce = self.announce or task.queue_timeout_s is not None
         self.decisions.runs.append((host.id, Order(attempt, task, entry.number, None, 0, announce)))
@@ -404,8 +404,8 @@ class Ledger:
     def _assign(self, now: float) -> None:
         """Send from the front of the queue until it is empty or its first task fits nowhere."""
         self._now = now
-        places, queue = self.places, self._queue
-        while places.claims and (granted := places.grant()) is not None:
+        placement, queue = self.placement, self._queue
+        while placement.claims and (granted := placement.grant()) is not None:
             self.decisions.seats.append(granted)
         while queue:
             entry = queue[0]
@@ -413,7 +413,7 @@ class Ledger:
                 queue.popleft()
                 continue
             stack = entry.function.stack if entry.stacks else 0
-            host = places.pick(stack)
+            host = placement.pick(stack)
             if host is None:
                 return
             queue.popleft()
@@ -425,14 +425,14 @@ class Ledger:
         if queue is None:
             return
         node = self._roster.at(rank)
-        host = None if node is None else self.places.hosts.get(node)
+        host = None if node is None else self.placement.hosts.get(node)
         while queue:
             entry = queue[0]
             if entry.state != QUEUED:
                 queue.popleft()
                 continue
             stack = entry.function.stack if entry.stacks else 0
-            if host is None or not self.places.takes(host, stack):
+            if host is None or not self.placement.takes(host, stack):
                 return
             queue.popleft()
             self._send(entry, host, stackable=stack > 0)
@@ -448,7 +448,7 @@ class Ledger:
         self._assign(now)
 
     def _place(self, host: Host) -> None:
-        self.places.place(host)
+        self.placement.place(host)
         if not host.open and not host.load:
             self.decisions.emptied.append(host.id)
 

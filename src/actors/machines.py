@@ -156,7 +156,7 @@ class Machines:
             self._not_launched(NoCapacity(f"{len(members)} of {asked} machines could be had"), retry_in_s)
         for member in members:
             for event in self._early.pop(member.machine.id, ()):
-                self.news(event, now)
+                self.reported(event, now)
 
     def launch_failed(self, asked: int, error: ProviderError, now: float) -> None:
         self._not_launched(
@@ -164,7 +164,7 @@ class Machines:
             self.controller.launch_failed(error, asked, now, self._chance(), retry_after_s=error.retry_after_s),
         )
 
-    def news(self, event: MachineEvent, now: float) -> None:
+    def reported(self, event: MachineEvent, now: float) -> None:
         """Handle an event from the provider."""
         if isinstance(event, Warned | LaunchUnsure):
             self._observe(ev.ProviderWarned(event.text))
@@ -209,9 +209,9 @@ class Machines:
 
     # --- a node's life --------------------------------------------------------------------------------------------
 
-    def reaching(self, word: Queued | Answered, now: float) -> None:
+    def reaching(self, message: Queued | Answered, now: float) -> None:
         """Handle the progress of a node that is not ready yet."""
-        match word:
+        match message:
             case Queued(node, True):
                 self.stragglers.queued(node)
             case Queued(node, _):
@@ -219,7 +219,7 @@ class Machines:
             case Answered(node):
                 self.stragglers.answered(node, now)
             case _:
-                assert_never(word)
+                assert_never(message)
 
     def reached(self, node: NodeId, connection: Connection, now: float) -> None:
         member = self._nodes.members[node]
@@ -342,10 +342,10 @@ class Machines:
         self._emptied(node)
         self.controller.noticed(node, now)
 
-    def unfit(self, node: NodeId, word: Unfit, now: float) -> None:
-        """Handle that a node's executor ends by itself: ``word`` is the cause of the node's loss, which follows."""
+    def unfit(self, node: NodeId, message: Unfit, now: float) -> None:
+        """Handle that a node's executor ends by itself: ``message`` is the cause of the node's loss, which follows."""
         if (member := self._nodes.members.get(node)) is not None:
-            member.unfit = word
+            member.unfit = message
         self._ledger.node_closed(node, now, recall=False)
 
     def lost(self, node: NodeId, cause: str, now: float) -> None:

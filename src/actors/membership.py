@@ -132,7 +132,7 @@ class Membership:
             self._ranked_from = ranked
         return self._ranked
 
-    def tell_views(self) -> None:
+    def send_views(self) -> None:
         """Send every connected node the list of ready nodes, if that has changed."""
         if self.outdated:
             self.outdated = False

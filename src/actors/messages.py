@@ -125,7 +125,7 @@ class LaunchFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class MachineNews:
+class MachineReport:
     event: MachineEvent
 
 
@@ -197,7 +197,7 @@ FromParts = (
     Received
     | Launched
     | LaunchFailed
-    | MachineNews
+    | MachineReport
     | Queued
     | Answered
     | Reached

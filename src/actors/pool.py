@@ -34,7 +34,7 @@ from .messages import (
     Dropped,
     Launched,
     LaunchFailed,
-    MachineNews,
+    MachineReport,
     NodeState,
     PoolMessage,
     PoolState,
@@ -183,9 +183,9 @@ class PoolActor:
                 machines.answered(now)
             case Signal.VIEWS:
                 self._views_due = False
-                self._nodes.tell_views()
-            case MachineNews(event):
-                machines.news(event, now)
+                self._nodes.send_views()
+            case MachineReport(event):
+                machines.reported(event, now)
             case Launched(asked, launched):
                 machines.launched(asked, launched, now)
             case LaunchFailed(asked, failure):
@@ -204,7 +204,7 @@ class PoolActor:
                 machines.lost(node, cause, now)
             case Closed(node):
                 machines.closed(node)
-                self._tell_closed()
+                self._answer_closers()
             case Resize(wanted):
                 machines.resize(wanted, now)
             case WhenReady(reply=reply):
@@ -278,14 +278,14 @@ class PoolActor:
         """Carry out decisions until none is left; ``rare``: more than the state of tasks may have changed."""
         if rare:
             self._machines.carry_out(now)
-            self._tell_who_waits(now)
-            self._tell_views()
+            self._end_hopeless_waits(now)
+            self._send_views()
         self._carry_out(now)
         if rare:
             if self._machines.busy:
                 self._machines.carry_out(now)
                 self._carry_out(now)
-            self._tell_readiness()
+            self._announce_readiness()
             times = (self._broadcasts.wake_at(), self._machines.wake_at(), self._rank_waits.wake_at())
             self._rare_wake_at = min((at for at in times if at is not None), default=None)
         wake_at = _earliest(self._ledger.wake_at(), self._rare_wake_at)
@@ -338,7 +338,7 @@ class PoolActor:
             for task, node, number, cause in retries:
                 self._observe(ev.TaskRetried(task.job, task.id, node, number, cause))
 
-    def _tell_who_waits(self, now: float) -> None:
+    def _end_hopeless_waits(self, now: float) -> None:
         """Tell those who wait for nodes if these will not come or have not come in time."""
         ledger, machines, roster = self._ledger, self._machines, self._nodes.roster
         if roster.ranked is not self._ranked:
@@ -358,7 +358,7 @@ class PoolActor:
             for waiter in waiters:
                 waiter.fail(error)
 
-    def _tell_readiness(self) -> None:
+    def _announce_readiness(self) -> None:
         ready = len(self._nodes.roster)
         if ready < self._machines.minimum or self._closing:
             return
@@ -366,14 +366,14 @@ class PoolActor:
             self._was_ready = True
             self._observe(ev.PoolReady(ready, self._machines.controller.wanted))
         if self._waiters:
-            self._nodes.tell_views()
+            self._nodes.send_views()
             waiters, self._waiters = self._waiters, []
             for waiter in waiters:
                 waiter.send(None)
 
     # --- time -----------------------------------------------------------------------------------------------------
 
-    def _tell_views(self) -> None:
+    def _send_views(self) -> None:
         """Tell the nodes of a changed membership: at once in a small pool; in a large one changes gather first."""
         if not self._nodes.outdated or self._views_due:
             return
@@ -382,7 +382,7 @@ class PoolActor:
             self._views_due = True
             self._context.tasks.start_soon(self._ring, anyio.CancelScope(), self._clock() + delay_s, Signal.VIEWS)
         else:
-            self._nodes.tell_views()
+            self._nodes.send_views()
 
     def _set_alarm(self, at: float) -> None:
         self._alarm.cancel()
@@ -407,9 +407,9 @@ class PoolActor:
             self._machines.close()
             for waiter in self._waiters:
                 waiter.fail(ActorStopped(self._context.ref.name))
-        self._tell_closed()
+        self._answer_closers()
 
-    def _tell_closed(self) -> None:
+    def _answer_closers(self) -> None:
         if self._closing and self._machines.all_closed:
             closers, self._closers = self._closers, []
             for closer in closers:

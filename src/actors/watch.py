@@ -9,7 +9,7 @@ import anyio
 from ..providers.base import Fleet, Warned
 from ..providers.watching import Watching
 from .kernel import ActorStopped, Context
-from .messages import MachineNews, PoolMessage
+from .messages import MachineReport, PoolMessage
 
 
 class WatchActor:
@@ -32,7 +32,7 @@ class WatchActor:
             try:
                 async for event in self._fleet.events():
                     self._warn(watching.succeeded(anyio.current_time()))
-                    self._tell(MachineNews(event))
+                    self._tell(MachineReport(event))
                 return
             except ActorStopped:
                 raise  # the pool's actor has ended: nobody listens
@@ -42,4 +42,4 @@ class WatchActor:
 
     def _warn(self, warned: Warned | None) -> None:
         if warned is not None:
-            self._tell(MachineNews(warned))
+            self._tell(MachineReport(warned))

@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 )
 
 from outrider.actors import ledger as ledger_module
-from outrider.actors import placement as places_module
+from outrider.actors import placement as placement_module
 from outrider.actors.entry import Entry
 from outrider.actors.ledger import Ledger
 from outrider.actors.placement import Claim, Placement
@@ -467,7 +467,7 @@ class LedgerMachine(RuleBasedStateMachine):
             assert task.function == SHORT, "LEDGER-3: more than its slots, and the task is not short"
             assert self.known_short, "LEDGER-3: more than its slots, and nothing is known of the function"
             assert not self.seats[node], "LEDGER-3: stacked behind a broadcast"
-            assert load < self.slots + places_module.STACK_OF_SHORT, "LEDGER-3: the stack is too high"
+            assert load < self.slots + placement_module.STACK_OF_SHORT, "LEDGER-3: the stack is too high"
             assert not self.lost_under[job], "LEDGER-3: a suspect was stacked"
             assert task.retries, "LEDGER-3: a task that may not be run again was stacked"
         line = self.queue if task.on is None else self.pinned[task.on]
@@ -570,9 +570,9 @@ class PassesPoisonOn(Ledger):
 class SendsToClosedNodes(Ledger):
     def node_closed(self, node, now, *, noticed=False, recall=True):
         super().node_closed(node, now, noticed=noticed, recall=recall)
-        if node in self.places.hosts:
-            self.places.hosts[node].open = True
-            self.places.place(self.places.hosts[node])
+        if node in self.placement.hosts:
+            self.placement.hosts[node].open = True
+            self.placement.place(self.placement.hosts[node])
 
 
 class SendsWhatItHadDecided(Ledger):
@@ -621,7 +621,7 @@ class JumpsTheLine(Placement):
 
 class ForgetsToAssign(Ledger):
     def _changed(self, host, now):
-        self.places.place(host)
+        self.placement.place(host)
 
 
 class NeverExpires(Ledger):
@@ -647,7 +647,7 @@ def with_places(kind):
     class Other(Ledger):
         def __init__(self, roster, *, slots, attempts, quarantine_after):
             super().__init__(roster, slots=slots, attempts=attempts, quarantine_after=quarantine_after)
-            self.places = kind(slots)
+            self.placement = kind(slots)
 
     return Other
 
@@ -726,8 +726,8 @@ def story():
 def test_as_many_tasks_are_stacked_as_run_in_20_ms_once_their_function_is_known(story):
     story.node(0)
     for function, busy_s, stacked in [
-        (b"n", 0.0, 1 + places_module.STACK_OF_SHORT),
-        (b"s", 0.00001, 1 + places_module.STACK_OF_SHORT),
+        (b"n", 0.0, 1 + placement_module.STACK_OF_SHORT),
+        (b"s", 0.00001, 1 + placement_module.STACK_OF_SHORT),
         (b"b", 0.0045, 1 + 4),
         (b"m", 0.0150, 1 + 1),
         (b"o", 0.0201, 1),
@@ -767,7 +767,7 @@ def test_a_stalled_stack_is_halved_until_the_idle_node_has_work(story):
     held = [order for _, _, order in story.runs()]
     assert len(held) == 9
     story.node(1)
-    assert story.ledger.wake_at() == pytest.approx(places_module.STALL_S)
+    assert story.ledger.wake_at() == pytest.approx(placement_module.STALL_S)
     story.ledger.tick(0.021)
     ((node, attempts),) = story.ledger.decisions.recalls
     assert node == 0
@@ -932,7 +932,7 @@ def test_a_function_is_forgotten_before_there_are_too_many(story, monkeypatch):
 
 
 def test_entries_are_small():
-    assert not hasattr(Entry(Task(TaskId(1), JobId(1), b"", None), print, places_module.Function()), "__dict__")
+    assert not hasattr(Entry(Task(TaskId(1), JobId(1), b"", None), print, placement_module.Function()), "__dict__")
 
 
 def test_what_comes_back_in_the_step_that_sent_it_is_not_overtaken(story):

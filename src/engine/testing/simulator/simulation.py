@@ -34,12 +34,12 @@ from ...serialization.payload import Blob, Payload
 from ...wire.messages import RunFlag, Value
 from ...wire.values import INLINE_BYTES
 from .clock import Spinning, Stuck, VirtualLoop
+from .fault_schedule import FaultSchedule
 from .limit import cpu_limit
 from .referee import Violation
 from .scenario import Job, Scenario
 from .site import Site
 from .trace import KEPT, Trace
-from .trouble import Trouble
 
 if TYPE_CHECKING:
     from ....actors.events import Event
@@ -106,7 +106,7 @@ def play(scenario: Scenario, *, keep: int | None = KEPT, enough_s: float | None 
         steps=loop.steps,
         events=run.events,
         endings=run.endings,
-        faults=run.trouble.happened,
+        faults=run.schedule.happened,
         machines=site.cloud.launched,
         generations=site.referee.worlds.generations,
         recoveries_s=tuple(site.referee.worlds.recoveries_s),
@@ -135,7 +135,7 @@ class _Run:
         self.tasks = site.scenario.announce  # of the port `Observe`
         self.events: Counter[str] = Counter()
         self.endings: Counter[str] = Counter()
-        self.trouble = Trouble(site, self._tell)
+        self.schedule = FaultSchedule(site, self._tell)
         self._ref: Ref[PoolMessage] | None = None
         self._due = len(site.scenario.jobs)  # that have not been submitted, or not settled
         self._submitted: set[int] = set()
@@ -147,7 +147,7 @@ class _Run:
         self.events[event.name] += 1
         self._site.trace(event.name, **{each.name: getattr(event, each.name) for each in fields(event)})
         self._site.referee.observed(event)
-        self.trouble.observed(event.name)
+        self.schedule.observed(event.name)
 
     def failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:  # noqa: ARG002
         """Handle that a callback raised."""
@@ -193,7 +193,7 @@ class _Run:
         except (ProviderError, ConnectFailed, TimeoutError) as error:
             site.trace("not_ready", error=error)
             return
-        await self.trouble.over.wait()
+        await self.schedule.over.wait()
         deadline = site.loop.now + PATIENCE_S
         well_since: float | None = None
         while True:

@@ -10,10 +10,10 @@ from outrider.actors.pool import PoolActor
 from outrider.engine.testing.simulator import campaign
 from outrider.engine.testing.simulator.campaign import Outcome, breaks, outcomes
 from outrider.engine.testing.simulator.draw import draw
+from outrider.engine.testing.simulator.fault_schedule import FaultSchedule
 from outrider.engine.testing.simulator.limit import cpu_limit
 from outrider.engine.testing.simulator.referee import Referee
 from outrider.engine.testing.simulator.simulation import play
-from outrider.engine.testing.simulator.trouble import Trouble
 
 ENOUGH_S = 0.1
 Patch = pytest.MonkeyPatch
@@ -38,7 +38,7 @@ def outcome(seed: int) -> Outcome:
     ("where", "what"),
     [
         pytest.param(PoolActor, "receive", id="an actor"),
-        pytest.param(Trouble, "_do", id="a callback"),
+        pytest.param(FaultSchedule, "_do", id="a callback"),
         pytest.param(Referee, "at_rest", id="the loop itself"),
     ],
 )

@@ -102,9 +102,9 @@ def sends_to_closed_nodes(patch: Patch) -> None:
 
     def closes(self, of, now, **options):
         closed(self, of, now, **options)
-        if of in self.places.hosts:
-            self.places.hosts[of].open = True
-            self.places.place(self.places.hosts[of])
+        if of in self.placement.hosts:
+            self.placement.hosts[of].open = True
+            self.placement.place(self.placement.hosts[of])
 
     patch.setattr(Ledger, "node_closed", closes)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 WAYS = {"both": (OUT, IN), "out": (OUT,), "in": (IN,)}
 
 
-class Trouble:
+class FaultSchedule:
     """The injector of a scenario's faults. ``over`` is set when every fault that has a time has happened and passed."""
 
     def __init__(self, site: Site, tell: Callable[[PoolMessage], None]) -> None:
