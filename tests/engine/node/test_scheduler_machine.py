@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 )
 
 from outrider.engine.node import births as births_module
-from outrider.engine.node import scheduler as core_module
+from outrider.engine.node import scheduler as scheduler_module
 from outrider.engine.node.births import PAUSE_S, TRIES, Births
 from outrider.engine.node.effects import Answer, Deliver, EndWorker, Fork, GiveUp, Interrupt, Relay, Steal
 from outrider.engine.node.scheduler import Scheduler
@@ -30,9 +30,9 @@ UNSHARED = RunFlag.STREAM | RunFlag.ALONE | RunFlag.FRESH
 
 
 class ModelWorker:
-    def __init__(self, fork: Fork, lanes: int) -> None:
+    def __init__(self, fork: Fork, threads: int) -> None:
         self.fork = fork
-        self.lanes = 1 if fork.fresh else lanes
+        self.threads = 1 if fork.fresh else threads
         self.unread: deque[Run] = deque()
         self.running: list[Run] = []
         self.unheard: list[Run] = []  # results on their way
@@ -53,7 +53,7 @@ class ExecutorMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.core = Scheduler()
+        self.scheduler = Scheduler()
         self.now = 1000.0
         self.workers: dict[int, ModelWorker] = {}
         self.runs: dict[int, Run] = {}
@@ -80,7 +80,7 @@ class ExecutorMachine(RuleBasedStateMachine):
     @initialize(slots=st.integers(1, 3), threads=st.booleans())
     def open(self, slots: int, threads: bool) -> None:
         self.slots, self.threads = slots, threads and slots > 1
-        self.core.open(slots, threads=threads, now=self.now)
+        self.scheduler.open(slots, threads=threads, now=self.now)
         self.act()
 
     # --- the client --------------------------------------------------------------------------------------------------
@@ -92,19 +92,19 @@ class ExecutorMachine(RuleBasedStateMachine):
         for _ in range(count):
             attempt = len(self.runs) + 1
             self.runs[attempt] = run = Run(attempt, function, Value(b""), 1, 1, timeout_s, flags, world)
-            self.core.submitted(run, b"run")
+            self.scheduler.submitted(run, b"run")
         self.act()
 
     @precondition(lambda self: self.runs)
     @rule(pick=st.integers(0, 1000))
     def kill(self, pick: int) -> None:
-        self.core.killed(pick % len(self.runs) + 1, self.now)
+        self.scheduler.killed(pick % len(self.runs) + 1, self.now)
         self.act()
 
     @precondition(lambda self: self.runs)
     @rule(picks=st.lists(st.integers(0, 1000), max_size=4))
     def recall(self, picks: list[int]) -> None:
-        self.core.recalled(tuple({pick % len(self.runs) + 1 for pick in picks}))
+        self.scheduler.recalled(tuple({pick % len(self.runs) + 1 for pick in picks}))
         self.act()
 
     # --- the workers -------------------------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ class ExecutorMachine(RuleBasedStateMachine):
     def repeat_an_old_result(self, pick: int) -> None:
         worker, attempt = self.pick(pick), pick % len(self.runs) + 1
         if all(run.attempt != attempt for run in worker.outstanding()):
-            self.core.finished(worker.fork.worker, attempt, str(attempt).encode(), self.now)
+            self.scheduler.finished(worker.fork.worker, attempt, str(attempt).encode(), self.now)
             self.act()
 
     @precondition(lambda self: any(worker.dead for worker in self.workers.values()))
@@ -173,25 +173,25 @@ class ExecutorMachine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0.001, 0.05, 2.0]))
     def wait(self, seconds: float) -> None:
         self.now += seconds
-        due = self.core.due()
+        due = self.scheduler.due()
         if due is not None and due <= self.now:
-            self.core.ticked(self.now)
+            self.scheduler.ticked(self.now)
             self.act()
-            left = self.core.due()
+            left = self.scheduler.due()
             self.check("EXEC-0", left is None or left > self.now)  # or the timer is a busy loop
         for worker in self.workers.values():
             if (
                 worker.born
-                and worker.delivered_at + core_module.STALL_S < self.now
+                and worker.delivered_at + scheduler_module.STALL_S < self.now
                 and not worker.dead
-                and worker.lanes == 1
+                and worker.threads == 1
             ):
                 self.check("EXEC-9", not worker.unread or len(worker.outstanding()) == 1)
 
     # --- the world ---------------------------------------------------------------------------------------------------
 
     def act(self) -> None:
-        while effects := self.core.decide(self.now):
+        while effects := self.scheduler.decide(self.now):
             for effect in effects:
                 self.carry_out(effect)
 
@@ -205,7 +205,7 @@ class ExecutorMachine(RuleBasedStateMachine):
             case Deliver(worker_id, run):
                 worker = self.workers[worker_id]
                 others = worker.outstanding()
-                if worker.lanes == 1:
+                if worker.threads == 1:
                     self.check("EXEC-4", not others or not any(r.flags & UNSHARED for r in [run, *others]))
                 self.check("EXEC-5", worker.fork.fresh == bool(run.flags & RunFlag.FRESH))
                 self.check("EXEC-5", not worker.fork.fresh or not worker.delivered)
@@ -248,17 +248,17 @@ class ExecutorMachine(RuleBasedStateMachine):
             if run.attempt == attempt and attempt % 2:
                 worker.running.remove(run)
                 self.ends_the_row(worker)
-                self.core.finished(worker.fork.worker, attempt, b"", self.now, interrupted=True)
+                self.scheduler.finished(worker.fork.worker, attempt, b"", self.now, interrupted=True)
                 return
 
     def bear(self, worker: ModelWorker) -> None:
         if not worker.born and not worker.dead:
             worker.born = True
-            self.core.born(worker.fork.worker, self.now)
+            self.scheduler.born(worker.fork.worker, self.now)
 
     def start_one(self, worker: ModelWorker) -> None:
         self.bear(worker)
-        if worker.unread and len(worker.running) < worker.lanes and not worker.dead:
+        if worker.unread and len(worker.running) < worker.threads and not worker.dead:
             run = worker.unread.popleft()
             worker.running.append(run)
             self.starts[run.attempt] += 1
@@ -275,16 +275,16 @@ class ExecutorMachine(RuleBasedStateMachine):
         unheard, worker.unheard = worker.unheard, []
         for run in unheard:
             self.ends_the_row(worker)
-            known = self.core._attempts.get(run.attempt)
+            known = self.scheduler._attempts.get(run.attempt)
             if known is not None and known.kill_cause is Cause.TIMEOUT:
                 self.late.add(run.attempt)
-            self.core.finished(worker.fork.worker, run.attempt, str(run.attempt).encode(), self.now)
+            self.scheduler.finished(worker.fork.worker, run.attempt, str(run.attempt).encode(), self.now)
 
     def take_back(self, worker: ModelWorker) -> None:
         unread = [run.attempt for run in worker.unread]
         worker.unread.clear()
         self.hear_of(worker)
-        self.core.stolen(worker.fork.worker, unread, self.now)
+        self.scheduler.stolen(worker.fork.worker, unread, self.now)
 
     def ends_the_row(self, worker: ModelWorker) -> None:
         """It has taken an attempt."""
@@ -307,7 +307,7 @@ class ExecutorMachine(RuleBasedStateMachine):
             self.check("EXEC-10", max(self.stillborn.values(), default=0) <= TRIES * places)
         worker.running.clear()
         del self.workers[worker.fork.worker]
-        self.core.gone(worker.fork.worker, Cause.EXIT, 1, "", self.now)
+        self.scheduler.gone(worker.fork.worker, Cause.EXIT, 1, "", self.now)
 
     def pick(self, pick: int) -> ModelWorker:
         return list(self.workers.values())[pick % len(self.workers)]
@@ -316,9 +316,9 @@ class ExecutorMachine(RuleBasedStateMachine):
     def it_knows_whether_it_has_run_anything(self) -> None:
         workers = [worker for worker in self.workers.values() if not worker.beside]
         runs = any(worker.born and worker.outstanding() for worker in workers)
-        self.check("EXEC-11", self.core.has_run or not self.has_run)
-        self.check("EXEC-11", not self.core.has_run or self.has_run or runs)
-        self.check("EXEC-11", self.core.has_run or not any(worker.running for worker in workers))
+        self.check("EXEC-11", self.scheduler.has_run or not self.has_run)
+        self.check("EXEC-11", not self.scheduler.has_run or self.has_run or runs)
+        self.check("EXEC-11", self.scheduler.has_run or not any(worker.running for worker in workers))
 
     @invariant()
     def nothing_waits_for_an_idle_worker(self) -> None:
@@ -352,7 +352,7 @@ class ExecutorMachine(RuleBasedStateMachine):
                 self.bury(worker)
             self.act()
             self.now += 0.3
-            self.core.ticked(self.now)
+            self.scheduler.ticked(self.now)
             self.act()
         self.check("EXEC-10", self.gave_up or not self.barren)
         if self.gave_up:  # the client runs elsewhere what it has no answer to
@@ -369,7 +369,7 @@ class ExecutorMachine(RuleBasedStateMachine):
                 worker.dead = worker.dead or (worker.fork.fresh and worker.took)
             self.act()
             self.now += 0.3  # nobody's timeout
-            self.core.ticked(self.now)
+            self.scheduler.ticked(self.now)
             self.act()
         self.check("EXEC-1", self.answers.keys() == self.runs.keys())
 
@@ -382,120 +382,120 @@ TestExecutor.settings = MACHINE
 
 def test_a_worker_that_is_gone_is_asked_for_nothing() -> None:
     """Its last result, heard with its death, makes the next in its pipe the first: one that is to be killed."""
-    core = Scheduler()
-    core.open(1, threads=False, now=0.0)
-    (fork,) = core.decide(0.0)
+    scheduler = Scheduler()
+    scheduler.open(1, threads=False, now=0.0)
+    (fork,) = scheduler.decide(0.0)
     assert isinstance(fork, Fork)
-    core.born(fork.worker, 0.0)
+    scheduler.born(fork.worker, 0.0)
     for attempt in (1, 2):
-        core.submitted(Run(attempt, b"quick", Value(b""), 1, 1, None, 0, None), b"run")
-    core.decide(0.0)
-    core.killed(2, 0.001)
-    assert core.decide(0.001) == [Steal(fork.worker)]
-    core.stolen(fork.worker, [], 0.002)  # it had read both
-    core.finished(fork.worker, 1, b"1", 0.002)
-    core.stolen(fork.worker, [], 0.002)
-    core.gone(fork.worker, Cause.SIGNAL, 11, "", 0.002)
-    relayed, ended, forked = core.decide(0.002)
+        scheduler.submitted(Run(attempt, b"quick", Value(b""), 1, 1, None, 0, None), b"run")
+    scheduler.decide(0.0)
+    scheduler.killed(2, 0.001)
+    assert scheduler.decide(0.001) == [Steal(fork.worker)]
+    scheduler.stolen(fork.worker, [], 0.002)  # it had read both
+    scheduler.finished(fork.worker, 1, b"1", 0.002)
+    scheduler.stolen(fork.worker, [], 0.002)
+    scheduler.gone(fork.worker, Cause.SIGNAL, 11, "", 0.002)
+    relayed, ended, forked = scheduler.decide(0.002)
     assert relayed == Relay(b"1")
     assert ended == Answer(Ended(2, Cause.KILLED, 0, ""))
     assert isinstance(forked, Fork)
 
 
 def test_attempts_beyond_the_slots_lie_in_the_workers_pipes_until_the_first_takes_long() -> None:
-    core = Scheduler()
-    core.open(1, threads=False, now=0.0)
-    (fork,) = core.decide(0.0)
+    scheduler = Scheduler()
+    scheduler.open(1, threads=False, now=0.0)
+    (fork,) = scheduler.decide(0.0)
     assert isinstance(fork, Fork)
-    core.born(fork.worker, 0.0)
-    runs = [Run(attempt, b"quick", Value(b""), 1, 1, None, 0, None) for attempt in range(1, core_module.DEPTH + 2)]
+    scheduler.born(fork.worker, 0.0)
+    runs = [Run(attempt, b"quick", Value(b""), 1, 1, None, 0, None) for attempt in range(1, scheduler_module.DEPTH + 2)]
     for run in runs:
-        core.submitted(run, b"run")
-    assert core.decide(0.0) == [Deliver(fork.worker, run, b"run") for run in runs[:-1]]
-    core.ticked(core_module.STALL_S)
-    assert core.decide(core_module.STALL_S) == [Steal(fork.worker)]
-    core.stolen(fork.worker, [run.attempt for run in runs[1:-1]], core_module.STALL_S)
-    assert core.decide(core_module.STALL_S) == []
-    core.finished(fork.worker, 1, b"1", 0.1)
-    assert core.decide(0.1) == [Relay(b"1"), *(Deliver(fork.worker, run, b"run") for run in runs[1:])]
+        scheduler.submitted(run, b"run")
+    assert scheduler.decide(0.0) == [Deliver(fork.worker, run, b"run") for run in runs[:-1]]
+    scheduler.ticked(scheduler_module.STALL_S)
+    assert scheduler.decide(scheduler_module.STALL_S) == [Steal(fork.worker)]
+    scheduler.stolen(fork.worker, [run.attempt for run in runs[1:-1]], scheduler_module.STALL_S)
+    assert scheduler.decide(scheduler_module.STALL_S) == []
+    scheduler.finished(fork.worker, 1, b"1", 0.1)
+    assert scheduler.decide(0.1) == [Relay(b"1"), *(Deliver(fork.worker, run, b"run") for run in runs[1:])]
 
 
 def test_an_answer_after_the_timeout_is_none() -> None:
     """As when the fork server stands still, which is to kill the worker: the task goes on, and returns at last."""
-    core = Scheduler()
-    core.open(1, threads=False, now=0.0)
-    (fork,) = core.decide(0.0)
+    scheduler = Scheduler()
+    scheduler.open(1, threads=False, now=0.0)
+    (fork,) = scheduler.decide(0.0)
     assert isinstance(fork, Fork)
-    core.born(fork.worker, 0.0)
-    core.submitted(Run(1, b"slow", Value(b""), 1, 1, 0.5, 0, None), b"run")
-    core.decide(0.0)
-    core.ticked(0.5)
-    assert core.decide(0.5) == [Steal(fork.worker)]
-    core.stolen(fork.worker, [], 0.5)
-    assert core.decide(0.5) == [EndWorker(fork.worker)]
-    assert not core.finished(fork.worker, 1, b"1", 20.0)
-    assert core.decide(20.0) == [Answer(Ended(1, Cause.TIMEOUT, 0, ""))]
-    core.gone(fork.worker, Cause.SIGNAL, 9, "", 26.0)
-    (again,) = core.decide(26.0)
+    scheduler.born(fork.worker, 0.0)
+    scheduler.submitted(Run(1, b"slow", Value(b""), 1, 1, 0.5, 0, None), b"run")
+    scheduler.decide(0.0)
+    scheduler.ticked(0.5)
+    assert scheduler.decide(0.5) == [Steal(fork.worker)]
+    scheduler.stolen(fork.worker, [], 0.5)
+    assert scheduler.decide(0.5) == [EndWorker(fork.worker)]
+    assert not scheduler.finished(fork.worker, 1, b"1", 20.0)
+    assert scheduler.decide(20.0) == [Answer(Ended(1, Cause.TIMEOUT, 0, ""))]
+    scheduler.gone(fork.worker, Cause.SIGNAL, 9, "", 26.0)
+    (again,) = scheduler.decide(26.0)
     assert isinstance(again, Fork)
 
 
 def test_a_fresh_worker_whose_attempt_was_taken_back_does_not_keep_its_slot() -> None:
     """Found by the simulator: a task that was cancelled before its own process had read it cost the node a slot."""
-    core = Scheduler()
-    core.open(1, threads=False, now=0.0)
-    (warm,) = core.decide(0.0)
+    scheduler = Scheduler()
+    scheduler.open(1, threads=False, now=0.0)
+    (warm,) = scheduler.decide(0.0)
     assert isinstance(warm, Fork)
-    core.born(warm.worker, 0.0)
-    core.submitted(Run(1, b"f", Value(b""), 1, 1, None, int(RunFlag.FRESH), None), b"run")
-    fork, _ = core.decide(0.0)
+    scheduler.born(warm.worker, 0.0)
+    scheduler.submitted(Run(1, b"f", Value(b""), 1, 1, None, int(RunFlag.FRESH), None), b"run")
+    fork, _ = scheduler.decide(0.0)
     assert isinstance(fork, Fork)
-    core.killed(1, 0.0)
-    assert core.decide(0.0) == [Steal(fork.worker)]
-    core.stolen(fork.worker, [1], 0.0)
-    assert core.decide(0.0) == [Answer(Ended(1, Cause.KILLED, 0, "")), EndWorker(fork.worker)]
-    core.gone(fork.worker, Cause.SIGNAL, 9, "", 0.1)
+    scheduler.killed(1, 0.0)
+    assert scheduler.decide(0.0) == [Steal(fork.worker)]
+    scheduler.stolen(fork.worker, [1], 0.0)
+    assert scheduler.decide(0.0) == [Answer(Ended(1, Cause.KILLED, 0, "")), EndWorker(fork.worker)]
+    scheduler.gone(fork.worker, Cause.SIGNAL, 9, "", 0.1)
     run = Run(2, b"f", Value(b""), 1, 1, None, 0, None)
-    core.submitted(run, b"run")
-    assert core.decide(0.1) == [Deliver(warm.worker, run, b"run")]
+    scheduler.submitted(run, b"run")
+    assert scheduler.decide(0.1) == [Deliver(warm.worker, run, b"run")]
 
 
 def test_fresh_workers_that_die_before_they_read_are_births_that_failed() -> None:
     """What they had not read is told just before their end."""
-    core, now = Scheduler(), 0.0
-    core.open(1, threads=False, now=now)
-    (warm,) = core.decide(now)
+    scheduler, now = Scheduler(), 0.0
+    scheduler.open(1, threads=False, now=now)
+    (warm,) = scheduler.decide(now)
     assert isinstance(warm, Fork)
-    core.born(warm.worker, now)
-    core.submitted(Run(1, b"f", Value(b""), 1, 1, None, int(RunFlag.FRESH), None), b"run")
+    scheduler.born(warm.worker, now)
+    scheduler.submitted(Run(1, b"f", Value(b""), 1, 1, None, int(RunFlag.FRESH), None), b"run")
     for number in range(TRIES):
-        fork = core.decide(now)[0]
+        fork = scheduler.decide(now)[0]
         assert isinstance(fork, Fork)
-        core.stolen(fork.worker, [1], now)
-        core.gone(fork.worker, Cause.EXIT, 1, "", now)
-        assert isinstance([*core.decide(now), None][0], GiveUp) == (number == TRIES - 1)
+        scheduler.stolen(fork.worker, [1], now)
+        scheduler.gone(fork.worker, Cause.EXIT, 1, "", now)
+        assert isinstance([*scheduler.decide(now), None][0], GiveUp) == (number == TRIES - 1)
         now += 1.0
-        core.ticked(now)
+        scheduler.ticked(now)
 
 
 def test_workers_that_have_waited_for_work_were_born_well() -> None:
     """Found by the simulator: workers that somebody killed hours apart, on a node without work, ended its executor."""
-    core, now = Scheduler(), 0.0
-    core.open(1, threads=False, now=now)
-    (fork,) = core.decide(now)
+    scheduler, now = Scheduler(), 0.0
+    scheduler.open(1, threads=False, now=now)
+    (fork,) = scheduler.decide(now)
     for _ in range(TRIES + 1):
         assert isinstance(fork, Fork)
-        core.born(fork.worker, now)
-        now += core_module.SETTLED_S
-        core.gone(fork.worker, Cause.SIGNAL, 9, "", now)
-        (fork,) = core.decide(now)
+        scheduler.born(fork.worker, now)
+        now += scheduler_module.SETTLED_S
+        scheduler.gone(fork.worker, Cause.SIGNAL, 9, "", now)
+        (fork,) = scheduler.decide(now)
     for number in range(TRIES):  # and they are no licence for those that come next
         assert isinstance(fork, Fork)
-        core.born(fork.worker, now)
-        core.gone(fork.worker, Cause.SIGNAL, 9, "", now)
+        scheduler.born(fork.worker, now)
+        scheduler.gone(fork.worker, Cause.SIGNAL, 9, "", now)
         now += 1.0
-        core.ticked(now)
-        (fork,) = core.decide(now)
+        scheduler.ticked(now)
+        (fork,) = scheduler.decide(now)
         assert isinstance(fork, GiveUp) == (number == TRIES - 1)
 
 
@@ -603,9 +603,9 @@ MUTATIONS: dict[str, tuple[str, Patch]] = {
         self, slots + 1, **how))),
     "ranks wait like everybody": ("EXEC-3", _replace("_queue_of", lambda _: lambda self, _: self._queue)),
     "what runs beside takes a slot": ("EXEC-3", _replace("_beside", lambda _: lambda self: self._seat(0.0))),
-    "what runs beside waits": ("EXEC-3", lambda patch: patch.setattr(core_module, "_BESIDE", 0)),
-    "streams are stacked": ("EXEC-4", lambda patch: patch.setattr(core_module, "_UNSHARED", 0)),
-    "fresh tasks run in warm workers": ("EXEC-5", lambda patch: patch.setattr(core_module, "_FRESH", 0)),
+    "what runs beside waits": ("EXEC-3", lambda patch: patch.setattr(scheduler_module, "_BESIDE", 0)),
+    "streams are stacked": ("EXEC-4", lambda patch: patch.setattr(scheduler_module, "_UNSHARED", 0)),
+    "fresh tasks run in warm workers": ("EXEC-5", lambda patch: patch.setattr(scheduler_module, "_FRESH", 0)),
     "a fresh worker is used again": ("EXEC-5", _replace("finished", _free_while_fresh)),
     "Ended is said before the worker is gone": ("EXEC-6", _replace("_end_worker", _ended_at_once)),
     "a fresh worker keeps its slot": ("EXEC-7", _replace("_end_worker", _keep_the_fresh)),
@@ -626,7 +626,7 @@ MUTATIONS: dict[str, tuple[str, Patch]] = {
 }  # fmt: skip
 
 
-OWN_CHECK = "slot . counted as free without a worker"  # the core's, where it comes before the invariant's
+OWN_CHECK = "slot . counted as free without a worker"  # the scheduler's, where it comes before the invariant's
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS)
