@@ -582,8 +582,8 @@ def _free_while_fresh(finished: Any) -> Any:
 
 def _keep_the_fresh(end_worker: Any) -> Any:
     def ends(self: Scheduler, worker: Any, now: float) -> None:
-        (slot,) = [slot for slot in self._slots if slot.worker is worker]
-        if not worker.fresh or slot.pipe or slot.leaves_by is not None:
+        slots = [slot for slot in self._slots if slot.worker is worker]  # several, where threads share it
+        if not worker.fresh or any(slot.pipe or slot.leaves_by is not None for slot in slots):
             end_worker(self, worker, now)
 
     return ends
