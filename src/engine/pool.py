@@ -209,7 +209,7 @@ class Pool:
         return await self._submit(call, on)
 
     def submit(self, call: Call[R], /, *, on: int | Literal["head"] | None = None) -> Job[R]:
-        """The same without waiting: what it returns can be awaited, and cancelled."""
+        """Submit a call as `run` does, without waiting: the job that it returns can be awaited, and cancelled."""
         return self._submit(call, on)
 
     def _submit(self, call: Call[R], on: int | Literal["head"] | None) -> SubmittedJob[R]:

@@ -179,7 +179,7 @@ async def cancel_at_every_step(
 
 
 class _Stepped:
-    """Awaits a coroutine and cancels a scope when it gives way for the ``at``-th time."""
+    """An awaitable that runs a coroutine and cancels a scope when it gives way for the ``at``-th time."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, object], at: int, scope: anyio.CancelScope) -> None:
         self._coroutine, self._at, self._scope = coroutine, at, scope

@@ -114,7 +114,7 @@ class PendingCall:
         return self.options.name or self.function.__name__
 
     def with_(self, **options: Unpack[TaskOptions]) -> Self:
-        """The same call with these options changed.
+        """Return the same call with these options changed.
 
         Raises:
             SpecError: an option that does not exist or cannot mean anything.

@@ -106,7 +106,7 @@ class PluginContext(Protocol):
         ...
 
     async def forward(self, node: NodeId, port: int) -> str:
-        """An address, ``host:port``, by which this computer reaches a port on ``node``.
+        """Return an address, ``host:port``, by which this computer reaches a port on ``node``.
 
         For a remote node it is a port of this computer's loopback interface, forwarded through the pool's own
         connection until the pool ends.

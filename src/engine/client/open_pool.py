@@ -375,7 +375,7 @@ class OpenPool:
 
 
 def _launched_with(_: Machine) -> tuple[str, ...]:
-    """No host key but the one that the machine was launched with."""
+    """Pin no host key but the one that the machine was launched with."""
     return ()
 
 

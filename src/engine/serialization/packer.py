@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Packer:
-    """Makes the payloads of a pool's tasks. It is for the thread of the pool's loop."""
+    """The maker of the payloads of a pool's tasks. It is for the thread of the pool's loop."""
 
     def __init__(
         self,
