@@ -172,8 +172,9 @@ async def test_killed_ranks_are_run_again_where_that_was_asked_for() -> None:
             await pool.broadcast(steps(40))
 
 
-async def test_a_partition_that_is_short_loses_nothing_and_a_long_one_is_seen(tmp_path: Path) -> None:
-    async with Pool(nodes=NODES, console="silent") as pool:
+@pytest.mark.parametrize("as_remote", [False, True], ids=["local", "as remote"])
+async def test_a_partition_that_is_short_loses_nothing_and_a_long_one_is_seen(tmp_path: Path, as_remote: bool) -> None:
+    async with Pool(provider=Local(as_remote=as_remote), nodes=NODES, console="silent") as pool:
         running = asyncio.ensure_future(pool.broadcast(until(str(tmp_path / "go"))))
         async with chaos(pool, mtbf=0.1, faults=[Partition(3)], most=1) as report:
             while not report.strikes or report.strikes[0].over_at is None:
