@@ -172,5 +172,5 @@ class _Ungrateful(Session):
     __slots__ = ()
 
     def flush(self) -> bytes:
-        self._acknowledge, self._said = False, self.received
+        self._acknowledge, self._acked = False, self.received
         return super().flush()
