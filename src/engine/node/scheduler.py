@@ -261,8 +261,8 @@ class Scheduler:
             head = slot.pipe[0]
             if head.kill_cause is not None and self._is_shared(slot.worker):
                 times.append(head.kill_asked_at + PATIENCE_S)
-            elif head.kill_cause is None and head.run.timeout_s is not None and head.started is not None:
-                times.append(head.started + head.run.timeout_s)
+            elif (times_out_at := head.times_out_at) is not None:
+                times.append(times_out_at)
             if len(slot.pipe) > 1 and not slot.stuck and not slot.worker.stealing:
                 times.append(slot.since + STALL_S)
         return min(times, default=None)
@@ -330,11 +330,11 @@ class Scheduler:
             self._check_slot(slot, attempt, now)
 
     def _release(self, slot: Slot) -> None:
-        if self._is_free(slot):
+        if slot.is_free:
             (self._free_extra if slot.extra else self._free).append(slot)
 
     def _count_free(self) -> None:
-        free = [slot for slot in self._slots[::-1] if self._is_free(slot)]
+        free = [slot for slot in self._slots[::-1] if slot.is_free]
         self._free = [slot for slot in free if not slot.extra]
         self._free_extra = [slot for slot in free if slot.extra]
 
@@ -363,10 +363,6 @@ class Scheduler:
         waits = (run.world is None or self._threads) and not run.flags & _BESIDE
         return self._queue if waits else self._ranks
 
-    def _is_free(self, slot: Slot) -> bool:
-        worker = slot.worker
-        return worker is not None and not slot.pipe and not worker.fresh and not worker.ending
-
     def _is_shared(self, worker: Worker) -> bool:
         return self._threads and not worker.fresh
 
@@ -386,12 +382,7 @@ class Scheduler:
         worker = slot.worker
         if worker is None or worker.ending:
             return
-        if (
-            head.kill_cause is None
-            and head.started is not None
-            and head.run.timeout_s is not None
-            and head.started + head.run.timeout_s <= now
-        ):
+        if (times_out_at := head.times_out_at) is not None and times_out_at <= now:
             self._mark_for_kill(head, Cause.TIMEOUT, now)
             return
         if self._is_shared(worker):

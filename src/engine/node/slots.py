@@ -35,11 +35,16 @@ class Slot:
     used: bool = False  # some worker in it has taken an attempt
     beside: bool = False  # made for an attempt BESIDE the slots; has no warm worker, and is never free
 
+    @property
+    def is_free(self) -> bool:
+        worker = self.worker
+        return worker is not None and not self.pipe and not worker.fresh and not worker.ending
+
 
 @dataclass(slots=True, eq=False)
 class Recall:
     returned: list[int]
-    waiting: set[int] = field(default_factory=set)  # workers to be stolen from
+    waiting: set[int] = field(default_factory=set)  # workers whose unread attempts are being taken back
 
 
 @dataclass(slots=True, eq=False)
@@ -47,7 +52,14 @@ class Attempt:
     run: Run
     body: bytes
     slot: Slot | None = None
-    started: float | None = None  # None: it waits, or its worker is not there yet
+    started: float | None = None  # None: it waits, or its worker is not ready yet
     kill_cause: Cause | None = None
     kill_asked_at: float = 0.0
     recall: Recall | None = None
+
+    @property
+    def times_out_at(self) -> float | None:
+        """Return when its timeout ends the attempt; None: it has none, has not started, or is to end already."""
+        if self.kill_cause is not None or self.started is None or self.run.timeout_s is None:
+            return None
+        return self.started + self.run.timeout_s
