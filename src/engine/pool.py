@@ -255,7 +255,7 @@ class Pool:
 
     def submit_group(self, group: Group[*Ts], /) -> Job[tuple[*Ts]]:
         """`run_group` without waiting."""
-        return GroupJob(asyncio.ensure_future(self.run_group(group)))
+        return asyncio.ensure_future(self.run_group(group))
 
     async def _gather(self, calls: Sequence[Call[Any]]) -> tuple[Any, ...]:
         jobs: list[SubmittedJob[Any]] = []
@@ -379,25 +379,6 @@ class Pool:
     def snapshot(self) -> Snapshot:
         """The present state of nodes and tasks."""
         return self._opened().observer.snapshot()
-
-
-class GroupJob:
-    """Several calls submitted as one. Implements `calls.Job`."""
-
-    def __init__(self, task: asyncio.Task[Any]) -> None:
-        self._task = task
-
-    def __await__(self) -> Any:
-        return self._task.__await__()
-
-    def cancel(self) -> bool:
-        return self._task.cancel()
-
-    def done(self) -> bool:
-        return self._task.done()
-
-    def result(self) -> Any:
-        return self._task.result()
 
 
 def _of_the_parent() -> PoolClosed:

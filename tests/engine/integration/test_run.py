@@ -76,6 +76,17 @@ async def test_a_submitted_job_is_awaited_later(pool: Pool) -> None:
     assert not job.cancel()
 
 
+async def test_a_group_that_is_submitted_is_one_job(pool: Pool) -> None:
+    job = (double(1) & double(2)) > pool
+    assert not job.done()
+    assert await job == (2, 4)
+    assert (job.done(), job.result(), job.cancel()) == (True, (2, 4), False)
+    cancelled = (double(1) & double(2)) > pool
+    assert cancelled.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await cancelled
+
+
 async def test_a_task_alone_is_a_world_of_one(pool: Pool) -> None:
     info = await pool.run(where())
     assert (info.rank, info.world_size, info.is_head, info.total_nodes) == (0, 1, True, 4)
