@@ -9,7 +9,8 @@ PINNED := constraints.txt pyproject.toml
 TORCH  := torch==2.13.0
 JOBS   ?= 3# tests at a time: on two cores, for most of them wait
 BESIDE := --numprocesses $(JOBS) --dist worksteal
-QUICK  := tests/actors tests/engine/wire tests/engine/api tests/docs tests/project tests/typing
+ROOMS  := api cli client observe runtime serialization transport volumes wire# those of the engine that start no pool
+QUICK  := tests/actors tests/docs tests/project tests/typing $(ROOMS:%=tests/engine/%)
 PYTHONS ?= 3.11 3.12 3.13
 
 .DEFAULT_GOAL := help
@@ -29,7 +30,7 @@ demo-preempt: $(VENV)/.demo  ## the same on nodes of which one is lost every few
 test: check  ## everything about Outrider itself: lint, format, layers, types, tests
 	$(BIN)/pytest $(BESIDE)
 
-quick: check quick-tests  ## in three minutes: lint, types, and the tests of deciders, the wire and the docs
+quick: check quick-tests  ## in three minutes: lint, types, and the tests of deciders, the wire, the docs and the like
 
 quick-tests: $(VENV)/.dev
 	$(BIN)/pytest -q $(BESIDE) $(QUICK)
