@@ -15,9 +15,9 @@ from typing import Any, Generic, TypeVar
 
 from ..api.errors import CheckpointError
 from .decisions import Agreed, verdict
-from .records import At, Damaged, complete
+from .participant import Participant
+from .records import CheckpointId, Damaged, complete
 from .store import polls
-from .turn import Turn
 
 T = TypeVar("T")
 
@@ -26,17 +26,19 @@ _VOTE = re.compile(r"vote-(\d+)-rank-(\d+)-(ok|bad)")
 
 @dataclass(frozen=True, slots=True)
 class Found(Generic[T]):
-    at: At
+    at: CheckpointId
     value: T
 
 
 class Reader(Generic[T]):
     """Load one checkpoint: ``read`` gives this rank's part of a checkpoint, or raises `Damaged`."""
 
-    def __init__(self, turn: Turn, number: int, read: Callable[[At], T], within_s: float) -> None:
-        self._turn = turn
-        self._store = turn.store
-        self._folder = f"terms/{turn.term.number:08}/load-{number:04}"
+    def __init__(
+        self, participant: Participant, number: int, read: Callable[[CheckpointId], T], within_s: float
+    ) -> None:
+        self._participant = participant
+        self._store = participant.store
+        self._folder = f"terms/{participant.term.number:08}/load-{number:04}"
         self._read = read
         self._within_s = within_s
         self._damage: list[str] = []
@@ -47,16 +49,16 @@ class Reader(Generic[T]):
         Raises:
             CheckpointError: every checkpoint is damaged, or another rank did not answer within ``within_s``.
         """
-        if self._turn.alone:
+        if self._participant.alone:
             return self._first(complete(self._store.names()))
         decided = self._decision()
         if decided is not None:
             return self._late(decided)
-        return self._lead() if self._turn.leads else self._follow()
+        return self._lead() if self._participant.leads else self._follow()
 
     # --- alone ------------------------------------------------------------------------------------------------------
 
-    def _first(self, candidates: list[At]) -> Found[T] | None:
+    def _first(self, candidates: list[CheckpointId]) -> Found[T] | None:
         for at in candidates:
             value, reason = self._try(at)
             if value is not None:
@@ -65,15 +67,15 @@ class Reader(Generic[T]):
         self._end()
         return None
 
-    def _late(self, decided: list[At]) -> Found[T] | None:
+    def _late(self, decided: list[CheckpointId]) -> Found[T] | None:
         """Load the newest checkpoint that this world has completed, or else the one that it resumed from."""
-        own = [at for at in complete(self._store.names()) if at.term == self._turn.term.number]
+        own = [at for at in complete(self._store.names()) if at.term == self._participant.term.number]
         return self._first([*own, *decided])
 
     # --- together ---------------------------------------------------------------------------------------------------
 
     def _lead(self) -> Found[T] | None:
-        refused: set[At] = set()
+        refused: set[CheckpointId] = set()
         number = 0
         while True:
             candidates = [at for at in complete(self._store.names()) if at not in refused]
@@ -91,14 +93,14 @@ class Reader(Generic[T]):
             refused.add(at)
             number += 1
 
-    def _propose(self, number: int, at: At | None) -> At | None:
+    def _propose(self, number: int, at: CheckpointId | None) -> CheckpointId | None:
         """Return the proposal of this number, which an earlier process of this rank may have written already."""
         key = f"{self._folder}/proposal-{number:03}.json"
         if self._store.create(key, json.dumps({"at": at}).encode()):
             return at
         return _at(json.loads(self._store.get(key)))
 
-    def _await_votes(self, number: int, at: At) -> Agreed | str:
+    def _await_votes(self, number: int, at: CheckpointId) -> Agreed | str:
         votes: dict[int, str] = {}
         for _ in polls(self._store, self._within_s):
             for key in self._store.names(self._folder):
@@ -106,9 +108,9 @@ class Reader(Generic[T]):
                 if found is not None and int(found[1]) == number:
                     reason = self._store.get(key).decode() if found[3] == "bad" else ""
                     votes[int(found[2])] = reason
-            if (result := verdict(at, votes, self._turn.term.size)) is not None:
+            if (result := verdict(at, votes, self._participant.term.size)) is not None:
                 return result
-        missing = sorted(set(range(self._turn.term.size)) - set(votes))
+        missing = sorted(set(range(self._participant.term.size)) - set(votes))
         raise self._error(f"rank {', '.join(map(str, missing[:8]))} did not read it within {self._within_s:g} s")
 
     def _follow(self) -> Found[T] | None:
@@ -132,17 +134,17 @@ class Reader(Generic[T]):
             number += 1
         raise self._error(f"rank 0 did not say which one within {self._within_s:g} s: every rank must call load()")
 
-    def _vote(self, number: int, at: At) -> Found[T] | None:
+    def _vote(self, number: int, at: CheckpointId) -> Found[T] | None:
         value, reason = self._try(at)
-        key = f"{self._folder}/vote-{number:03}-rank-{self._turn.rank:05}-{'bad' if reason else 'ok'}"
+        key = f"{self._folder}/vote-{number:03}-rank-{self._participant.rank:05}-{'bad' if reason else 'ok'}"
         self._store.put(key, [reason.encode()])
         return value
 
-    def _decide(self, at: At | None) -> None:
+    def _decide(self, at: CheckpointId | None) -> None:
         decision = {"at": at, "damage": self._damage}
         self._store.create(f"{self._folder}/decision.json", json.dumps(decision).encode())
 
-    def _decision(self) -> list[At] | None:
+    def _decision(self) -> list[CheckpointId] | None:
         """The decision of this load: [] means that nothing can be loaded; None where rank 0 has not decided yet."""
         try:
             decision = json.loads(self._store.get(f"{self._folder}/decision.json"))
@@ -155,16 +157,16 @@ class Reader(Generic[T]):
 
     # --- either way -------------------------------------------------------------------------------------------------
 
-    def _try(self, at: At) -> tuple[Found[T] | None, str]:
+    def _try(self, at: CheckpointId) -> tuple[Found[T] | None, str]:
         try:
             return Found(at, self._read(at)), ""
         except Damaged as damage:
             return None, str(damage)
 
-    def _warn(self, at: At, reason: str) -> None:
+    def _warn(self, at: CheckpointId, reason: str) -> None:
         self._damage.append(f"step {at.step}: {reason}")
         warnings.warn(
-            f"The checkpoint of {self._turn.run!r} at step {at.step} is damaged and is skipped: {reason}.",
+            f"The checkpoint of {self._participant.run!r} at step {at.step} is damaged and is skipped: {reason}.",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -176,12 +178,12 @@ class Reader(Generic[T]):
 
     def _error(self, reason: str) -> CheckpointError:
         return CheckpointError(
-            f"The checkpoints of {self._turn.run!r} cannot be loaded: {reason}.",
-            run=self._turn.run,
+            f"The checkpoints of {self._participant.run!r} cannot be loaded: {reason}.",
+            run=self._participant.run,
             url=self._store.url,
         )
 
 
-def _at(proposal: dict[str, Any]) -> At | None:
+def _at(proposal: dict[str, Any]) -> CheckpointId | None:
     at = proposal["at"]
-    return None if at is None else At(*at)
+    return None if at is None else CheckpointId(*at)

@@ -14,14 +14,14 @@ from ..api.errors import SpecError
 from ..api.settings import seconds
 from ..node import context
 from .agreement import Reader
-from .calls import Calls, lead_s
+from .announcements import Announcements, lead_s
 from .notice import urgent
-from .pace import Pace
+from .participant import Participant, begin, this_world
 from .reading import read
 from .records import complete
+from .save_interval import SaveInterval
 from .saving import Saving, now, spread_s
 from .snapshot import Memory, Snapshot
-from .turn import Turn, begin, this_world
 from .urls import VARIABLE, open_store
 
 
@@ -58,7 +58,7 @@ def checkpoint(
         )
     if isinstance(keep, bool) or not isinstance(keep, int) or keep < 1:
         raise SpecError(f"checkpoint: keep takes how many stay, at least 1, not {keep!r}.")
-    steps, every_s = _pace(every)
+    steps, every_s = _interval(every)
     within_s = seconds("checkpoint: timeout", timeout)
     return Checkpoint(name, os.fspath(root), steps=steps, every_s=every_s, keep=keep, within_s=within_s)
 
@@ -74,7 +74,7 @@ class Checkpoint:
         self._world, self._rank = this_world()
         self._keep, self._within_s = keep, within_s
         self._lock = threading.Lock()
-        self._pace = Pace(
+        self._interval = SaveInterval(
             steps=steps,
             seconds=every_s,
             alone=self._world.size == 1,
@@ -83,7 +83,7 @@ class Checkpoint:
             now=now(),
         )
         self._memory = Memory()
-        self._opened: tuple[Turn, Saving, Calls | None] | None = None
+        self._opened: tuple[Participant, Saving, Announcements | None] | None = None
         self._timed = every_s is not None
         self._saved_at = now()
         self._loads = 0
@@ -104,23 +104,21 @@ class Checkpoint:
                 space for the small files by which ranks agree (``full``): then it may be called again.
             SerializationError: the state cannot be unpickled here.
         """
-        turn, saving, _ = self._turn()
+        participant, saving, _ = self._participant()
         if self._loads:
             saving.finish()
-        reader = Reader(turn, self._loads, lambda at: (read(self._store, at, self._rank, into),), self._within_s)
+        reader = Reader(participant, self._loads, lambda at: (read(self._store, at, self._rank, into),), self._within_s)
         found = reader.run()
-        self._loads += (
-            1  # a load that failed, for want of space say, may be tried again: it is the same one for all ranks
-        )
+        self._loads += 1  # only now: a load that failed, as for lack of space, can be tried again by all ranks
         loaded = Loaded(0, None) if found is None else Loaded(found.at.step, found.value[0])
         with self._lock:
-            self._pace.resumed(loaded.step, now())
+            self._interval.resumed(loaded.step, now())
         return loaded
 
     def due(self, step: int) -> bool:
         """Return whether `save` would save this step. Takes microseconds; ask before you build a costly state."""
         with self._lock:
-            return self._pace.due(step, now(), self._urgent)
+            return self._interval.due(step, now(), self._urgent)
 
     def save(self, step: int, state: Any, *, force: bool = False) -> bool:
         """Save ``state`` after ``step`` steps if a save is due, or with ``force``; return whether it was saved.
@@ -137,14 +135,14 @@ class Checkpoint:
         context.stepped("save")
         if not self.due(step) and not force:
             return False
-        turn, saving, _ = self._turn()
+        participant, saving, _ = self._participant()
         saving.settle(hurry=True)
         snapshot = Snapshot(state, self._memory)
         began = now()
-        delay_s = 0.0 if self._hurried else spread_s(self._rank, turn.term.size, began - self._saved_at)
+        delay_s = 0.0 if self._hurried else spread_s(self._rank, participant.term.size, began - self._saved_at)
         self._saved_at = began
         with self._lock:
-            self._pace.saved(step, began)
+            self._interval.saved(step, began)
         saving.start(step, snapshot, delay_s=delay_s)
         return True
 
@@ -170,9 +168,9 @@ class Checkpoint:
             return
         self._closed = True
         if self._opened is not None:
-            _, saving, calls = self._opened
-            if calls is not None:
-                calls.stop()
+            _, saving, announcements = self._opened
+            if announcements is not None:
+                announcements.stop()
             if failed:
                 saving.settle(hurry=True)
             else:
@@ -193,19 +191,23 @@ class Checkpoint:
         self._hurried = urgent(alone=self._world.size == 1)
         return self._hurried
 
-    def _turn(self) -> tuple[Turn, Saving, Calls | None]:
+    def _participant(self) -> tuple[Participant, Saving, Announcements | None]:
         if self._closed:
             raise SpecError(f"{self!r} are closed: call checkpoint(...) again.")
         if self._opened is None:
-            turn = begin(self._store, self.name, self._world, self._rank, self._within_s)
-            calls = Calls(turn, self._pace, self._lock) if self._timed and not turn.alone else None
-            if calls is not None:
-                calls.start()
-            self._opened = turn, Saving(turn, keep=self._keep, within_s=self._within_s), calls
+            participant = begin(self._store, self.name, self._world, self._rank, self._within_s)
+            announcements = (
+                Announcements(participant, self._interval, self._lock)
+                if self._timed and not participant.alone
+                else None
+            )
+            if announcements is not None:
+                announcements.start()
+            self._opened = participant, Saving(participant, keep=self._keep, within_s=self._within_s), announcements
         return self._opened
 
 
-def _pace(every: object) -> tuple[int | None, float | None]:
+def _interval(every: object) -> tuple[int | None, float | None]:
     """The two meanings of ``every``: (steps, seconds), at most one of them not None."""
     if every is None:
         return None, None

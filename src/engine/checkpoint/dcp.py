@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
-from .records import Entry, Part, Where
+from .records import ByteRange, Entry, Part
 
 
 def fill(targets: dict[str, Any], chunks: Mapping[str, Sequence[Entry]], read: Callable[[Entry], Any]) -> None:
@@ -97,7 +97,7 @@ class _Reader(StorageReader):
         return True
 
 
-def _place(where: Where) -> tuple[str, int, int]:
+def _place(where: ByteRange) -> tuple[str, int, int]:
     return where.file, where.start, where.length
 
 

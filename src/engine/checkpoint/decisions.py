@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from .records import At, Entry, Part, Term, World, complete, term_number
+from .records import CheckpointId, Entry, Part, Term, World, complete, term_number
 
 TERMS_KEPT = 8
 
@@ -44,7 +44,7 @@ class Stale:
     by: Term
 
 
-def entry(world: World, rank: int, terms: Sequence[Term]) -> Join | Begin | Wait | Stale:
+def admission(world: World, rank: int, terms: Sequence[Term]) -> Join | Begin | Wait | Stale:
     """Decide how a rank of ``world`` gets a term, from the ``terms`` that exist.
 
     Within one broadcast (or task) the later generation (or attempt) wins, whichever comes first. Between different
@@ -82,7 +82,7 @@ def first_parts(parts: Iterable[Part]) -> dict[int, Part]:
     return {part.rank: part for part in parts if part.number == 0}
 
 
-def places(parts: Iterable[Part]) -> set[str]:
+def written_digests(parts: Iterable[Part]) -> set[str]:
     """The digests of the contents that are written."""
     return {name for part in parts for name in part.where}
 
@@ -92,13 +92,15 @@ def lacking(parts: Sequence[Part], ranks: int) -> str | None:
     first = first_parts(parts)
     if missing := [rank for rank in range(ranks) if rank not in first]:
         return f"nothing of rank {', '.join(map(str, missing[:8]))}{', ...' if len(missing) > 8 else ''}"
-    written = places(parts)
+    written = written_digests(parts)
     if partial := [rank for rank, part in sorted(first.items()) if part.needs() - written]:
         return f"not all of rank {', '.join(map(str, partial[:8]))}"
     return None
 
 
-def to_delete(keys: Sequence[str], folders: Sequence[str] = (), *, term: int, keep: int) -> tuple[list[At], list[At]]:
+def to_delete(
+    keys: Sequence[str], folders: Sequence[str] = (), *, term: int, keep: int
+) -> tuple[list[CheckpointId], list[CheckpointId]]:
     """(complete checkpoints, remains of incomplete ones) that the world of ``term`` may delete.
 
     Only the newest world deletes anything. It keeps the newest ``keep`` complete checkpoints (CKPT-2), and everything
@@ -111,7 +113,7 @@ def to_delete(keys: Sequence[str], folders: Sequence[str] = (), *, term: int, ke
     of_this_world = [at for at in done if at.term == term]
     if not of_this_world:
         return [], []
-    others = {at for key in (*keys, *folders) if (at := At.of(key)) is not None} - set(done)
+    others = {at for key in (*keys, *folders) if (at := CheckpointId.of(key)) is not None} - set(done)
     return done[max(keep, 1) :], sorted(at for at in others if at < of_this_world[0])
 
 
@@ -125,17 +127,17 @@ def old_terms(keys: Iterable[str], term: int) -> list[int]:
 class Propose:
     """Ask every rank to read this one; None: there is nothing (left)."""
 
-    at: At | None
+    at: CheckpointId | None
 
 
 @dataclass(frozen=True, slots=True)
 class Agreed:
     """Every rank has read the checkpoint."""
 
-    at: At
+    at: CheckpointId
 
 
-def verdict(at: At, votes: Mapping[int, str], ranks: int) -> Agreed | str | None:
+def verdict(at: CheckpointId, votes: Mapping[int, str], ranks: int) -> Agreed | str | None:
     """Count the ranks' votes ("" or what is wrong): agreed, the reasons against it, or None while votes are missing."""
     against = [f"rank {rank}: {reason}" for rank, reason in sorted(votes.items()) if reason]
     if against:

@@ -29,11 +29,11 @@ class FileStore:
         self._folder = Path(url.removeprefix("file://"))
 
     def put(self, key: str, pieces: Iterable[Piece]) -> None:
-        with self._told("written"), self._written(key, pieces) as (written, path):
+        with self._translated("written"), self._written(key, pieces) as (written, path):
             written.rename(path)
 
     def create(self, key: str, data: bytes) -> bool:
-        with self._told("written"), self._written(key, [data]) as (written, path):
+        with self._translated("written"), self._written(key, [data]) as (written, path):
             try:
                 os.link(written, path)  # unlike a rename, a link fails where the file exists: on NFS too
             except FileExistsError:
@@ -49,11 +49,11 @@ class FileStore:
         return True
 
     def get(self, key: str) -> bytes:
-        with self._told("read"):
+        with self._translated("read"):
             return (self._folder / key).read_bytes()
 
     def read(self, key: str, start: int, length: int) -> Piece:
-        with self._told("read"), (self._folder / key).open("rb", buffering=0) as file:
+        with self._translated("read"), (self._folder / key).open("rb", buffering=0) as file:
             data = memoryview(bytearray(length))
             at = 0
             while at < length and (count := os.preadv(file.fileno(), [data[at:]], start + at)):
@@ -63,7 +63,7 @@ class FileStore:
     def names(self, folder: str = "") -> list[str]:
         """The keys of all files, or an error: a key that is left out would count as never saved."""
         path, below = self._folder / folder, f"{folder}/" if folder else ""
-        with self._told("listed"):
+        with self._translated("listed"):
             try:
                 return list(_files(path, below))
             except OSError as error:
@@ -72,7 +72,7 @@ class FileStore:
                 return list(_files(path, below))  # another host removed a folder: NFS reports that as ESTALE
 
     def folders(self) -> list[str]:
-        with self._told("listed"):
+        with self._translated("listed"):
             try:
                 with os.scandir(self._folder) as entries:
                     return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
@@ -82,7 +82,7 @@ class FileStore:
     def delete(self, key: str) -> None:
         """Delete a file, and its folder where that is empty then; a rank that writes there makes the folder again."""
         path = self._folder / key
-        with self._told("deleted"):
+        with self._translated("deleted"):
             path.unlink(missing_ok=True)
         if path.parent != self._folder:
             with suppress(OSError):  # the folder is not empty
@@ -108,7 +108,7 @@ class FileStore:
                 written.unlink(missing_ok=True)
 
     @contextmanager
-    def _told(self, done: str) -> Iterator[None]:
+    def _translated(self, done: str) -> Iterator[None]:
         try:
             yield
         except FileNotFoundError:

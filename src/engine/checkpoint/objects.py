@@ -35,11 +35,11 @@ class ObjectStore:
             raise SpecError(f"Checkpoints cannot be kept at {url}: {_first_line(error)}.") from error
 
     def put(self, key: str, pieces: Iterable[Piece]) -> None:
-        with self._told("written"):
+        with self._translated("written"):
             self._obstore.put(self._store, key, _cut(pieces), use_multipart=True, chunk_size=_PIECE_BYTES)
 
     def create(self, key: str, data: bytes) -> bool:
-        with self._told("written"):
+        with self._translated("written"):
             try:
                 self._obstore.put(self._store, key, data, mode="create", use_multipart=False)
             except self._obstore.exceptions.AlreadyExistsError:
@@ -47,18 +47,18 @@ class ObjectStore:
         return True
 
     def get(self, key: str) -> bytes:
-        with self._told("read"):
+        with self._translated("read"):
             return bytes(self._obstore.get(self._store, key).bytes())
 
     def read(self, key: str, start: int, length: int) -> Piece:
         if not length:
             return b""
-        with self._told("read"):
+        with self._translated("read"):
             # NumPy arrays are made over this memory, so it must be writable.
             return memoryview(bytearray(self._obstore.get_range(self._store, key, start=start, length=length)))
 
     def names(self, folder: str = "") -> list[str]:
-        with self._told("listed"):
+        with self._translated("listed"):
             return [each["path"] for page in self._obstore.list(self._store, folder or None) for each in page]
 
     def folders(self) -> list[str]:
@@ -71,7 +71,7 @@ class ObjectStore:
         self._delete(self.names(folder))
 
     def _delete(self, keys: list[str]) -> None:
-        with self._told("deleted"):
+        with self._translated("deleted"):
             try:
                 if keys:
                     self._obstore.delete(self._store, keys)
@@ -81,7 +81,7 @@ class ObjectStore:
                         self._delete([key])
 
     @contextmanager
-    def _told(self, done: str) -> Iterator[None]:
+    def _translated(self, done: str) -> Iterator[None]:
         try:
             yield
         except self._obstore.exceptions.BaseError as error:

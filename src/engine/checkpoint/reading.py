@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from ..api.errors import CheckpointError
-from .records import FORMAT, At, Damaged, Entry, Manifest, Part, checked, digest, part_of
+from .records import FORMAT, CheckpointId, Damaged, Entry, Manifest, Part, checked, digest, part_of
 from .snapshot import restored
 from .store import Piece, Store
 
 
-def read(store: Store, at: At, rank: int, into: object = None) -> Any:
+def read(store: Store, at: CheckpointId, rank: int, into: object = None) -> Any:
     """The state that rank ``rank`` of this world resumes with: the one that rank ``rank % world_size`` saved.
 
     Raises:

@@ -37,7 +37,7 @@ class Damaged(Exception):
     """A file is not what its digest says, or is not there."""
 
 
-class At(NamedTuple):
+class CheckpointId(NamedTuple):
     """The identity of one checkpoint. Greater is newer: a later world's counts as newer than a later step."""
 
     term: int
@@ -56,7 +56,7 @@ class At(NamedTuple):
         return f"{self.folder}/rank-{rank:05}.{number}.json"
 
     @classmethod
-    def of(cls, key: str) -> At | None:
+    def of(cls, key: str) -> CheckpointId | None:
         """The checkpoint that the file ``key`` belongs to; None for other files."""
         found = _FOLDER.fullmatch(key.partition("/")[0])
         return None if found is None else cls(int(found[2]), int(found[1]), int(found[3] or 0))
@@ -165,7 +165,7 @@ class Entry(NamedTuple):
         return self.sharded and 0 in self.extent
 
 
-class Where(NamedTuple):
+class ByteRange(NamedTuple):
     """A range of bytes in a file of a checkpoint."""
 
     file: str  # relative to the checkpoint's folder
@@ -182,12 +182,12 @@ class Part(Record):
     term: int
     step: int
     entries: list[Entry]
-    where: Mapping[str, Where]  # by digest of the content
+    where: Mapping[str, ByteRange]  # by digest of the content
     files: Mapping[str, tuple[int, str]]  # (size, digest) of the files that this rank wrote
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "entries", [_entry(each) for each in self.entries])
-        object.__setattr__(self, "where", {name: Where(*place) for name, place in self.where.items()})
+        object.__setattr__(self, "where", {name: ByteRange(*place) for name, place in self.where.items()})
 
     def needs(self) -> set[str]:
         return {entry.digest for entry in self.entries}
@@ -215,9 +215,9 @@ def checked(data: bytes, name: str, wanted: tuple[int, str]) -> bytes:
     return data
 
 
-def complete(keys: Iterable[str]) -> list[At]:
+def complete(keys: Iterable[str]) -> list[CheckpointId]:
     """The complete checkpoints among the files of a run, newest first."""
-    found = {at for key in keys if key.endswith(f"/{MANIFEST}") and (at := At.of(key)) is not None}
+    found = {at for key in keys if key.endswith(f"/{MANIFEST}") and (at := CheckpointId.of(key)) is not None}
     return sorted(found, reverse=True)
 
 

@@ -10,35 +10,35 @@ from datetime import UTC, datetime
 from threading import Event
 
 from ..api.errors import CheckpointError
-from .decisions import first_parts, lacking, old_terms, places, shares, to_delete
+from .decisions import first_parts, lacking, old_terms, shares, to_delete, written_digests
+from .participant import Participant
 from .records import (
     MANIFEST,
     METADATA,
-    At,
+    ByteRange,
+    CheckpointId,
     Damaged,
     Manifest,
     Part,
-    Where,
     digest,
     part_of,
     term_key,
 )
 from .snapshot import Snapshot
 from .store import Piece, polls
-from .turn import Turn
 
 
 class Parts:
     """The parts of one checkpoint that have been written so far, each read once."""
 
-    def __init__(self, turn: Turn, at: At) -> None:
-        self._turn = turn
+    def __init__(self, participant: Participant, at: CheckpointId) -> None:
+        self._participant = participant
         self._at = at
         self.records: dict[str, bytes] = {}  # by file name
         self.known: dict[str, Part] = {}
 
     def look(self) -> list[Part]:
-        store, folder = self._turn.store, self._at.folder
+        store, folder = self._participant.store, self._at.folder
         for key in store.names(folder):
             name = key.rpartition("/")[2]
             if part_of(name) is not None and name not in self.known:
@@ -49,7 +49,7 @@ class Parts:
         return list(self.known.values())
 
 
-def write(turn: Turn, at: At, snapshot: Snapshot, *, hurry: Event, within_s: float) -> None:
+def write(participant: Participant, at: CheckpointId, snapshot: Snapshot, *, hurry: Event, within_s: float) -> None:
     """Write this rank's part: first its share, then contents that it needs and no rank has written.
 
     Until ``hurry`` is set, or ``within_s`` have passed, it waits for the other ranks' parts before the second step.
@@ -58,32 +58,32 @@ def write(turn: Turn, at: At, snapshot: Snapshot, *, hurry: Event, within_s: flo
         CheckpointFenced: a later world has taken the run over.
         CheckpointError: the storage failed.
     """
-    turn.check()
+    participant.check()
     snapshot.hash()
-    writers = shares(snapshot.entries, turn.term.size)
+    writers = shares(snapshot.entries, participant.term.size)
     mine = {
         entry.digest
         for index, entry in enumerate(snapshot.entries)
-        if snapshot.writers.get(index, writers[index] in (-1, turn.rank))
+        if snapshot.writers.get(index, writers[index] in (-1, participant.rank))
     }
-    first = _write_part(turn, at, snapshot, 0, mine)
-    missing = first.needs() - places([first])
-    parts = Parts(turn, at)
-    for _ in polls(turn.store, within_s, hurry):
+    first = _write_part(participant, at, snapshot, 0, mine)
+    missing = first.needs() - written_digests([first])
+    parts = Parts(participant, at)
+    for _ in polls(participant.store, within_s, hurry):
         if not missing:
             return
         known = parts.look()
-        missing = first.needs() - places([first, *known])
-        if len(first_parts(known)) == turn.term.size:
+        missing = first.needs() - written_digests([first, *known])
+        if len(first_parts(known)) == participant.term.size:
             break
     if missing:
-        _write_part(turn, at, snapshot, 1, missing)
+        _write_part(participant, at, snapshot, 1, missing)
 
 
-def _write_part(turn: Turn, at: At, snapshot: Snapshot, number: int, digests: set[str]) -> Part:
-    store = turn.store
-    file = f"rank-{turn.rank:05}-{secrets.token_hex(4)}.distcp"
-    where: dict[str, Where] = {}
+def _write_part(participant: Participant, at: CheckpointId, snapshot: Snapshot, number: int, digests: set[str]) -> Part:
+    store = participant.store
+    file = f"rank-{participant.rank:05}-{secrets.token_hex(4)}.distcp"
+    where: dict[str, ByteRange] = {}
     hashed, size = hashlib.blake2b(digest_size=32), 0
 
     def pieces() -> Iterator[Piece]:
@@ -91,16 +91,16 @@ def _write_part(turn: Turn, at: At, snapshot: Snapshot, number: int, digests: se
         for index, entry in enumerate(snapshot.entries):
             if entry.digest in digests and entry.digest not in where:
                 piece = snapshot.payload(index)
-                where[entry.digest] = Where(file, size, len(piece))
+                where[entry.digest] = ByteRange(file, size, len(piece))
                 size += len(piece)
                 hashed.update(piece)
                 yield piece
 
-    key = at.part(turn.rank, number)
+    key = at.part(participant.rank, number)
     try:
         store.put(f"{at.folder}/{file}", pieces())
         part = Part(
-            rank=turn.rank,
+            rank=participant.rank,
             number=number,
             term=at.term,
             step=at.step,
@@ -119,7 +119,7 @@ def _write_part(turn: Turn, at: At, snapshot: Snapshot, number: int, digests: se
         raise
 
 
-def complete_checkpoint(turn: Turn, at: At, parts: Parts) -> str | None:
+def complete_checkpoint(participant: Participant, at: CheckpointId, parts: Parts) -> str | None:
     """Write the manifest if every rank's part exists; otherwise return what is missing. For rank 0.
 
     Raises:
@@ -127,7 +127,7 @@ def complete_checkpoint(turn: Turn, at: At, parts: Parts) -> str | None:
         CheckpointError: the storage failed.
     """
     known = parts.look()
-    if (lack := lacking(known, turn.term.size)) is not None:
+    if (lack := lacking(known, participant.term.size)) is not None:
         return lack
     files = {name: entry for part in known for name, entry in part.files.items()}
     files |= {name: (len(data), digest(data)) for name, data in parts.records.items()}
@@ -135,32 +135,32 @@ def complete_checkpoint(turn: Turn, at: At, parts: Parts) -> str | None:
         from .dcp import metadata
 
         data = metadata(known)
-        turn.store.put(f"{at.folder}/{METADATA}", [data])
+        participant.store.put(f"{at.folder}/{METADATA}", [data])
         files[METADATA] = len(data), digest(data)
     manifest = Manifest(
         step=at.step,
         term=at.term,
-        generation=turn.term.generation,
-        pool=turn.term.pool,
-        world_size=turn.term.size,
+        generation=participant.term.generation,
+        pool=participant.term.pool,
+        world_size=participant.term.size,
         written=datetime.now(UTC).isoformat(timespec="seconds"),
         files=dict(sorted(files.items())),
     )
-    turn.check()
-    turn.store.create(f"{at.folder}/{MANIFEST}", manifest.dump())
+    participant.check()
+    participant.store.create(f"{at.folder}/{MANIFEST}", manifest.dump())
     return None
 
 
-def clean(turn: Turn, keep: int) -> None:
+def clean(participant: Participant, keep: int) -> None:
     """Delete what is not needed any more, each checkpoint's manifest first, so that nobody loads half a checkpoint."""
-    store = turn.store
+    store = participant.store
     keys = store.names()
-    done, remains = to_delete(keys, store.folders(), term=turn.term.number, keep=keep)
+    done, remains = to_delete(keys, store.folders(), term=participant.term.number, keep=keep)
     for at in done:
         store.delete(at.manifest)
         store.remove(at.folder)
     for at in remains:
         store.remove(at.folder)
-    for number in old_terms(keys, turn.term.number):
+    for number in old_terms(keys, participant.term.number):
         store.remove(f"terms/{number:08}")
         store.delete(term_key(number))

@@ -13,15 +13,15 @@ from outrider.engine.checkpoint.decisions import (
     Join,
     Stale,
     Wait,
-    entry,
+    admission,
     lacking,
     old_terms,
-    places,
     shares,
     to_delete,
     verdict,
+    written_digests,
 )
-from outrider.engine.checkpoint.records import At, Entry, Part, Term, Where, World, complete, term_key
+from outrider.engine.checkpoint.records import ByteRange, CheckpointId, Entry, Part, Term, World, complete, term_key
 
 QUICK = settings(max_examples=150, deadline=None)
 
@@ -37,33 +37,33 @@ WORLDS = st.builds(world, st.sampled_from(["p", "q"]), st.integers(1, 2), st.int
 
 
 def test_rank_0_begins_and_the_others_wait_for_it() -> None:
-    assert entry(world(), 0, []) == Begin(1)
-    assert entry(world(), 3, []) == Wait()
+    assert admission(world(), 0, []) == Begin(1)
+    assert admission(world(), 3, []) == Wait()
     begun = Term.begin(1, world())
-    assert entry(world(), 0, [begun]) == Join(begun)
-    assert entry(world(), 3, [begun]) == Join(begun)
+    assert admission(world(), 0, [begun]) == Join(begun)
+    assert admission(world(), 3, [begun]) == Join(begun)
 
 
 def test_another_pool_takes_over_whoever_it_is() -> None:
     old = Term.begin(7, world("p", generation=5))
-    assert entry(world("q", generation=1), 0, [old]) == Begin(8)
+    assert admission(world("q", generation=1), 0, [old]) == Begin(8)
 
 
 def test_a_generation_does_not_take_over_from_a_later_one() -> None:
     later = Term.begin(7, world(generation=2))
-    assert entry(world(generation=1), 0, [later]) == Stale(later)
-    assert entry(world(generation=3), 0, [later]) == Begin(8)
+    assert admission(world(generation=1), 0, [later]) == Stale(later)
+    assert admission(world(generation=3), 0, [later]) == Begin(8)
 
 
 def test_an_attempt_does_not_take_over_from_a_later_one() -> None:
     later = Term.begin(7, world(generation=0, attempt=2))
-    assert entry(world(generation=0, attempt=1), 0, [later]) == Stale(later)
+    assert admission(world(generation=0, attempt=1), 0, [later]) == Stale(later)
 
 
 def test_a_world_whose_turn_is_over_stays_out() -> None:
     terms = [Term.begin(1, world("p")), Term.begin(2, world("q"))]
-    assert entry(world("p"), 0, terms) == Stale(terms[1])
-    assert entry(world("p"), 2, terms) == Stale(terms[1])
+    assert admission(world("p"), 0, terms) == Stale(terms[1])
+    assert admission(world("p"), 2, terms) == Stale(terms[1])
 
 
 @QUICK
@@ -71,7 +71,7 @@ def test_a_world_whose_turn_is_over_stays_out() -> None:
 def test_numbers_grow_and_a_fenced_world_never_comes_back(comers: list[tuple[World, int]]) -> None:
     terms: list[Term] = []
     for who, rank in comers:
-        match entry(who, rank, terms):
+        match admission(who, rank, terms):
             case Begin(number):
                 assert rank == 0
                 assert who not in [term.world for term in terms]
@@ -97,7 +97,7 @@ def state(content: list[Entry], rank: int) -> list[Entry]:
 
 
 def part(rank: int, number: int, entries: list[Entry], written: set[str]) -> Part:
-    where = {name: Where(f"{rank}-{number}", 0, 1) for name in written}
+    where = {name: ByteRange(f"{rank}-{number}", 0, 1) for name in written}
     return Part(rank, number, 1, 1, entries if number == 0 else [], where, {})
 
 
@@ -129,31 +129,31 @@ def test_what_ranks_have_for_themselves_is_found_lacking_until_it_is_written(con
     for count in range(ranks):
         assert lacking(parts[:count], ranks) is not None
     for rank in range(ranks):
-        if missing := parts[rank].needs() - places(parts):
+        if missing := parts[rank].needs() - written_digests(parts):
             assert lacking(parts, ranks) is not None
             parts.append(part(rank, 1, [], missing))
     assert lacking(parts, ranks) is None
-    assert all({e.digest for e in each} <= places(parts) for each in states)
+    assert all({e.digest for e in each} <= written_digests(parts) for each in states)
 
 
 # --- what may be deleted ----------------------------------------------------------------------------------------------
 
-ATS = st.builds(At, st.integers(1, 4), st.integers(0, 6), st.integers(0, 2))
+ATS = st.builds(CheckpointId, st.integers(1, 4), st.integers(0, 6), st.integers(0, 2))
 
 
 @QUICK
 @given(ATS)
-def test_a_checkpoint_is_known_by_its_files(at: At) -> None:
-    assert At.of(at.manifest) == At.of(at.part(2, 1)) == at
+def test_a_checkpoint_is_known_by_its_files(at: CheckpointId) -> None:
+    assert CheckpointId.of(at.manifest) == CheckpointId.of(at.part(2, 1)) == at
 
 
 def test_a_step_that_was_saved_once_has_a_name_that_says_no_more() -> None:
     """As it was before a step could be saved again: those checkpoints are read."""
-    assert At.of("step-000000001200.term-00000007/manifest.json") == At(7, 1200)
-    assert At(7, 1200).folder == "step-000000001200.term-00000007"
+    assert CheckpointId.of("step-000000001200.term-00000007/manifest.json") == CheckpointId(7, 1200)
+    assert CheckpointId(7, 1200).folder == "step-000000001200.term-00000007"
 
 
-def keys_of(finished: set[At], remains: set[At], terms: int) -> list[str]:
+def keys_of(finished: set[CheckpointId], remains: set[CheckpointId], terms: int) -> list[str]:
     return [
         *(key for at in finished for key in (at.manifest, at.part(0, 0))),
         *(at.part(0, 0) for at in remains - finished),
@@ -164,7 +164,7 @@ def keys_of(finished: set[At], remains: set[At], terms: int) -> list[str]:
 @QUICK
 @given(st.sets(ATS), st.sets(ATS), st.integers(1, 4), st.integers(1, 5), st.integers(0, 4))
 def test_the_newest_stay_and_so_does_what_is_being_written(
-    finished: set[At], remains: set[At], term: int, terms: int, keep: int
+    finished: set[CheckpointId], remains: set[CheckpointId], term: int, terms: int, keep: int
 ) -> None:
     keys = keys_of(finished, remains, terms)
     done, rest = to_delete(keys, term=term, keep=keep)
@@ -179,7 +179,7 @@ def test_the_newest_stay_and_so_does_what_is_being_written(
 
 @QUICK
 @given(st.sets(ATS, min_size=1), st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3)), max_size=6))
-def test_however_many_clean_at_once_one_is_left(finished: set[At], cleaners: list[tuple[int, int]]) -> None:
+def test_however_many_clean_at_once_one_is_left(finished: set[CheckpointId], cleaners: list[tuple[int, int]]) -> None:
     """Each has looked before any of them deletes (CKPT-2)."""
     keys = keys_of(finished, set(), 0)
     deleted = {at for term, keep in cleaners for at in to_delete(keys, term=term, keep=keep)[0]}
@@ -188,9 +188,9 @@ def test_however_many_clean_at_once_one_is_left(finished: set[At], cleaners: lis
 
 @QUICK
 @given(st.sets(ATS), st.integers(0, 6))
-def test_what_a_fenced_world_completes_late_does_not_come_first(finished: set[At], step: int) -> None:
+def test_what_a_fenced_world_completes_late_does_not_come_first(finished: set[CheckpointId], step: int) -> None:
     """CKPT-3"""
-    late = At(1, step)
+    late = CheckpointId(1, step)
     order = complete(at.manifest for at in {*finished, late})
     assert all(order.index(at) < order.index(late) for at in finished if at.term > 1)
 
@@ -208,8 +208,8 @@ def test_old_terms_go_and_the_latest_stay() -> None:
 @given(st.dictionaries(st.integers(0, 3), st.sampled_from(["", "", "torn"])))
 def test_a_world_agrees_when_every_rank_has_read_it(votes: dict[int, str]) -> None:
     """CKPT-4"""
-    result = verdict(At(1, 1), votes, 4)
-    assert (result == Agreed(At(1, 1))) == (set(votes) == {0, 1, 2, 3} and not any(votes.values()))
+    result = verdict(CheckpointId(1, 1), votes, 4)
+    assert (result == Agreed(CheckpointId(1, 1))) == (set(votes) == {0, 1, 2, 3} and not any(votes.values()))
     assert isinstance(result, str) == any(votes.values())
 
 

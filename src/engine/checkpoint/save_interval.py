@@ -14,7 +14,7 @@ from math import ceil
 _RATE_OVER = 32  # steps over which the speed of training is measured
 
 
-class Pace:
+class SaveInterval:
     """The save interval of one rank. Times are seconds of any clock, the same for all calls."""
 
     def __init__(
@@ -27,7 +27,7 @@ class Pace:
         self._asked: deque[tuple[float, int]] = deque(maxlen=_RATE_OVER)
         self._answer = False
         self._calls: set[int] = set()
-        self._wishes = False
+        self._wants_announcement = False
         self._urgent = False
         self.resumed(0, now)
 
@@ -36,7 +36,7 @@ class Pace:
         self._last, self._last_at = step, now
         self._asked.clear()
         self._calls.clear()
-        self._wishes = self._answer = False
+        self._wants_announcement = self._answer = False
 
     def due(self, step: int, now: float, urgent: Callable[[], bool]) -> bool:
         """Return whether ``step`` is saved. A second call for the same step gives the same answer."""
@@ -45,10 +45,10 @@ class Pace:
         self._asked.append((now, step))
         before, self._urgent = self._urgent, urgent()
         late = self._seconds is not None and now - self._last_at >= self._seconds
-        called = {target for target in self._calls if target <= step}
-        self._calls -= called
+        announced = {target for target in self._calls if target <= step}
+        self._calls -= announced
         self._answer = (
-            bool(called)
+            bool(announced)
             or (self._urgent and not before)
             or (self._steps is None and self._seconds is None)
             or (self._steps is not None and step // self._steps > self._last // self._steps)
@@ -56,9 +56,9 @@ class Pace:
         )
         if self._answer:
             self._last, self._last_at = step, now
-            self._wishes = False
+            self._wants_announcement = False
         elif late and self._leads and not self._calls:
-            self._wishes = True
+            self._wants_announcement = True
         return self._answer
 
     def saved(self, step: int, now: float) -> None:
@@ -67,19 +67,19 @@ class Pace:
         if self._asked and self._asked[-1][1] == step:
             self._answer = False
 
-    def wish(self) -> int | None:
+    def next_announcement(self) -> int | None:
         """The step that rank 0 must announce, or None."""
-        if not self._wishes or len(self._asked) < 2:  # two steps at least, to know how fast training is
+        if not self._wants_announcement or len(self._asked) < 2:  # two steps at least, to know how fast training is
             return None
         (then, first), (now, step) = self._asked[0], self._asked[-1]
         rate = (step - first) / (now - then) if now > then else 0.0
         return step + max(1, ceil(rate * self._lead_s))
 
-    def called(self, target: int) -> None:
+    def announced(self, target: int) -> None:
         """Take note of an announced step."""
         if self._asked and self._asked[-1][1] >= target:
             self._lead_s *= 2
-            self._wishes = True
+            self._wants_announcement = True
         else:
             self._calls.add(target)
-            self._wishes = False
+            self._wants_announcement = False

@@ -6,55 +6,55 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider.engine.checkpoint.pace import Pace
+from outrider.engine.checkpoint.save_interval import SaveInterval
 from outrider.engine.checkpoint.saving import spread_s
 
 
-def pace(
+def save_interval(
     *, steps: int | None = None, seconds: float | None = None, alone: bool = True, leads: bool = True, lead_s: float = 1
-) -> Pace:
-    return Pace(steps=steps, seconds=seconds, alone=alone, leads=leads, lead_s=lead_s, now=0.0)
+) -> SaveInterval:
+    return SaveInterval(steps=steps, seconds=seconds, alone=alone, leads=leads, lead_s=lead_s, now=0.0)
 
 
 def calm() -> bool:
     return False
 
 
-def due(which: Pace, asked: range, *, per_s: float = 1.0) -> list[int]:
+def due(which: SaveInterval, asked: range, *, per_s: float = 1.0) -> list[int]:
     return [step for step in asked if which.due(step, step / per_s, calm)]
 
 
 def test_without_a_pace_every_call_saves() -> None:
-    assert due(pace(), range(5)) == [0, 1, 2, 3, 4]
+    assert due(save_interval(), range(5)) == [0, 1, 2, 3, 4]
 
 
 def test_every_n_steps() -> None:
-    assert due(pace(steps=10), range(35)) == [10, 20, 30]
+    assert due(save_interval(steps=10), range(35)) == [10, 20, 30]
 
 
 def test_steps_that_are_left_out_do_not_matter() -> None:
-    assert due(pace(steps=10), range(0, 50, 7)) == [14, 21, 35, 42]
+    assert due(save_interval(steps=10), range(0, 50, 7)) == [14, 21, 35, 42]
 
 
 def test_after_a_resume_the_rhythm_is_that_of_the_steps() -> None:
-    resumed = pace(steps=10)
+    resumed = save_interval(steps=10)
     resumed.resumed(17, 0.0)
     assert due(resumed, range(18, 41)) == [20, 30, 40]
 
 
 def test_every_so_often_alone() -> None:
-    assert due(pace(seconds=10), range(0, 36, 3)) == [12, 24]
+    assert due(save_interval(seconds=10), range(0, 36, 3)) == [12, 24]
 
 
 def test_a_step_asked_for_twice_has_one_answer() -> None:
-    which = pace(steps=5)
+    which = save_interval(steps=5)
     assert [which.due(5, 5.0, calm), which.due(5, 5.0, calm)] == [True, True]
     which.saved(5, 5.0)
     assert not which.due(5, 5.0, calm)
 
 
 def test_a_forced_save_counts() -> None:
-    which = pace(seconds=10)
+    which = save_interval(seconds=10)
     which.due(9, 9.0, calm)
     which.saved(9, 9.0)
     assert not which.due(12, 12.0, calm)
@@ -62,38 +62,38 @@ def test_a_forced_save_counts() -> None:
 
 
 def test_a_notice_is_saved_for_once() -> None:
-    which = pace(steps=100)
+    which = save_interval(steps=100)
     answers = [which.due(step, step, lambda now=step: 3 <= now < 6 or now >= 8) for step in range(10)]  # type: ignore[misc]
     assert [step for step, answer in enumerate(answers) if answer] == [3, 8]
 
 
 def test_a_step_is_called_ahead_by_what_the_ranks_need_to_hear_it() -> None:
-    which = pace(seconds=10, alone=False, lead_s=3)
+    which = save_interval(seconds=10, alone=False, lead_s=3)
     assert due(which, range(0, 241, 2), per_s=16) == []
-    assert which.wish() == 240 + 48
+    assert which.next_announcement() == 240 + 48
 
 
 def test_nothing_is_called_before_it_is_known_how_fast_steps_go() -> None:
-    which = pace(seconds=1, alone=False, lead_s=3)
+    which = save_interval(seconds=1, alone=False, lead_s=3)
     which.due(0, 100.0, calm)
-    assert which.wish() is None
+    assert which.next_announcement() is None
     which.due(1, 101.0, calm)
-    assert which.wish() == 4
+    assert which.next_announcement() == 4
 
 
 def test_only_the_first_rank_calls() -> None:
-    which = pace(seconds=1, alone=False, leads=False)
+    which = save_interval(seconds=1, alone=False, leads=False)
     assert due(which, range(20)) == []
-    assert which.wish() is None
+    assert which.next_announcement() is None
 
 
 def test_who_has_missed_a_call_calls_further_ahead() -> None:
-    which = pace(seconds=100, alone=False, leads=False, lead_s=5)
+    which = save_interval(seconds=100, alone=False, leads=False, lead_s=5)
     due(which, range(30))
-    which.called(29)
-    assert which.wish() == 29 + 10
-    which.called(39)
-    assert which.wish() is None
+    which.announced(29)
+    assert which.next_announcement() == 29 + 10
+    which.announced(39)
+    assert which.next_announcement() is None
     assert due(which, range(30, 60)) == [39]
 
 
@@ -119,7 +119,7 @@ def test_all_ranks_save_the_same_steps_when_the_lead_is_long_enough(
     ranks: int, every: float, hears: list[int], lags: list[float], stride: int
 ) -> None:
     """Ranks in step, 10 steps a second; each hears of a call up to 3 s later, and is up to half a second behind."""
-    paces = [pace(seconds=every, alone=False, leads=rank == 0, lead_s=4.0) for rank in range(ranks)]
+    paces = [save_interval(seconds=every, alone=False, leads=rank == 0, lead_s=4.0) for rank in range(ranks)]
     saved: list[list[int]] = [[] for _ in paces]
     post: list[tuple[int, int]] = []  # (tick at which it was made, target)
     heard = [0] * ranks
@@ -128,10 +128,10 @@ def test_all_ranks_save_the_same_steps_when_the_lead_is_long_enough(
             step = stride * tick
             if which.due(step, tick / 10 + lags[rank], calm):
                 saved[rank].append(step)
-            if (wish := which.wish()) is not None and heard[rank] == len(post):
-                post.append((tick, wish))
+            if (next_announcement := which.next_announcement()) is not None and heard[rank] == len(post):
+                post.append((tick, next_announcement))
             while heard[rank] < len(post) and (post[heard[rank]][0] + hears[rank] <= tick or rank == 0):
-                which.called(post[heard[rank]][1])
+                which.announced(post[heard[rank]][1])
                 heard[rank] += 1
     assert saved[0]
     assert all(each == saved[0] for each in saved)
@@ -141,7 +141,7 @@ def test_all_ranks_save_the_same_steps_when_the_lead_is_long_enough(
 @given(asked=st.lists(st.integers(0, 60), min_size=1, max_size=40))
 @settings(max_examples=40, deadline=None)
 def test_no_more_than_n_steps_lie_between_what_is_asked_and_what_is_saved(steps: int, asked: list[int]) -> None:
-    which = pace(steps=steps)
+    which = save_interval(steps=steps)
     last = 0
     for step in sorted(set(asked)):
         if which.due(step, 0.0, calm):

@@ -5,17 +5,17 @@ from __future__ import annotations
 import threading
 
 from ..api.errors import CheckpointError
-from .pace import Pace
-from .turn import Turn
+from .participant import Participant
+from .save_interval import SaveInterval
 
 
-class Calls:
-    """Announce and read steps from `start` to `stop`. ``lock`` guards ``pace``, which the training uses as well."""
+class Announcements:
+    """Announce and read steps from `start` to `stop`. ``lock`` guards the interval, which the training uses too."""
 
-    def __init__(self, turn: Turn, pace: Pace, lock: threading.Lock) -> None:
-        self._store = turn.store
-        self._folder = f"terms/{turn.term.number:08}/calls"
-        self._pace, self._lock = pace, lock
+    def __init__(self, participant: Participant, save_interval: SaveInterval, lock: threading.Lock) -> None:
+        self._store = participant.store
+        self._folder = f"terms/{participant.term.number:08}/calls"
+        self._interval, self._lock = save_interval, lock
         self._number = 0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True, name="outrider-checkpoint-calls")
@@ -28,34 +28,34 @@ class Calls:
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._stop.wait(interval_s(self._store.poll_s)):
+        while not self._stop.wait(poll_interval_s(self._store.poll_s)):
             try:
-                self._look()
+                self._exchange()
             except CheckpointError:  # the next save raises it
                 continue
 
-    def _look(self) -> None:
+    def _exchange(self) -> None:
         key = f"{self._folder}/{self._number:06}"
         try:
             target = int(self._store.get(key))
         except FileNotFoundError:
             with self._lock:
-                wish = self._pace.wish()
-            if wish is None:
+                next_announcement = self._interval.next_announcement()
+            if next_announcement is None:
                 return
-            target = wish
+            target = next_announcement
             if not self._store.create(key, b"%d" % target):
                 target = int(self._store.get(key))
         self._number += 1
         with self._lock:
-            self._pace.called(target)
+            self._interval.announced(target)
 
 
-def interval_s(poll_s: float) -> float:
+def poll_interval_s(poll_s: float) -> float:
     """Seconds between two reads of the storage: object storage bills each request."""
     return 2 * poll_s
 
 
 def lead_s(poll_s: float) -> float:
     """Seconds until every rank has read an announced step: one interval to write it, one to read it, one to spare."""
-    return 3 * interval_s(poll_s)
+    return 3 * poll_interval_s(poll_s)

@@ -10,13 +10,13 @@ from typing import assert_never
 from ..api.errors import CheckpointError, CheckpointFenced, SpecError
 from ..api.instance import InstanceInfo
 from ..runtime.instance_info import instance_info
-from .decisions import Begin, Join, Stale, Wait, entry
+from .decisions import Begin, Join, Stale, Wait, admission
 from .records import Term, World, term_key, term_number
 from .store import Store, polls
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class Participant:
     """One rank in a term of a run."""
 
     store: Store
@@ -62,7 +62,7 @@ def this_world() -> tuple[World, int]:
     return World("", 0, 0, 0, 1, secrets.token_hex(8)), 0
 
 
-def begin(store: Store, run: str, world: World, rank: int, within_s: float) -> Turn:
+def begin(store: Store, run: str, world: World, rank: int, within_s: float) -> Participant:
     """Get the term of ``world``: rank 0 begins it, other ranks wait until it has.
 
     Raises:
@@ -77,15 +77,15 @@ def begin(store: Store, run: str, world: World, rank: int, within_s: float) -> T
                     known[key] = Term.load(store.get(key))
                 except FileNotFoundError:  # an old term that was just removed
                     continue
-        match entry(world, rank, list(known.values())):
+        match admission(world, rank, list(known.values())):
             case Join(term):
-                return Turn(store, run, rank, term)
+                return Participant(store, run, rank, term)
             case Stale(by):
                 raise fenced(run, store, by)
             case Begin(number):
                 term = Term.begin(number, world)
                 if store.create(term_key(number), term.dump()):
-                    return Turn(store, run, rank, term)
+                    return Participant(store, run, rank, term)
             case Wait():
                 pass
             case other:
