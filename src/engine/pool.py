@@ -19,7 +19,7 @@ from .client.jobs import BroadcastJob, SubmittedJob
 from .client.mapping import MapItems, MapOptions, MapRun
 from .client.open_pool import OpenPool
 from .client.signals import TaskHold
-from .observe.observer import Observer, Snapshot
+from .observe.observer import Observer, PoolSnapshot
 from .pool_options import DEFAULTS, AttachOptions, PoolOptions, checked
 from .serialization.outcome import load_value
 
@@ -376,7 +376,7 @@ class Pool:
             raise PoolClosed("The pool is not open yet: use it inside `async with Pool(...) as pool`.")
         return self._core.cost
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> PoolSnapshot:
         """The present state of nodes and tasks."""
         return self._opened().observer.snapshot()
 

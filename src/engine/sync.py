@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .api.plugin_sides import Attaching
     from .client.budget import Cost
     from .client.mapping import MapItems, MapOptions
-    from .observe.observer import Snapshot
+    from .observe.observer import PoolSnapshot
     from .pool import Pool
     from .testing.chaos.report import Report
 
@@ -160,9 +160,9 @@ class SyncPool:
         """See `Pool.events`; the iterator waits for the next one."""
         return self._iterate(self._pool.events)
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> PoolSnapshot:
         """See `Pool.snapshot`."""
-        return cast("Snapshot", self._wait(_called, self._pool.snapshot))
+        return cast("PoolSnapshot", self._wait(_called, self._pool.snapshot))
 
     @property
     def cost(self) -> Cost:

@@ -18,12 +18,12 @@ from ..api.secrets import Scrubber
 from . import plan, probe, wheels
 from .advice import LOG_LINES, explained
 from .agent import frames
+from .file_copies import Copy
 from .phase import Phase
 from .prepare import ClientFacts, Prepared, prepare
-from .probe import Host
+from .probe import HostFacts
 from .requirements import Requirements
 from .shell import Exit, Shell
-from .snapshot import Copy
 from .uv import Uv
 
 __all__ = ["Bootstrapped", "ClientFacts", "Phase", "Prepared", "bootstrap", "prepare"]
@@ -93,7 +93,7 @@ class _Bootstrap:
     def __init__(self, shell: Shell, prepared: Prepared, progress: Progress) -> None:
         self._shell, self._prepared = shell, prepared
         self._scrub = Scrubber(plan.hidden(prepared))
-        self._tell = progress
+        self._report = progress
         self._phase = "probe"
         self._lines: list[str] = []  # printed in the present phase
         self._deadline = time.monotonic() + prepared.image.bootstrap_timeout
@@ -108,7 +108,7 @@ class _Bootstrap:
         uv = "" if tool is None else tool.place
         missing = [] if runtime in host.present else [(runtime, prepared.runtime.data)]
         if tool is not None and uv not in host.present:
-            missing.append((uv, await prepared.depot.packed(tool)))
+            missing.append((uv, await prepared.wheel_cache.packed(tool)))
         if missing:
             size = sum(len(data) for _, data in missing)
             with self._during("upload", f"{size / 1e6:.1f} MB"):
@@ -137,29 +137,29 @@ class _Bootstrap:
 
     # --- before there is an agent -----------------------------------------------------------------------------------
 
-    async def _survey(self, runtime: str) -> tuple[Host, plan.Choice, wheels.Tool | None]:
+    async def _survey(self, runtime: str) -> tuple[HostFacts, plan.Choice, wheels.Tool | None]:
         """Probe the host and choose its Pythons, and the uv that it needs; None: it needs none."""
         prepared = self._prepared
         likely = None
         if prepared.uv is not None and prepared.image.needs_uv:
-            likely = await prepared.depot.tool(prepared.uv, wheels.here())
+            likely = await prepared.wheel_cache.tool(prepared.uv, wheels.here())
         host = await self._probe([runtime, *([likely.place] if likely is not None else [])])
         choice = plan.choose(prepared, host)
         if not choice.environment:
             return host, choice, None
         assert prepared.uv is not None, "without it there is no such choice"
-        tool = await prepared.depot.tool(prepared.uv, wheels.tool_target(host.machine, host.libc))
+        tool = await prepared.wheel_cache.tool(prepared.uv, wheels.tool_target(host.machine, host.libc))
         if tool != likely:  # the host lacks a fitting Python, or is of another kind than this computer
             host = await self._probe([runtime, tool.place])
         return host, choice, tool
 
-    async def _probe(self, paths: Sequence[str]) -> Host:
+    async def _probe(self, paths: Sequence[str]) -> HostFacts:
         asked = self._prepared.image.python
         argv = probe.arguments(self._prepared.client.minor, asked if asked.startswith("/") else "", paths)
         ended = await self._shell.run(argv, stdin=probe.SCRIPT)
         try:
             host = probe.parse(ended.stdout)
-        except probe.NotAHost as error:
+        except probe.ProbeFailed as error:
             raise self._failed("the host does not run a shell script as it should", ended, "sh -s") from error
         if host.system != "Linux":
             raise self._failed(f"the host's system is {host.system or 'unknown'}", hint="use hosts that run Linux")
@@ -169,7 +169,7 @@ class _Bootstrap:
             raise self._exposed(host)
         return host
 
-    def _exposed(self, host: Host) -> BootstrapError:
+    def _exposed(self, host: HostFacts) -> BootstrapError:
         owner, mode, path = host.exposed.split(" ", 2)
         whose = f"uid {owner}, mode {mode}" if owner != "?" else "nobody can say whose it is"
         return self._failed(
@@ -179,19 +179,19 @@ class _Bootstrap:
             "user can write",
         )
 
-    def _room(self, host: Host, size: int) -> None:
+    def _room(self, host: HostFacts, size: int) -> None:
         if host.free_bytes is not None and host.free_bytes < 4 * size:  # unpacked it takes three times as much
             raise self._failed(
                 f"only {host.free_bytes / 1e6:.0f} MB are free in {host.cache}", log=["No space left on device"]
             )
 
-    async def _upload(self, host: Host, path: str, data: bytes) -> None:
+    async def _upload(self, host: HostFacts, path: str, data: bytes) -> None:
         folder, _, name = path.partition("/")
         ended = await self._shell.run(["sh", "-c", _UNPACK, "upload", f"{host.cache}/{folder}", name], stdin=data)
         if ended.status != 0:
             raise self._failed(f"{path} could not be unpacked in {host.cache}", ended, f"tar -xzf - -C {folder}")
 
-    async def _fetch_python(self, host: Host, version: str, uv: str) -> str:
+    async def _fetch_python(self, host: HostFacts, version: str, uv: str) -> str:
         """Have uv install a Python on a host that has none; returns its path."""
         binary, place = f"{host.cache}/{uv}/uv", f"{host.cache}/pythons"
         env = (*_PRIVATELY, f"UV_CACHE_DIR={host.cache}/uv-cache", f"UV_PYTHON_INSTALL_DIR={place}", "UV_NO_PROGRESS=1")
@@ -210,40 +210,40 @@ class _Bootstrap:
 
     # --- the agent --------------------------------------------------------------------------------------------------
 
-    async def _agent(self, host: Host, python: str, order: dict[str, Any]) -> Bootstrapped:
-        talk = _Talk(self._prepared, host, self._heard, order)
+    async def _agent(self, host: HostFacts, python: str, order: dict[str, Any]) -> Bootstrapped:
+        session = _AgentSession(self._prepared, host, self._on_phase, order)
         argv = [python, "-I", order["runtime"], "agent"]
         try:
-            ended = await self._shell.run(argv, stdin=talk.said(), output=talk.heard)
+            ended = await self._shell.run(argv, stdin=session.stdin(), output=session.on_output)
         finally:
-            talk.close()
-        if talk.garbled:
-            raise self._failed(talk.garbled, log=self._lines)
-        if isinstance(talk.defect, OSError):
-            raise self._failed(f"a file could not be sent: {talk.defect}", hint="try again when nobody writes to it")
-        if talk.defect is not None:
-            raise talk.defect
-        if talk.failure is not None:
-            raise self._told(talk.failure)
-        if talk.result is None:
+            session.close()
+        if session.garbled:
+            raise self._failed(session.garbled, log=self._lines)
+        if isinstance(session.defect, OSError):
+            raise self._failed(f"a file could not be sent: {session.defect}", hint="try again when nobody writes to it")
+        if session.defect is not None:
+            raise session.defect
+        if session.failure is not None:
+            raise self._agent_error(session.failure)
+        if session.result is None:
             if ended.status is None and ended.signal is None:
                 raise ConnectionResetError("the connection was lost while the image was being brought there")
             raise self._failed(f"the agent ended with {ended.how}", ended, shlex.join(argv))
-        return Bootstrapped(talk.result["socket"], talk.result["python"], talk.result["runtime"])
+        return Bootstrapped(session.result["socket"], session.result["python"], session.result["runtime"])
 
-    def _heard(self, phase: Phase) -> None:
+    def _on_phase(self, phase: Phase) -> None:
         if phase.state == "started":
             self._phase, self._lines = phase.name, []
         elif phase.state == "line":
             self._lines = [*self._lines[-LOG_LINES:], phase.text]
-        self._tell(phase)
+        self._report(phase)
 
     @contextmanager
     def _during(self, name: str, text: str = "") -> Iterator[None]:
         began = time.monotonic()
-        self._heard(Phase(name, "started", text))
+        self._on_phase(Phase(name, "started", text))
         yield
-        self._heard(Phase(name, "finished", "", time.monotonic() - began))
+        self._on_phase(Phase(name, "finished", "", time.monotonic() - began))
 
     # --- errors -----------------------------------------------------------------------------------------------------
 
@@ -254,11 +254,11 @@ class _Bootstrap:
         if ended is not None:
             if ended.status is None and ended.signal is None:
                 raise ConnectionResetError("the connection was lost while the image was being brought there")
-            said = ended.stderr if ended.stderr.strip() else ended.stdout
-            log = said.decode(errors="replace").splitlines()
+            output = ended.stderr if ended.stderr.strip() else ended.stdout
+            log = output.decode(errors="replace").splitlines()
         return self._error(reason, command, None if ended is None else ended.status, log, hint)
 
-    def _told(self, failure: dict[str, Any]) -> BootstrapError:
+    def _agent_error(self, failure: dict[str, Any]) -> BootstrapError:
         self._phase = failure["phase"]
         return self._error(
             self._late() if failure["timed_out"] else failure["reason"],
@@ -290,10 +290,12 @@ class _Bootstrap:
         )
 
 
-class _Talk:
+class _AgentSession:
     """The conversation with one agent: its requests decide what it is sent."""
 
-    def __init__(self, prepared: Prepared, host: Host, phase: Callable[[Phase], None], order: dict[str, Any]) -> None:
+    def __init__(
+        self, prepared: Prepared, host: HostFacts, phase: Callable[[Phase], None], order: dict[str, Any]
+    ) -> None:
         self._prepared, self._host, self._phase = prepared, host, phase
         self._order = order
         self._lines = frames.Lines()
@@ -309,7 +311,7 @@ class _Talk:
     def close(self) -> None:
         self._wanted.put_nowait(None)
 
-    def heard(self, data: bytes) -> None:
+    def on_output(self, data: bytes) -> None:
         if self.garbled:
             return
         try:
@@ -338,10 +340,10 @@ class _Talk:
                 pass
 
     def _garble(self, what: str) -> None:
-        self.garbled = f"the agent said what is not its protocol: {what}"
+        self.garbled = f"the agent broke its protocol: {what}"
         self.close()
 
-    async def said(self) -> AsyncIterator[bytes]:
+    async def stdin(self) -> AsyncIterator[bytes]:
         """The bytes for the agent's stdin, which stays open while the agent works, as it ends when stdin does."""
         yield frames.encode("plan", **self._order)
         try:
@@ -369,7 +371,7 @@ class _Talk:
         python = next((p.version for p in self._host.pythons if p.path == made["python"]), prepared.client.minor)
         target = wheels.target_of(self._host.machine, self._host.libc)
         self._phase(Phase("packages", "line", f"resolving for {target}, Python {python}, on this computer"))
-        chosen = await prepared.depot.select(uv, requirements, target, python)
+        chosen = await prepared.wheel_cache.select(uv, requirements, target, python)
         self._sources |= {wheel.sha256: wheel for wheel in chosen.wheels}
         listed = [(wheel.name, wheel.sha256, wheel.size_bytes) for wheel in chosen.wheels]
         return frames.encode("wheels", requirements=chosen.requirements, wheels=listed)

@@ -17,7 +17,7 @@ from ..api.image import Image, check_local
 from ..api.secrets import revealed
 from . import patterns
 from .cache import client_cache
-from .snapshot import Copy, Snapshot
+from .file_copies import Copy, FileCopies
 
 
 class File(NamedTuple):
@@ -74,21 +74,21 @@ def scan(image: Image, *, path: Sequence[str] | None = None) -> Includes:
     if not image.includes:
         return Includes()
     files: dict[str, File] = {}
-    snapshot = Snapshot(client_cache())
+    copies = FileCopies(client_cache())
     paths = ["."]
     modules: set[str] = set()
     folders = [Path(entry or ".").resolve() for entry in (sys.path if path is None else path)]
     for root in roots(image):
         if root.source.is_dir():
             for source in patterns.walk(root.source, image.excludes):
-                files[(root.place / source.relative_to(root.source)).as_posix()] = _read(source, snapshot)
+                files[(root.place / source.relative_to(root.source)).as_posix()] = _read(source, copies)
             for folder in folders:  # a folder of sys.path inside the included one is on the nodes' sys.path too
                 if folder.is_relative_to(root.source):
                     inside = (root.place / folder.relative_to(root.source)).as_posix()
                     if inside not in paths:
                         paths.append(inside)
         else:
-            files[root.place.as_posix()] = _read(root.source, snapshot)
+            files[root.place.as_posix()] = _read(root.source, copies)
     for place in paths:
         modules |= _modules(files, place)
     return Includes(files, tuple(paths), frozenset(modules))
@@ -176,11 +176,11 @@ def _find(name: str, search: Sequence[str] | None) -> tuple[list[str] | None, st
 # --- its files ----------------------------------------------------------------------------------------------------
 
 
-def _read(source: Path, snapshot: Snapshot) -> File:
+def _read(source: Path, copies: FileCopies) -> File:
     try:
         with source.open("rb", buffering=0) as file:
             executable = bool(os.fstat(file.fileno()).st_mode & stat.S_IXUSR)
-            return File(snapshot.keep(file.fileno()), executable)
+            return File(copies.keep(file.fileno()), executable)
     except OSError as error:
         raise SpecError(f"Image(includes=...): {source} cannot be read and copied: {error.strerror}.") from error
 

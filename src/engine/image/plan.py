@@ -12,7 +12,7 @@ from ..api.errors import BootstrapError
 from ..api.secrets import revealed, revealed_env, shown_forms
 from .advice import explained
 from .prepare import Prepared
-from .probe import Host, Python
+from .probe import HostFacts, Python
 from .requirements import without_password
 from .uv import index_environment
 
@@ -33,7 +33,7 @@ class Choice:
     isolated: bool = True
 
 
-def choose(prepared: Prepared, host: Host) -> Choice:
+def choose(prepared: Prepared, host: HostFacts) -> Choice:
     """Choose the Pythons of a host.
 
     Raises:
@@ -61,7 +61,7 @@ def choose(prepared: Prepared, host: Host) -> Choice:
     return Choice(agent, exact or wanted, environment=True)
 
 
-def environment(prepared: Prepared, host: Host, choice: Choice, uv: str) -> dict[str, Any] | None:
+def environment(prepared: Prepared, host: HostFacts, choice: Choice, uv: str) -> dict[str, Any] | None:
     """The parameters for making an environment; None: tasks use ``choice.base``. ``uv``: its path in the cache."""
     if not choice.environment:
         return None
@@ -89,7 +89,7 @@ def environment(prepared: Prepared, host: Host, choice: Choice, uv: str) -> dict
 
 def order(
     prepared: Prepared,
-    host: Host,
+    host: HostFacts,
     python: str,
     made: dict[str, Any] | None,
     *,
@@ -147,7 +147,7 @@ def _fits(python: Python, minor: str) -> bool:
     return python.minor == minor and python.implementation == "cpython"
 
 
-def _no_python(host: Host, wanted: str) -> BootstrapError:
+def _no_python(host: HostFacts, wanted: str) -> BootstrapError:
     if not host.pythons:
         return _refused(
             "it has no python3",

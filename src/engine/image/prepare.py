@@ -18,7 +18,7 @@ from . import includes, requirements
 from .includes import Includes
 from .requirements import Requirements
 from .uv import Uv
-from .wheels import Depot
+from .wheels import WheelCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Prepared:
     includes: Includes
     requirements: Requirements | None  # None: the image asks for no packages
     uv: Uv | None  # None: not installed here, and not needed so far
-    depot: Depot  # wheels, and uv for other platforms, fetched when the first node needs them
+    wheel_cache: WheelCache  # wheels, and uv for other platforms, fetched when the first node needs them
     secrets: tuple[str, ...]  # texts that no log may show
     volumes: tuple[Volume, ...] = ()
 
@@ -73,4 +73,4 @@ async def prepare(image: Image, volumes: Sequence[Volume] = (), *, client: Clien
     )
     if uv is None:
         uv = Uv.if_installed()
-    return Prepared(image, client, runtime, included, required, uv, Depot(), secrets, tuple(volumes))
+    return Prepared(image, client, runtime, included, required, uv, WheelCache(), secrets, tuple(volumes))

@@ -80,7 +80,7 @@ class Python(NamedTuple):
         return tuple(map(int, self.version.split(".")[:2])) >= (major, minor)
 
 
-class Host(NamedTuple):
+class HostFacts(NamedTuple):
     """The probe's findings."""
 
     system: str  # "Linux"
@@ -100,7 +100,7 @@ class Host(NamedTuple):
         return f"{self.system}-{self.machine}-{self.libc.replace(' ', '-')}".lower()
 
 
-class NotAHost(ValueError):
+class ProbeFailed(ValueError):
     """The output is not the probe's."""
 
 
@@ -108,7 +108,7 @@ def arguments(minor: str, asked: str, paths: Sequence[str]) -> list[str]:
     return ["sh", "-s", "--", minor, asked, *paths]
 
 
-def parse(stdout: bytes) -> Host:
+def parse(stdout: bytes) -> HostFacts:
     """Parse the output of the probe.
 
     Raises:
@@ -116,7 +116,7 @@ def parse(stdout: bytes) -> Host:
     """
     lines = stdout.decode(errors="replace").splitlines()
     if "outrider-probe 1" not in lines or lines[-1] != "end":
-        raise NotAHost("the probe did not run to its end")
+        raise ProbeFailed("the probe did not run to its end")
     facts: dict[str, str] = {}
     present, pythons = [], []
     for line in lines[lines.index("outrider-probe 1") + 1 :]:
@@ -130,7 +130,7 @@ def parse(stdout: bytes) -> Host:
             facts[word] = rest
     system, _, machine = facts.get("system", "").partition(" ")
     free = facts.get("free", "")
-    return Host(
+    return HostFacts(
         system=system,
         machine=machine,
         libc=facts.get("libc", "other"),

@@ -67,7 +67,7 @@ class Tool(NamedTuple):
 
 
 @dataclass(slots=True)
-class Depot:
+class WheelCache:
     """Wheels and tools for a pool's nodes, fetched once per platform, by the node that needs them first."""
 
     _selections: dict[str, Selection] = field(default_factory=dict)

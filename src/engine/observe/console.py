@@ -8,7 +8,7 @@ from typing import Literal
 
 from .log import LogSink
 from .plain import PlainSink
-from .sink import Both, Sink
+from .sink import Sink, SinkGroup
 
 Shown = Literal["rich", "plain", "silent"]
 Console = Literal["auto", "rich", "plain", "silent"]
@@ -23,8 +23,8 @@ def make_sink(console: Console) -> Sink:
         from .live import RichSink
 
         if table := RichSink.claim():
-            return Both(LogSink(), table)
-    return Both(LogSink(), PlainSink())
+            return SinkGroup(LogSink(), table)
+    return SinkGroup(LogSink(), PlainSink())
 
 
 def automatic() -> Shown:

@@ -8,10 +8,10 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from ...actors import events as ev
-from .board import Board
+from .descriptions import describe, printed
 from .plain import STDERR, stream_of, write_plain
+from .pool_view import PoolView
 from .sink import Sink
-from .words import printed, words
 from .writer import Writer
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class RichSink(Sink):
         self._claimed = False
         self._console = console
         self._live: Live | None = None
-        self._board = Board()
+        self._pool_view = PoolView()
         self._lock = Lock()  # the event loop writes the board, the writer's thread reads it
         self._writer = Writer(write_plain, refresh=self._draw, finish=self._finish, interval_s=INTERVAL_S)
 
@@ -54,10 +54,10 @@ class RichSink(Sink):
             self._writer.put(printed(event), stream_of(event))
             return
         with self._lock:
-            self._board.apply(event)
+            self._pool_view.apply(event)
         if isinstance(event, ev.PoolStarting):
             self._writer.start()
-        elif not isinstance(event, (ev.PoolReady, ev.PoolResized)) and (line := words(event)):
+        elif not isinstance(event, (ev.PoolReady, ev.PoolResized)) and (line := describe(event)):
             self._writer.put(f"outrider: {line}\n", STDERR)
 
     def close(self) -> None:
@@ -75,7 +75,7 @@ class RichSink(Sink):
 
             self._live = Live(
                 console=self._console or Console(stderr=True),
-                get_renderable=lambda: View(self._board, time.time(), self._lock),
+                get_renderable=lambda: View(self._pool_view, time.time(), self._lock),
                 auto_refresh=False,
                 transient=True,
                 redirect_stdout=sys.stdout is not None and sys.stdout.isatty(),
@@ -89,4 +89,4 @@ class RichSink(Sink):
 
             self._live.stop()
             with self._lock:
-                self._live.console.print(summary(self._board, time.time()))
+                self._live.console.print(summary(self._pool_view, time.time()))

@@ -50,12 +50,12 @@ class LogSink(Sink):
     """A sink that logs events. Where no handler listens it does nothing, and does not import structlog (80 ms)."""
 
     def __init__(self) -> None:
-        self.tasks = _heard(_LOGGER, logging.DEBUG)
+        self.tasks = _has_handler(_LOGGER, logging.DEBUG)
         self._pool = ""
 
     def show(self, event: ev.Event) -> None:
         if isinstance(event, ev.TaskOutput):
-            if _heard(_PRINTED, logging.INFO):
+            if _has_handler(_PRINTED, logging.INFO):
                 where = {"pool": self._pool, "job": event.job, "node": event.node, "rank": event.rank}
                 for line in lines(event.text):
                     _PRINTED.info("%s", line, extra={"outrider": where | {"stream": event.stream}})
@@ -63,7 +63,7 @@ class LogSink(Sink):
         if isinstance(event, ev.PoolStarting):
             self._pool = event.pool
         level = level_of(event)
-        if _heard(_LOGGER, level):
+        if _has_handler(_LOGGER, level):
             facts = {field.name: getattr(event, field.name) for field in fields(event) if field.name != "at"}
             self._log.log(level, event.name, **{"pool": self._pool} | facts)
 
@@ -96,7 +96,7 @@ def _shown(value: object) -> str:
     return text if text and text.isprintable() and " " not in text else repr(text)
 
 
-def _heard(logger: logging.Logger, level: int) -> bool:
+def _has_handler(logger: logging.Logger, level: int) -> bool:
     """Return whether any handler would receive a record of ``level``."""
     if not logger.isEnabledFor(level):
         return False

@@ -49,7 +49,7 @@ class NodeState:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class PoolSnapshot:
     """A pool at one moment. Counts are of jobs: a broadcast is one job."""
 
     pool: str
@@ -101,7 +101,7 @@ class Observer:
             return
         now = time.time()
         try:
-            event = told(event, now, self._known(event, now))
+            event = completed(event, now, self._known(event, now))
             self._keep(event)
             self._publish(event)
         except Exception as error:  # noqa: BLE001 - the edge
@@ -131,9 +131,9 @@ class Observer:
                     event.node, "launching", machine=event.machine, facts=event.facts or None
                 )
             case ev.NodeReady():
-                self._reached(event, "ready", event.rank)
+                self._joined(event, "ready", event.rank)
             case ev.NodeStandby():
-                self._reached(event, "standby", None)
+                self._joined(event, "standby", None)
             case ev.PoolStarting():
                 self._pool, self._desired, self._began = event.pool, event.wanted, event.at
             case ev.PoolResized():
@@ -165,7 +165,7 @@ class Observer:
         if self._names:
             self._names.pop(job, None)
 
-    def _reached(self, event: ev.NodeReady | ev.NodeStandby, state: str, rank: int | None) -> None:
+    def _joined(self, event: ev.NodeReady | ev.NodeStandby, state: str, rank: int | None) -> None:
         self._nodes.setdefault(event.node, NodeState(event.node, state))
         self._change(
             event.node,
@@ -192,9 +192,9 @@ class Observer:
         """The number of tasks that can run at the same time now, at least 1."""
         return max(1, self._slots_each * sum(node.state == "ready" for node in self._nodes.values()))
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> PoolSnapshot:
         nodes = tuple(self._nodes.values())
-        return Snapshot(self._pool, self._state, self._desired, nodes, self.submitted, self.finished)
+        return PoolSnapshot(self._pool, self._state, self._desired, nodes, self.submitted, self.finished)
 
     def subscribe(self) -> AsyncGenerator[ev.Event, None]:
         """Events from this call on, until the pool has closed."""
@@ -241,7 +241,7 @@ class _Reader:
 E = TypeVar("E", bound=ev.Event)
 
 
-def told(event: E, at: float, known: dict[str, Any]) -> E:
+def completed(event: E, at: float, known: dict[str, Any]) -> E:
     """The event as users see it: with its time and the ``known`` fields, and without control characters."""
     facts = {each.name: getattr(event, each.name) for each in fields(event)} | known | {"at": at}
     return type(event)(**{name: all_plain(value) for name, value in facts.items()})

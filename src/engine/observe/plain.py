@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 from ...actors import events as ev
+from .descriptions import count, describe, printed, seconds
 from .sink import Sink
-from .words import count, printed, seconds, words
 from .writer import Writer
 
 STDOUT, STDERR = 1, 2
@@ -34,16 +34,16 @@ class PlainSink(Sink):
             case ev.PoolReady():
                 self._ready = True
             case ev.NodeReady() if self._ready:  # before that, `PoolReady` counts the nodes
-                self._say(f"node {event.node} ready, {event.ready} of {count(event.wanted, 'node')}")
+                self._print_line(f"node {event.node} ready, {event.ready} of {count(event.wanted, 'node')}")
             case ev.PoolClosed() if self._opened_at is not None:
-                self._say(f"closed after {seconds(event.at - self._opened_at)}")
-        if line := words(event):
-            self._say(line)
+                self._print_line(f"closed after {seconds(event.at - self._opened_at)}")
+        if line := describe(event):
+            self._print_line(line)
 
     def close(self) -> None:
         self._writer.close()
 
-    def _say(self, line: str) -> None:
+    def _print_line(self, line: str) -> None:
         self._writer.put(f"outrider: {line}\n", STDERR)
 
 

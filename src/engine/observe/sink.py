@@ -28,7 +28,7 @@ class Sink(ABC):
         """Show what was held back, in bounded time. Idempotent; called after the last event."""
 
 
-class Both(Sink):
+class SinkGroup(Sink):
     """A sink that passes each event to several sinks in turn."""
 
     def __init__(self, *sinks: Sink) -> None:

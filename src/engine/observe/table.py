@@ -1,4 +1,4 @@
-"""The live table: a `Board` as a rich table, for any width and height."""
+"""The live table: a `PoolView` as a rich table, for any width and height."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ..api.printable import one_line
-from .board import Board, Row, State
-from .words import count, seconds
+from .descriptions import count, seconds
+from .pool_view import PoolView, Row, State
 
 COLOURS = {
     State.LAUNCHING: "cyan",
@@ -32,8 +32,8 @@ SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 class View:
     """A board at the time ``now``. ``lock`` is held while it is read."""
 
-    def __init__(self, board: Board, now: float, lock: AbstractContextManager[object] | None = None) -> None:
-        self._board = board
+    def __init__(self, pool_view: PoolView, now: float, lock: AbstractContextManager[object] | None = None) -> None:
+        self._pool_view = pool_view
         self._now = now
         self._lock = lock or nullcontext()
 
@@ -43,29 +43,31 @@ class View:
         yield Group(*parts)
 
     def _parts(self, options: ConsoleOptions) -> list[RenderableType]:
-        board = self._board
-        rows = chosen(board, max(3, (options.height or options.size.height) - AROUND))
+        pool_view = self._pool_view
+        rows = chosen_rows(pool_view, max(3, (options.height or options.size.height) - AROUND))
         parts: list[RenderableType] = [self._header(), self._nodes(rows, options.max_width >= WIDE)]
-        if hidden := len(board.rows) - len(rows):
+        if hidden := len(pool_view.rows) - len(rows):
             parts.append(Text(f"  and {count(hidden, 'node')} more", style="dim"))
-        if board.wanted >= BAR_FROM and board.done + board.failed < board.wanted:
-            parts.append(ProgressBar(board.wanted, board.done + board.failed, width=min(60, options.max_width - 2)))
+        if pool_view.wanted >= BAR_FROM and pool_view.done + pool_view.failed < pool_view.wanted:
+            parts.append(
+                ProgressBar(pool_view.wanted, pool_view.done + pool_view.failed, width=min(60, options.max_width - 2))
+            )
         return parts
 
     def _header(self) -> Text:
-        board = self._board
+        pool_view = self._pool_view
         text = Text(no_wrap=True, overflow="ellipsis")
         text.append("outrider ", style="bold")
-        text.append(f"{one_line(board.provider)} · {board.ready} of {count(board.desired, 'node')} ready")
-        if board.hourly_cost:
-            text.append(f" · {board.hourly_cost:.2f} USD/h")
-        if board.wanted:
-            text.append(f" · {board.done:,} of {count(board.wanted, 'task')} done")
-        if board.failed:
-            text.append(f" · {board.failed:,} failed", style="red")
-        if board.phase != "ready":
-            text.append(f" · {board.phase}", style="cyan")
-        return text.append(f" · {seconds(self._now - board.opened_at)}", style="dim")
+        text.append(f"{one_line(pool_view.provider)} · {pool_view.ready} of {count(pool_view.desired, 'node')} ready")
+        if pool_view.hourly_cost:
+            text.append(f" · {pool_view.hourly_cost:.2f} USD/h")
+        if pool_view.wanted:
+            text.append(f" · {pool_view.done:,} of {count(pool_view.wanted, 'task')} done")
+        if pool_view.failed:
+            text.append(f" · {pool_view.failed:,} failed", style="red")
+        if pool_view.phase != "ready":
+            text.append(f" · {pool_view.phase}", style="cyan")
+        return text.append(f" · {seconds(self._now - pool_view.opened_at)}", style="dim")
 
     def _nodes(self, rows: list[Row], wide: bool) -> Table:
         table = Table(box=None, padding=(0, 1), header_style="dim", expand=False)
@@ -96,17 +98,17 @@ class View:
         return text.append(f" and {len(others)} more", style="dim") if others else text
 
 
-def summary(board: Board, now: float) -> Text:
+def summary(pool_view: PoolView, now: float) -> Text:
     """The line that stays on the terminal after the pool has ended."""
-    text = Text(f"outrider {one_line(board.provider)} · {count(board.done, 'task')} done", style="dim")
-    if board.failed:
-        text.append(f" · {board.failed:,} failed", style="red")
-    return text.append(f" · {seconds(now - board.opened_at)}")
+    text = Text(f"outrider {one_line(pool_view.provider)} · {count(pool_view.done, 'task')} done", style="dim")
+    if pool_view.failed:
+        text.append(f" · {pool_view.failed:,} failed", style="red")
+    return text.append(f" · {seconds(now - pool_view.opened_at)}")
 
 
-def chosen(board: Board, most: int) -> list[Row]:
+def chosen_rows(pool_view: PoolView, most: int) -> list[Row]:
     """Choose the rows to show, at most ``most``: nodes with problems first, then busy ones; sorted by node."""
-    rows = list(board.rows.values())
+    rows = list(pool_view.rows.values())
     if len(rows) > most:
         rows.sort(key=lambda row: (row.state is State.READY, not row.running, row.node))
     return sorted(rows[:most], key=lambda row: row.node)

@@ -32,7 +32,7 @@ _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
 
 
-class Refused(Exception):
+class MountFailed(Exception):
     """The volume cannot be mounted here. ``log``: the output that explains why."""
 
     def __init__(self, reason: str, log: Sequence[str] = ()) -> None:
@@ -46,11 +46,11 @@ class VolumeMount:
     def __init__(self, order: Mapping[str, Any], volume: Mapping[str, Any]) -> None:
         self._order, self._volume = order, volume
         self.mount: str = os.path.realpath(volume["mount"])
-        self._claim = MountLock(Path(order["registry"]), self.mount)
-        self._cache = Path(order["cache"]) / "volumes" / self._claim.name
+        self._lock = MountLock(Path(order["registry"]), self.mount)
+        self._cache = Path(order["cache"]) / "volumes" / self._lock.name
         self._env = rclone.environment(volume, order["login"])
         self._running: subprocess.Popen[bytes] | None = None
-        self._said: deque[str] = deque(maxlen=_SAID_LINES)
+        self._output: deque[str] = deque(maxlen=_SAID_LINES)
         self._made: list[str] = []  # folders, the upper ones first
         self._due_at = 0.0
 
@@ -61,39 +61,44 @@ class VolumeMount:
             Refused: it cannot be mounted.
         """
         if objection := places.objection(self.mount):
-            raise Refused(f"{self._volume['mount']} is {self.mount} there, and that {objection}")
+            raise MountFailed(f"{self._volume['mount']} is {self.mount} there, and that {objection}")
         try:
-            with self._claim.alone():
-                self._claim.use()
-                if self._claim.own():
-                    self._take()
-                elif self._claim.told().get("identity") != self._identity:
-                    self._claim.close()
-                    raise Refused(f"another pool has mounted {self._claim.told().get('source')} at {self.mount}")
+            with self._lock.alone():
+                self._lock.use()
+                if self._lock.own():
+                    self._mount()
+                elif self._lock.read_facts().get("identity") != self._identity:
+                    self._lock.close()
+                    raise MountFailed(
+                        f"another pool has mounted {self._lock.read_facts().get('source')} at {self.mount}"
+                    )
         except Busy:
-            raise Refused(f"another pool has been busy with {self.mount} for minutes") from None
+            raise MountFailed(f"another pool has been busy with {self.mount} for minutes") from None
 
     def check(self) -> None:
         """Mount again if the mount is gone: rclone, or the other pool's supervisor that ran it, may be killed."""
         if self._running is not None and self._running.poll() is None:
             return
-        if time.monotonic() < self._due_at or (self._running is None and not self._claim.own()):
+        if time.monotonic() < self._due_at or (self._running is None and not self._lock.own()):
             return
         self._due_at = time.monotonic() + _AGAIN_S
-        with suppress(Refused, Busy, OSError), self._claim.alone():  # a failure is tried again: the store may be away
-            self._made = self._claim.told().get("made", [])
+        with (
+            suppress(MountFailed, Busy, OSError),
+            self._lock.alone(),
+        ):  # a failure is tried again: the store may be away
+            self._made = self._lock.read_facts().get("made", [])
             self._mend()
 
     def end(self) -> bool:
         """End this pool's use of the volume. False where other pools still use our mount: call again later."""
         try:
-            with self._claim.alone():
-                if self._claim.leave() and self._claim.own():
-                    self._made = self._made or self._claim.told().get("made", [])
-                    self._take_away()
+            with self._lock.alone():
+                if self._lock.leave() and self._lock.own():
+                    self._made = self._made or self._lock.read_facts().get("made", [])
+                    self._unmount()
                 elif self._running is not None:
                     return False
-                self._claim.close()
+                self._lock.close()
                 return True
         except (Busy, OSError):
             return False
@@ -108,24 +113,24 @@ class VolumeMount:
 
     # --- mounting -------------------------------------------------------------------------------------------------
 
-    def _take(self) -> None:
-        self._made = self._claim.told().get("made", [])  # folders made by an owner that has died
+    def _mount(self) -> None:
+        self._made = self._lock.read_facts().get("made", [])  # folders made by an owner that has died
         try:
-            self._ask()
-            self._clear()
+            self._check_store()
+            self._remove_dead_mount()
             self._make_folder()
             self._start()
-            self._look()
-            self._claim.tell({"identity": self._identity, "source": self._volume["source"], "made": self._made})
+            self._check_contents()
+            self._lock.write_facts({"identity": self._identity, "source": self._volume["source"], "made": self._made})
         except BaseException:
-            self._take_away()
+            self._unmount()
             raise
 
     def _mend(self) -> None:
-        self._clear()
+        self._remove_dead_mount()
         self._start()
 
-    def _ask(self) -> None:
+    def _check_store(self) -> None:
         """Check that the store answers, accepts the credentials and has the bucket: list a name that does not exist."""
         source = self._volume["source"]
         argv = [self._order["rclone"], "lsf", "--max-depth", "1", rclone.remote(self._volume, ".outrider-is-here")]
@@ -135,22 +140,22 @@ class VolumeMount:
                 stderr=subprocess.PIPE, timeout=_ASKED_S, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
-            raise Refused(f"{source} cannot be read: its store did not answer within {_ASKED_S:g} s") from None
+            raise MountFailed(f"{source} cannot be read: its store did not answer within {_ASKED_S:g} s") from None
         said = asked.stderr.decode(errors="replace")
         if asked.returncode == rclone.NO_BUCKET:
-            raise Refused(f"there is no bucket {self._volume['bucket']}", said.splitlines())
+            raise MountFailed(f"there is no bucket {self._volume['bucket']}", said.splitlines())
         if asked.returncode != 0:
-            raise Refused(rclone.reason(source, said), said.splitlines())
+            raise MountFailed(rclone.reason(source, said), said.splitlines())
 
-    def _clear(self) -> None:
+    def _remove_dead_mount(self) -> None:
         """Unmount what a killed rclone left here. Refuse if something else is mounted."""
         found = mounts.at(self.mount)
         if found is None:
             return
         if found.kind != "fuse.rclone" or not mounts.is_dead(self.mount):
-            raise Refused(f"something is mounted at {self.mount} already: {found.source} ({found.kind})")
-        if told := mounts.unmount(self.mount):
-            raise Refused(f"a dead mount at {self.mount} cannot be taken away: {told}")
+            raise MountFailed(f"something is mounted at {self.mount} already: {found.source} ({found.kind})")
+        if read_facts := mounts.unmount(self.mount):
+            raise MountFailed(f"a dead mount at {self.mount} cannot be taken away: {read_facts}")
 
     def _make_folder(self) -> None:
         path, missing = Path(self.mount), []
@@ -164,9 +169,9 @@ class VolumeMount:
                 if os.geteuid() == 0:
                     os.chown(folder, self._order["uid"], self._order["gid"])
             if os.listdir(self.mount):  # noqa: PTH208
-                raise Refused(f"the folder {self.mount} is not empty")
+                raise MountFailed(f"the folder {self.mount} is not empty")
         except OSError as error:
-            raise Refused(f"the folder {self.mount} cannot be used: {error.strerror}") from error
+            raise MountFailed(f"the folder {self.mount} cannot be used: {error.strerror}") from error
 
     def _start(self) -> None:
         shutil.rmtree(self._cache, ignore_errors=True)
@@ -178,19 +183,19 @@ class VolumeMount:
         argv = [order["rclone"], "mount", rclone.remote(self._volume), self.mount]
         running = subprocess.Popen(  # noqa: S603
             argv, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-            start_new_session=True, preexec_fn=_end_with(os.getpid()),  # noqa: PLW1509 - one thread forks here
+            start_new_session=True, preexec_fn=_end_when_closed(os.getpid()),  # noqa: PLW1509 - one thread forks here
         )  # fmt: skip
         self._running = running
-        threading.Thread(target=self._listen, args=(running,), daemon=True).start()
+        threading.Thread(target=self._collect_output, args=(running,), daemon=True).start()
         deadline = time.monotonic() + _MOUNTED_S
         while (found := mounts.at(self.mount)) is None or found.kind != "fuse.rclone":
             if running.poll() is not None:
-                raise Refused(f"rclone cannot mount {self.mount}: {self._last_words()}", self._said)
+                raise MountFailed(f"rclone cannot mount {self.mount}: {self._last_line()}", self._output)
             if time.monotonic() > deadline:
-                raise Refused(f"rclone has not mounted {self.mount} within {_MOUNTED_S:g} s", self._said)
+                raise MountFailed(f"rclone has not mounted {self.mount} within {_MOUNTED_S:g} s", self._output)
             time.sleep(_POLL_S)
 
-    def _look(self) -> None:
+    def _check_contents(self) -> None:
         """Refuse an empty volume that is to be read: its prefix is wrong. A slow listing counts as not empty."""
         seen: list[bool | OSError] = []
         looking = threading.Thread(target=_into, args=(self.mount, seen), daemon=True)
@@ -198,13 +203,13 @@ class VolumeMount:
         looking.join(_LISTED_S)
         [found] = seen or [True]
         if isinstance(found, OSError):
-            raise Refused(rclone.reason(self._volume["source"], "\n".join(self._said)), self._said)
+            raise MountFailed(rclone.reason(self._volume["source"], "\n".join(self._output)), self._output)
         if not found and self._volume["read_only"]:
-            raise Refused(f"there is nothing in {self._volume['source']}")
+            raise MountFailed(f"there is nothing in {self._volume['source']}")
 
     # --- ending ---------------------------------------------------------------------------------------------------
 
-    def _take_away(self) -> None:
+    def _unmount(self) -> None:
         if self._running is not None:
             mounts.unmount(self.mount)
             _ended(self._running)
@@ -217,17 +222,17 @@ class VolumeMount:
             with suppress(OSError):  # the folder is not empty
                 os.rmdir(folder)  # noqa: PTH106
         self._made = []
-        self._claim.remove()
+        self._lock.remove()
 
-    def _listen(self, running: subprocess.Popen[bytes]) -> None:
+    def _collect_output(self, running: subprocess.Popen[bytes]) -> None:
         assert running.stderr is not None
         with running.stderr as said:
             for line in said:
-                self._said.append(line.decode(errors="replace").rstrip())
+                self._output.append(line.decode(errors="replace").rstrip())
 
-    def _last_words(self) -> str:
+    def _last_line(self) -> str:
         time.sleep(_POLL_S)  # rclone's last lines may still be on their way
-        return self._said[-1] if self._said else "it does not say why"
+        return self._output[-1] if self._output else "it does not say why"
 
 
 def _into(folder: str, seen: list[bool | OSError]) -> None:
@@ -250,7 +255,7 @@ def _ended(running: subprocess.Popen[bytes]) -> None:
             return
 
 
-def _end_with(parent: int) -> Callable[[], None]:
+def _end_when_closed(parent: int) -> Callable[[], None]:
     """Return the function that a child calls before it becomes rclone: SIGTERM when ``parent`` dies, so it unmounts."""
 
     def prepare() -> None:

@@ -64,7 +64,7 @@ class MountLock:
             self._owner = fd
         return True
 
-    def told(self) -> dict[str, Any]:
+    def read_facts(self) -> dict[str, Any]:
         """Read the facts that the present or last owner has written; empty if there are none."""
         try:
             said: dict[str, Any] = json.loads((self._folder / "owner").read_text())
@@ -72,7 +72,7 @@ class MountLock:
             return {}
         return said
 
-    def tell(self, facts: dict[str, Any]) -> None:
+    def write_facts(self, facts: dict[str, Any]) -> None:
         os.ftruncate(self._owner, 0)
         os.pwrite(self._owner, json.dumps(facts).encode(), 0)
 

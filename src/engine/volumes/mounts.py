@@ -55,16 +55,16 @@ def unmount(point: str, within_s: float = _BUSY_S) -> str:
     Return the error that prevents it, or "".
     """
     deadline = time.monotonic() + within_s
-    told, lazily = "", False
+    read_facts, lazily = "", False
     while True:
         mount = at(point)
         if mount is None or mount.kind != "fuse.rclone":
             return ""
-        if told and lazily:
-            return told
+        if read_facts and lazily:
+            return read_facts
         lazily = time.monotonic() > deadline or is_dead(point)
-        told = _unmount(point, lazily=lazily)
-        if told:
+        read_facts = _unmount(point, lazily=lazily)
+        if read_facts:
             time.sleep(_POLL_S)
 
 

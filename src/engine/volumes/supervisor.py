@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from .mount import Refused, VolumeMount
+from .mount import MountFailed, VolumeMount
 
 _CHECK_S = 0.5
 
@@ -41,15 +41,22 @@ def main() -> int:
         os.setsid()
         if os.fork():
             os._exit(0)
-        _let_go()
-        _keep(client)
+        _detach()
+        _supervise(client)
     except BaseException:  # noqa: BLE001 - the process ends here
-        _say(client, {"is": "failed", "reason": "the keeper failed", "log": traceback.format_exc().splitlines()})
+        _answer(
+            client,
+            {
+                "is": "failed",
+                "reason": "the supervisor of the volumes failed",
+                "log": traceback.format_exc().splitlines(),
+            },
+        )
     finally:
         os._exit(0)
 
 
-def _let_go() -> None:
+def _detach() -> None:
     """Detach from the process that started this one: its folder, its umask and its standard streams."""
     os.chdir("/")
     os.umask(0o077)
@@ -59,9 +66,9 @@ def _let_go() -> None:
     os.close(nothing)
 
 
-def _keep(client: socket.socket) -> None:
+def _supervise(client: socket.socket) -> None:
     told_to_end: list[int] = []
-    posts: list[VolumeMount] = []
+    mounted: list[VolumeMount] = []
     answer: dict[str, Any] = {}
 
     def end(number: int, _: object) -> None:
@@ -76,42 +83,42 @@ def _keep(client: socket.socket) -> None:
     signal.signal(signal.SIGTERM, end)
     try:
         order = json.loads(_line(client))
-        threading.Thread(target=_end_with, args=(client, threading.main_thread()), daemon=True).start()
+        threading.Thread(target=_end_when_closed, args=(client, threading.main_thread()), daemon=True).start()
         for volume in order["volumes"]:
-            post = VolumeMount(order, volume)
-            post.begin()
-            posts.append(post)
+            mount = VolumeMount(order, volume)
+            mount.begin()
+            mounted.append(mount)
         answer["is"] = "ready"
-    except Refused as refused:
+    except MountFailed as refused:
         answer.update({"is": "failed", "reason": refused.reason, "log": refused.log})
     except (_Ended, OSError, EOFError) as error:
         answer.update({"is": "failed", "reason": str(error), "log": []})
     if answer["is"] == "ready":
-        _say(client, answer)
+        _answer(client, answer)
         while not told_to_end:
             select.select([woken], [], [], _CHECK_S)
-            _check(posts)
-        posts = _end(posts)
+            _check(mounted)
+        mounted = _end(mounted)
     else:
-        posts = _end(posts)
-        _say(client, answer)
+        mounted = _end(mounted)
+        _answer(client, answer)
     with suppress(OSError):
         client.shutdown(socket.SHUT_RDWR)  # a thread is reading it, so closing it is not enough
     client.close()
-    while posts:  # mounts that another pool uses too
+    while mounted:  # mounts that another pool uses too
         select.select([], [], [], _CHECK_S)
-        _check(posts)
-        posts = _end(posts)
+        _check(mounted)
+        mounted = _end(mounted)
 
 
-def _check(posts: list[VolumeMount]) -> None:
-    for post in posts:
-        post.check()
+def _check(mounted: list[VolumeMount]) -> None:
+    for mount in mounted:
+        mount.check()
 
 
-def _end(posts: list[VolumeMount]) -> list[VolumeMount]:
+def _end(mounted: list[VolumeMount]) -> list[VolumeMount]:
     """End mounts; return those that other pools still use."""
-    return [post for post in reversed(posts) if not post.end()]
+    return [mount for mount in reversed(mounted) if not mount.end()]
 
 
 def _line(client: socket.socket) -> bytes:
@@ -129,7 +136,7 @@ def _line(client: socket.socket) -> bytes:
     return data
 
 
-def _end_with(client: socket.socket, main: threading.Thread) -> None:
+def _end_when_closed(client: socket.socket, main: threading.Thread) -> None:
     """Make this process end when nobody holds the other end of its socket any more."""
     with suppress(OSError):
         while client.recv(4096):
@@ -137,7 +144,7 @@ def _end_with(client: socket.socket, main: threading.Thread) -> None:
     signal.pthread_kill(main.ident or 0, signal.SIGTERM)  # this wakes the main thread out of any wait
 
 
-def _say(client: socket.socket, frame: Mapping[str, Any]) -> None:
+def _answer(client: socket.socket, frame: Mapping[str, Any]) -> None:
     with suppress(OSError):  # the reader is gone
         client.sendall(json.dumps(frame).encode() + b"\n")
 

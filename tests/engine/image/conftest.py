@@ -77,8 +77,8 @@ class LocalShell:
         assert running.stderr is not None
         feeding = asyncio.ensure_future(self._feed(running.stdin, stdin))
         errors = asyncio.ensure_future(running.stderr.read())
-        said = bytearray()
-        take = said.extend if output is None or self.loses(argv) else output
+        output = bytearray()
+        take = output.extend if output is None or self.loses(argv) else output
         try:
             if self.banner:
                 take(self.banner)
@@ -88,7 +88,7 @@ class LocalShell:
             if self.loses(argv):
                 return Exit(None, None, b"", b"")
             name = signal.Signals(-status).name.removeprefix("SIG") if status < 0 else None
-            return Exit(None if status < 0 else status, name, bytes(said), await errors)
+            return Exit(None if status < 0 else status, name, bytes(output), await errors)
         finally:
             feeding.cancel()
             with suppress(asyncio.CancelledError, BrokenPipeError, ConnectionResetError):
@@ -118,7 +118,7 @@ class Node:
         self.socket.settimeout(20)
         self.socket.connect(made.executor_socket)
         self.attempts = 0
-        self._heard: list[m.Message] = []
+        self._on_phase: list[m.Message] = []
 
     def greet(self, **env: str) -> dict[str, Any]:
         python = ".".join(platform.python_version_tuple()[:2])
@@ -155,13 +155,13 @@ class Node:
 
     def _next(self, *kinds: type[Any]) -> Any:
         while True:
-            for message in self._heard:
+            for message in self._on_phase:
                 if isinstance(message, kinds):
-                    self._heard.remove(message)
+                    self._on_phase.remove(message)
                     return message
             data = self.socket.recv(65536)
             assert data, "the executor hung up"
-            self._heard += self.session.feed(data)
+            self._on_phase += self.session.feed(data)
 
 
 class Bringer:

@@ -76,9 +76,9 @@ def test_an_agent_whose_client_has_gone_says_so_and_ends(python: str, tmp_path: 
         archive.extractall(tmp_path, filter="data")
     start = [python, "-I", tmp_path, "agent"]
     agent = subprocess.run(start, stdin=subprocess.DEVNULL, capture_output=True, check=False)
-    said = [json.loads(line) for line in agent.stdout.splitlines()]
-    assert [frame["is"] for frame in said] == ["hello", "failed"]
-    assert said[1]["reason"] == "the client has gone"
+    output = [json.loads(line) for line in agent.stdout.splitlines()]
+    assert [frame["is"] for frame in output] == ["hello", "failed"]
+    assert output[1]["reason"] == "the client has gone"
     assert agent.stderr == b""
 
 
@@ -107,8 +107,8 @@ def test_a_line_without_an_end_is_refused_and_kept_in_its_pieces_until_then() ->
 
 def test_a_line_may_come_byte_by_byte() -> None:
     lines = frames.Lines()
-    said = b'{"is":"hello"}\n{"is":"phase","text":"' + b"x" * 5000 + b'"}\n'
-    found = [frame for byte in said for frame in lines.feed(bytes([byte]))]
+    output = b'{"is":"hello"}\n{"is":"phase","text":"' + b"x" * 5000 + b'"}\n'
+    found = [frame for byte in output for frame in lines.feed(bytes([byte]))]
     assert [frame["is"] for frame in found] == ["hello", "phase"]
 
 
@@ -207,8 +207,8 @@ def test_another_installer_is_waited_for(
 
 def test_an_interrupted_dpkg_is_put_right(host: Path, work: Work, as_root: None) -> None:
     program(host, "dpkg", f'touch "{host}/right"')
-    said = 'echo "E: dpkg was interrupted, you must"; exit 100'
-    program(host, "apt-get", f'case "$*" in *install*) [ -e "{host}/right" ] || {{ {said}; }} ;; esac')
+    output = 'echo "E: dpkg was interrupted, you must"; exit 100'
+    program(host, "apt-get", f'case "$*" in *install*) [ -e "{host}/right" ] || {{ {output}; }} ;; esac')
     apt.install(work, ["ffmpeg"])
     assert asked(host, "dpkg") == ["--configure -a noninteractive"]
 
@@ -265,8 +265,8 @@ def test_an_agent_that_nobody_listens_to_ends_all_the_same(tmp_path: Path) -> No
         agent.stdin.write(frames.encode("plan", **plan_))
         agent.stdin.flush()
         assert agent.wait(60) == 1
-        said = [frame for frame in frames.Lines().feed(agent.stdout.read()) if frame["is"] == "failed"]
-    assert [frame["reason"] for frame in said] in ([], ["it takes too long"]), "it ended for something else"
+        output = [frame for frame in frames.Lines().feed(agent.stdout.read()) if frame["is"] == "failed"]
+    assert [frame["reason"] for frame in output] in ([], ["it takes too long"]), "it ended for something else"
     assert list(cache.glob("pools/*")) == []
 
 

@@ -20,7 +20,7 @@ from outrider import BootstrapError, Image, Secret
 from outrider.engine.image import bootstrap as bootstrap_
 from outrider.engine.image.agent.executor import socket_path_of
 from outrider.engine.image.bootstrap import bootstrap, prepare
-from outrider.engine.image.probe import Host
+from outrider.engine.image.probe import HostFacts
 from outrider.engine.image.shell import Exit
 from outrider.engine.node.bundle import packed
 
@@ -89,7 +89,7 @@ async def test_what_a_login_prints_is_no_part_of_a_pythons_path(shell: Any) -> N
             return Exit(0, None, b"Welcome to this host!\n/pythons/3.11/bin/python3.11\n", b"")
 
     work = bootstrap_._Bootstrap(Chatty(), await prepare(Image()), lambda _: None)
-    host = Host("Linux", "x86_64", "glibc 2.36", 0, "/cache", "", "", None, frozenset(), ())
+    host = HostFacts("Linux", "x86_64", "glibc 2.36", 0, "/cache", "", "", None, frozenset(), ())
     assert await work._fetch_python(host, "3.11", "uv/digest") == "/pythons/3.11/bin/python3.11"
 
 

@@ -112,8 +112,8 @@ async def test_a_canary_is_in_no_error(
     with pytest.raises(BootstrapError) as caught:
         await bring(image(index, project, offline=False, **changes), shell)
     error = caught.value
-    said = f"{error!s} {error!r} {error.log} {error.command} {error.hint} {error.__cause__!r}"
-    assert not [canary for canary in CANARIES if canary.decode() in said]
+    output = f"{error!s} {error!r} {error.log} {error.command} {error.hint} {error.__cause__!r}"
+    assert not [canary for canary in CANARIES if canary.decode() in output]
     assert files_with_a_canary(shell.home) == []
 
 

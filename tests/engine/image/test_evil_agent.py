@@ -40,7 +40,7 @@ class EvilHost:
 
 
 @pytest.mark.parametrize(
-    ("frame", "said"),
+    ("frame", "output"),
     [
         ({"is": "need", "wheels": True}, "it asks for packages, and the image has none"),
         ({"is": "need", "files": ["no digest"]}, "a file that the image does not have: 'no digest'"),
@@ -52,8 +52,8 @@ class EvilHost:
     ],
 )
 async def test_what_an_agent_may_not_say_is_the_error_of_its_host(
-    shell: Any, bring: Any, frame: object, said: str
+    shell: Any, bring: Any, frame: object, output: str
 ) -> None:
-    with pytest.raises(BootstrapError, match="the agent said what is not its protocol") as caught:
+    with pytest.raises(BootstrapError, match="the agent broke its protocol") as caught:
         await bring(Image(), EvilHost(shell, [frame]))
-    assert said in str(caught.value)
+    assert output in str(caught.value)

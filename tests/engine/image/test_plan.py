@@ -16,7 +16,7 @@ from outrider.engine.image import plan, probe
 from outrider.engine.image.advice import advice
 from outrider.engine.image.bootstrap import bootstrap, prepare
 from outrider.engine.image.prepare import ClientFacts, Prepared
-from outrider.engine.image.probe import Host, NotAHost, Python
+from outrider.engine.image.probe import HostFacts, ProbeFailed, Python
 from outrider.engine.image.shell import Exit
 from outrider.engine.image.wheels import target_of, tool_target
 from outrider.engine.node.devices import parse as parse_devices
@@ -28,12 +28,12 @@ PY311 = Python("3.11.2", "cpython", "/usr/bin/python3.11")
 PYPY = Python("3.11.9", "pypy", "/usr/bin/pypy3")
 
 
-def host(*pythons: Python, **changes: Any) -> Host:
+def host(*pythons: Python, **changes: Any) -> HostFacts:
     facts = {
         "system": "Linux", "machine": "x86_64", "libc": "glibc 2.36", "uid": 1000, "cache": "/home/u/.cache/outrider",
         "refused": "", "exposed": "", "free_bytes": 10**9, "present": frozenset(), "pythons": pythons,
     }  # fmt: skip
-    return Host(**{**facts, **changes})  # type: ignore[arg-type]
+    return HostFacts(**{**facts, **changes})  # type: ignore[arg-type]
 
 
 async def prepared(uv: bool = True, **options: Any) -> Prepared:
@@ -69,9 +69,9 @@ def test_the_cache_is_where_the_host_says(tmp_path: Path) -> None:
 
 
 def test_half_a_probe_is_none() -> None:
-    for said in (b"", b"This account is currently not available.\n", b"outrider-probe 1\nsystem Linux x86_64\n"):
-        with pytest.raises(NotAHost):
-            probe.parse(said)
+    for output in (b"", b"This account is currently not available.\n", b"outrider-probe 1\nsystem Linux x86_64\n"):
+        with pytest.raises(ProbeFailed):
+            probe.parse(output)
 
 
 # --- which Python ---------------------------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ async def test_a_named_interpreter_is_that_one_or_an_error() -> None:
 
 
 async def test_environments_differ_by_what_they_are_made_of(wheels: Path) -> None:
-    def digest(made: Prepared, there: Host) -> str:
+    def digest(made: Prepared, there: HostFacts) -> str:
         found = plan.environment(made, there, plan.choose(made, there), "uv/0/uv")
         assert found is not None
         return str(found["digest"])
@@ -165,7 +165,7 @@ def test_platforms_as_uv_names_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("phase", "said", "next_step"),
+    ("phase", "output", "next_step"),
     [
         ("packages", "error: Failed to write: No space left on device (os error 28)", "free space on that disk"),
         ("run", "cp: error writing 'x': No space left on device", "free space on that disk"),
@@ -182,8 +182,8 @@ def test_platforms_as_uv_names_them() -> None:
         ("upload", "tar: not found", "whether tar and gzip are there"),
     ],
 )
-def test_what_programs_say_becomes_a_next_step(phase: str, said: str, next_step: str) -> None:
-    assert next_step in advice(phase, ["before", said, "after"], exit_status=1).hint
+def test_what_programs_say_becomes_a_next_step(phase: str, output: str, next_step: str) -> None:
+    assert next_step in advice(phase, ["before", output, "after"], exit_status=1).hint
 
 
 def test_what_is_late_or_killed_has_advice_too() -> None:

@@ -15,9 +15,9 @@ from outrider.engine.image import plan
 from outrider.engine.image.agent import apt, volumes
 from outrider.engine.image.agent.work import Failed, Work
 from outrider.engine.image.prepare import prepare
-from outrider.engine.image.probe import Host
+from outrider.engine.image.probe import HostFacts
 
-HOST = Host("Linux", "x86_64", "glibc 2.36", 0, "/cache", "", "", None, frozenset(), ())
+HOST = HostFacts("Linux", "x86_64", "glibc 2.36", 0, "/cache", "", "", None, frozenset(), ())
 
 
 class Machine:
@@ -52,13 +52,13 @@ def work() -> Any:
 
 def test_below_home_a_user_needs_nobody(machine: Machine, tmp_path: Path) -> None:
     home = str(tmp_path)
-    assert volumes._suffices([f"{home}/data", f"{home}/more"])
-    assert not volumes._suffices([f"{home}/data", "/data"])
-    assert not volumes._suffices([f"{home}-other/data"])
+    assert volumes._user_can_mount([f"{home}/data", f"{home}/more"])
+    assert not volumes._user_can_mount([f"{home}/data", "/data"])
+    assert not volumes._user_can_mount([f"{home}-other/data"])
     (tmp_path / "out").symlink_to("/mnt")
-    assert not volumes._suffices([f"{home}/out/data"])
+    assert not volumes._user_can_mount([f"{home}/out/data"])
     machine.is_fuse_ours = False
-    assert not volumes._suffices([f"{home}/data"])
+    assert not volumes._user_can_mount([f"{home}/data"])
 
 
 def test_what_is_missing_is_installed_or_named(machine: Machine, work: Work) -> None:

@@ -16,7 +16,7 @@ from outrider import BootstrapError, Image, Secret
 from outrider.engine.image import requirements
 from outrider.engine.image import wheels as wheels_
 from outrider.engine.image.uv import Uv
-from outrider.engine.image.wheels import Depot, Selection
+from outrider.engine.image.wheels import Selection, WheelCache
 
 pytestmark = pytest.mark.anyio
 
@@ -30,11 +30,11 @@ def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-async def select(depot: Depot | None = None, target: str = TARGET, **options: Any) -> Selection:
+async def select(wheel_cache: WheelCache | None = None, target: str = TARGET, **options: Any) -> Selection:
     uv = Uv.find("a test")
     wanted = await requirements.read(Image(**options), uv)
     assert wanted is not None
-    return await (depot or Depot()).select(uv, wanted, target, "3.11")
+    return await (wheel_cache or WheelCache()).select(uv, wanted, target, "3.11")
 
 
 async def test_a_folder_of_wheels_is_used_in_place(make_wheel: Any, wheels: Path) -> None:
@@ -50,12 +50,12 @@ async def test_a_folder_of_wheels_is_used_in_place(make_wheel: Any, wheels: Path
 async def test_each_platform_gets_its_own(make_wheel: Any, wheels: Path) -> None:
     for machine in ("x86_64", "aarch64"):
         make_wheel("native", tag=f"cp311-cp311-manylinux_2_28_{machine}")
-    depot = Depot()
+    wheel_cache = WheelCache()
     for machine in ("x86_64", "aarch64"):
-        found = await select(depot, f"{machine}-manylinux_2_36", pip=["native"], pip_indexes=[str(wheels)])
+        found = await select(wheel_cache, f"{machine}-manylinux_2_36", pip=["native"], pip_indexes=[str(wheels)])
         assert [wheel.name for wheel in found.wheels] == [f"native-1.0-cp311-cp311-manylinux_2_28_{machine}.whl"]
     with pytest.raises(BootstrapError) as caught:
-        await select(depot, "x86_64-manylinux_2_17", pip=["native"], pip_indexes=[str(wheels)])
+        await select(wheel_cache, "x86_64-manylinux_2_17", pip=["native"], pip_indexes=[str(wheels)])
     assert caught.value.systematic
     assert "check the names and versions" in caught.value.hint
 
@@ -64,7 +64,7 @@ async def test_a_platform_is_resolved_once_for_all_of_its_nodes(
     make_wheel: Any, wheels: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_wheel("once")
-    depot, real, calls = Depot(), wheels_._select, 0
+    wheel_cache, real, calls = WheelCache(), wheels_._select, 0
 
     async def counted(*arguments: Any) -> Selection:
         nonlocal calls
@@ -72,7 +72,7 @@ async def test_a_platform_is_resolved_once_for_all_of_its_nodes(
         return await real(*arguments)
 
     monkeypatch.setattr(wheels_, "_select", counted)
-    both = await asyncio.gather(*(select(depot, pip=["once"], pip_indexes=[str(wheels)]) for _ in range(3)))
+    both = await asyncio.gather(*(select(wheel_cache, pip=["once"], pip_indexes=[str(wheels)]) for _ in range(3)))
     assert both[0] == both[1] == both[2]
     assert calls == 1
 
@@ -263,7 +263,7 @@ async def test_no_password_goes_over_http_that_was_given_for_https(
 
 async def test_uv_for_another_platform_comes_from_its_wheel(make_wheel: Any, wheels: Path) -> None:
     uv = Uv.find("a test")
-    assert (await Depot().tool(uv, wheels_.here())).path == uv.path
+    assert (await WheelCache().tool(uv, wheels_.here())).path == uv.path
     wheel = make_wheel("uv")
     import zipfile
 

@@ -33,10 +33,10 @@ from outrider.engine.api import errors
 from outrider.engine.api.printable import plainly
 from outrider.engine.image.advice import explained
 from outrider.engine.image.shell import Exit
-from outrider.engine.observe.board import Board
-from outrider.engine.observe.observer import told
+from outrider.engine.observe.descriptions import describe, printed
+from outrider.engine.observe.observer import completed
+from outrider.engine.observe.pool_view import PoolView
 from outrider.engine.observe.table import View, summary
-from outrider.engine.observe.words import printed, words
 from outrider.engine.serialization import error_translation, outcome
 from outrider.engine.serialization.payload import Payload, Received
 from outrider.engine.transport import hostkeys, requirement_check, ssh
@@ -122,11 +122,11 @@ def event_of(kind: type[Any]) -> st.SearchStrategy[Any]:
 def test_what_is_told_of_an_event_has_none(kind: type[Any], data: st.DataObject) -> None:
     facts = data.draw(event_of(kind))
     event = kind(**facts)
-    assert controls(words(event) or "") == []
+    assert controls(describe(event) or "") == []
     if isinstance(event, ev.TaskOutput):
         assert controls(printed(event)) == []
     else:
-        seen = told(event, 1.0, {})  # as `pool.events()` gives it
+        seen = completed(event, 1.0, {})  # as `pool.events()` gives it
         assert [each for fact in fields(seen) for each in texts(getattr(seen, fact.name)) if controls(each)] == []
 
 
@@ -135,7 +135,7 @@ def test_what_is_told_of_an_event_has_none(kind: type[Any], data: st.DataObject)
 def test_the_live_table_has_none(data: st.DataObject) -> None:
     from rich.console import Console
 
-    board = Board()
+    pool_view = PoolView()
     kinds = [
         ev.PoolStarting,
         ev.NodeLaunching,
@@ -146,10 +146,12 @@ def test_the_live_table_has_none(data: st.DataObject) -> None:
         ev.NodeLost,
     ]
     for kind in kinds:
-        board.apply(kind(**data.draw(event_of(kind)) | ({"node": 0} if "node" in kind.__dataclass_fields__ else {})))
+        pool_view.apply(
+            kind(**data.draw(event_of(kind)) | ({"node": 0} if "node" in kind.__dataclass_fields__ else {}))
+        )
     console = Console(width=100, color_system=None, force_terminal=False)
     with console.capture() as captured:
-        console.print(View(board, 1.0), summary(board, 1.0))
+        console.print(View(pool_view, 1.0), summary(pool_view, 1.0))
     assert controls(captured.get()) == []
 
 
@@ -293,7 +295,7 @@ async def raised(text: str) -> list[BaseException]:
     transfer.connection_lost(asyncssh.ConnectionLost(text))
     lost = ssh.JumpFailed(Stop("it", 22, None, None))  # type: ignore[arg-type]
     lost.__cause__ = asyncssh.ConnectionLost(text)
-    told = [
+    completed = [
         await ssh_refusal(Machine("0", None, ""), error)  # type: ignore[arg-type]
         for error in (asyncssh.ConnectionLost(text), asyncssh.PermissionDenied(text), OSError(1, wrong), lost)
     ]
@@ -303,8 +305,8 @@ async def raised(text: str) -> list[BaseException]:
         await caught(connection._transfer(transfer, Get("name"))),
         await caught(channel.first),
         await caught(transfer.done),
-        *[await caught(thrown(error_translation.pool_error(failed, "unstarted"))) for failed in told],
-        *[error for failed in told if (error := failed.__cause__) is not None],
+        *[await caught(thrown(error_translation.pool_error(failed, "unstarted"))) for failed in completed],
+        *[error for failed in completed if (error := failed.__cause__) is not None],
         await caught(of(lambda: outcome.load_value(unpickled(wrong), payload))),
     ]
 

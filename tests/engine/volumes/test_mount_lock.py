@@ -33,10 +33,10 @@ class Sharing(RuleBasedStateMachine):
             if claim.own():
                 assert self.owner is None, "LOCK-1: a mount has one owner"
                 self.owner = claim
-                claim.tell({"made": ["/data"]})
+                claim.write_facts({"made": ["/data"]})
             else:
                 assert self.owner is not None, "LOCK-2: who does not own it can rely on somebody who does"
-                assert claim.told() == {"made": ["/data"]}
+                assert claim.read_facts() == {"made": ["/data"]}
         self.wanting.append(claim)
 
     @precondition(lambda self: self.wanting)
@@ -70,7 +70,7 @@ class Sharing(RuleBasedStateMachine):
             if claim.own():
                 assert self.owner is None, "LOCK-1"
                 self.owner = claim
-                claim.tell({"made": ["/data"]})
+                claim.write_facts({"made": ["/data"]})
 
     def try_to_end(self, claim: MountLock) -> None:
         with claim.alone():
@@ -106,8 +106,8 @@ def test_nothing_is_left_of_a_claim(tmp_path_factory, mount: str) -> None:
     with claim.alone():
         claim.use()
         assert claim.own()
-        claim.tell({"made": [mount]})
-        assert claim.told() == {"made": [mount]}
+        claim.write_facts({"made": [mount]})
+        assert claim.read_facts() == {"made": [mount]}
         claim.remove()
     assert not registry.parent.exists()
 

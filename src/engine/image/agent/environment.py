@@ -35,20 +35,20 @@ def prepare(work: Work, inbox: Inbox, cache: Path, plan: Mapping[str, Any]) -> P
     if _works(python):
         return python
     place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with _alone(work, place.with_suffix(".lock")):
+    with _locked(work, place.with_suffix(".lock")):
         if _works(python):  # another pool has made it while we waited
             return python
         beside = place.with_suffix(".new")
         for leftover in (beside, place):  # left by a killed agent; left by a Python that was removed
             shutil.rmtree(leftover, ignore_errors=True)
-        with work.half_made(beside), _privately():
+        with work.half_made(beside), _private_umask():
             _make(work, inbox, cache, plan, beside)
             beside.rename(place)
     return python
 
 
 @contextmanager
-def _privately() -> Iterator[None]:
+def _private_umask() -> Iterator[None]:
     """Make files private, as later pools run them. Tasks keep the login's umask."""
     before = os.umask(0o077)
     try:
@@ -85,7 +85,7 @@ def _make(work: Work, inbox: Inbox, cache: Path, plan: Mapping[str, Any], place:
 
 def _fetch(work: Work, inbox: Inbox, store: Path, folder: Path) -> str:
     """Have the client send the wheels that are missing; return requirements to install from ``folder``."""
-    work.say("need", wheels=True)
+    work.send("need", wheels=True)
     answer = inbox.next()
     wheels: Sequence[Sequence[Any]] = answer["wheels"]
     files.receive(work, inbox, store, {digest: size for _, digest, size in wheels})
@@ -149,7 +149,7 @@ def _is_reachable(index: str) -> bool:
 
 
 @contextmanager
-def _alone(work: Work, lock: Path) -> Iterator[None]:
+def _locked(work: Work, lock: Path) -> Iterator[None]:
     """Hold the lock of an environment: of several pools that want the same one, one makes it and the others wait."""
     fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

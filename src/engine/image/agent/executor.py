@@ -26,7 +26,7 @@ _TAKEOVER_S = 10.0
 
 
 @contextmanager
-def in_charge(directory: Path) -> Iterator[None]:
+def only_agent(directory: Path) -> Iterator[None]:
     """Be the node's only agent: end one that the client started before its connection was lost."""
     directory.parent.mkdir(mode=0o700, exist_ok=True)
     directory.mkdir(mode=0o700, exist_ok=True)

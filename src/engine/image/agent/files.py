@@ -28,7 +28,7 @@ def receive(work: Work, inbox: Inbox, store: Path, wanted: Mapping[str, int]) ->
     if not missing:
         return
     inbox.store_in(store)
-    work.say("need", files=missing)
+    work.send("need", files=missing)
     left = set(missing)
     while left:
         left.discard(inbox.next().get("sha256", ""))

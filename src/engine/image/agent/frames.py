@@ -34,7 +34,7 @@ def read(stream: BinaryIO) -> dict[str, Any] | None:
     return head
 
 
-def say(fd: int, kind: str, **facts: Any) -> None:
+def send(fd: int, kind: str, **facts: Any) -> None:
     """Write one frame from the agent."""
     data = (json.dumps({"is": kind, **facts}, separators=(",", ":")) + "\n").encode()
     while data:

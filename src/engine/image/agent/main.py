@@ -32,7 +32,7 @@ def _bootstrapped() -> bool:
     os.dup2(2, 1)  # anything else that is printed must not look like a frame
     work = Work(out)
     signal.signal(signal.SIGTERM, lambda *_: work.end("it was ended by signal"))
-    work.say("hello", version=frames.VERSION)
+    work.send("hello", version=frames.VERSION)
     inbox = Inbox(sys.stdin.buffer, lambda: work.end("the client has gone"))
     try:
         plan = inbox.next()
@@ -41,7 +41,7 @@ def _bootstrapped() -> bool:
         limit = threading.Timer(limit_s, work.end, ["it takes too long"], {"timed_out": True})
         limit.daemon = True
         limit.start()
-        work.say("result", **_carry_out(work, inbox, plan))
+        work.send("result", **_carry_out(work, inbox, plan))
     except Failed as failure:
         work.fail(failure)
     except OSError as error:
@@ -60,7 +60,7 @@ def _carry_out(work: Work, inbox: Inbox, plan: Mapping[str, Any]) -> dict[str, s
     directory = cache / "pools" / plan["pool"]
     executor.sweep(directory.parent, socket.gethostname())
     executor.end_others(directory.parent, plan["machine"], directory)
-    with executor.in_charge(directory):
+    with executor.only_agent(directory):
         if not executor.is_running(directory):  # a running executor keeps its directory, even if we fail
             work.scratch.append(directory)
         (directory / "host").write_text(socket.gethostname())

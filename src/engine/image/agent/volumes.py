@@ -35,7 +35,7 @@ def mount(work: Work, plan: Mapping[str, Any]) -> socket.socket | None:
     volumes: Sequence[Mapping[str, Any]] = plan["volumes"]
     if not volumes:
         return None
-    as_user = _suffices([volume["mount"] for volume in volumes])
+    as_user = _user_can_mount([volume["mount"] for volume in volumes])
     if not as_user:
         _install(work)
     with work.during("volumes", ", ".join(f"{volume['source']} at {volume['mount']}" for volume in volumes)):
@@ -51,14 +51,14 @@ def mount(work: Work, plan: Mapping[str, Any]) -> socket.socket | None:
             "gid": os.getgid(),
             "login": rclone.inherited(os.environ, _home()),
         }
-        return _kept(work, [*become, sys.executable, "-I", plan["runtime"], "volumes"], order)
+        return _start_supervisor(work, [*become, sys.executable, "-I", plan["runtime"], "volumes"], order)
 
 
 def _home() -> str:
     return os.path.realpath(Path("~").expanduser())
 
 
-def _suffices(folders: Sequence[str]) -> bool:
+def _user_can_mount(folders: Sequence[str]) -> bool:
     """Return whether a user without root can mount them: with rclone and fuse3 installed, and below their home."""
     if os.geteuid() == 0 or any(shutil.which(tool) is None for tool in PACKAGES):
         return False
@@ -87,8 +87,8 @@ def _check_host() -> None:
         is_there = False
     if not is_there:
         raise Failed("this host has no /dev/fuse")
-    said = subprocess.run(["rclone", "version"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)  # noqa: S607
-    found_version = rclone.version(said.stdout.decode(errors="replace"))
+    output = subprocess.run(["rclone", "version"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)  # noqa: S607
+    found_version = rclone.version(output.stdout.decode(errors="replace"))
     if found_version < rclone.LEAST:
         least = ".".join(map(str, rclone.LEAST))
         raise Failed(
@@ -97,7 +97,7 @@ def _check_host() -> None:
         )
 
 
-def _kept(work: Work, argv: Sequence[str], order: Mapping[str, Any]) -> socket.socket:
+def _start_supervisor(work: Work, argv: Sequence[str], order: Mapping[str, Any]) -> socket.socket:
     """Start the supervisor as a process of its own; return its socket once everything is mounted."""
     ours, theirs = socket.socketpair()
     work.held.append(ours)
@@ -112,15 +112,15 @@ def _kept(work: Work, argv: Sequence[str], order: Mapping[str, Any]) -> socket.s
         )
     if started.returncode != 0:
         raise Failed(
-            "the keeper of the volumes did not start",
+            "the supervisor of the volumes did not start",
             exit_status=started.returncode,
             log=started.stdout.decode(errors="replace").splitlines(),
         )
     ours.sendall(json.dumps(order).encode() + b"\n")
-    said = ours.makefile("rb").readline()
-    if not said:
-        raise Failed("the keeper of the volumes has ended without a word")
-    answer: dict[str, Any] = json.loads(said)
+    output = ours.makefile("rb").readline()
+    if not output:
+        raise Failed("the supervisor of the volumes ended without an answer")
+    answer: dict[str, Any] = json.loads(output)
     if answer["is"] != "ready":
         raise Failed(answer["reason"], log=answer["log"])
     return ours

@@ -51,7 +51,7 @@ class Work:
 
     def __init__(self, out: int) -> None:
         self._out = out
-        self._saying = threading.RLock()  # reentrant, because signal handlers report too
+        self._sending = threading.RLock()  # reentrant, because signal handlers report too
         self._secrets: list[str] = []
         self._over = False
         self.phase = "probe"
@@ -63,14 +63,14 @@ class Work:
         """Replace these texts by **** in all later reports."""
         self._secrets = sorted(secrets, key=len, reverse=True)
 
-    def say(self, kind: str, **facts: Any) -> None:
-        with self._saying:
+    def send(self, kind: str, **facts: Any) -> None:
+        with self._sending:
             if not self._over:
                 self._over = kind in ("result", "failed")
-                frames.say(self._out, kind, **facts)
+                frames.send(self._out, kind, **facts)
 
     def fail(self, failure: Failed, *, timed_out: bool = False) -> None:
-        self.say(
+        self.send(
             "failed",
             phase=self.phase,
             reason=self._shown(failure.reason),
@@ -84,13 +84,13 @@ class Work:
     @contextmanager
     def during(self, name: str, text: str = "") -> Iterator[None]:
         self.phase, began = name, time.monotonic()
-        self.say("phase", name=name, state="started", text=text, seconds=0.0)
+        self.send("phase", name=name, state="started", text=text, seconds=0.0)
         yield
-        self.say("phase", name=name, state="finished", text="", seconds=round(time.monotonic() - began, 3))
+        self.send("phase", name=name, state="finished", text="", seconds=round(time.monotonic() - began, 3))
 
     def line(self, text: str) -> None:
         """Report a line of output in the present phase."""
-        self.say("phase", name=self.phase, state="line", text=self._shown(text), seconds=0.0)
+        self.send("phase", name=self.phase, state="line", text=self._shown(text), seconds=0.0)
 
     def run(
         self,
@@ -156,7 +156,7 @@ class Work:
         It works even while another thread is stuck writing to a dead connection.
         """
         os.set_blocking(self._out, False)
-        if self._saying.acquire(timeout=_GRACE_S):
+        if self._sending.acquire(timeout=_GRACE_S):
             try:
                 if self._over:
                     os.set_blocking(self._out, True)
@@ -164,7 +164,7 @@ class Work:
                 with suppress(OSError):
                     self.fail(Failed(reason), timed_out=timed_out)
             finally:
-                self._saying.release()
+                self._sending.release()
         self.clear()
         os._exit(1)
 

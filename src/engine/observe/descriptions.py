@@ -8,7 +8,7 @@ from ..api.printable import lines, one_line
 LONG_S = 5.0  # steps of preparing a node that took this long get a line
 
 
-def words(event: ev.Event) -> str | None:  # noqa: PLR0911, PLR0912 - a table
+def describe(event: ev.Event) -> str | None:  # noqa: PLR0911, PLR0912 - a table
     """Describe an event in one printable line; None for events that are not shown."""
     match event:
         case ev.PoolStarting():

@@ -8,14 +8,14 @@ from typing import get_args
 import pytest
 
 from outrider.actors import events as ev
-from outrider.engine.observe.board import LOST_SHOWN, Board, State
+from outrider.engine.observe.pool_view import LOST_SHOWN, PoolView, State
 
 
-def board_after(events: list[ev.Event]) -> Board:
-    board = Board()
+def board_after(events: list[ev.Event]) -> PoolView:
+    pool_view = PoolView()
     for event in events:
-        board.apply(event)
-    return board
+        pool_view.apply(event)
+    return pool_view
 
 
 def until(events: list[ev.Event], kind: type, nth: int = 1) -> list[ev.Event]:
@@ -25,12 +25,12 @@ def until(events: list[ev.Event], kind: type, nth: int = 1) -> list[ev.Event]:
 
 
 def test_nodes_come_up(story: list[ev.Event]) -> None:
-    board = board_after(until(story, ev.NodeReady))
-    assert [(row.node, row.state, row.where) for row in board.rows.values()] == [
+    pool_view = board_after(until(story, ev.NodeReady))
+    assert [(row.node, row.state, row.where) for row in pool_view.rows.values()] == [
         (0, State.READY, "here"),
         (1, State.LAUNCHING, "m1"),
     ]
-    assert (board.ready, board.desired) == (1, 2)
+    assert (pool_view.ready, pool_view.desired) == (1, 2)
 
 
 def test_a_late_node_is_marked_until_it_is_ready() -> None:
@@ -41,9 +41,9 @@ def test_a_late_node_is_marked_until_it_is_ready() -> None:
 
 
 def test_a_running_task_stands_at_its_node(story: list[ev.Event]) -> None:
-    board = board_after(until(story, ev.TaskStarted))
-    assert list(board.rows[0].running.values()) == [("train", 1.0)]
-    assert board.rows[1].running == {}
+    pool_view = board_after(until(story, ev.TaskStarted))
+    assert list(pool_view.rows[0].running.values()) == [("train", 1.0)]
+    assert pool_view.rows[1].running == {}
 
 
 def test_a_lost_node_is_shown_until_another_is_ready(story: list[ev.Event]) -> None:
@@ -59,14 +59,14 @@ def test_what_it_costs_is_that_of_the_nodes_there_are() -> None:
 
 
 def test_tasks_are_counted(story: list[ev.Event]) -> None:
-    board = board_after(story)
-    assert (board.wanted, board.done, board.failed) == (1, 1, 0)
-    assert board.rows[1].done == 1
-    assert board.rows[1].running == {}
+    pool_view = board_after(story)
+    assert (pool_view.wanted, pool_view.done, pool_view.failed) == (1, 1, 0)
+    assert pool_view.rows[1].done == 1
+    assert pool_view.rows[1].running == {}
 
 
 def test_ranks_of_a_broadcast_stand_at_their_nodes_and_count_once_however_often_it_starts() -> None:
-    board = board_after(
+    pool_view = board_after(
         [
             ev.BroadcastSubmitted(7, "train"),
             ev.GenerationStarted(7, 1, (0, 1), (0, 1, 2, 3)),
@@ -75,20 +75,24 @@ def test_ranks_of_a_broadcast_stand_at_their_nodes_and_count_once_however_often_
             ev.GenerationStarted(7, 2, (0, 2), (0, 1, 2, 3), at=2.0),
         ]
     )
-    assert (board.wanted, board.done) == (4, 0)
-    assert {row.node: list(row.running.values()) for row in board.rows.values()} == {
+    assert (pool_view.wanted, pool_view.done) == (4, 0)
+    assert {row.node: list(row.running.values()) for row in pool_view.rows.values()} == {
         0: [("train", 2.0)],
         1: [],
         2: [("train", 2.0)],
     }
-    board.apply(ev.BroadcastFinished(7, 2, ("returned", "returned", "returned", "raised"), at=3.0))
-    assert (board.done, board.failed) == (3, 1)
-    assert {row.node: (row.done, len(row.running)) for row in board.rows.values()} == {0: (2, 0), 1: (0, 0), 2: (1, 0)}
-    assert board.names == board.broadcasts == {}
+    pool_view.apply(ev.BroadcastFinished(7, 2, ("returned", "returned", "returned", "raised"), at=3.0))
+    assert (pool_view.done, pool_view.failed) == (3, 1)
+    assert {row.node: (row.done, len(row.running)) for row in pool_view.rows.values()} == {
+        0: (2, 0),
+        1: (0, 0),
+        2: (1, 0),
+    }
+    assert pool_view.names == pool_view.broadcasts == {}
 
 
 def test_a_rank_that_runs_again_alone_leaves_the_others_running() -> None:
-    board = board_after(
+    pool_view = board_after(
         [
             ev.BroadcastSubmitted(7, "f"),
             ev.GenerationStarted(7, 1, (0, 1), (0, 1)),
@@ -96,12 +100,12 @@ def test_a_rank_that_runs_again_alone_leaves_the_others_running() -> None:
             ev.GenerationStarted(7, 2, (0, 2), (1,), at=2.0),
         ]
     )
-    assert {row.node: list(row.running.values()) for row in board.rows.values()} == {
+    assert {row.node: list(row.running.values()) for row in pool_view.rows.values()} == {
         0: [("f", 0.0)],
         1: [],
         2: [("f", 2.0)],
     }
-    assert board.wanted == 2
+    assert pool_view.wanted == 2
 
 
 def test_what_jobs_are_called_is_forgotten_with_them(story: list[ev.Event]) -> None:
@@ -110,15 +114,15 @@ def test_what_jobs_are_called_is_forgotten_with_them(story: list[ev.Event]) -> N
 
 
 def test_a_node_that_stands_by_is_shown_and_not_counted_as_ready() -> None:
-    board = board_after([ev.NodeLaunching(3, "m-3"), ev.NodeStandby(3, "m-3", "host3", at=5.0)])
-    assert (board.rows[3].state, board.rows[3].where, board.ready) == ("standby", "host3", 0)
-    board.apply(ev.NodeReady(3, rank=0, ready=1, wanted=1, at=9.0))
-    assert (board.rows[3].state, board.ready) == ("ready", 1)
+    pool_view = board_after([ev.NodeLaunching(3, "m-3"), ev.NodeStandby(3, "m-3", "host3", at=5.0)])
+    assert (pool_view.rows[3].state, pool_view.rows[3].where, pool_view.ready) == ("standby", "host3", 0)
+    pool_view.apply(ev.NodeReady(3, rank=0, ready=1, wanted=1, at=9.0))
+    assert (pool_view.rows[3].state, pool_view.ready) == ("ready", 1)
 
 
 def test_lost_nodes_do_not_pile_up() -> None:
-    board = board_after([ev.NodeLost(node, "gone", at=float(node)) for node in range(100)])
-    assert len(board.rows) == LOST_SHOWN
+    pool_view = board_after([ev.NodeLost(node, "gone", at=float(node)) for node in range(100)])
+    assert len(pool_view.rows) == LOST_SHOWN
 
 
 @pytest.mark.parametrize("kind", get_args(ev.Event))
@@ -130,4 +134,4 @@ def test_any_event_may_come_first(kind: type[ev.Event]) -> None:
     facts = {
         field.name: (sample | tuples | {"Mapping[str, str]": {"zone": "a"}})[str(field.type)] for field in fields(kind)
     }
-    Board().apply(kind(**facts))  # type: ignore[arg-type]
+    PoolView().apply(kind(**facts))  # type: ignore[arg-type]

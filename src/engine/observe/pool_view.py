@@ -37,7 +37,7 @@ class Row:
 
 
 @dataclass(slots=True)
-class Board:
+class PoolView:
     """The present state of one pool, for display."""
 
     pool: str = ""
@@ -84,27 +84,27 @@ class Board:
                 row = Row(event.node, State.LAUNCHING, event.at, where=event.machine, hourly_cost=event.hourly_cost)
                 self.rows[event.node] = row
             case ev.NodeLate():
-                self._turn(event.node, State.LATE, event.at, "it does not answer; another one is asked for")
+                self._set_state(event.node, State.LATE, event.at, "it does not answer; another one is asked for")
             case ev.NodePreparing():
                 row = self._row(event.node, event.at)
                 row.note = f"{event.phase}: {event.text}" if event.text else event.phase
             case ev.NodeReady():
-                row = self._turn(event.node, State.READY, event.at)
+                row = self._set_state(event.node, State.READY, event.at)
                 row.where = event.hostname or event.address or row.where
                 self._forget_lost()
             case ev.NodeStandby():
-                row = self._turn(event.node, State.STANDBY, event.at)
+                row = self._set_state(event.node, State.STANDBY, event.at)
                 row.where = event.hostname or event.address or row.where
             case ev.NodeSuspect():
-                self._turn(event.node, State.SUSPECT, event.at, event.cause)
+                self._set_state(event.node, State.SUSPECT, event.at, event.cause)
             case ev.NodeResumed() | ev.NodeNoticeWithdrawn():
-                self._turn(event.node, State.READY, event.at)
+                self._set_state(event.node, State.READY, event.at)
             case ev.NodeNoticed():
-                self._turn(event.node, State.NOTICED, event.at, f"{event.source}: {event.seconds:.0f} s left")
+                self._set_state(event.node, State.NOTICED, event.at, f"{event.source}: {event.seconds:.0f} s left")
             case ev.NodeDraining():
-                self._turn(event.node, State.DRAINING, event.at)
+                self._set_state(event.node, State.DRAINING, event.at)
             case ev.NodeLost() | ev.NodeFailed():
-                self._turn(event.node, State.LOST, event.at, event.cause).running.clear()
+                self._set_state(event.node, State.LOST, event.at, event.cause).running.clear()
                 self._forget_lost(LOST_SHOWN)
             case ev.NodeDismissed():
                 self.rows.pop(event.node, None)
@@ -165,7 +165,7 @@ class Board:
     def _row(self, node: int, at: float) -> Row:
         return self.rows.setdefault(node, Row(node, State.READY, at))
 
-    def _turn(self, node: int, state: State, at: float, note: str = "") -> Row:
+    def _set_state(self, node: int, state: State, at: float, note: str = "") -> Row:
         row = self._row(node, at)
         row.state, row.since, row.note = state, at, note
         return row

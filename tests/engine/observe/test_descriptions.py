@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from outrider.actors import events as ev
-from outrider.engine.observe.words import count, printed, seconds, words
+from outrider.engine.observe.descriptions import count, describe, printed, seconds
 
 
 def test_the_story_reads_well(story: list[ev.Event]) -> None:
-    assert [line for event in story if (line := words(event))] == [
+    assert [line for event in story if (line := describe(event))] == [
         "starting 2 nodes (local)",
         "2 of 2 nodes ready after 0.2 s",
         "node 0 lost: killed by signal 9",
@@ -36,7 +36,7 @@ def test_the_story_reads_well(story: list[ev.Event]) -> None:
     ],
 )
 def test_one_line_each(event: ev.Event, line: str | None) -> None:
-    assert words(event) == line
+    assert describe(event) == line
 
 
 def test_printed_lines_are_marked() -> None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 _CHUNK_BYTES = 1 << 20
 
 
-class Snapshot:
+class FileCopies:
     """Copies in one unnamed temporary file, which is gone with its last user, even a killed one. Not thread-safe."""
 
     def __init__(self, folder: Path) -> None:
@@ -46,11 +46,11 @@ class Snapshot:
 
 
 class Copy(NamedTuple):
-    snapshot: Snapshot
+    copies: FileCopies
     sha256: str
     begins: int
     size_bytes: int
 
     def read(self, offset: int, size: int) -> bytes:
         """Read at most ``size`` bytes of the copy from ``offset``."""
-        return self.snapshot.read(self.begins + offset, min(size, self.size_bytes - offset))
+        return self.copies.read(self.begins + offset, min(size, self.size_bytes - offset))
