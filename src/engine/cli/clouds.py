@@ -13,7 +13,7 @@ import anyio
 from ...providers.errors import ProviderError
 from ...providers.journal import Intent, Journal, PoolRecord
 from ...providers.owners import Place
-from .leftovers import Asked, MachineLeft
+from .leftovers import MachineLeft, PlaceAnswer
 
 if TYPE_CHECKING:
     from ...providers.aws.api import Api
@@ -25,7 +25,7 @@ AT_A_TIME = 8  # places that are asked concurrently
 class Cloud(Protocol):
     """A kind of provider whose machines outlive their client."""
 
-    async def survey(self, place: Place, known: Sequence[Intent]) -> Asked:
+    async def survey(self, place: Place, known: Sequence[Intent]) -> PlaceAnswer:
         """Find everything with a pool's tag in a place, and the machines of ``known`` intents, which may lack tags.
 
         Raises:
@@ -63,7 +63,7 @@ class Cloud(Protocol):
 class AWSCloud:
     """Amazon EC2. A place has a region, and optionally an endpoint_url and a profile."""
 
-    async def survey(self, place: Place, known: Sequence[Intent]) -> Asked:
+    async def survey(self, place: Place, known: Sequence[Intent]) -> PlaceAnswer:
         from ...providers.aws.inventory import survey
         from ...providers.aws.teardown import FLEET
 
@@ -71,7 +71,7 @@ class AWSCloud:
         async with _api(place) as api:
             found = await survey(api, machines)
             prices = await _prices(api, found.machines)
-        return Asked("aws", place, tuple(_machine(each, prices) for each in found.machines), found.others)
+        return PlaceAnswer("aws", place, tuple(_machine(each, prices) for each in found.machines), found.others)
 
     async def sweep(self, place: Place, pool: str, journal: Journal, *, lease_s: float | None = None) -> None:
         from ...providers.aws.teardown import sweep
@@ -95,20 +95,20 @@ class AWSCloud:
 CLOUDS: Mapping[str, Cloud] = {"aws": AWSCloud()}
 
 
-async def ask(records: Sequence[PoolRecord], places: Sequence[Place], *, everywhere: Place | None) -> list[Asked]:
+async def ask(records: Sequence[PoolRecord], places: Sequence[Place], *, everywhere: Place | None) -> list[PlaceAnswer]:
     """Ask every place that the journal knows and every one of ``places``, concurrently.
 
     ``everywhere``: a place with whose access all regions are asked as well.
     """
     wanted: dict[tuple[str, tuple[tuple[str, str], ...]], tuple[str, Place]] = {}
-    errors: list[Asked] = []
+    errors: list[PlaceAnswer] = []
     known = [(record.provider or "aws", place) for record in records for place in record.places]
     given: list[Place] = list(places)
     if everywhere is not None:
         try:
             given += await CLOUDS["aws"].everywhere(everywhere)
         except ProviderError as error:
-            errors.append(Asked("aws", everywhere, error=str(error)))
+            errors.append(PlaceAnswer("aws", everywhere, error=str(error)))
     for provider, place in [*known, *(("aws", place) for place in given)]:
         wanted[provider, tuple(sorted(place.items()))] = (provider, place)
     limit, answers = anyio.Semaphore(AT_A_TIME), errors
@@ -124,14 +124,14 @@ async def ask(records: Sequence[PoolRecord], places: Sequence[Place], *, everywh
     return answers
 
 
-async def _ask(provider: str, place: Place, known: Sequence[Intent]) -> Asked:
+async def _ask(provider: str, place: Place, known: Sequence[Intent]) -> PlaceAnswer:
     cloud = CLOUDS.get(provider)
     if cloud is None:
-        return Asked(provider, place, error=f"nobody here knows how to ask {provider}")
+        return PlaceAnswer(provider, place, error=f"nobody here knows how to ask {provider}")
     try:
         return await cloud.survey(place, known)
     except ProviderError as error:
-        return Asked(provider, place, error=str(error))
+        return PlaceAnswer(provider, place, error=str(error))
 
 
 def _api(place: Place) -> AbstractAsyncContextManager[Api]:

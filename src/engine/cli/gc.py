@@ -11,15 +11,15 @@ from ...providers.errors import NotGone, ProviderError
 from ...providers.journal import Journal, PoolOwned
 from ..api.printable import plain
 from . import clouds
-from .leftovers import Left, Verdict, verdict
-from .where import Where
+from .leftovers import PoolLeft, Verdict, verdict
+from .lookup import SearchOptions
 
 NOTHING, SOMETHING, UNKNOWN = 0, 1, 2  # exit codes: what is left
 
 
 def gc(
     *,
-    where: Where = Where(),  # noqa: B008  immutable
+    where: SearchOptions = SearchOptions(),  # noqa: B008  immutable
     apply: Annotated[bool, Parameter(negative="")] = False,
     foreign: Annotated[bool, Parameter(negative="")] = False,
     as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
@@ -43,10 +43,10 @@ def gc(
     import anyio
     from rich.console import Console
 
-    from . import where as means
+    from . import where as lookup
 
-    journal = means.journal()
-    pools, silent = anyio.run(means.look, journal, where)
+    journal = lookup.journal()
+    pools, unanswered = anyio.run(lookup.find_pools, journal, where)
     verdicts = [verdict(pool, foreign=foreign) for pool in pools]
     ends = anyio.run(_remove, journal, pools, verdicts) if apply else [""] * len(pools)
     if as_json:
@@ -54,36 +54,36 @@ def gc(
             {"remove": each.remove, "why": each.why, "removed": apply and each.remove and not end, "failure": end}
             for each, end in zip(verdicts, ends, strict=True)
         ]
-        print(means.as_json(pools, list(own)))
+        print(lookup.as_json(pools, list(own)))
     else:
         console = Console()
-        words = [_words(each, end, apply=apply) for each, end in zip(verdicts, ends, strict=True)]
-        console.print(means.table(pools, "what becomes of it", words) if pools else "No pools.")
+        remarks = [_remark(each, end, apply=apply) for each, end in zip(verdicts, ends, strict=True)]
+        console.print(lookup.table(pools, "what becomes of it", remarks) if pools else "No pools.")
         if not apply and any(each.remove for each in verdicts):
             console.print("Nothing was touched: `outrider gc --apply` removes it.")
-        for asked in silent:
+        for asked in unanswered:
             console.print(
-                f"{means.place(asked.place)} could not be asked: {plain(str(asked.error))}", markup=False, style="red"
+                f"{lookup.place(asked.place)} could not be asked: {plain(str(asked.error))}", markup=False, style="red"
             )
-    return _status(pools, verdicts, ends, apply=apply, silent=bool(silent))
+    return _status(pools, verdicts, ends, apply=apply, unanswered=bool(unanswered))
 
 
 def _status(
-    pools: Sequence[Left], verdicts: Sequence[Verdict], ends: Sequence[str], *, apply: bool, silent: bool
+    pools: Sequence[PoolLeft], verdicts: Sequence[Verdict], ends: Sequence[str], *, apply: bool, unanswered: bool
 ) -> int:
     for pool, each, end in zip(pools, verdicts, ends, strict=True):
         removed = apply and each.remove and not end
         if not removed and (each.remove or (pool.ours and not pool.error)):
             return SOMETHING
-    return UNKNOWN if silent else NOTHING
+    return UNKNOWN if unanswered else NOTHING
 
 
-async def _remove(journal: Journal, pools: Sequence[Left], verdicts: Sequence[Verdict]) -> list[str]:
+async def _remove(journal: Journal, pools: Sequence[PoolLeft], verdicts: Sequence[Verdict]) -> list[str]:
     """Remove the pools one after another. For each: why it is not gone, or ""."""
     return [await _removed(journal, pool) if each.remove else "" for pool, each in zip(pools, verdicts, strict=True)]
 
 
-async def _removed(journal: Journal, pool: Left) -> str:
+async def _removed(journal: Journal, pool: PoolLeft) -> str:
     from ..client.takeover import lease_kept
     from ..serialization.error_translation import by_lease
 
@@ -104,7 +104,7 @@ async def _removed(journal: Journal, pool: Left) -> str:
     return ""
 
 
-def _words(each: Verdict, end: str, *, apply: bool) -> str:
+def _remark(each: Verdict, end: str, *, apply: bool) -> str:
     if not each.remove:
         return f"kept: {each.why}"
     if end:

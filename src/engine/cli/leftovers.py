@@ -27,7 +27,7 @@ class MachineLeft(Thing):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PlaceAnswer:
     """The answer of one place. ``error``: why it did not answer; nothing is known of it then."""
 
     provider: str
@@ -38,7 +38,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class PoolLeft:
     """Everything of one pool in one place.
 
     ``standing`` is "unknown" for things that have the tag of a pool but belong to none that the journal knows.
@@ -76,7 +76,7 @@ class Verdict:
     why: str
 
 
-def left(records: Sequence[PoolRecord], answers: Sequence[Asked]) -> list[Left]:
+def pools_left(records: Sequence[PoolRecord], answers: Sequence[PlaceAnswer]) -> list[PoolLeft]:
     """Every pool in every place that the journal or tags know of, by name. Each thing is in one row."""
     found = [
         _of_record(record, place, next((each for each in answers if _key(each.place) == _key(place)), None))
@@ -88,7 +88,7 @@ def left(records: Sequence[PoolRecord], answers: Sequence[Asked]) -> list[Left]:
     return sorted(found, key=lambda each: (each.pool, _key(each.place), each.standing == "unknown"))
 
 
-def verdict(pool: Left, *, foreign: bool) -> Verdict:
+def verdict(pool: PoolLeft, *, foreign: bool) -> Verdict:
     """Decide whether `gc` removes a pool.
 
     GC-1: what a living owner on this computer has is never touched, nor another computer's unless ``foreign``.
@@ -111,10 +111,10 @@ def verdict(pool: Left, *, foreign: bool) -> Verdict:
             return Verdict(foreign, f"the journal here does not know it, and its owner may be alive: {pool.owner}")
 
 
-def _of_record(record: PoolRecord, place: Place, asked: Asked | None) -> Left:
+def _of_record(record: PoolRecord, place: Place, asked: PlaceAnswer | None) -> PoolLeft:
     """The row of a pool in the journal. An empty one is kept too, as the cloud's answer may be out of date."""
-    claim, asked = record.claim(place), asked or Asked(record.provider or "aws", place)
-    return Left(
+    claim, asked = record.claim(place), asked or PlaceAnswer(record.provider or "aws", place)
+    return PoolLeft(
         record.pool,
         record.provider or asked.provider,
         place,
@@ -127,7 +127,7 @@ def _of_record(record: PoolRecord, place: Place, asked: Asked | None) -> Left:
     )
 
 
-def _of_others(asked: Asked, claims: Sequence[Claim]) -> list[Left]:
+def _of_others(asked: PlaceAnswer, claims: Sequence[Claim]) -> list[PoolLeft]:
     """Rows of things that belong to no pool in the journal, by the pool that their tag names."""
 
     def is_other(thing: Thing) -> bool:
@@ -136,7 +136,7 @@ def _of_others(asked: Asked, claims: Sequence[Claim]) -> list[Left]:
     machines, others = list(filter(is_other, asked.machines)), list(filter(is_other, asked.others))
     things = [*machines, *others]
     return [
-        Left(
+        PoolLeft(
             pool,
             asked.provider,
             asked.place,

@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from ..api.printable import plain
-from .where import Where
+from .lookup import SearchOptions
 
 WORDS = {
     "alive": "owned by {owner}",
@@ -19,7 +19,7 @@ WORDS = {
 
 def ps(
     *,
-    where: Where = Where(),  # noqa: B008  immutable
+    where: SearchOptions = SearchOptions(),  # noqa: B008  immutable
     as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
 ) -> int:
     """Show this user's pools of cloud machines.
@@ -35,17 +35,17 @@ def ps(
     import anyio
     from rich.console import Console
 
-    from . import where as means
+    from . import where as lookup
 
-    pools, silent = anyio.run(means.look, means.journal(), where)
+    pools, unanswered = anyio.run(lookup.find_pools, lookup.journal(), where)
     if as_json:
-        print(means.as_json(pools, [{} for _ in pools]))
+        print(lookup.as_json(pools, [{} for _ in pools]))
     else:
         console = Console()
-        words = [WORDS[pool.standing].format(owner=pool.owner or "unknown") for pool in pools]
-        console.print(means.table(pools, "owner", words) if pools else "No pools of cloud machines.")
-        for asked in silent:
+        remarks = [WORDS[pool.standing].format(owner=pool.owner or "unknown") for pool in pools]
+        console.print(lookup.table(pools, "owner", remarks) if pools else "No pools of cloud machines.")
+        for asked in unanswered:
             console.print(
-                f"{means.place(asked.place)} could not be asked: {plain(str(asked.error))}", markup=False, style="red"
+                f"{lookup.place(asked.place)} could not be asked: {plain(str(asked.error))}", markup=False, style="red"
             )
-    return 2 if silent else 0
+    return 2 if unanswered else 0

@@ -82,10 +82,7 @@ class VolumeMount:
         if time.monotonic() < self._due_at or (self._running is None and not self._lock.own()):
             return
         self._due_at = time.monotonic() + _AGAIN_S
-        with (
-            suppress(MountFailed, Busy, OSError),
-            self._lock.alone(),
-        ):  # a failure is tried again: the store may be away
+        with suppress(MountFailed, Busy, OSError), self._lock.alone():  # the next check tries again
             self._made = self._lock.read_facts().get("made", [])
             self._mend()
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from outrider.engine.cli import clouds
-from outrider.engine.cli.leftovers import Asked, MachineLeft
+from outrider.engine.cli.leftovers import MachineLeft, PlaceAnswer
 from outrider.engine.cli.main import app
 from outrider.providers.errors import NotAuthorized, NotGone
 from outrider.providers.journal import Intent, Journal
@@ -29,12 +29,12 @@ class Sky:
     refuses: set[str] = field(default_factory=set)
     stubborn: set[str] = field(default_factory=set)
 
-    async def survey(self, place: Place, known: Sequence[Intent]) -> Asked:
+    async def survey(self, place: Place, known: Sequence[Intent]) -> PlaceAnswer:
         if place["region"] in self.refuses:
             raise NotAuthorized("no credentials")
         there = self.regions.get(place["region"], [])
         machines = [each for each in there if isinstance(each, MachineLeft)]
-        return Asked("aws", place, tuple(machines), tuple(each for each in there if each not in machines))
+        return PlaceAnswer("aws", place, tuple(machines), tuple(each for each in there if each not in machines))
 
     async def sweep(self, place: Place, pool: str, journal: Journal, *, lease_s: float | None = None) -> None:
         if pool in self.stubborn:

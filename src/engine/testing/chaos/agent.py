@@ -72,7 +72,9 @@ class Agent:
         self._made = 0
         self._lock = threading.Lock()
         self._gone = threading.Event()
-        self._say(rank=info.rank, world=info.world_size, job=info.job, generation=info.generation, attempt=info.attempt)
+        self._send(
+            rank=info.rank, world=info.world_size, job=info.job, generation=info.generation, attempt=info.attempt
+        )
         self._watched = {step: threading.Event() for step in json.loads(self._file.readline())["watch"]}
         sock.settimeout(None)
         threading.Thread(target=self._listen, daemon=True, name="outrider-chaos").start()
@@ -89,14 +91,14 @@ class Agent:
             return
         with suppress(OSError):
             if made == 1:
-                self._say(began=True)
+                self._send(began=True)
             if made in self._watched:
-                self._say(step=made)
+                self._send(step=made)
                 self._watched[made].wait()
 
     def close(self) -> None:
         with suppress(OSError):
-            self._say(made=self._made)
+            self._send(made=self._made)
             self._sock.shutdown(socket.SHUT_RDWR)
 
     def _listen(self) -> None:
@@ -113,7 +115,7 @@ class Agent:
         self._file.close()
         self._sock.close()
 
-    def _say(self, **message: object) -> None:
+    def _send(self, **message: object) -> None:
         self._sock.sendall(json.dumps(message).encode() + b"\n")
 
 

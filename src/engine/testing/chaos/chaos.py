@@ -39,7 +39,7 @@ class chaos:  # noqa: N801 - used like a function
         pool: Any = self._pool
         self._injector = injector = FaultInjector(self._plan, pool._opened())
         await injector.begin()
-        injector.unleash()
+        injector.start()
         return injector.report
 
     async def __aexit__(

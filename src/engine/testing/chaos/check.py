@@ -75,9 +75,9 @@ class Disturbance:
         report = pool.chaos
         assert report.chaos is not None
         if late := missed(stepped(report.chaos), report.strikes):
-            raise AssertionError(_never(late, report))
+            raise AssertionError(_not_injected(late, report))
         if not report.strikes:
-            raise AssertionError(_nothing(report.chaos, took_s))
+            raise AssertionError(_none_injected(report.chaos, took_s))
         for rank, (one, other) in enumerate(zip(expected, got, strict=True)):
             if (told := difference(one, other, rtol)) is not None:
                 raise AssertionError(f"rank {rank} gives another answer: {told} ({report.summary()})")
@@ -89,7 +89,7 @@ class Disturbance:
         return [pool.chaos for pool in self._pools if pool._injector is not None]
 
 
-def _never(late: Sequence[Planned], report: Report) -> str:
+def _not_injected(late: Sequence[Planned], report: Report) -> str:
     faults = ", ".join(str(planned.fault) for planned in late)
     made = ", ".join(f"rank {each.rank} made {each.steps}" for each in report.made) or "no task counted any"
     return (
@@ -98,10 +98,10 @@ def _never(late: Sequence[Planned], report: Report) -> str:
     )
 
 
-def _nothing(chaos: Chaos, took_s: float) -> str:
+def _none_injected(chaos: Chaos, took_s: float) -> str:
     first = next(timed(chaos))
     return (
-        f"nothing befell it: it took {took_s:.1f} s, and the first fault was due after {first.at_s:.1f} s. "
+        f"no fault was injected: the call took {took_s:.1f} s, and the first fault was due after {first.at_s:.1f} s. "
         "Give it more to do, or a smaller mtbf."
     )
 

@@ -22,7 +22,7 @@ vertical-align: -2px; margin: 0 .4em 0 1.2em; }
 """
 
 
-def page(report: Report, title: str = "What befell a pool") -> str:
+def page(report: Report, title: str = "Faults injected into a pool") -> str:
     line = timeline(report)
     return "\n".join([
         f"<!doctype html><html lang=en><meta charset=utf-8><title>{escape(title)}</title><style>{STYLE}</style>",

@@ -96,7 +96,7 @@ class Planned(NamedTuple):
     rank: int | None  # the node's; None: chosen by ``share``
     share: float  # a position among the ready nodes by rank: 0 is the first, just below 1 the last
 
-    def victim(self, ready: Sequence[int]) -> int | None:
+    def target_rank(self, ready: Sequence[int]) -> int | None:
         """The rank to hit among the ready ones; None where the fault is skipped."""
         if self.rank is not None:
             return self.rank if self.rank in ready else None

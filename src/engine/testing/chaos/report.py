@@ -47,7 +47,7 @@ class Strike:
 
 
 @dataclass(slots=True)
-class Found:
+class InitialNode:
     """A node that existed when fault injection began."""
 
     node: int
@@ -56,7 +56,7 @@ class Found:
 
 
 @dataclass(slots=True)
-class Made:
+class StepCount:
     """The number of steps that an attempt made before it ended."""
 
     job: int
@@ -72,16 +72,16 @@ class Report:
     chaos: Chaos | None = None
     began_at: float | None = None  # seconds since the epoch
     ended_at: float | None = None
-    found: list[Found] = field(default_factory=list)
+    found: list[InitialNode] = field(default_factory=list)
     strikes: list[Strike] = field(default_factory=list)
     events: list[ev.Event] = field(default_factory=list)
-    made: list[Made] = field(default_factory=list)
+    made: list[StepCount] = field(default_factory=list)
     began: dict[tuple[int, int], float] = field(default_factory=dict)  # time of the first step, by (job, generation)
 
     def begin(self, nodes: Iterable[NodeState]) -> None:
         """Begin with the ``nodes`` that exist."""
         self.began_at = time.time()
-        self.found = [Found(node.node, node.state, node.rank) for node in nodes]
+        self.found = [InitialNode(node.node, node.state, node.rank) for node in nodes]
 
     def end(self) -> None:
         self.ended_at = time.time()
@@ -215,9 +215,9 @@ class Report:
         return path
 
 
-def missed(wanted: Iterable[Any], struck: Sequence[Strike]) -> list[Any]:
+def missed(wanted: Iterable[Any], injected: Sequence[Strike]) -> list[Any]:
     """Return the ``wanted`` planned faults that were not injected."""
-    happened = {strike.number for strike in struck}
+    happened = {strike.number for strike in injected}
     return [planned for planned in wanted if planned.number not in happened]
 
 

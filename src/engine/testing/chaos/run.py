@@ -24,10 +24,10 @@ from ...client.cleanup import finished
 from . import disk, processes
 from .agent import Agents
 from .faults import Fault, FullDisk, HoldGil, KillRank, Partition, SlowLink
-from .hits import Blow, Place, hit
+from .injection import Injection, TargetNode, inject
 from .plan import Chaos, Planned, check_ranks, stepped, timed
 from .processes import Process
-from .report import Made, Report, Strike
+from .report import Report, StepCount, Strike
 from .wires import Wires
 
 if TYPE_CHECKING:
@@ -40,24 +40,24 @@ HANG_UP_S = 2.0
 class Task:
     """A task's process, and the connection to its agent."""
 
-    def __init__(self, process: Process, writer: asyncio.StreamWriter, said: dict[str, Any]) -> None:
+    def __init__(self, process: Process, writer: asyncio.StreamWriter, message: dict[str, Any]) -> None:
         self.process, self._writer = process, writer
-        self.job: int = said["job"]
-        self.rank: int = said["rank"]
-        self.world: int = said["world"]
-        self.generation: int = said["generation"]
+        self.job: int = message["job"]
+        self.rank: int = message["rank"]
+        self.world: int = message["world"]
+        self.generation: int = message["generation"]
 
     async def hang_up(self) -> None:
         self._writer.close()
         with suppress(OSError):
             await self._writer.wait_closed()
 
-    def say(self, **message: object) -> None:
+    def send(self, **message: object) -> None:
         self._writer.write(json.dumps(message).encode() + b"\n")
 
 
 class FaultInjector:
-    """Fault injection in one pool. `begin` before its first node or later, `unleash` when ready, `end`, `collect`."""
+    """Fault injection in one pool. `begin` before its first node or later, `start` when ready, `end`, `collect`."""
 
     def __init__(self, chaos: Chaos, core: OpenPool) -> None:
         self.report = Report(chaos)
@@ -88,7 +88,7 @@ class FaultInjector:
         self._core.set_outer_plugins((Agents(self._address),))
         try:
             path = f"\0{self._address}"
-            self._server = await asyncio.start_unix_server(self._heard, path=path, start_serving=False)
+            self._server = await asyncio.start_unix_server(self._serve_task, path=path, start_serving=False)
             await self._server.start_serving()  # a cancellation here finds the server known, and closes it
         except BaseException:
             await self.leave()
@@ -106,16 +106,16 @@ class FaultInjector:
             disk.check(settings.provider)
         check_ranks(self._chaos, settings.nodes.max)
 
-    def unleash(self) -> None:
-        self._start(self._carry_out())
+    def start(self) -> None:
+        self._start(self._run_plan())
 
     async def end(self) -> None:
         """Inject nothing more, and restore what can be restored. A cancellation meanwhile is raised afterwards."""
         if self._ending is None:
-            self._ending = asyncio.ensure_future(self._calm())
+            self._ending = asyncio.ensure_future(self._stop())
         await finished(self._ending)
 
-    async def _calm(self) -> None:
+    async def _stop(self) -> None:
         self.report.end()
         self._core.set_outer_plugins(())
         self._core.interpose = None
@@ -161,9 +161,9 @@ class FaultInjector:
         async with aclosing(events):
             async for event in events:
                 self.report.add(event)
-                self._news()
+                self._notify()
 
-    def _news(self) -> None:
+    def _notify(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -175,66 +175,66 @@ class FaultInjector:
 
     # --- targets ----------------------------------------------------------------------------------------------------
 
-    def _places(self, fault: Fault) -> dict[int, Place]:
+    def _targets(self, fault: Fault) -> dict[int, TargetNode]:
         """The possible targets of a fault at present, by rank."""
         ready = [node for node in self._core.observer.snapshot().nodes if node.state == "ready"]
-        places = [place for node in ready if (place := self._place(node)) is not None]
-        return {place.rank: place for place in places if self._can_hit(fault, place)}
+        targets = [target for node in ready if (target := self._target(node)) is not None]
+        return {target.rank: target for target in targets if self._applies_to(fault, target)}
 
-    def _place(self, node: NodeState) -> Place | None:
+    def _target(self, node: NodeState) -> TargetNode | None:
         """A node as a target; None where it is dying, or was never ready."""
         facts = node.facts
         assert facts is not None, "a local machine names its processes"
         group, daemon = processes.owned(int(facts["group"])), processes.owned(int(facts["pid"]))
         if group is None or daemon is None or node.rank is None:
             return None
-        return Place(node.node, node.rank, node.machine, group, daemon, Path(facts["directory"]))
+        return TargetNode(node.node, node.rank, node.machine, group, daemon, Path(facts["directory"]))
 
-    def _can_hit(self, fault: Fault, place: Place) -> bool:
+    def _applies_to(self, fault: Fault, target: TargetNode) -> bool:
         match fault:
             case KillRank() | HoldGil():
-                return bool(self._tasks_on(place))
+                return bool(self._tasks_on(target))
             case FullDisk():
-                return disk.has_room(place.directory / "work", place.group)
+                return disk.has_room(target.directory / "work", target.group)
         return True
 
-    def _tasks_on(self, place: Place) -> list[Task]:
-        here = set(processes.children(place.group))
+    def _tasks_on(self, target: TargetNode) -> list[Task]:
+        here = set(processes.children(target.group))
         return [task for task in self._tasks if task.process in here]
 
-    async def _is_wired(self, fault: Fault, place: Place) -> bool:
+    async def _is_wired(self, fault: Fault, target: TargetNode) -> bool:
         """Lead the connection of the node over our wire, an older one by cutting it. False where the node is gone."""
         if not isinstance(fault, Partition | SlowLink):
             return True
-        wire = self._wires.of(place.machine)
+        wire = self._wires.of(target.machine)
         if not wire.used:
-            self._core.cut(NodeId(place.node), "rewired for chaos")
+            self._core.cut(NodeId(target.node), "rewired for chaos")
 
         def found() -> bool | None:
             states = {node.node: node.state for node in self._core.observer.snapshot().nodes}
-            if place.node not in states:
+            if target.node not in states:
                 return False
-            return (wire.used and states[place.node] != "suspect") or None
+            return (wire.used and states[target.node] != "suspect") or None
 
         return bool(await self._until(found))
 
     # --- times ------------------------------------------------------------------------------------------------------
 
-    async def _carry_out(self) -> None:
+    async def _run_plan(self) -> None:
         before_s, left = 0.0, self._chaos.most
         for planned in timed(self._chaos):
             await asyncio.sleep(planned.at_s - before_s)  # after the last fault, however late it was: never two at once
             before_s = planned.at_s
-            places = self._places(planned.fault)
-            rank = planned.victim([*places])
-            if rank is None or not await self._is_wired(planned.fault, places[rank]):
+            targets = self._targets(planned.fault)
+            rank = planned.target_rank([*targets])
+            if rank is None or not await self._is_wired(planned.fault, targets[rank]):
                 continue
-            self._start(self._strike(planned, places[rank], self._tasks_on(places[rank]), None))
+            self._start(self._inject(planned, targets[rank], self._tasks_on(targets[rank]), None))
             left -= 1
             if not left:
                 return
 
-    async def _heard(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve_task(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve the connection of one task's agent."""
         task: Task | None = None
         with suppress(OSError, ValueError, KeyError):
@@ -246,23 +246,23 @@ class FaultInjector:
                 task = Task(process, writer, json.loads(await reader.readline()))
             if task is not None and self._ending is None:
                 self._tasks[task] = None
-                task.say(watch=sorted({fault.at_step for fault in self._chaos.at_steps if fault.at_step}))
+                task.send(watch=sorted({fault.at_step for fault in self._chaos.at_steps if fault.at_step}))
                 async for line in reader:
-                    self._said(task, json.loads(line))
+                    self._on_message(task, json.loads(line))
         if task is not None:
             self._tasks.pop(task, None)
         writer.close()
         with suppress(OSError):
             await writer.wait_closed()
 
-    def _said(self, task: Task, said: dict[str, Any]) -> None:
-        match said:
+    def _on_message(self, task: Task, message: dict[str, Any]) -> None:
+        match message:
             case {"step": step}:
                 self._start(self._at_step(task, step))
             case {"began": _}:
                 self.report.began.setdefault((task.job, task.generation), time.time())
             case {"made": steps}:
-                self.report.made.append(Made(task.job, task.generation, task.rank, steps))
+                self.report.made.append(StepCount(task.job, task.generation, task.rank, steps))
 
     async def _at_step(self, task: Task, step: int) -> None:
         """Inject the faults that wait for this step of the task, which is paused meanwhile."""
@@ -270,49 +270,51 @@ class FaultInjector:
             for planned in list(self._waiting):
                 rank = int(planned.share * task.world) if planned.rank is None else planned.rank
                 if planned.fault.at_step == step and rank == task.rank:
-                    await self._befall(planned, task)
+                    await self._inject_at_step(planned, task)
         finally:
-            task.say(go=step)
+            task.send(go=step)
 
-    async def _befall(self, planned: Planned, task: Task) -> None:
+    async def _inject_at_step(self, planned: Planned, task: Task) -> None:
         """Return when the fault is injected, or cannot be, because the task's node is gone."""
-        place = self._place_of(task)
-        if place is None:
+        target = self._target_of(task)
+        if target is None:
             _log(f"{planned.fault} did not strike: process {task.process.pid} is no node's any more")
-        elif await self._is_wired(planned.fault, place) and planned in self._waiting:
+        elif await self._is_wired(planned.fault, target) and planned in self._waiting:
             self._waiting.remove(planned)
-            struck = asyncio.Event()
-            self._start(self._strike(planned, place, [task], struck))
-            await struck.wait()
+            injected = asyncio.Event()
+            self._start(self._inject(planned, target, [task], injected))
+            await injected.wait()
 
-    def _place_of(self, task: Task) -> Place | None:
+    def _target_of(self, task: Task) -> TargetNode | None:
         for node in self._core.observer.snapshot().nodes:
-            if node.rank is not None and (place := self._place(node)) is not None and task in self._tasks_on(place):
-                return place
+            if node.rank is not None and (target := self._target(node)) is not None and task in self._tasks_on(target):
+                return target
         return None
 
     # --- injection --------------------------------------------------------------------------------------------------
 
-    async def _strike(self, planned: Planned, place: Place, tasks: list[Task], struck: asyncio.Event | None) -> None:
+    async def _inject(
+        self, planned: Planned, target: TargetNode, tasks: list[Task], injected: asyncio.Event | None
+    ) -> None:
         fault = planned.fault
-        rank = tasks[0].rank if struck is not None else place.rank
-        strike = Strike(planned.number, fault.kind, str(fault), place.node, rank, time.time(), step=fault.at_step)
+        rank = tasks[0].rank if injected is not None else target.rank
+        strike = Strike(planned.number, fault.kind, str(fault), target.node, rank, time.time(), step=fault.at_step)
         self.report.strikes.append(strike)
 
         def heard() -> bool | None:
             told = self.report.of(ev.NodeNoticed, ev.NodeLost, ev.NodeDismissed)
-            return any(event.node == place.node and event.at >= strike.at for event in told) or None
+            return any(event.node == target.node and event.at >= strike.at for event in told) or None
 
         try:
-            blow = Blow(place, self._wires.of(place.machine), tasks, strike, lambda: self._until(heard))
-            async with hit(fault, blow):
-                if struck is not None:
-                    struck.set()
+            injection = Injection(target, self._wires.of(target.machine), tasks, strike, lambda: self._until(heard))
+            async with inject(fault, injection):
+                if injected is not None:
+                    injected.set()
                 await asyncio.sleep(getattr(fault, "seconds", 0.0))
         finally:
             strike.over_at = time.time()
-            if struck is not None:
-                struck.set()
+            if injected is not None:
+                injected.set()
 
 
 def _log(story: str) -> None:

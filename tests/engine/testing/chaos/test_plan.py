@@ -61,12 +61,12 @@ def test_each_fault_is_dealt_once_before_any_comes_again(chaos: Chaos) -> None:
 @given(chaoses, st.sets(st.integers(0, 9), min_size=1))
 def test_the_victim_is_ready_and_the_one_that_was_asked_for(chaos: Chaos, ready: set[int]) -> None:
     for planned in dealt_first(chaos, 40):
-        victim = planned.victim([*ready])
+        target_rank = planned.target_rank([*ready])
         if chaos.rank is None:
-            assert victim in ready
+            assert target_rank in ready
         else:
-            assert victim == (chaos.rank if chaos.rank in ready else None)
-        assert planned.victim([]) is None
+            assert target_rank == (chaos.rank if chaos.rank in ready else None)
+        assert planned.target_rank([]) is None
 
 
 def test_times_differ_with_the_seed_and_have_the_mean() -> None:

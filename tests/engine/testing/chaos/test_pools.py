@@ -253,7 +253,9 @@ async def test_a_pool_that_is_left_by_a_cancellation_is_gone_with_its_chaos() ->
 
 
 def test_a_check_in_which_nothing_happens_fails(tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match=r"nothing befell it: it took .* and the first fault was due after 1"):
+    with pytest.raises(
+        AssertionError, match=r"no fault was injected: the call took .* and the first fault was due after 1"
+    ):
         Disturbance(None, tmp_path).check(steps(1), Chaos(600), nodes=1)
 
 

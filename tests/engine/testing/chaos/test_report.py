@@ -12,7 +12,7 @@ import pytest
 from outrider import SpecError, events
 from outrider.engine.testing.chaos.html import page
 from outrider.engine.testing.chaos.plan import Chaos
-from outrider.engine.testing.chaos.report import Found, Made, Report, Strike
+from outrider.engine.testing.chaos.report import InitialNode, Report, StepCount, Strike
 from outrider.engine.testing.chaos.timeline import timeline
 
 
@@ -42,7 +42,7 @@ def report() -> Report:
             events.NodeNoticed(0, "file", 2.0, at=110.5),
             events.NodeLost(0, "killed", noticed=True, at=112.6),
         ],
-        made=[Made(1, 2, 0, 40)],
+        made=[StepCount(1, 2, 0, 40)],
         began={(1, 1): 103.5, (1, 2): 107.0},
     )
 
@@ -72,7 +72,12 @@ def test_in_a_pool_that_was_open_already_time_begins_with_the_chaos() -> None:
     report = Report(
         began_at=1000.0,
         ended_at=1020.0,
-        found=[Found(0, "ready", 0), Found(1, "suspect", 1), Found(2, "standby", None), Found(3, "preparing", None)],
+        found=[
+            InitialNode(0, "ready", 0),
+            InitialNode(1, "suspect", 1),
+            InitialNode(2, "standby", None),
+            InitialNode(3, "preparing", None),
+        ],
         strikes=[Strike(1, "gil", "HoldGil()", node=0, rank=0, at=1005.0, over_at=1015.0)],
         events=[events.NodeResumed(1, at=1006.0)],
     )

@@ -27,7 +27,7 @@ from outrider.engine.testing.chaos.chaos import chaos
 from outrider.engine.testing.chaos.faults import Fault, Freeze, FullDisk, HoldGil, Kill, KillRank, Partition
 from outrider.engine.testing.chaos.plan import LEAST, Chaos
 from outrider.engine.testing.chaos.processes import Process
-from outrider.engine.testing.chaos.report import Found
+from outrider.engine.testing.chaos.report import InitialNode
 from outrider.engine.testing.chaos.run import FaultInjector
 from outrider.engine.testing.chaos.wires import Wires
 from outrider.providers.base import Machine, MachineId
@@ -118,15 +118,15 @@ def sleeps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return slept
 
 
-def turmoil(core: ActedCore, plan: Chaos) -> FaultInjector:
+def injector(core: ActedCore, plan: Chaos) -> FaultInjector:
     return FaultInjector(plan, cast("OpenPool", core))
 
 
 @asynccontextmanager
-async def unleashed(core: ActedCore, plan: Chaos) -> AsyncIterator[FaultInjector]:
-    given = turmoil(core, plan)
+async def started(core: ActedCore, plan: Chaos) -> AsyncIterator[FaultInjector]:
+    given = injector(core, plan)
     await given.begin()
-    given.unleash()
+    given.start()
     try:
         yield given
     finally:
@@ -149,7 +149,7 @@ class Line:
     async def to(cls, given: FaultInjector) -> Line:
         return cls(*await asyncio.open_unix_connection(f"\0{given._address}"))
 
-    def say(self, **message: Any) -> None:
+    def send(self, **message: Any) -> None:
         self._writer.write(json.dumps(message).encode() + b"\n")
 
     async def hear(self) -> Any:
@@ -175,7 +175,7 @@ def _everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_fault_without_a_victim_holds_up_no_other(core: ActedCore, sleeps: list[float]) -> None:
-    async with unleashed(core, Chaos(1, faults=[KillRank(), HoldGil(), Freeze(7)])) as given:
+    async with started(core, Chaos(1, faults=[KillRank(), HoldGil(), Freeze(7)])) as given:
         await turns(lambda: len(given.report.strikes) >= 3)
     assert {strike.kind for strike in given.report.strikes} == {"freeze"}
     assert sleeps
@@ -185,7 +185,7 @@ async def test_what_was_passed_over_does_not_come_at_once_when_there_is_a_victim
     core: ActedCore, sleeps: list[float]
 ) -> None:
     core.observer(ev.NodeSuspect(0))
-    async with unleashed(core, Chaos(1, faults=[Freeze(7, rank=0)])) as given:
+    async with started(core, Chaos(1, faults=[Freeze(7, rank=0)])) as given:
         await turns(lambda: len(sleeps) > 50)
         assert given.report.strikes == []
         core.ready(0)
@@ -200,7 +200,7 @@ async def test_what_was_passed_over_does_not_come_at_once_when_there_is_a_victim
 async def test_no_more_happen_than_so_many_and_those_that_were_passed_over_do_not_count(core: ActedCore) -> None:
     core.observer(ev.NodeSuspect(0))
     core.observer(ev.NodeSuspect(1))
-    async with unleashed(core, Chaos(1, faults=[Freeze(7)], most=3)) as given:
+    async with started(core, Chaos(1, faults=[Freeze(7)], most=3)) as given:
         for _ in range(100):
             await asyncio.sleep(0)
         core.ready(1)
@@ -210,12 +210,12 @@ async def test_no_more_happen_than_so_many_and_those_that_were_passed_over_do_no
 
 @pytest.mark.usefixtures("sleeps", "_everywhere")
 async def test_a_held_gil_is_one_of_a_task(core: ActedCore) -> None:
-    async with unleashed(core, Chaos(1, faults=[HoldGil(7)], most=1)) as given:
+    async with started(core, Chaos(1, faults=[HoldGil(7)], most=1)) as given:
         for _ in range(100):
             await asyncio.sleep(0)
         assert given.report.strikes == []
         line = await Line.to(given)
-        line.say(**FIRST)
+        line.send(**FIRST)
         assert await line.hear() == {"watch": []}
         assert await line.hear() == {"gil": 7}
         assert [strike.kind for strike in given.report.strikes] == ["gil"]
@@ -224,7 +224,7 @@ async def test_a_held_gil_is_one_of_a_task(core: ActedCore) -> None:
 
 @pytest.mark.usefixtures("sleeps")
 async def test_what_was_connected_before_is_cut_off_over_a_wire(core: ActedCore) -> None:
-    async with unleashed(core, Chaos(1, faults=[Partition(7, rank=1)], most=2)) as given:
+    async with started(core, Chaos(1, faults=[Partition(7, rank=1)], most=2)) as given:
         assert core.cuts == []
         await turns(lambda: len(given.report.strikes) == 2)
         assert given._wires.of("m1").used
@@ -240,7 +240,7 @@ async def test_a_node_that_is_lost_on_its_way_to_the_wire_is_not_struck(
         core.observer(ev.NodeLost(node, cause))
 
     monkeypatch.setattr(core, "cut", lost)
-    async with unleashed(core, Chaos(1, faults=[Partition(7, rank=0), Freeze(7, rank=1)])) as given:
+    async with started(core, Chaos(1, faults=[Partition(7, rank=0), Freeze(7, rank=1)])) as given:
         await turns(lambda: len(given.report.strikes) >= 3)
     assert {strike.kind for strike in given.report.strikes} == {"freeze"}
     assert core.cuts == [0]
@@ -264,7 +264,7 @@ def test_a_disk_is_filled_by_one_at_a_time(tmp_path: Path, monkeypatch: pytest.M
 
 
 async def test_chaos_that_is_cancelled_as_it_begins_leaves_nothing(core: ActedCore) -> None:
-    given = turmoil(core, Chaos(1))
+    given = injector(core, Chaos(1))
     beginning = asyncio.ensure_future(given.begin())
     await asyncio.sleep(0)
     assert not core.is_as_it_was
@@ -289,9 +289,9 @@ async def test_chaos_that_is_left_by_a_cancellation_leaves_nothing(core: ActedCo
 @pytest.mark.parametrize("again", [1, 5])
 @pytest.mark.usefixtures("_everywhere")
 async def test_a_task_that_stands_at_its_step_goes_on_when_the_end_is_cancelled(core: ActedCore, again: int) -> None:
-    async with unleashed(core, Chaos(None, faults=[HoldGil(600, at_step=3)])) as given:
+    async with started(core, Chaos(None, faults=[HoldGil(600, at_step=3)])) as given:
         line = await Line.to(given)
-        line.say(**FIRST)
+        line.send(**FIRST)
         assert await line.hear() == {"watch": [3]}
         ending = asyncio.ensure_future(given.end())
         for _ in range(again):
@@ -305,13 +305,13 @@ async def test_a_task_that_stands_at_its_step_goes_on_when_the_end_is_cancelled(
 
 @pytest.mark.usefixtures("_everywhere")
 async def test_nothing_begins_after_the_end(core: ActedCore) -> None:
-    async with unleashed(core, Chaos(None, faults=[HoldGil(600, at_step=3)])) as given:
+    async with started(core, Chaos(None, faults=[HoldGil(600, at_step=3)])) as given:
         early, late = await Line.to(given), await Line.to(given)
-        early.say(**FIRST)
+        early.send(**FIRST)
         assert await early.hear() == {"watch": [3]}
         ending = asyncio.ensure_future(given.end())
-        early.say(step=3)
-        late.say(**FIRST)
+        early.send(step=3)
+        late.send(**FIRST)
         await ending
         assert await late.hear() is None
         await asyncio.gather(early.close(), late.close())
@@ -319,25 +319,25 @@ async def test_nothing_begins_after_the_end(core: ActedCore) -> None:
 
 
 async def test_a_report_says_who_was_there_and_how_long_it_took(core: ActedCore) -> None:
-    async with unleashed(core, Chaos(600)) as given:
-        assert given.report.found == [Found(0, "ready", 0), Found(1, "ready", 1)]
+    async with started(core, Chaos(600)) as given:
+        assert given.report.found == [InitialNode(0, "ready", 0), InitialNode(1, "ready", 1)]
         assert given.report.began_at is not None
         assert given.report.ended_at is None
     assert given.report.ended_at is not None
 
 
 async def test_a_pool_has_one_chaos_at_a_time(core: ActedCore) -> None:
-    async with unleashed(core, Chaos(600)):
+    async with started(core, Chaos(600)):
         interpose, plugins = core.interpose, core.plugins
         with pytest.raises(SpecError, match="has chaos already"):
-            await turmoil(core, Chaos(1)).begin()
+            await injector(core, Chaos(1)).begin()
         assert (core.interpose, core.plugins) == (interpose, plugins)
-    async with unleashed(core, Chaos(600)):
+    async with started(core, Chaos(600)):
         assert core.interpose is not None
 
 
 @pytest.mark.parametrize("fault", [Kill(rank=NODES), Freeze(rank=NODES), FullDisk(rank=NODES)])
 async def test_a_rank_that_the_pool_never_has_is_refused(core: ActedCore, fault: Fault) -> None:
     with pytest.raises(SpecError, match="last rank is 1"):
-        await turmoil(core, Chaos(1, faults=[fault])).begin()
+        await injector(core, Chaos(1, faults=[fault])).begin()
     assert core.is_as_it_was

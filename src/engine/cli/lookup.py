@@ -17,7 +17,7 @@ from ...providers.journal import Journal
 from ...providers.owners import Place
 from ..api.printable import one_line, plain
 from . import clouds
-from .leftovers import Asked, Left, left
+from .leftovers import PlaceAnswer, PoolLeft, pools_left
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Where:
+class SearchOptions:
     """Places to look in, besides those that this computer's journal knows.
 
     Parameters
@@ -63,16 +63,16 @@ def journal() -> Journal:
         raise SystemExit(2) from None
 
 
-async def look(book: Journal, where: Where) -> tuple[list[Left], list[Asked]]:
+async def find_pools(book: Journal, where: SearchOptions) -> tuple[list[PoolLeft], list[PlaceAnswer]]:
     """Find all pools; returns them and the places that could not be asked."""
     records = book.records()
     places: list[Place] = [{"region": region, **where.access} for region in where.region or ()]
     answers = await clouds.ask(records, places, everywhere=where.access if where.all_regions else None)
-    return left(book.records(), answers), [asked for asked in answers if asked.error]
+    return pools_left(book.records(), answers), [asked for asked in answers if asked.error]
 
 
-def table(pools: Sequence[Left], last: str, words: Sequence[str]) -> Table:
-    """A table with one row per pool and place. ``words`` are the cells of the ``last`` column."""
+def table(pools: Sequence[PoolLeft], last: str, remarks: Sequence[str]) -> Table:
+    """A table with one row per pool and place. ``remarks`` are the cells of the ``last`` column."""
     from rich.table import Table
     from rich.text import Text
 
@@ -80,7 +80,7 @@ def table(pools: Sequence[Left], last: str, words: Sequence[str]) -> Table:
     for column in ("pool", "where", "machines", "age", "USD/h"):
         shown.add_column(column, justify="right" if column in ("age", "USD/h") else "left", no_wrap=True)
     shown.add_column(last)
-    for pool, word in zip(pools, words, strict=True):
+    for pool, word in zip(pools, remarks, strict=True):
         cells = (pool.pool, place(pool.place), machines(pool), age(pool, time.time()), price(pool), word)
         shown.add_row(*(Text(one_line(cell)) for cell in cells))
     return shown
@@ -91,7 +91,7 @@ def place(where: Place) -> str:
     return " ".join(part for part in parts if part) or "nowhere"
 
 
-def machines(pool: Left) -> str:
+def machines(pool: PoolLeft) -> str:
     if pool.error:
         return "?"
     kinds: dict[str, int] = {}
@@ -101,7 +101,7 @@ def machines(pool: Left) -> str:
     return ", ".join(f"{number} {kind}" for kind, number in sorted(kinds.items())) or "none"
 
 
-def age(pool: Left, now: float) -> str:
+def age(pool: PoolLeft, now: float) -> str:
     """The age of the pool's oldest machine."""
     if not pool.machines:
         return ""
@@ -112,13 +112,13 @@ def age(pool: Left, now: float) -> str:
     return f"{hours} h {minutes % 60} min" if hours else f"{minutes} min"
 
 
-def price(pool: Left) -> str:
+def price(pool: PoolLeft) -> str:
     if not pool.machines:
         return ""
     return "?" if pool.hourly_usd is None else f"{pool.hourly_usd:.2f}"
 
 
-def as_json(pools: Sequence[Left], more: Sequence[dict[str, object]]) -> str:
+def as_json(pools: Sequence[PoolLeft], more: Sequence[dict[str, object]]) -> str:
     """A JSON list of all that is known of each pool, joined with the command's own fields in ``more``."""
     rows = [{**asdict(pool), "place": dict(pool.place), "hourly_usd": pool.hourly_usd} for pool in pools]
     return json.dumps([{**row, **own} for row, own in zip(rows, more, strict=True)], indent=2)

@@ -23,7 +23,7 @@ NOTICE = "preempt"  # the file in a node's directory that holds a preemption not
 NOTICED_S = 10.0  # the node looks for the file once a second
 
 
-class Place(NamedTuple):
+class TargetNode(NamedTuple):
     """A node of the pool as a target."""
 
     node: int
@@ -38,45 +38,45 @@ class Place(NamedTuple):
         return self.group, self.daemon
 
 
-class Struck(Protocol):
+class TargetTask(Protocol):
     """A task's process on the node."""
 
     @property
     def process(self) -> Process: ...
 
-    def say(self, **message: object) -> None: ...
+    def send(self, **message: object) -> None: ...
 
 
-class Blow(NamedTuple):
+class Injection(NamedTuple):
     """Everything that an injection needs to know about its target."""
 
-    place: Place
+    target: TargetNode
     wire: Wire
-    tasks: Sequence[Struck]
+    tasks: Sequence[TargetTask]
     strike: Strike
     noticed: Callable[[], Awaitable[object]]  # returns when the pool has received the preemption notice
 
 
-def hit(fault: Fault, blow: Blow) -> AbstractAsyncContextManager[None]:  # noqa: PLR0911 (a table)
+def inject(fault: Fault, injection: Injection) -> AbstractAsyncContextManager[None]:  # noqa: PLR0911 (a table)
     match fault:
         case Kill():
-            return _killed(blow.place.roots)
+            return _killed(injection.target.roots)
         case KillDaemon():
-            return _killed([blow.place.daemon])
+            return _killed([injection.target.daemon])
         case KillRank():
-            return _killed(task.process for task in blow.tasks)
+            return _killed(task.process for task in injection.tasks)
         case Preempt():
-            return _preempted(fault, blow)
+            return _preempted(fault, injection)
         case Freeze():
-            return _frozen(blow.place)
+            return _frozen(injection.target)
         case Partition():
-            return _parted(blow.wire)
+            return _parted(injection.wire)
         case SlowLink():
-            return _slowed(fault, blow.wire)
+            return _slowed(fault, injection.wire)
         case FullDisk():
-            return _filled(blow.place)
+            return _filled(injection.target)
         case HoldGil():
-            return _held(fault, blow.tasks)
+            return _held(fault, injection.tasks)
     raise AssertionError(f"{fault!r} is a fault that nobody carries out")
 
 
@@ -88,19 +88,19 @@ async def _killed(victims: Iterable[Process]) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _preempted(fault: Preempt, blow: Blow) -> AsyncIterator[None]:
+async def _preempted(fault: Preempt, injection: Injection) -> AsyncIterator[None]:
     """Give notice, then kill. Left early, it withdraws the notice."""
-    file = blow.place.directory / NOTICE
+    file = injection.target.directory / NOTICE
     with suppress(FileNotFoundError):  # the node is gone
         file.write_text(f"{fault.notice}")
     try:
         with suppress(TimeoutError):
             async with asyncio.timeout(NOTICED_S):
-                await blow.noticed()
-                blow.strike.noticed_at = time.time()
+                await injection.noticed()
+                injection.strike.noticed_at = time.time()
         yield
         await asyncio.sleep(fault.notice)
-        async with _killed(blow.place.roots):
+        async with _killed(injection.target.roots):
             pass
     except BaseException:
         file.unlink(missing_ok=True)
@@ -108,8 +108,8 @@ async def _preempted(fault: Preempt, blow: Blow) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _frozen(place: Place) -> AsyncIterator[None]:
-    stopped = processes.stop(place.roots)
+async def _frozen(target: TargetNode) -> AsyncIterator[None]:
+    stopped = processes.stop(target.roots)
     try:
         yield
     finally:
@@ -135,13 +135,13 @@ async def _slowed(fault: SlowLink, wire: Wire) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _filled(place: Place) -> AsyncIterator[None]:
-    with disk.full(place.directory / "work", place.group):
+async def _filled(target: TargetNode) -> AsyncIterator[None]:
+    with disk.full(target.directory / "work", target.group):
         yield
 
 
 @asynccontextmanager
-async def _held(fault: HoldGil, tasks: Sequence[Struck]) -> AsyncIterator[None]:
+async def _held(fault: HoldGil, tasks: Sequence[TargetTask]) -> AsyncIterator[None]:
     for task in tasks:
-        task.say(gil=fault.seconds)
+        task.send(gil=fault.seconds)
     yield  # when this ends early, the task's socket closes, and the task lets go of the lock
