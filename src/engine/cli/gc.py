@@ -43,7 +43,7 @@ def gc(
     import anyio
     from rich.console import Console
 
-    from . import where as lookup
+    from . import lookup
 
     journal = lookup.journal()
     pools, unanswered = anyio.run(lookup.find_pools, journal, where)

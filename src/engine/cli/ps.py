@@ -35,7 +35,7 @@ def ps(
     import anyio
     from rich.console import Console
 
-    from . import where as lookup
+    from . import lookup
 
     pools, unanswered = anyio.run(lookup.find_pools, lookup.journal(), where)
     if as_json:
