@@ -6,7 +6,12 @@ import ctypes
 import os
 import signal
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import subprocess
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -78,6 +83,17 @@ def kill_tree(root: int) -> None:
         stopped |= fresh
     for pid in stopped:
         _signal(pid, signal.SIGKILL)
+
+
+def end_tree(process: subprocess.Popen[bytes]) -> None:
+    """Kill a child with all its descendants, and collect them; nothing happens if it has ended already."""
+    if process.poll() is None:
+        started = descendants(process.pid)
+        kill_tree(process.pid)
+        process.wait()
+        for pid in started:  # parents first: the children of each become this process's children then
+            with suppress(ChildProcessError):
+                os.waitpid(pid, 0)
 
 
 def _signal(pid: int, number: signal.Signals) -> None:

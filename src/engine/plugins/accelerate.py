@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ..api.errors import SpecError
 from ..api.plugin import Plugin
 from .accelerate_variables import refuse, variables_of
-from .torch import Torch, tell_accelerate
+from .torch import Torch, set_accelerate_device
 
 if TYPE_CHECKING:
     from ..api.instance import InstanceInfo
@@ -51,7 +51,7 @@ class Accelerate(Plugin):
 
     @contextmanager
     def session(self, info: InstanceInfo) -> Iterator[None]:  # noqa: ARG002
-        tell_accelerate()
+        set_accelerate_device()
         yield
 
 

@@ -1,6 +1,6 @@
 """A framework's own cluster on the pool's nodes: a head on one node and a worker on each, while the pool is open.
 
-A `Kit` describes a framework's programs. The node's half (`Member`) runs them and reports when they come up and go
+A `Framework` describes its programs. The node's half (`ProgramRunner`) runs them and reports when they come up and go
 down; the client's half (`Cluster`) chooses the head's node, and orders nodes to start programs.
 """
 
@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 from ...actors.ports import NodeFacts, NodeId
-from ..api.errors import BootstrapError
+from ..api.errors import BootstrapError, SpecError
 from ..api.plugin_sides import Heard, Joined, Left, NodeSide, Setup
-from ..node.process import descendants, kill_tree
+from ..node.process import end_tree
 
 if TYPE_CHECKING:
     from ..api.plugin_sides import PluginContext
@@ -48,23 +48,23 @@ class Program(NamedTuple):
     env: Mapping[str, str]
 
 
-class Kit(ABC):
+class Framework(ABC):
     """A framework's programs. Picklable."""
 
     name: ClassVar[str]
     head_works: ClassVar[bool]  # whether the head's program is a worker too
     file_variable: ClassVar[str]  # the variable in tasks that names the file with the head's address
-    sign: ClassVar[str]  # text of the output lines that show that a program, or one of its workers, is up
+    ready_marker: ClassVar[str]  # text of the output lines that show that a program, or one of its workers, is up
 
     @abstractmethod
     def program(self, order: Order, side: NodeSide, directory: Path) -> Program:
         """The program that an order starts; it runs in ``directory``."""
 
     @abstractmethod
-    def up(self, order: Order, directory: Path, signs: int) -> Mapping[str, str] | None:
+    def up(self, order: Order, directory: Path, markers: int) -> Mapping[str, str] | None:
         """Facts about a program that is up, such as its ``address``; None while it is not up.
 
-        ``signs``: the number of lines with the `sign` that it has printed.
+        ``markers``: the number of lines with the `ready_marker` that it has printed.
         """
 
     def close(self, directory: Path) -> None:
@@ -76,23 +76,23 @@ class Kit(ABC):
 
 
 @contextmanager
-def member(side: NodeSide, kit: Kit, env: Mapping[str, str]) -> Iterator[Setup]:
+def node_half(side: NodeSide, framework: Framework, env: Mapping[str, str]) -> Iterator[Setup]:
     """The node's half. ``env``: further variables for every task there."""
-    directory = side.directory / kit.name
+    directory = side.directory / framework.name
     directory.mkdir(mode=0o700)
-    here = Member(side, kit, directory)
+    here = ProgramRunner(side, framework, directory)
     side.heard = here.heard
     try:
-        yield Setup(env={**env, kit.file_variable: str(directory / "address")})
+        yield Setup(env={**env, framework.file_variable: str(directory / "address")})
     finally:
         here.close()
 
 
-class Member:
+class ProgramRunner:
     """Start the programs that the client's half orders, one of each role at a time."""
 
-    def __init__(self, side: NodeSide, kit: Kit, directory: Path) -> None:
-        self._side, self._kit, self._directory = side, kit, directory
+    def __init__(self, side: NodeSide, framework: Framework, directory: Path) -> None:
+        self._side, self._kit, self._directory = side, framework, directory
         self._running: dict[Role, subprocess.Popen[bytes]] = {}
 
     def heard(self, order: Order) -> None:
@@ -100,11 +100,11 @@ class Member:
         if order.head:
             (self._directory / "address").write_text(order.head)
         if (before := self._running.pop(order.role, None)) is not None:
-            _end(before)
+            end_tree(before)
         directory = self._directory / order.role
         directory.mkdir(exist_ok=True)
         program = self._kit.program(order, self._side, directory)
-        printed = Printed(self._kit.sign)
+        printed = ProgramOutput(self._kit.ready_marker)
         try:
             process = subprocess.Popen(  # noqa: S603  the framework's
                 program.command,
@@ -124,12 +124,12 @@ class Member:
 
     def close(self) -> None:
         for process in self._running.values():
-            _end(process)
+            end_tree(process)
         self._kit.close(self._directory)
 
-    def _watch(self, order: Order, process: subprocess.Popen[bytes], directory: Path, printed: Printed) -> None:
+    def _watch(self, order: Order, process: subprocess.Popen[bytes], directory: Path, printed: ProgramOutput) -> None:
         while process.poll() is None:
-            facts = self._kit.up(order, directory, printed.signs)
+            facts = self._kit.up(order, directory, printed.markers)
             if facts is not None:
                 self._side.tell(("up", order, dict(facts)))
                 break
@@ -140,13 +140,13 @@ class Member:
             self._side.tell(("down", order, status, list(printed.last)))
 
 
-class Printed:
-    """A program's output: its last lines, and the number of lines that contained ``sign``."""
+class ProgramOutput:
+    """A program's output: its last lines, and the number of lines that contained ``ready_marker``."""
 
-    def __init__(self, sign: str) -> None:
-        self._sign = sign
+    def __init__(self, ready_marker: str) -> None:
+        self._sign = ready_marker
         self.last: deque[str] = deque(maxlen=LOG_LINES)
-        self.signs = 0
+        self.markers = 0
 
     def read(self, process: subprocess.Popen[bytes]) -> None:
         """Read the output to its end."""
@@ -154,24 +154,14 @@ class Printed:
         with process.stdout as lines:
             for line in lines:
                 self.last.append(line.decode(errors="replace").rstrip())
-                self.signs += self._sign in self.last[-1]
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        started = descendants(process.pid)
-        kill_tree(process.pid)
-        process.wait()
-        for pid in started:
-            with suppress(ChildProcessError):
-                os.waitpid(pid, 0)
+                self.markers += self._sign in self.last[-1]
 
 
 # --- at the client ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
-class Employed:
+class ClusterNode:
     """A node, as the client's half knows it."""
 
     facts: NodeFacts
@@ -182,11 +172,12 @@ class Employed:
 class Cluster:
     """The framework's cluster, as `Pool.handle` returns it. ``head``: facts about the present head; {} without one."""
 
-    def __init__(self, site: PluginContext, kit: Kit) -> None:
-        self.site, self.kit = site, kit
+    def __init__(self, context: PluginContext, framework: Framework) -> None:
+        self.context, self.framework = context, framework
         self.head: Mapping[str, str] = {}
+        self._address = ""
         self._head: NodeId | None = None
-        self._nodes: dict[NodeId, Employed] = {}
+        self._nodes: dict[NodeId, ClusterNode] = {}
         self._changed = asyncio.Condition()
         self._log: Sequence[str] = ()
 
@@ -197,7 +188,19 @@ class Cluster:
             BootstrapError: the cluster has no head at present.
         """
         if not self.head:
-            raise BootstrapError(f"The {self.kit.name} cluster has no head just now: wait for one.", phase="plugins")
+            raise BootstrapError(
+                f"The {self.framework.name} cluster has no head just now: wait for one.", phase="plugins"
+            )
+
+    @property
+    def address(self) -> str:
+        """The head's address from this computer. It changes when the head's node is lost.
+
+        Raises:
+            BootstrapError: there is no head at present.
+        """
+        self.check()
+        return self._address
 
     @property
     def on(self) -> NodeId | None:
@@ -222,7 +225,7 @@ class Cluster:
                 )
         except TimeoutError:
             what = "workers are" if self.head else "head is"
-            raise self._error(f"the {self.kit.name} cluster's {what} not up after {within_s:g} s") from None
+            raise self._error(f"the {self.framework.name} cluster's {what} not up after {within_s:g} s") from None
 
     async def look_up(self, node: NodeId) -> None:
         """Prepare the ways from this computer to the head, which is up on ``node``."""
@@ -234,12 +237,12 @@ class Cluster:
             BootstrapError: a program failed `TRIES` times in a row.
         """
         async with asyncio.TaskGroup() as again:
-            async for news in self.site.news():
+            async for news in self.context.news():
                 async with self._changed:
                     match news:
                         case Joined(node, facts):
-                            self._nodes[node] = Employed(facts)
-                            self._employ(node)
+                            self._nodes[node] = ClusterNode(facts)
+                            self._assign(node)
                         case Left(node):
                             self._left(node)
                         case Heard(node, ("up", Order() as order, facts)):
@@ -253,37 +256,37 @@ class Cluster:
                             pass
                     self._changed.notify_all()
 
-    def _employ(self, node: NodeId) -> None:
+    def _assign(self, node: NodeId) -> None:
         """Order a node to start its program, if that is possible yet."""
         if self._head is None:
             self._head = node
-            self._order(node, "head", "")
-        elif self.head and not (node == self._head and self.kit.head_works):
-            self._order(node, "worker", self.head["address"])
+            self._send_order(node, "head", "")
+        elif self.head and not (node == self._head and self.framework.head_works):
+            self._send_order(node, "worker", self.head["address"])
 
     def _up(self, node: NodeId, order: Order, facts: Mapping[str, str]) -> None:
-        member = self._nodes.get(node)
-        if member is None:
+        known = self._nodes.get(node)
+        if known is None:
             return
-        member.failures = 0
+        known.failures = 0
         if order.role == "worker":
-            member.up = order.head == self.head.get("address")
+            known.up = order.head == self.head.get("address")
         elif node == self._head:
             self.head = facts
-            member.up = self.kit.head_works
+            known.up = self.framework.head_works
             for each in self._nodes:
-                self._employ(each)
+                self._assign(each)
 
     def _down(self, node: NodeId, order: Order, status: int, log: Sequence[str]) -> None:
-        member = self._nodes.get(node)
-        if member is None:
+        known = self._nodes.get(node)
+        if known is None:
             return
         self._log = log
-        member.failures += 1
-        member.up = False
-        if member.failures >= TRIES:
+        known.failures += 1
+        known.up = False
+        if known.failures >= TRIES:
             raise self._error(
-                f"the {self.kit.name} {order.role} on node {node} ended {TRIES} times, with status {status}"
+                f"the {self.framework.name} {order.role} on node {node} ended {TRIES} times, with status {status}"
             )
         if order.role == "head":
             self.head = {}
@@ -293,9 +296,9 @@ class Cluster:
         if node not in self._nodes:
             return
         if order.role == "head" and node == self._head:
-            self._order(node, "head", "")
+            self._send_order(node, "head", "")
         elif order.role == "worker" and self.head and order.head == self.head["address"]:
-            self._order(node, "worker", order.head)
+            self._send_order(node, "worker", order.head)
 
     def _left(self, node: NodeId) -> None:
         """Forget a node. When it was the head, the cluster starts anew with another head."""
@@ -306,12 +309,12 @@ class Cluster:
         for each in self._nodes.values():
             each.up = False
         if self._nodes:
-            self._employ(next(iter(self._nodes)))
+            self._assign(next(iter(self._nodes)))
 
-    def _order(self, node: NodeId, role: Role, head: str) -> None:
+    def _send_order(self, node: NodeId, role: Role, head: str) -> None:
         hostname = self._nodes[node].facts.hostname
         sharing = sum(each.facts.hostname == hostname for each in self._nodes.values())
-        self.site.tell(node, Order(role, head, sharing))
+        self.context.tell(node, Order(role, head, sharing))
 
     def _error(self, what: str) -> BootstrapError:
         tail = "".join(f"\n  {line}" for line in self._log)
@@ -333,9 +336,20 @@ async def opened(cluster: Cluster) -> AsyncIterator[None]:
         listening.cancel()
 
 
-def address_variable(kit: Kit, variable: str) -> dict[str, str]:
+def check_counts(framework: str, **counts: int | None) -> None:
+    """Check options that take a number.
+
+    Raises:
+        SpecError: one is neither None nor a whole number from 1 on.
+    """
+    for name, value in counts.items():
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            raise SpecError(f"plugins.{framework}: {name} takes a number, at least 1, not {value!r}.")
+
+
+def address_variable(framework: Framework, variable: str) -> dict[str, str]:
     """``variable`` with the head's address, for tasks; empty without a head."""
-    file = os.environ.get(kit.file_variable)
+    file = os.environ.get(framework.file_variable)
     with suppress(OSError):
         return {variable: Path(file).read_text()} if file else {}
     return {}

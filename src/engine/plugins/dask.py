@@ -11,9 +11,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..api.errors import SpecError
 from ..api.plugin import Plugin
-from .cluster import Cluster, Kit, Order, Program, address_variable, member, opened, processors
+from .cluster import Cluster, Framework, Order, Program, address_variable, check_counts, node_half, opened, processors
 from .dask_tls import Certificate
 
 if TYPE_CHECKING:
@@ -42,9 +41,7 @@ def dask(
     Raises:
         SpecError: an option is not valid.
     """
-    for name, value in (("workers_per_node", workers_per_node), ("threads_per_worker", threads_per_worker)):
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-            raise SpecError(f"plugins.dask: {name} takes a number, at least 1, not {value!r}.")
+    check_counts("dask", workers_per_node=workers_per_node, threads_per_worker=threads_per_worker)
     certificate = Certificate.new() if tls else None
     return Dask(workers_per_node, threads_per_worker, memory_limit, dashboard, certificate)
 
@@ -63,19 +60,19 @@ class Dask(Plugin):
 
     def env(self, info: InstanceInfo) -> Mapping[str, str]:  # noqa: ARG002
         """Let a ``Client()`` in a task find the cluster."""
-        return address_variable(DaskKit(self), "DASK_SCHEDULER_ADDRESS")
+        return address_variable(DaskFramework(self), "DASK_SCHEDULER_ADDRESS")
 
     def node(self, side: NodeSide) -> AbstractContextManager[Setup]:
-        return member(side, DaskKit(self), self.tls_variables)
+        return node_half(side, DaskFramework(self), self.tls_variables)
 
     @asynccontextmanager
-    async def attach(self, site: PluginContext) -> AsyncIterator[DaskCluster]:
+    async def attach(self, context: PluginContext) -> AsyncIterator[DaskCluster]:
         """Run the cluster while the pool is open.
 
         Raises:
             BootstrapError: the cluster does not come up.
         """
-        cluster = DaskCluster(site, self)
+        cluster = DaskCluster(context, self)
         async with opened(cluster):
             yield cluster
 
@@ -92,7 +89,7 @@ class Dask(Plugin):
 
 
 @dataclass(frozen=True)
-class DaskKit(Kit):
+class DaskFramework(Framework):
     """The programs of Dask."""
 
     plugin: Dask
@@ -100,7 +97,7 @@ class DaskKit(Kit):
     name: ClassVar[str] = "dask"
     head_works: ClassVar[bool] = False
     file_variable: ClassVar[str] = "OUTRIDER_DASK_ADDRESS"
-    sign: ClassVar[str] = "Registered to"  # printed by each worker
+    ready_marker: ClassVar[str] = "Registered to"  # printed by each worker
 
     def program(self, order: Order, side: NodeSide, directory: Path) -> Program:
         scheme = "tcp" if self.plugin.certificate is None else "tls"
@@ -122,9 +119,9 @@ class DaskKit(Kit):
         variables = {"DASK_TEMPORARY_DIRECTORY": str(directory), "PYTHONUNBUFFERED": "1"}
         return Program(command, {**self.plugin.tls_variables, **variables})
 
-    def up(self, order: Order, directory: Path, signs: int) -> Mapping[str, str] | None:
+    def up(self, order: Order, directory: Path, markers: int) -> Mapping[str, str] | None:
         if order.role == "worker":
-            return {} if signs >= self.plugin.workers else None
+            return {} if markers >= self.plugin.workers else None
         try:
             told = json.loads((directory / "scheduler.json").read_text())
         except (OSError, ValueError):  # not written yet, or not completely
@@ -134,23 +131,12 @@ class DaskKit(Kit):
 
 
 class DaskCluster(Cluster):
-    """The Dask cluster, as `Pool.handle` returns it: its address, and clients of it."""
+    """The Dask cluster, as `Pool.handle` returns it. ``address``: the scheduler's, ``tls://...``."""
 
-    def __init__(self, site: PluginContext, plugin: Dask) -> None:
-        super().__init__(site, DaskKit(plugin))
+    def __init__(self, context: PluginContext, plugin: Dask) -> None:
+        super().__init__(context, DaskFramework(plugin))
         self._plugin = plugin
-        self._address = ""
         self._dashboard: str | None = None
-
-    @property
-    def address(self) -> str:
-        """The scheduler's address from this computer: ``tls://...``. It changes when the scheduler's node is lost.
-
-        Raises:
-            BootstrapError: there is no scheduler at present.
-        """
-        self.check()
-        return self._address
 
     @property
     def dashboard(self) -> str | None:
@@ -179,6 +165,6 @@ class DaskCluster(Cluster):
 
     async def look_up(self, node: NodeId) -> None:
         scheme, _, place = self.head["address"].partition("://")
-        self._address = f"{scheme}://{await self.site.forward(node, int(place.rpartition(':')[2]))}"
+        self._address = f"{scheme}://{await self.context.forward(node, int(place.rpartition(':')[2]))}"
         port = self.head.get("dashboard")
-        self._dashboard = f"http://{await self.site.forward(node, int(port))}/status" if port else None
+        self._dashboard = f"http://{await self.context.forward(node, int(port))}/status" if port else None

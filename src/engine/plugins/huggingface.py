@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, ClassVar
 from ..api.errors import SpecError
 from ..api.plugin import Plugin
 from ..api.secrets import Secret
-from .places import sharing, unless_set
-from .torch import Torch, tell_accelerate
+from .rank_layout import sharing, unless_set
+from .torch import Torch, set_accelerate_device
 
 if TYPE_CHECKING:
     from ..api.instance import InstanceInfo
@@ -65,5 +65,5 @@ class HuggingFace(Plugin):
 
     @contextmanager
     def session(self, info: InstanceInfo) -> Iterator[None]:  # noqa: ARG002
-        tell_accelerate()
+        set_accelerate_device()
         yield

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ..api.errors import SpecError
 from ..api.plugin import Plugin, Ports
 from ..api.settings import seconds
-from .places import Ranks, checked_ranks, devices, endpoint, ranks_on
+from .rank_layout import Ranks, checked_ranks, devices, endpoint, ranks_on
 
 if TYPE_CHECKING:
     from ...actors.ports import NodeFacts

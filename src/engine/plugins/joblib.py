@@ -38,31 +38,31 @@ class Joblib(Plugin):
     name: ClassVar[str] = "joblib"
 
     @asynccontextmanager
-    async def attach(self, site: PluginContext) -> AsyncIterator[JoblibPool]:
+    async def attach(self, context: PluginContext) -> AsyncIterator[JoblibPool]:
         """Offer the pool to joblib while it is open.
 
         Raises:
             SpecError: joblib is not installed here.
         """
-        async with opened(site, default=False) as pool:
+        async with opened(context, default=False) as pool:
             yield pool
 
 
 @asynccontextmanager
-async def opened(site: PluginContext, *, default: bool) -> AsyncIterator[JoblibPool]:
+async def opened(context: PluginContext, *, default: bool) -> AsyncIterator[JoblibPool]:
     """Make the pool a backend of joblib during the block, and with ``default`` the one that joblib uses unasked.
 
     Raises:
         SpecError: joblib is not installed here, or another pool is the default.
     """
     try:
-        from .joblib_backend import JoblibPool, offered
+        from .joblib_backend import JoblibPool, offer
     except ModuleNotFoundError as error:
         raise SpecError(
             f"The joblib plugin needs joblib here, and on the nodes ({error}): pip install joblib."
         ) from error
-    pool = JoblibPool(site)
-    with offered(pool, default=default):
+    pool = JoblibPool(context)
+    with offer(pool, default=default):
         try:
             yield pool
         finally:

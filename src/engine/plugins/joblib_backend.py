@@ -39,9 +39,9 @@ IDLE_BYTES = 1024 * 1024 * 1024  # of large objects that no unfinished batch use
 class JoblibPool:
     """The pool as joblib sees it, and as `Pool.handle` returns it: ``parallel_config(backend=handle.backend())``."""
 
-    def __init__(self, site: PluginContext) -> None:
-        self._site = site
-        self.core: OpenPool = site.core
+    def __init__(self, context: PluginContext) -> None:
+        self._context = context
+        self.core: OpenPool = context.core
         self.loop = asyncio.get_running_loop()
         self.reports = ThreadPoolExecutor(1, thread_name_prefix="outrider-joblib")
         self._thread = threading.get_ident()
@@ -53,7 +53,7 @@ class JoblibPool:
 
     @property
     def slots(self) -> int:
-        return self._site.slots
+        return self._context.slots
 
     def check(self) -> None:
         """Check that the pool can be used from this thread.
@@ -75,7 +75,7 @@ class JoblibPool:
         self.reports.shutdown(wait=False)
 
 
-class Opened:
+class OpenPools:
     """The open pools that joblib can use, and the default one."""
 
     def __init__(self) -> None:
@@ -84,34 +84,34 @@ class Opened:
         self.lock = threading.Lock()
 
 
-_opened = Opened()
+_open_pools = OpenPools()
 
 
 @contextmanager
-def offered(pool: JoblibPool, *, default: bool) -> Iterator[None]:
+def offer(pool: JoblibPool, *, default: bool) -> Iterator[None]:
     """Let joblib use the pool during the block. After the last pool joblib is as it was before.
 
     Raises:
         SpecError: another pool is the ``default`` already.
     """
-    with _opened.lock:
+    with _open_pools.lock:
         before = parallel.DEFAULT_BACKEND
-        if default and _opened.default is not None:
+        if default and _open_pools.default is not None:
             raise SpecError(
                 "Another open pool is scikit-learn's default already: give this one sklearn(default=False)."
             )
-        _opened.pools.append(pool)
-        _opened.default = pool if default else _opened.default
+        _open_pools.pools.append(pool)
+        _open_pools.default = pool if default else _open_pools.default
         parallel.register_parallel_backend(NAME, OutriderBackend, make_default=default)
     try:
         yield
     finally:
-        with _opened.lock:
-            _opened.pools.remove(pool)
+        with _open_pools.lock:
+            _open_pools.pools.remove(pool)
             if default:
-                _opened.default = None
+                _open_pools.default = None
                 parallel.DEFAULT_BACKEND = before
-            if not _opened.pools:
+            if not _open_pools.pools:
                 parallel.BACKENDS.pop(NAME, None)
 
 
@@ -131,8 +131,8 @@ class OutriderBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[m
     ) -> None:
         super().__init__(nesting_level=nesting_level, inner_max_num_threads=inner_max_num_threads, **options)
         self._pool = None if pool is None else _of(pool)
-        self._jobs: set[Work] = set()
-        self._large = Large()
+        self._jobs: set[Batch] = set()
+        self._large = LargeObjects()
         self._modules: dict[str, bool] = {}  # by name: whether nodes can import it
 
     # --- called by joblib --------------------------------------------------------------------------------------------
@@ -157,21 +157,21 @@ class OutriderBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[m
 
     def stop_call(self) -> None:
         """Release the arrays of this call: the caller may change them before the next call."""
-        large, self._large = self._large, Large()
+        large, self._large = self._large, LargeObjects()
         self._chosen().loop.call_soon_threadsafe(large.close)
 
-    def submit(self, func: Any, callback: Callable[[Any], None] | None = None) -> Work:
+    def submit(self, func: Any, callback: Callable[[Any], None] | None = None) -> Batch:
         pool = self._chosen()
         pool.check()
         packed, named = self._packed(func)
         self._large.submitted(named)
-        work = Work(pool, self._jobs, callback, partial(self._large.left, named))
+        work = Batch(pool, self._jobs, callback, partial(self._large.left, named))
         call = run_batch(packed, self.inner_max_num_threads, *named).with_(name=_name(func))
         self._jobs.add(work)
         pool.loop.call_soon_threadsafe(work.start, call)
         return work
 
-    def retrieve_result_callback(self, out: Work) -> Any:
+    def retrieve_result_callback(self, out: Batch) -> Any:
         return out.result()
 
     def abort_everything(self, ensure_ready: bool = True) -> None:  # noqa: ARG002  nothing must be made ready
@@ -186,7 +186,7 @@ class OutriderBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[m
 
     def _chosen(self) -> JoblibPool:
         if self._pool is None:
-            pools = _opened.pools if _opened.default is None else [_opened.default]
+            pools = _open_pools.pools if _open_pools.default is None else [_open_pools.default]
             if not pools:
                 raise PoolClosed("No pool is open for joblib: open a Pool(plugins=[plugins.joblib()]) around it.")
             if len(pools) > 1:
@@ -209,11 +209,11 @@ class OutriderBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[m
         return file.getvalue(), pickler.named
 
 
-class Work:
+class Batch:
     """A submitted batch. Its result is unpickled in joblib's thread, by the first who asks for it."""
 
     def __init__(
-        self, pool: JoblibPool, jobs: set[Work], callback: Callable[[Any], None] | None, ended: Callable[[], None]
+        self, pool: JoblibPool, jobs: set[Batch], callback: Callable[[Any], None] | None, ended: Callable[[], None]
     ) -> None:
         self._pool, self._jobs, self._callback, self._ended = pool, jobs, callback, ended
         self._job: SubmittedJob[Any] | None = None
@@ -282,7 +282,7 @@ class Reference:
         self.value = self.shared = None
 
 
-class Large:
+class LargeObjects:
     """The large objects of one ``Parallel`` call, by identity, as in joblib's own memory mapping.
 
     A call may read any number of files, each into an array of its own, so not all can be kept until its end; yet the
@@ -357,7 +357,7 @@ class Large:
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     """Replace large arrays and byte strings by references, wherever they are, and list them."""
 
-    def __init__(self, file: io.BytesIO, large: Large) -> None:
+    def __init__(self, file: io.BytesIO, large: LargeObjects) -> None:
         super().__init__(file, protocol=5)
         self._large = large
         self.named: list[Reference] = []

@@ -94,13 +94,13 @@ def divided(gpu: Gpu, profile: str, count: int | None) -> Iterator[tuple[list[st
     at = str(gpu.index)
     with ExitStack() as restore:
         if gpu.mig == "Disabled":
-            restore.callback(_patiently, lambda: nvidia.run("nvidia-smi", "-i", at, "-mig", "0"))
+            restore.callback(_retry, lambda: nvidia.run("nvidia-smi", "-i", at, "-mig", "0"))
             _enable(gpu)
-        offered = {each.name: each for each in nvidia.profiles(_said("nvidia-smi", "mig", "-i", at, "-lgip"))}
-        if profile not in offered:
-            has = ", ".join(offered) or "none"
+        offer = {each.name: each for each in nvidia.profiles(_tool_output("nvidia-smi", "mig", "-i", at, "-lgip"))}
+        if profile not in offer:
+            has = ", ".join(offer) or "none"
             raise SpecError(f"GPU {gpu.index}, {gpu.name}, has no MIG profile {profile}; it has {has}.")
-        memory_gb = offered[profile].memory_gb
+        memory_gb = offer[profile].memory_gb
         if nvidia.instances(_listed(at)):
             there = _devices(gpu)
             if {each.profile for each in there} != {profile} or (count or len(there)) > len(there):
@@ -111,17 +111,17 @@ def divided(gpu: Gpu, profile: str, count: int | None) -> Iterator[tuple[list[st
                 )
             yield [each.uuid for each in there][:count], memory_gb
             return
-        wanted = count or offered[profile].free
-        if not 0 < wanted <= offered[profile].free:
+        wanted = count or offer[profile].free
+        if not 0 < wanted <= offer[profile].free:
             raise SpecError(
-                f"GPU {gpu.index}, {gpu.name}, has room for {offered[profile].free} instances of {profile}, not for "
+                f"GPU {gpu.index}, {gpu.name}, has room for {offer[profile].free} instances of {profile}, not for "
                 f"{wanted}."
             )
-        ids = ",".join([str(offered[profile].id)] * wanted)
-        said = _said("nvidia-smi", "mig", "-i", at, "-cgi", ids, "-C")
+        ids = ",".join([str(offer[profile].id)] * wanted)
+        said = _tool_output("nvidia-smi", "mig", "-i", at, "-cgi", ids, "-C")
         made = ",".join(map(str, nvidia.created(said)))
-        restore.callback(_patiently, lambda: nvidia.run("nvidia-smi", "mig", "-i", at, "-dgi", "-gi", made))
-        restore.callback(_patiently, lambda: nvidia.run("nvidia-smi", "mig", "-i", at, "-dci", "-gi", made))
+        restore.callback(_retry, lambda: nvidia.run("nvidia-smi", "mig", "-i", at, "-dgi", "-gi", made))
+        restore.callback(_retry, lambda: nvidia.run("nvidia-smi", "mig", "-i", at, "-dci", "-gi", made))
         yield [each.uuid for each in _devices(gpu)], memory_gb
 
 
@@ -131,7 +131,7 @@ def _enable(gpu: Gpu) -> None:
     Raises:
         SpecError: something uses the GPU at present.
     """
-    said = _said("nvidia-smi", "-i", str(gpu.index), "-mig", "1")
+    said = _tool_output("nvidia-smi", "-i", str(gpu.index), "-mig", "1")
     now = next((each for each in nvidia.gpus() if each.uuid == gpu.uuid), None)
     if now is None or now.mig != "Enabled":
         raise SpecError(
@@ -141,7 +141,7 @@ def _enable(gpu: Gpu) -> None:
 
 
 def _devices(gpu: Gpu) -> list[nvidia.Slice]:
-    return nvidia.slices(_said("nvidia-smi", "-L")).get(gpu.uuid, [])
+    return nvidia.slices(_tool_output("nvidia-smi", "-L")).get(gpu.uuid, [])
 
 
 def _listed(at: str) -> str:
@@ -152,7 +152,7 @@ def _listed(at: str) -> str:
         return ""
 
 
-def _said(name: str, *arguments: str) -> str:
+def _tool_output(name: str, *arguments: str) -> str:
     """Run a tool; return its output.
 
     Raises:
@@ -165,7 +165,7 @@ def _said(name: str, *arguments: str) -> str:
         raise SpecError(f"The GPU could not be divided: {failed}.{hint}") from failed
 
 
-def _patiently(step: Callable[[], object]) -> None:
+def _retry(step: Callable[[], object]) -> None:
     """Undo a step, and retry while a killed process still holds its instance. A failure is printed, not raised."""
     deadline = time.monotonic() + BUSY_S
     while True:

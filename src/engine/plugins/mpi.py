@@ -118,10 +118,10 @@ class Mpi(Plugin):
         return serving(side)
 
     @asynccontextmanager
-    async def attach(self, site: PluginContext) -> AsyncIterator[Switchboard]:
+    async def attach(self, context: PluginContext) -> AsyncIterator[Switchboard]:
         from .mpi_agent import Switchboard
 
-        async with Switchboard(site) as switchboard:
+        async with Switchboard(context) as switchboard:
             yield switchboard
 
 

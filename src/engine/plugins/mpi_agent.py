@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...actors.ports import NodeFacts, NodeId
 from ..api.plugin_sides import Heard, Joined, Left, NodeSide, Setup
-from ..node.process import descendants, kill_tree
+from ..node.process import end_tree
 from . import mpi_rsh
 from .mpi_hosts import RSH
 
@@ -78,7 +78,7 @@ class Agent:
     def close(self) -> None:
         self._listener.close()
         for process in list(self._running.values()):
-            _end(process)
+            end_tree(process)
         for link in self._links:
             with suppress(OSError):
                 link.unlink()
@@ -94,7 +94,7 @@ class Agent:
                 self._feed(key, *rest)
             case "end":
                 if (process := self._running.get(key)) is not None:
-                    _end(process)
+                    end_tree(process)
             case "printed":
                 self._answer(key, *rest)
             case "exited":
@@ -129,7 +129,7 @@ class Agent:
     # --- commands that run here -------------------------------------------------------------------------------------
 
     def _run(self, key: Key, command: str, cwd: str) -> None:
-        self._make_known(Path(cwd))
+        self._link_work_directory(Path(cwd))
         env = {name: value for name, value in os.environ.items() if not name.startswith(("PMI_", "PMIX_"))}
         env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env.get("PATH", os.defpath)])
         try:
@@ -176,7 +176,7 @@ class Agent:
             else:
                 process.stdin.close()
 
-    def _make_known(self, cwd: Path) -> None:
+    def _link_work_directory(self, cwd: Path) -> None:
         """Make the caller's work directory exist here, as launchers change to it: a symlink to this node's own."""
         if cwd.exists():
             return
@@ -198,25 +198,14 @@ def _listening(directory: Path) -> socket.socket:
     return listener
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process and all its descendants: a launcher's killed daemon would leave its programs running."""
-    if process.poll() is None:
-        started = descendants(process.pid)
-        kill_tree(process.pid)
-        process.wait()
-        for pid in started:  # parents first: the children of each become this process's children then
-            with suppress(ChildProcessError):
-                os.waitpid(pid, 0)
-
-
 # --- at the client ---------------------------------------------------------------------------------------------------
 
 
 class Switchboard:
     """The client's half: it passes commands to nodes, and answers back. `Pool.handle` returns it, for its `hosts`."""
 
-    def __init__(self, site: PluginContext) -> None:
-        self._site = site
+    def __init__(self, context: PluginContext) -> None:
+        self._context = context
         self._nodes: dict[NodeId, NodeFacts] = {}
         self._targets: dict[Key, NodeId] = {}
         self._listening: asyncio.Task[None] | None = None
@@ -240,7 +229,7 @@ class Switchboard:
             self._listening.cancel()
 
     async def _listen(self) -> None:
-        async for news in self._site.news():
+        async for news in self._context.news():
             match news:
                 case Joined(node, facts):
                     self._nodes[node] = facts
@@ -255,24 +244,24 @@ class Switchboard:
             case "ask":
                 self._asked(node, key, rest[0])
             case "printed":
-                self._site.tell(origin, (word, key, *rest))
+                self._context.tell(origin, (word, key, *rest))
             case "exited":
                 self._targets.pop(key, None)
-                self._site.tell(origin, (word, key, *rest))
+                self._context.tell(origin, (word, key, *rest))
             case _:  # stdin and end go to the command's node
                 if (target := self._targets.get(key)) is not None:
-                    self._site.tell(target, (word, key, *rest))
+                    self._context.tell(target, (word, key, *rest))
 
     def _asked(self, node: NodeId, key: Key, asked: dict[str, str]) -> None:
         target = self._named(asked["host"])
         if target is None:
             has = ", ".join(self.hosts)
             text = f"outrider: no node of this pool is called {asked['host']!r}; there are {has}\n"
-            self._site.tell(node, (PRINTED, key, mpi_rsh.ERR, text.encode()))
-            self._site.tell(node, (EXITED, key, mpi_rsh.FAILED))
+            self._context.tell(node, (PRINTED, key, mpi_rsh.ERR, text.encode()))
+            self._context.tell(node, (EXITED, key, mpi_rsh.FAILED))
             return
         self._targets[key] = target
-        self._site.tell(target, (RUN, key, asked["command"], asked["cwd"]))
+        self._context.tell(target, (RUN, key, asked["command"], asked["cwd"]))
 
     def _named(self, host: str) -> NodeId | None:
         """Find a node by address, host name or number (``node-3``, which tells nodes on one computer apart)."""
@@ -286,7 +275,7 @@ class Switchboard:
         for key, target in list(self._targets.items()):
             if target == node:
                 del self._targets[key]
-                self._site.tell(NodeId(key[0]), (EXITED, key, mpi_rsh.FAILED))
+                self._context.tell(NodeId(key[0]), (EXITED, key, mpi_rsh.FAILED))
             elif key[0] == node:
                 del self._targets[key]
-                self._site.tell(target, (END, key))
+                self._context.tell(target, (END, key))

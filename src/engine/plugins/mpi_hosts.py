@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import socket
-import struct
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,11 +10,12 @@ from ipaddress import IPv4Address, ip_address, ip_network
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .rank_layout import interface
+
 if TYPE_CHECKING:
     from ..api.instance import InstanceInfo
 
 RSH = "OUTRIDER_MPI_RSH"  # variable with the path of the program that replaces ssh, set by the plugin's node half
-SIOCGIFADDR = 0x8915  # <linux/sockios.h>
 
 
 def launcher_variables() -> Mapping[str, str]:
@@ -50,8 +48,8 @@ def network_variables(info: InstanceInfo) -> Mapping[str, str]:
     if not addresses or own is None or own.is_loopback:
         return {}
     variables: dict[str, str] = {}
-    if interface := interface_of(str(own)):
-        variables |= {"HYDRA_IFACE": interface, "I_MPI_HYDRA_IFACE": interface, "FI_TCP_IFACE": interface}
+    if name := interface(str(own)):
+        variables |= {"HYDRA_IFACE": name, "I_MPI_HYDRA_IFACE": name, "FI_TCP_IFACE": name}
     subnet = common_network(addresses)
     for name in ("OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_oob_tcp_if_include", "PRTE_MCA_prte_if_include"):
         variables[name] = subnet
@@ -92,19 +90,6 @@ def common_network(addresses: Sequence[IPv4Address]) -> str:
     """The smallest network that contains all addresses: ``10.0.0.0/29``."""
     first, last = int(min(addresses)), int(max(addresses))
     return str(ip_network((first, 32 - (first ^ last).bit_length()), strict=False))
-
-
-def interface_of(address: str) -> str | None:
-    """The name of this computer's interface with an IPv4 address; None without one."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        for _, name in socket.if_nameindex():
-            try:
-                found = fcntl.ioctl(sock, SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-            except OSError:  # the interface has no IPv4 address
-                continue
-            if socket.inet_ntoa(found[20:24]) == address:
-                return name
-    return None
 
 
 def _own_address(info: InstanceInfo) -> IPv4Address | None:

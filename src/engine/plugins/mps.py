@@ -79,7 +79,7 @@ class Mps(Plugin):
                 (folder / name).mkdir()
             with _daemon(folder, env):
                 for line in self.settings(len(gpus)):
-                    _tell(line, env)
+                    _control(line, env)
                 yield Setup(env=env)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
@@ -110,7 +110,7 @@ def _daemon(folder: Path, env: Mapping[str, str]) -> Iterator[None]:
         _wait_up(process, folder, env)
         yield
         with suppress(nvidia.ToolFailed, subprocess.TimeoutExpired):
-            _tell(f"quit -t {QUIT_S:g}", env)
+            _control(f"quit -t {QUIT_S:g}", env)
             process.wait(QUIT_S)
     finally:
         if process.poll() is None:
@@ -122,7 +122,7 @@ def _wait_up(process: subprocess.Popen[bytes], folder: Path, env: Mapping[str, s
     deadline = time.monotonic() + UP_S
     while process.poll() is None and time.monotonic() < deadline:
         with suppress(nvidia.ToolFailed):
-            _tell("get_default_active_thread_percentage", env)
+            _control("get_default_active_thread_percentage", env)
             return
         time.sleep(ASK_S)
     log = [*(folder / "log").glob("*")]
@@ -130,7 +130,7 @@ def _wait_up(process: subprocess.Popen[bytes], folder: Path, env: Mapping[str, s
     raise SpecError(f"{CONTROL} does not come up on this node: {' / '.join(lines[-5:]) or 'it says nothing'}")
 
 
-def _tell(line: str, env: Mapping[str, str]) -> str:
+def _control(line: str, env: Mapping[str, str]) -> str:
     """Send a command to the daemon; return its answer.
 
     Raises:

@@ -2,8 +2,8 @@
 
 The protocol is lines of ``name=value`` words over a socket that a rank finds in ``PMI_FD``: ranks put the addresses
 that they listen on into a common space, meet at barriers, and get what others put (MPICH, src/pmi/src/pmi_v1.c).
-`Space` decides the answers. This file also is a program that runs as its own process beside rank 0, because a rank
-waits for answers inside ``MPI_Init``, where it holds the interpreter lock. It imports the standard library alone.
+`KeyValueSpace` decides the answers. This file also is a program that runs as its own process beside rank 0, because a
+rank waits for answers inside ``MPI_Init``, where it holds the interpreter lock. It imports the standard library alone.
 
 Before a socket speaks PMI, both of its ends prove that they know the pool's secret, which came over SSH.
 """
@@ -30,7 +30,7 @@ LINE_BYTES = 64 * 1024  # longest line from a rank: far more than a name and a v
 Reply = tuple[int, str]  # (rank, line)
 
 
-class Space:
+class KeyValueSpace:
     """The values that the ranks of one generation have put, and which ranks wait. No I/O: lines in, lines out."""
 
     def __init__(self, name: str, size: int, given: Mapping[str, str]) -> None:
@@ -203,7 +203,7 @@ class Server:
 
     def __init__(self, listener: socket.socket, size: int, secret: str, hosts: Sequence[str]) -> None:
         self._listener, self._size, self._secret = listener, size, secret
-        self._space = Space(f"outrider_{os.urandom(8).hex()}", size, {"PMI_process_mapping": mapping(hosts)})
+        self._space = KeyValueSpace(f"outrider_{os.urandom(8).hex()}", size, {"PMI_process_mapping": mapping(hosts)})
         self._ready = selectors.DefaultSelector()
         self._ranks: dict[int, socket.socket] = {}
         self._watches: dict[int, socket.socket] = {}
@@ -248,7 +248,7 @@ class Server:
         """Answer a rank's watch that takes leave, or forget one that is gone."""
         sock = self._watches.get(rank)
         if sock is not None:
-            self._say(rank, self._watches, "left")
+            self._send(rank, self._watches, "left")
             self._forget(rank, self._watches)
 
     def _read(self, rank: int) -> None:
@@ -265,11 +265,11 @@ class Server:
             return
         for line in lines:
             for to, reply in self._space.heard(rank, line.decode("ascii", "replace").strip()):
-                self._say(to, self._ranks, reply)
+                self._send(to, self._ranks, reply)
         if rank in self._space.aborted:
-            self._say(rank, self._watches, str(self._space.aborted[rank]))
+            self._send(rank, self._watches, str(self._space.aborted[rank]))
 
-    def _say(self, rank: int, to: dict[int, socket.socket], line: str) -> None:
+    def _send(self, rank: int, to: dict[int, socket.socket], line: str) -> None:
         if rank in to:
             try:
                 to[rank].sendall(f"{line}\n".encode())

@@ -8,17 +8,17 @@ import shutil
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractContextManager, asynccontextmanager
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..api.errors import SpecError
 from ..api.plugin import Plugin
 from ..node.info import free_port
-from .cluster import Cluster, Kit, Order, Program, address_variable, member, opened, processors
+from ..serialization.program import environment
+from .cluster import Cluster, Framework, Order, Program, address_variable, check_counts, node_half, opened, processors
 
 if TYPE_CHECKING:
     from ...actors.ports import NodeId
@@ -42,9 +42,7 @@ def ray(
     Raises:
         SpecError: an option is not valid.
     """
-    for name, value in (("cpus_per_node", cpus_per_node), ("object_store_bytes", object_store_bytes)):
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-            raise SpecError(f"plugins.ray: {name} takes a number, at least 1, not {value!r}.")
+    check_counts("ray", cpus_per_node=cpus_per_node, object_store_bytes=object_store_bytes)
     return Ray(cpus_per_node, object_store_bytes, tuple((resources or {}).items()), secrets.token_hex(32))
 
 
@@ -61,19 +59,19 @@ class Ray(Plugin):
 
     def env(self, info: InstanceInfo) -> Mapping[str, str]:  # noqa: ARG002
         """Let ``ray.init()`` in a task find the cluster."""
-        return address_variable(RayKit(self), "RAY_ADDRESS")
+        return address_variable(RayFramework(self), "RAY_ADDRESS")
 
     def node(self, side: NodeSide) -> AbstractContextManager[Setup]:
-        return member(side, RayKit(self), self.variables)
+        return node_half(side, RayFramework(self), self.variables)
 
     @asynccontextmanager
-    async def attach(self, site: PluginContext) -> AsyncIterator[RayCluster]:
+    async def attach(self, context: PluginContext) -> AsyncIterator[RayCluster]:
         """Run the cluster while the pool is open.
 
         Raises:
             BootstrapError: the cluster does not come up.
         """
-        cluster = RayCluster(site, self)
+        cluster = RayCluster(context, self)
         async with opened(cluster):
             try:
                 yield cluster
@@ -86,7 +84,7 @@ class Ray(Plugin):
 
 
 @dataclass(frozen=True)
-class RayKit(Kit):
+class RayFramework(Framework):
     """The programs of Ray."""
 
     plugin: Ray
@@ -94,7 +92,7 @@ class RayKit(Kit):
     name: ClassVar[str] = "ray"
     head_works: ClassVar[bool] = True
     file_variable: ClassVar[str] = "OUTRIDER_RAY_ADDRESS"
-    sign: ClassVar[str] = "Ray runtime started"
+    ready_marker: ClassVar[str] = "Ray runtime started"
 
     def program(self, order: Order, side: NodeSide, directory: Path) -> Program:
         plugin = self.plugin
@@ -119,8 +117,8 @@ class RayKit(Kit):
             command += [f"--ray-client-server-port={port}"]
         return Program(command, plugin.variables)
 
-    def up(self, order: Order, directory: Path, signs: int) -> Mapping[str, str] | None:
-        if not signs:
+    def up(self, order: Order, directory: Path, markers: int) -> Mapping[str, str] | None:
+        if not markers:
             return None
         if order.role == "worker":
             return {}
@@ -139,23 +137,13 @@ class RayKit(Kit):
 
 
 class RayCluster(Cluster):
-    """The Ray cluster, as `Pool.handle` returns it: its address, and a way to connect this program."""
+    """The Ray cluster, as `Pool.handle` returns it. ``address``: ``ray://...``; ``host:port`` without Ray's client."""
 
-    def __init__(self, site: PluginContext, plugin: Ray) -> None:
-        super().__init__(site, RayKit(plugin))
+    def __init__(self, context: PluginContext, plugin: Ray) -> None:
+        super().__init__(context, RayFramework(plugin))
         self._plugin = plugin
-        self._address = ""
-        self._before: dict[str, str | None] | None = None
-
-    @property
-    def address(self) -> str:
-        """The cluster's address from this computer: ``ray://...``; ``host:port`` without Ray's client.
-
-        Raises:
-            BootstrapError: there is no head at present.
-        """
-        self.check()
-        return self._address
+        self._token = ExitStack()  # while it is in the environment
+        self._authorized = False
 
     def init(self, **options: Any) -> Any:
         """Call `ray.init` for this cluster. Its token stays in this process's environment until the pool ends."""
@@ -165,25 +153,21 @@ class RayCluster(Cluster):
 
     def authorize(self) -> None:
         """Put the token into the environment, also for a Ray that was imported before."""
-        if self._before is None:
-            self._before = {name: os.environ.get(name) for name in self._plugin.variables}
+        if not self._authorized:
+            self._authorized = True
+            self._token.enter_context(environment(self._plugin.variables))
         os.environ.update(self._plugin.variables)
         _read_again()
 
     def forget(self) -> None:
         """Restore the environment when the pool ends."""
-        if self._before is None:
-            return
-        for name, value in self._before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-        _read_again()
+        if self._authorized:
+            self._token.close()
+            _read_again()
 
     async def look_up(self, node: NodeId) -> None:
         port = self.head.get("client")
-        self._address = f"ray://{await self.site.forward(node, int(port))}" if port else self.head["address"]
+        self._address = f"ray://{await self.context.forward(node, int(port))}" if port else self.head["address"]
 
 
 def _read_again() -> None:

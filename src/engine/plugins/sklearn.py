@@ -34,11 +34,11 @@ class Sklearn(Plugin):
     name: ClassVar[str] = "sklearn"
 
     @asynccontextmanager
-    async def attach(self, site: PluginContext) -> AsyncIterator[JoblibPool]:
+    async def attach(self, context: PluginContext) -> AsyncIterator[JoblibPool]:
         """Offer the pool to joblib while it is open.
 
         Raises:
             SpecError: joblib is not installed here, or another pool is the default.
         """
-        async with opened(site, default=self.default) as pool:
+        async with opened(context, default=self.default) as pool:
             yield pool

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..api.plugin import Plugin, Ports
-from .places import Ranks, checked_ranks, devices, endpoint, ranks_on, sharing, unless_set
+from .rank_layout import Ranks, checked_ranks, devices, endpoint, ranks_on, sharing, unless_set
 
 if TYPE_CHECKING:
     from ...actors.ports import NodeFacts

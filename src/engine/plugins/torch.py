@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ..api.errors import SpecError
 from ..api.plugin import Plugin, Ports
 from ..api.settings import seconds
-from .places import Ranks, checked_ranks, interface, own_address, ranks_on, sharing, unless_set
+from .rank_layout import Ranks, checked_ranks, interface, own_address, ranks_on, sharing, unless_set
 
 if TYPE_CHECKING:
     from ...actors.ports import NodeFacts
@@ -81,7 +81,7 @@ class Torch(Plugin):
         import torch.distributed
 
         distributed: Any = torch_.distributed
-        _leaving.wait(distributed)
+        _teardown.wait(distributed)
         device = _device(torch_, info)
         options: dict[str, Any] = {}
         if self.timeout_s is not None:
@@ -102,7 +102,7 @@ class Torch(Plugin):
                     distributed.init_process_group(backend, rank=info.rank, world_size=info.world_size, **options)
                 yield
             finally:  # also for a group that was made and whose barrier failed
-                _leaving.start(distributed)
+                _teardown.start(distributed)
 
 
 @contextmanager
@@ -133,7 +133,7 @@ def _threads(torch_: Any) -> Iterator[None]:
         torch_.set_num_threads(before)
 
 
-def tell_accelerate() -> None:
+def set_accelerate_device() -> None:
     """Tell accelerate if torch can use only the CPU; otherwise it takes the ranks for unrelated processes.
 
     Only for processes of a single task, as it sets a variable in the environment.
@@ -145,7 +145,7 @@ def tell_accelerate() -> None:
         os.environ.setdefault("ACCELERATE_USE_CPU", "true")
 
 
-class _Leaving:
+class _GroupTeardown:
     """Destroy process groups in a thread: that may wait for dead or frozen peers, which this process must not."""
 
     def __init__(self) -> None:
@@ -170,7 +170,7 @@ class _Leaving:
             raise RuntimeError("an earlier task left its torch process group in this worker, which cannot be ended")
 
 
-_leaving = _Leaving()
+_teardown = _GroupTeardown()
 
 
 def _forget_failures(distributed: Any) -> None:

@@ -19,8 +19,8 @@ from outrider import BootstrapError, Local, Plugin, Pool, compute, plugins
 from outrider.actors.ports import NodeFacts, NodeId
 from outrider.engine.api.plugin_sides import Heard, Joined, Left, News, NodeSide, PluginContext, Setup
 from outrider.engine.plugins import cluster as module
-from outrider.engine.plugins.cluster import Cluster, Kit, Order, Program, address_variable, member, opened
-from outrider.engine.plugins.dask import DaskKit
+from outrider.engine.plugins.cluster import Cluster, Framework, Order, Program, address_variable, node_half, opened
+from outrider.engine.plugins.dask import DaskFramework
 from outrider.engine.plugins.dask_tls import Certificate
 
 pytestmark = pytest.mark.anyio
@@ -78,7 +78,7 @@ time.sleep(600)
 
 
 @dataclass(frozen=True)
-class Toys(Kit):
+class Toys(Framework):
     """A head that writes its address, workers that say they are there."""
 
     broken: bool = False
@@ -86,16 +86,16 @@ class Toys(Kit):
     name: ClassVar[str] = "toy"
     head_works: ClassVar[bool] = False
     file_variable: ClassVar[str] = "TOY_FILE"
-    sign: ClassVar[str] = "there"
+    ready_marker: ClassVar[str] = "there"
 
     def program(self, order: Order, side: NodeSide, directory: Path) -> Program:
         if self.broken:
             return Program([sys.executable, "-c", "print('no such module'); raise SystemExit(3)"], {})
         return Program([sys.executable, "-c", RUNNING], {"TOY_HEAD": order.head})
 
-    def up(self, order: Order, directory: Path, signs: int) -> Mapping[str, str] | None:
+    def up(self, order: Order, directory: Path, markers: int) -> Mapping[str, str] | None:
         pid = directory / "pid"
-        if not signs or not pid.exists():
+        if not markers or not pid.exists():
             return None
         return {"address": f"toy:{pid.read_text()}"}
 
@@ -106,12 +106,12 @@ class HeadWorks(Toys):
 
 
 @asynccontextmanager
-async def playing(kit: Kit) -> AsyncIterator[tuple[Script, Cluster]]:
-    site: Any = Script()
-    cluster = Cluster(site, kit)
+async def playing(framework: Framework) -> AsyncIterator[tuple[Script, Cluster]]:
+    context: Any = Script()
+    cluster = Cluster(context, framework)
     async with asyncio.TaskGroup() as tasks:
         listening = tasks.create_task(cluster.listen())
-        yield site, cluster
+        yield context, cluster
         listening.cancel()
 
 
@@ -123,49 +123,49 @@ def worker(head: str, sharing: int = 1) -> Order:
 
 
 async def test_the_first_node_is_head_and_all_work_when_it_is_up() -> None:
-    async with playing(Toys()) as (site, cluster):
-        site.joined(1, 2)
-        assert await site.settled() == [(1, HEAD)]
+    async with playing(Toys()) as (context, cluster):
+        context.joined(1, 2)
+        assert await context.settled() == [(1, HEAD)]
         with pytest.raises(BootstrapError, match="no head just now"):
             cluster.check()
-        site.up(1, HEAD, address="a:1")
-        assert await site.settled() == [(1, worker("a:1")), (2, worker("a:1"))]
-        site.up(1, worker("a:1"))
-        assert (await site.settled(), cluster.workers) == ([], 1)
-        site.joined(3)
-        assert await site.settled() == [(3, worker("a:1"))]
-        site.up(2, worker("a:1"))
-        site.up(3, worker("a:1"))
+        context.up(1, HEAD, address="a:1")
+        assert await context.settled() == [(1, worker("a:1")), (2, worker("a:1"))]
+        context.up(1, worker("a:1"))
+        assert (await context.settled(), cluster.workers) == ([], 1)
+        context.joined(3)
+        assert await context.settled() == [(3, worker("a:1"))]
+        context.up(2, worker("a:1"))
+        context.up(3, worker("a:1"))
         await cluster.wait(within_s=5)
         assert cluster.workers == 3
 
 
 async def test_a_head_may_be_a_worker_itself() -> None:
-    async with playing(HeadWorks()) as (site, cluster):
-        site.joined(1, 2, hostname="one")
-        assert await site.settled() == [(1, HEAD)]
-        site.up(1, HEAD, address="a:1")
-        assert await site.settled() == [(2, worker("a:1", 2))]
+    async with playing(HeadWorks()) as (context, cluster):
+        context.joined(1, 2, hostname="one")
+        assert await context.settled() == [(1, HEAD)]
+        context.up(1, HEAD, address="a:1")
+        assert await context.settled() == [(2, worker("a:1", 2))]
         assert cluster.workers == 1
 
 
 async def test_with_the_heads_node_the_cluster_begins_anew() -> None:
-    async with playing(Toys()) as (site, cluster):
-        site.joined(1, 2, 3)
-        site.up(1, HEAD, address="a:1")
-        site.up(2, worker("a:1"))
-        await site.settled()
-        site.left(1)
-        assert await site.settled() == [(2, HEAD)]
+    async with playing(Toys()) as (context, cluster):
+        context.joined(1, 2, 3)
+        context.up(1, HEAD, address="a:1")
+        context.up(2, worker("a:1"))
+        await context.settled()
+        context.left(1)
+        assert await context.settled() == [(2, HEAD)]
         assert (cluster.workers, dict(cluster.head)) == (0, {})
-        site.up(3, worker("a:1"))  # of the old head: late news
-        site.up(2, HEAD, address="b:1")
-        assert await site.settled() == [(2, worker("b:1")), (3, worker("b:1"))]
+        context.up(3, worker("a:1"))  # of the old head: late news
+        context.up(2, HEAD, address="b:1")
+        assert await context.settled() == [(2, worker("b:1")), (3, worker("b:1"))]
         assert cluster.workers == 0
         for node in (2, 3):
-            site.left(node)
-        site.joined(4)
-        assert await site.settled() == [(3, HEAD), (4, HEAD)]
+            context.left(node)
+        context.joined(4)
+        assert await context.settled() == [(3, HEAD), (4, HEAD)]
 
 
 async def test_what_ends_is_started_again_and_what_ends_again_and_again_ends_the_pool(
@@ -173,17 +173,17 @@ async def test_what_ends_is_started_again_and_what_ends_again_and_again_ends_the
 ) -> None:
     monkeypatch.setattr(module, "AGAIN_S", 0)
     with pytest.raises(ExceptionGroup) as raised:
-        async with playing(Toys()) as (site, _):
-            site.joined(1, 2)
-            site.up(1, HEAD, address="a:1")
-            await site.settled()
-            site.down(2, worker("a:1"), "out of memory")
-            assert await site.settled() == [(2, worker("a:1"))]
-            site.up(2, worker("a:1"))  # a success: it counts anew
+        async with playing(Toys()) as (context, _):
+            context.joined(1, 2)
+            context.up(1, HEAD, address="a:1")
+            await context.settled()
+            context.down(2, worker("a:1"), "out of memory")
+            assert await context.settled() == [(2, worker("a:1"))]
+            context.up(2, worker("a:1"))  # a success: it counts anew
             for _ in range(module.TRIES - 1):
-                site.down(2, worker("a:1"), "out of memory")
-                assert await site.settled() == [(2, worker("a:1"))]
-            site.down(2, worker("a:1"), "no space left", "on device")
+                context.down(2, worker("a:1"), "out of memory")
+                assert await context.settled() == [(2, worker("a:1"))]
+            context.down(2, worker("a:1"), "no space left", "on device")
             await asyncio.sleep(60)
     (error,) = raised.value.exceptions
     assert isinstance(error, ExceptionGroup)
@@ -194,11 +194,11 @@ async def test_what_ends_is_started_again_and_what_ends_again_and_again_ends_the
 
 
 async def test_waiting_says_what_is_missing() -> None:
-    async with playing(Toys()) as (site, cluster):
-        site.joined(1)
+    async with playing(Toys()) as (context, cluster):
+        context.joined(1)
         with pytest.raises(BootstrapError, match=r"cluster's head is not up after 0\.01 s"):
             await cluster.wait(within_s=0.01)
-        site.up(1, HEAD, address="a:1")
+        context.up(1, HEAD, address="a:1")
         with pytest.raises(BootstrapError, match="cluster's workers are not up"):
             await cluster.wait(within_s=0.01)
 
@@ -208,19 +208,19 @@ async def test_waiting_says_what_is_missing() -> None:
 
 @dataclass(frozen=True)
 class Toy(Plugin):
-    kit: Toys = Toys()
+    framework: Toys = Toys()
 
     name: ClassVar[str] = "toy"
 
     def env(self, info: Any) -> Mapping[str, str]:
-        return address_variable(self.kit, "TOY_ADDRESS")
+        return address_variable(self.framework, "TOY_ADDRESS")
 
     def node(self, side: NodeSide) -> AbstractContextManager[Setup]:
-        return member(side, self.kit, {"TOY": "yes"})
+        return node_half(side, self.framework, {"TOY": "yes"})
 
     @asynccontextmanager
-    async def attach(self, site: PluginContext) -> AsyncIterator[Cluster]:
-        cluster = Cluster(site, self.kit)
+    async def attach(self, context: PluginContext) -> AsyncIterator[Cluster]:
+        cluster = Cluster(context, self.framework)
         async with opened(cluster):
             yield cluster
 
@@ -277,7 +277,7 @@ time.sleep(600)
 
 
 @dataclass(frozen=True)
-class ManyWorkers(DaskKit):
+class ManyWorkers(DaskFramework):
     def program(self, order: Order, side: NodeSide, directory: Path) -> Program:
         return Program([sys.executable, "-c", DASK_WORKERS], {})
 
@@ -285,8 +285,8 @@ class ManyWorkers(DaskKit):
 async def test_dask_is_up_when_all_workers_of_a_node_have_said_so(tmp_path: Path) -> None:
     told: queue.Queue[Any] = queue.Queue()
     side = NodeSide("pool", 1, "h1", "10.0.0.1", (), tmp_path, told.put)
-    kit = ManyWorkers(plugins.dask(workers_per_node=16, tls=False))
-    with member(side, kit, {}):
+    framework = ManyWorkers(plugins.dask(workers_per_node=16, tls=False))
+    with node_half(side, framework, {}):
         side.heard(worker("a:1"))
         assert told.get(timeout=60) == ("up", worker("a:1"), {})
 

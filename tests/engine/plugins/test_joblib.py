@@ -165,7 +165,7 @@ def _both(own: Any, common: Any) -> float:
     return float(own[-1] + common[-1])
 
 
-class Opened:
+class OpenPools:
     """A large object, and whether it is shared with the nodes."""
 
     def __init__(self, size_bytes: int) -> None:
@@ -181,10 +181,10 @@ class Batches:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, idle_bytes: int) -> None:
         monkeypatch.setattr(joblib_backend, "IDLE_BYTES", idle_bytes)
-        self.large = joblib_backend.Large()
-        self.sent: list[Opened] = []
+        self.large = joblib_backend.LargeObjects()
+        self.sent: list[OpenPools] = []
 
-    def submit(self, *objects: Opened) -> list[joblib_backend.Reference]:
+    def submit(self, *objects: OpenPools) -> list[joblib_backend.Reference]:
         named: list[joblib_backend.Reference] = []
         for place, each in enumerate(objects):
             assert self.large.name(each.array, named) == place
@@ -199,7 +199,7 @@ class Batches:
 
 def test_what_no_batch_needs_goes_oldest_first_beyond_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     batches = Batches(monkeypatch, idle_bytes=200)
-    objects = [Opened(100) for _ in range(5)]
+    objects = [OpenPools(100) for _ in range(5)]
     unfinished = batches.submit(objects[0])
     for each in objects[1:]:
         batches.large.left(batches.submit(each))
@@ -215,9 +215,9 @@ def test_what_no_batch_needs_goes_oldest_first_beyond_a_limit(monkeypatch: pytes
 def test_what_each_batch_names_is_sent_once_however_large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where each of them has ended before the next one comes."""
     batches = Batches(monkeypatch, idle_bytes=50)
-    common = Opened(1000)
+    common = OpenPools(1000)
     for _ in range(5):
-        batches.large.left(batches.submit(Opened(100), common))
+        batches.large.left(batches.submit(OpenPools(100), common))
     assert batches.sent.count(common) == 1
 
 

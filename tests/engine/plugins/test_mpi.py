@@ -27,7 +27,7 @@ Place = Callable[..., InstanceInfo]
 
 
 def test_a_rank_learns_who_it_is_and_what_others_put() -> None:
-    space = pmi.Space("name", 2, {"PMI_process_mapping": "(vector,(0,1,2))"})
+    space = pmi.KeyValueSpace("name", 2, {"PMI_process_mapping": "(vector,(0,1,2))"})
     assert space.heard(0, "cmd=init pmi_version=1 pmi_subversion=1") == [
         (0, "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1")
     ]
@@ -48,7 +48,7 @@ def test_a_rank_learns_who_it_is_and_what_others_put() -> None:
 
 
 def test_a_barrier_opens_for_all_at_once_and_again() -> None:
-    space = pmi.Space("name", 3, {})
+    space = pmi.KeyValueSpace("name", 3, {})
     for _ in range(2):
         assert space.heard(2, "cmd=barrier_in") == []
         assert space.heard(0, "cmd=barrier_in") == []
@@ -57,7 +57,7 @@ def test_a_barrier_opens_for_all_at_once_and_again() -> None:
 
 
 def test_what_a_pool_cannot_do_is_answered_too() -> None:
-    space = pmi.Space("name", 1, {})
+    space = pmi.KeyValueSpace("name", 1, {})
     assert space.heard(0, "cmd=unheard_of") == [(0, "cmd=unheard_of_result rc=-1")]
     assert [reply for line in ("mcmd=spawn", "nprocs=2", "execname=x", "endcmd") for reply in space.heard(0, line)] == [
         (0, "cmd=spawn_result rc=-1")
@@ -208,7 +208,7 @@ def test_a_rank_that_aborted_cannot_leave_as_if_nothing_were(
 
 
 def test_launchers_use_the_networks_of_the_nodes(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mpi_hosts, "interface_of", lambda address: {"10.0.0.1": "eth7"}.get(address))
+    monkeypatch.setattr(mpi_hosts, "interface", lambda address: {"10.0.0.1": "eth7"}.get(address))
     env = plugins.mpi().env(place(1, nodes=3))
     assert env["HYDRA_IFACE"] == env["I_MPI_HYDRA_IFACE"] == env["FI_TCP_IFACE"] == "eth7"
     assert env["OMPI_MCA_btl_tcp_if_include"] == env["PRTE_MCA_prte_if_include"] == "10.0.0.0/30"
@@ -254,11 +254,6 @@ def test_the_common_network_holds_all_and_no_half_of_it_does(numbers: list[int])
     assert network.prefixlen == 32 or not any(
         all(address in half for address in addresses) for half in network.subnets()
     )
-
-
-def test_the_interface_of_an_address_is_found() -> None:
-    assert mpi_hosts.interface_of("127.0.0.1") == "lo"
-    assert mpi_hosts.interface_of("192.0.2.1") is None
 
 
 @pytest.mark.parametrize(

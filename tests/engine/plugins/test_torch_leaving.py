@@ -30,7 +30,7 @@ class Distributed:
 @pytest.fixture
 def leaving(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(torch, "LEAVE_S", 0.001)
-    return torch._Leaving()
+    return torch._GroupTeardown()
 
 
 @pytest.mark.parametrize("says_so", [True, False])
