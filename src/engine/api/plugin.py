@@ -9,7 +9,7 @@ A plugin is an immutable, picklable object. Third parties register a factory und
 4. the sessions are left, also when the function raises; for a generator when it ends or is closed.
 
 A plugin of a pool may have two further halves, beside the tasks: ``node(side)`` runs once on each node,
-``attach(site)`` at the client, and they may send each other messages (see `plugin_sides`).
+``attach(context)`` at the client, and they may send each other messages (see `plugin_sides`).
 
 Sessions of several plugins are entered in the order in which the plugins were given, and left in reverse. A plugin that
 builds on others brings them, before itself; a plugin of the same name that the user gave is used instead.
@@ -66,7 +66,7 @@ class Plugin:
         """Return whether the plugin works on whole nodes, beside the tasks; then it cannot belong to a function."""
         return type(self).node is not Plugin.node or type(self).attach is not Plugin.attach
 
-    def attach(self, site: PluginContext) -> AbstractAsyncContextManager[Any]:  # noqa: ARG002
+    def attach(self, context: PluginContext) -> AbstractAsyncContextManager[Any]:  # noqa: ARG002
         """The client's half, a context around the open pool. `Pool.handle` returns its value."""
         return nullcontext()
 
