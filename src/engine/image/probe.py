@@ -112,7 +112,7 @@ def parse(stdout: bytes) -> HostFacts:
     """Parse the output of the probe.
 
     Raises:
-        NotAHost: the script did not run to its end.
+        ProbeFailed: the script did not run to its end.
     """
     lines = stdout.decode(errors="replace").splitlines()
     if "outrider-probe 1" not in lines or lines[-1] != "end":

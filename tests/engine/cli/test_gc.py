@@ -263,6 +263,6 @@ def test_of_a_real_journal_and_a_test_cloud_nothing_is_left(
         assert told["hourly_usd"] > 0
         assert outrider("gc") == 1
         assert outrider("gc", "--apply") == 0
-        assert cloud.pools_left() == []
+        assert cloud.left() == []
         assert outrider("gc") == 0
     assert book.records() == []
