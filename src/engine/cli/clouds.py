@@ -17,7 +17,7 @@ from .leftovers import MachineLeft, PlaceAnswer
 
 if TYPE_CHECKING:
     from ...providers.aws.api import Api
-    from ...providers.aws.inventory import MachineSeen
+    from ...providers.aws.listing import MachineSeen
 
 AT_A_TIME = 8  # places that are asked concurrently
 
@@ -64,7 +64,7 @@ class AWSCloud:
     """Amazon EC2. A place has a region, and optionally an endpoint_url and a profile."""
 
     async def survey(self, place: Place, known: Sequence[Intent]) -> PlaceAnswer:
-        from ...providers.aws.inventory import survey
+        from ...providers.aws.listing import survey
         from ...providers.aws.teardown import FLEET
 
         machines = [machine for intent in known if intent.kind == FLEET for machine in intent.ids or ()]

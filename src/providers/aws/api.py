@@ -18,7 +18,7 @@ from ..errors import NotAuthorized, ProviderError
 from ..threads import in_thread
 from . import answers, retries
 from .bucket import Bucket, bucket_for
-from .errors import AGAIN_S, DENIED, EXPIRED, Failure, Refused, translate
+from .errors import AGAIN_S, DENIED, EXPIRED, CallRefused, Failure, translate
 from .sessions import check_endpoint, choose_region, new_session, regions
 
 Service = Literal["ec2", "pricing", "s3", "service-quotas", "ssm", "sts"]
@@ -187,7 +187,7 @@ class Api:
             call.failure = self._failure(call, type(error).__name__, str(error))
             return call.failure
         call.action = client.meta.method_to_api_mapping[call.operation]
-        await self._take_turn(call)
+        await self._wait_for_token(call)
         call.failure = None  # if the time is up during this try, its outcome is unknown
         call.failure = await self._ask(call, client)
         return call.failure
@@ -207,7 +207,7 @@ class Api:
         except Exception as error:  # noqa: BLE001  the edge: parsers raise anything for bytes that are no answer
             return self._failure(call, answers.lost_code(error), str(error))
 
-    async def _take_turn(self, call: _Call) -> None:
+    async def _wait_for_token(self, call: _Call) -> None:
         if call.service != "ec2":  # other services' limits are far above a pool's needs
             return
         bucket = self._bucket(call)
@@ -244,7 +244,7 @@ class Api:
         error = translate(failure)
         if call.unsure and isinstance(error, NotAuthorized):  # says nothing about the earlier try without an answer
             told = f"AWS did not answer {failure.operation}: whether it was done is not known, and now {error}"
-            return Refused(told, retry_after_s=AGAIN_S, code=error.code)
+            return CallRefused(told, retry_after_s=AGAIN_S, code=error.code)
         return error
 
     def _failure(self, call: _Call, code: str, message: str = "", status: int = 0, skew_s: float = 0.0) -> Failure:

@@ -23,7 +23,7 @@ _WRONG = frozenset({
 })  # fmt: skip
 
 
-class Refused(ProviderError):
+class CallRefused(ProviderError):
     """AWS refused a call for a reason that is nobody's fault or that only the caller understands, or did not answer."""
 
 
@@ -61,7 +61,7 @@ def translate(failure: Failure) -> ProviderError:
         if error is not None:
             break
     else:
-        error = Refused(_said(failure, f"{failure.operation or 'the call'} failed"))
+        error = CallRefused(_said(failure, f"{failure.operation or 'the call'} failed"))
     error.code = failure.code
     return error
 
@@ -90,7 +90,7 @@ def _passing(failure: Failure) -> ProviderError | None:
             told = f"AWS did not answer {failure.operation}: whether it was done is not known ({failure.code})"
         case "broken":
             told = _said(failure, f"AWS failed at {failure.operation} in {failure.region}")
-    return Refused(told, retry_after_s=AGAIN_S)
+    return CallRefused(told, retry_after_s=AGAIN_S)
 
 
 def _limit(failure: Failure) -> ProviderError | None:
@@ -249,7 +249,7 @@ _MEANINGS: tuple[_Meaning, ...] = (
     ),
     # resources that were just removed, or are not known everywhere yet: only the caller knows which
     (
-        Refused,
+        CallRefused,
         r".*\.NotFound|.*\.Duplicate|DependencyViolation|InvalidClientToken|IdempotentParameterMismatch",
         "AWS says otherwise of what is there in {region}",
     ),
@@ -292,13 +292,13 @@ def _unreached(failure: Failure) -> ProviderError:
     region = failure.region
     if failure.endpoint_url:
         told = f"nothing answers at endpoint_url={redacted(failure.endpoint_url)}: check it, and that it runs"
-        return Refused(told, retry_after_s=AGAIN_S)
+        return CallRefused(told, retry_after_s=AGAIN_S)
     if failure.regions and region not in failure.regions:
         close = " or ".join(get_close_matches(region, failure.regions, n=2))
         hint = f"did you mean {close}?" if close else "'aws ec2 describe-regions' lists them"
         return BadRequest(f"there is no AWS region {region!r}: {hint}")
     told = f"AWS cannot be reached ({failure.service} in {region}): check this computer's network"
-    return Refused(told, retry_after_s=AGAIN_S)
+    return CallRefused(told, retry_after_s=AGAIN_S)
 
 
 def _of_the_zone(message: str) -> bool:

@@ -14,14 +14,14 @@ import anyio
 
 from ..base import LaunchRequest, LaunchSettled, LaunchUnsure, Machine, MachineEvent, MachineId, Warned
 from ..errors import BadRequest, JournalError, NoCapacity, NotAuthorized, NotGone, ProviderError, QuotaExceeded
-from . import inventory, launch, offers, tags, teardown
-from .ending import CONFIRM_S, patience_s
-from .errors import Failure, Refused, translate
-from .launch import Refusal, Template
+from . import launch, listing, offers, tags, teardown
+from .end_tracker import CONFIRM_S, patience_s
+from .errors import CallRefused, Failure, translate
+from .instance_inventory import InstanceInventory, InventoryChanges, views_of
+from .launch import LaunchTemplate, Refusal
 from .plan import Plan, Planner
 from .poller import Poller
 from .recorded import RecordedApi, is_lost, machines_in
-from .seen import News, Seen, sights
 from .templates import Templates
 from .userdata import LEASE
 
@@ -44,7 +44,7 @@ class Asked:
 
     token: str
     said: dict[str, Any]
-    of: dict[Offer, Template]
+    of: dict[Offer, LaunchTemplate]
     subnets: Mapping[str, str]
     count: int
     at: float
@@ -58,9 +58,9 @@ class AWSFleet:
         self._provider, self._pool, self._api, self._tasks = provider, pool, api, tasks
         self._labels = tags.tags_of(pool, dict(provider.tags))
         self._public = provider.address == "public"
-        self._seen = Seen(public=self._public)
-        self._poller = Poller(api, pool, self._seen, self._heard)
-        self._avoid = offers.Avoid()
+        self._instances = InstanceInventory(public=self._public)
+        self._poller = Poller(api, pool, self._instances, self._on_changes)
+        self._cooldowns = offers.Cooldowns()
         self._planner = Planner(provider, api, self._labels, tasks)
         self._templates = Templates(api, pool, self._labels)
         self._places: dict[MachineId, tuple[str, str]] = {}  # type and zone
@@ -106,7 +106,7 @@ class AWSFleet:
         error = launch.most_telling(failed)
         if error.retry_after_s is not None:  # offers in cooldown would not even be asked for
             tried = [offer for chosen in plan.rounds for offer in chosen]
-            error.retry_after_s = max(error.retry_after_s, self._avoid.wait_s(tried, anyio.current_time()))
+            error.retry_after_s = max(error.retry_after_s, self._cooldowns.wait_s(tried, anyio.current_time()))
         raise error
 
     async def terminate(self, ids: Sequence[MachineId]) -> None:
@@ -115,19 +115,19 @@ class AWSFleet:
         Raises:
             ProviderError: EC2 refused, or did not confirm within `CONFIRM_S`.
         """
-        mine = self._seen.ending(ids)
+        mine = self._instances.ending(ids)
         if not mine:
             return
         await self._end(mine)
         sent_at = anyio.current_time()
         with anyio.move_on_after(CONFIRM_S):
-            while any(map(self._seen.has, mine)):
+            while any(map(self._instances.has, mine)):
                 await self._poller.answer()
                 if anyio.current_time() >= sent_at + RESEND_S:  # some part of EC2 may not have known the machine
-                    await self._end(self._seen.still_on(mine))
+                    await self._end(self._instances.still_on(mine))
                     sent_at = anyio.current_time()
             return
-        left = ", ".join(each for each in mine if self._seen.has(each))
+        left = ", ".join(each for each in mine if self._instances.has(each))
         raise ProviderError(f"EC2 has not confirmed the end of {left}: it is asked again", retry_after_s=5.0)
 
     def unusable(self, machine: MachineId, cause: str, *, for_good: bool = True) -> None:
@@ -174,20 +174,20 @@ class AWSFleet:
         written = await teardown.written_of(self._api, self._pool, self._api.journal)
         claim = replace(written.claim, ids=written.claim.ids | {machine.id for machine in reached})
         also = sorted({*written.machines, *(machine.id for machine in reached)})
-        left = sights(await inventory.instances(self._api, self._pool, also=also), claim)
-        running = {sight.id for sight in left if sight.state == "running"}
+        left = views_of(await listing.instances(self._api, self._pool, also=also), claim)
+        running = {view.id for view in left if view.state == "running"}
         mine = [machine for machine in reached if machine.id in running][:most]
         for machine in mine:
             assert machine.address is not None, "those without one are not among them"
             if {"type", "zone"} <= machine.facts.keys():
                 self._places[machine.id] = (machine.facts["type"], machine.facts["zone"])
-            self._seen.created(machine, machine.address.user or "", anyio.current_time())
-        ends = {sight.id for sight in left if not sight.ends} - {machine.id for machine in mine}
+            self._instances.created(machine, machine.address.user or "", anyio.current_time())
+        ends = {view.id for view in left if not view.ends} - {machine.id for machine in mine}
         await teardown.end(self._api, sorted(ends))
         for intent in written.intents:
             if intent.kind == teardown.FLEET and intent.ids is None:
                 count = float(intent.facts.get("count", inf))
-                self._seen.launch_lost(intent.token, anyio.current_time(), count=count)
+                self._instances.launch_lost(intent.token, anyio.current_time(), count=count)
         self._poller.begun()
         return mine
 
@@ -206,12 +206,12 @@ class AWSFleet:
 
     async def _give_back(self) -> None:
         await self._planner.stop()
-        journal, known, mine = self._api.journal, self._seen.machines, self._api.made
+        journal, known, mine = self._api.journal, self._instances.machines, self._api.made
         written = await teardown.written_of(self._api, self._pool, journal)
         made = {intent.kind for intent in [*written.intents, *mine]}
         try:
             if made:
-                lost = self._seen.lost_launches(anyio.current_time())
+                lost = self._instances.lost_launches(anyio.current_time())
                 await teardown.sweep(
                     self._api,
                     self._pool,
@@ -222,7 +222,7 @@ class AWSFleet:
                     lost=lost,
                     lease_s=self._lease_s,
                     patience_s=patience_s(self._lease_s or LEASE_S),
-                    warn=lambda text: self._heard(News(events=[Warned(text)])),
+                    warn=lambda text: self._on_changes(InventoryChanges(events=[Warned(text)])),
                 )
             else:
                 await teardown.settle(self._api, self._pool, journal)
@@ -237,8 +237,8 @@ class AWSFleet:
     # --- one CreateFleet --------------------------------------------------------------------------------------------
 
     async def _plan(self, request: LaunchRequest) -> Plan:
-        living = {self._places[machine] for machine in self._seen.machines if machine in self._places}
-        return await self._planner.plan(request, self._avoid, living)
+        living = {self._places[machine] for machine in self._instances.machines if machine in self._places}
+        return await self._planner.plan(request, self._cooldowns, living)
 
     async def _take(
         self, plan: Plan, chosen: Sequence[Offer], count: int, failed: list[ProviderError]
@@ -260,7 +260,7 @@ class AWSFleet:
                 machines, refusals = await self._create(plan, of, count)
                 errors = [self._refused(refusal) for refusal in refusals]
             except (NoCapacity, QuotaExceeded) as error:
-                self._avoid_all(chosen, error)
+                self._cool_down(chosen, error)
                 errors = [error]
             except ProviderError as error:
                 if not launch.is_unknown_yet(error):
@@ -275,7 +275,7 @@ class AWSFleet:
             await anyio.sleep(min(AGAIN_S, max(AGAIN_S / 5, lasted_s)))
 
     async def _create(
-        self, plan: Plan, of: dict[Offer, Template], count: int
+        self, plan: Plan, of: dict[Offer, LaunchTemplate], count: int
     ) -> tuple[list[Machine], Sequence[Refusal]]:
         token, chosen, subnets = uuid4().hex, list(of), plan.network.subnets
         lots = [(each, [offer for offer in chosen if of[offer] is each]) for each in dict.fromkeys(of.values())]
@@ -298,7 +298,7 @@ class AWSFleet:
                 self._lost(asked, error)
             elif asked.lost:  # not repeated any more: machines that it made are ended when they appear
                 self._unanswered.pop(asked.token, None)
-                self._seen.launch_lost(asked.token, anyio.current_time(), count=asked.count)
+                self._instances.launch_lost(asked.token, anyio.current_time(), count=asked.count)
             raise
         heard = launch.read(answer, list(asked.of), asked.subnets)
         self._unanswered.pop(asked.token, None)
@@ -310,7 +310,7 @@ class AWSFleet:
         Its machines may exist: they are looked for, count as cost, and are spared while the launch may be repeated.
         """
         now = anyio.current_time()
-        self._seen.launch_lost(asked.token, now, count=asked.count, spare_s=REPEAT_S)
+        self._instances.launch_lost(asked.token, now, count=asked.count, spare_s=REPEAT_S)
         self._poller.begun()
         if not asked.lost:
             asked.lost = True
@@ -332,7 +332,7 @@ class AWSFleet:
         async with self._repeating:
             while self._unanswered:  # one may be lost while another is repeated
                 asked = next(iter(self._unanswered.values()))
-                self._seen.launch_repeated(asked.token)
+                self._instances.launch_repeated(asked.token)
                 try:
                     machines, _ = await self._ask(asked)
                 except ProviderError:
@@ -350,7 +350,7 @@ class AWSFleet:
     async def _end_surplus(self, machines: Sequence[Machine]) -> None:
         if machines:
             with suppress(ProviderError):  # the next call ends them
-                await self._end(self._seen.ending([machine.id for machine in machines]))
+                await self._end(self._instances.ending([machine.id for machine in machines]))
 
     async def _read_again(self, fleet: str, token: str) -> dict[str, Any]:
         """Ask for the machines of a fleet: a repeated CreateFleet may be answered with the fleet's id alone."""
@@ -360,17 +360,17 @@ class AWSFleet:
             if ids is not None:
                 await self._api.learnt(teardown.FLEET, token, ids)
                 return dict(found)
-        raise Refused(f"EC2 does not say which machines {fleet} has", retry_after_s=AGAIN_S, code="TimedOut")
+        raise CallRefused(f"EC2 does not say which machines {fleet} has", retry_after_s=AGAIN_S, code="TimedOut")
 
-    def _made(self, machines: Sequence[tuple[MachineId, Offer]], of: dict[Offer, Template]) -> list[Machine]:
+    def _made(self, machines: Sequence[tuple[MachineId, Offer]], of: dict[Offer, LaunchTemplate]) -> list[Machine]:
         now = anyio.current_time()
         notices = ("aws", "aws-rebalance") if self._provider.rebalance else ("aws",)
         made: list[Machine] = []
         for name, offer in machines:
             machine = launch.machine(name, offer, of[offer], notices=notices, lease=LEASE)
-            self._seen.created(machine, of[offer].shape.ami.user, now)
+            self._instances.created(machine, of[offer].shape.ami.user, now)
             self._places[name] = (offer.type.name, offer.zone)
-            self._avoid.worked(offer)
+            self._cooldowns.worked(offer)
             made.append(machine)
         if made:
             self._poller.begun()
@@ -389,13 +389,13 @@ class AWSFleet:
                 spot=one.market == "spot",
             )
         )
-        self._avoid_all(refusal.offers, error)
+        self._cool_down(refusal.offers, error)
         return error
 
-    def _avoid_all(self, refused: Sequence[Offer], error: ProviderError) -> None:
+    def _cool_down(self, refused: Sequence[Offer], error: ProviderError) -> None:
         if isinstance(error, NoCapacity | QuotaExceeded) or error.code in offers.LASTING:
             for offer in refused:
-                self._avoid.failed(offer, error, anyio.current_time())
+                self._cooldowns.failed(offer, error, anyio.current_time())
 
     # --- following the machines --------------------------------------------------------------------------------------
 
@@ -407,7 +407,7 @@ class AWSFleet:
         self._events.append(event)
         self._news.set()
 
-    def _heard(self, news: News) -> None:
+    def _on_changes(self, news: InventoryChanges) -> None:
         self._events += news.events
         self._news.set()
         for token, machines in news.settled:
@@ -416,7 +416,7 @@ class AWSFleet:
             self._tasks.start_soon(self._api.learnt, teardown.FLEET, token, machines)
         for machine in news.interrupted:
             if machine in self._places:
-                self._avoid.interrupted(*self._places[machine], anyio.current_time())
+                self._cooldowns.interrupted(*self._places[machine], anyio.current_time())
 
     async def _end(self, machines: Sequence[MachineId]) -> None:
         """End machines. Callers that come while a call is under way share the next one.
@@ -430,7 +430,7 @@ class AWSFleet:
             try:
                 if batch:
                     changes = await teardown.end(self._api, sorted(batch))
-                    self._heard(self._seen.told(changes, anyio.current_time()))
+                    self._on_changes(self._instances.partial_answer(changes, anyio.current_time()))
             except BaseException:
                 self._to_end |= batch
                 raise

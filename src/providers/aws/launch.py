@@ -65,7 +65,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Template:
+class LaunchTemplate:
     """A launch template that exists."""
 
     id: str
@@ -191,7 +191,7 @@ def _interfaces(shape: Shape) -> list[dict[str, Any]]:
 
 
 def fleet(
-    lots: Sequence[tuple[Template, Sequence[Offer]]],
+    lots: Sequence[tuple[LaunchTemplate, Sequence[Offer]]],
     count: int,
     *,
     token: str,
@@ -284,7 +284,7 @@ def _gravity(error: ProviderError) -> int:
     return next(place for place, kind in enumerate(_GRAVITY) if isinstance(error, kind))
 
 
-def machine(name: MachineId, offer: Offer, of: Template, *, notices: tuple[str, ...], lease: str) -> Machine:
+def machine(name: MachineId, offer: Offer, of: LaunchTemplate, *, notices: tuple[str, ...], lease: str) -> Machine:
     """The machine as it is known before it has an address."""
     shape = of.shape
     facts = {

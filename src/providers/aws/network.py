@@ -12,9 +12,9 @@ import anyio.abc
 
 from ..errors import BadRequest, NoCapacity, ProviderError
 from ..whose import Claim, Others
-from . import inventory, tags
+from . import listing, tags
 from .api import Api
-from .errors import Failure, Refused, translate
+from .errors import CallRefused, Failure, translate
 from .firewall import OUT, Rule, as_cidr, rules_of, sources, wanted
 
 CHECKIP = "https://checkip.amazonaws.com"  # answers with the client's address
@@ -68,7 +68,7 @@ async def prepare(
         ProviderError: as `Api.call` does.
     """
     named = () if ssh_from == "auto" else sources(ssh_from)
-    place = await _place(api, vpc, subnets)
+    place = await _vpc_subnets(api, vpc, subnets)
     chosen = choose(place, zones=zones, public=address == "public")
     if security_groups:
         await _check_groups(api, place.vpc, security_groups)
@@ -89,7 +89,7 @@ async def remove(
         Refused: one is still in use after ``timeout_s``.
         ProviderError: as `Api.call` does.
     """
-    groups = await inventory.security_groups(api, what.pool)
+    groups = await listing.security_groups(api, what.pool)
     lags = dict.fromkeys(known, UNSHOWN_S) | {group.id: 0.0 for group in groups if what.has(group)}
     deadline = anyio.current_time() + timeout_s
     return [group for group in sorted(lags) if await _delete(api, group, deadline, lag_s=lags[group])]
@@ -120,7 +120,7 @@ async def own_address(endpoint_url: str | None = None) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class VpcSubnets:
     """A VPC, and those of its subnets that may be used."""
 
     vpc: str
@@ -129,7 +129,7 @@ class Place:
     given: bool  # whether the user named the subnets
 
 
-async def _place(api: Api, vpc: str | None, subnets: Collection[str] | None) -> Place:
+async def _vpc_subnets(api: Api, vpc: str | None, subnets: Collection[str] | None) -> VpcSubnets:
     found: list[dict[str, Any]] = []
     if subnets is not None:
         found = (await api.call("describe_subnets", SubnetIds=sorted(subnets)))["Subnets"]
@@ -146,10 +146,10 @@ async def _place(api: Api, vpc: str | None, subnets: Collection[str] | None) -> 
     home = vpcs[0]["VpcId"]
     if subnets is None:
         found = await api.pages("describe_subnets", "Subnets", Filters=[_filter("vpc-id", home)])
-    return Place(home, _cidrs(vpcs[0]), found, given=subnets is not None)
+    return VpcSubnets(home, _cidrs(vpcs[0]), found, given=subnets is not None)
 
 
-def choose(place: Place, *, zones: Collection[str] | None, public: bool) -> dict[str, str]:
+def choose(place: VpcSubnets, *, zones: Collection[str] | None, public: bool) -> dict[str, str]:
     """Choose the subnet for each zone: the one with the most free addresses.
 
     Raises:
@@ -230,7 +230,7 @@ async def _named(api: Api, name: str, vpc: str) -> dict[str, Any]:
         if groups:
             return groups[0]
         if anyio.current_time() >= deadline:
-            raise Refused(f"EC2 has a security group {name!r} and does not show it", code="InvalidGroup.Duplicate")
+            raise CallRefused(f"EC2 has a security group {name!r} and does not show it", code="InvalidGroup.Duplicate")
         await pauses.next()
 
 
@@ -277,7 +277,7 @@ async def _delete(api: Api, group: str, deadline: float, *, lag_s: float) -> boo
 
 def _give_up(group: str, error: ProviderError) -> NoReturn:
     told = f"something uses the security group {group} still: 'outrider gc' deletes it when that is gone"
-    raise Refused(told, retry_after_s=IN_USE_S, code=error.code) from error
+    raise CallRefused(told, retry_after_s=IN_USE_S, code=error.code) from error
 
 
 async def _check_groups(api: Api, vpc: str, groups: Collection[str]) -> None:

@@ -77,7 +77,7 @@ class Offer:
 def choose(
     request: LaunchRequest,
     catalogue: Catalogue,
-    avoid: Avoid,
+    cooldowns: Cooldowns,
     now: float,
     *,
     instance_types: Collection[str] | None = None,
@@ -104,10 +104,10 @@ def choose(
     offers = _affordable(request, priced, extras_usd, catalogue.region)
     if request.max_hourly_cost is None and instance_types is None:
         offers = _within_span(offers)
-    willing = [offer for offer in offers if avoid.refused_until(offer) <= now]
+    willing = [offer for offer in offers if cooldowns.refused_until(offer) <= now]
     if not willing:
-        raise _all_failed(offers, avoid, now)
-    return _rounds(willing, request, avoid, now, together)
+        raise _all_failed(offers, cooldowns, now)
+    return _rounds(willing, request, cooldowns, now, together)
 
 
 # --- types ------------------------------------------------------------------------------------------------------------
@@ -283,11 +283,11 @@ def _by_price(offer: Offer) -> tuple[float, float, int, float, str, str]:
 
 
 def _rounds(
-    offers: Sequence[Offer], request: LaunchRequest, avoid: Avoid, now: float, together: bool
+    offers: Sequence[Offer], request: LaunchRequest, cooldowns: Cooldowns, now: float, together: bool
 ) -> list[list[Offer]]:
     groups: dict[tuple[float, Market, str, str], list[Offer]] = defaultdict(list)
     for offer in sorted(offers, key=_by_price):
-        interrupted = max(0.0, avoid.interrupted_until(offer) - now)
+        interrupted = max(0.0, cooldowns.interrupted_until(offer) - now)
         zone = offer.zone if together else ""
         groups[interrupted, offer.market, offer.type.architecture, zone].append(offer)
 
@@ -322,11 +322,11 @@ def _spread(offers: Sequence[Offer]) -> list[Offer]:
     return [offer for _, offer in sorted(turns, key=lambda turn: (turn[0], _by_price(turn[1])))]
 
 
-def _all_failed(offers: Sequence[Offer], avoid: Avoid, now: float) -> ProviderError:
-    refusals = [avoid.refusal(offer) for offer in offers]
+def _all_failed(offers: Sequence[Offer], cooldowns: Cooldowns, now: float) -> ProviderError:
+    refusals = [cooldowns.refusal(offer) for offer in offers]
     error = most_telling([each for each in refusals if each is not None])
     if error.retry_after_s is not None:
-        error.retry_after_s = avoid.wait_s(offers, now)
+        error.retry_after_s = cooldowns.wait_s(offers, now)
     return error
 
 
@@ -355,7 +355,7 @@ class _Wait:
 
 
 @dataclass(slots=True)
-class Avoid:
+class Cooldowns:
     """A record of offers that lacked capacity or were interrupted recently. One per pool. Callers pass the time."""
 
     _failed: dict[tuple[str, str, Market], _Wait] = field(default_factory=dict)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from .images import Ami
     from .network import Network
-    from .offers import Avoid, Offer
+    from .offers import Cooldowns, Offer
     from .provider import AWS
     from .recorded import RecordedApi
 
@@ -52,7 +52,7 @@ class Planner:
         await self._network.stop()
         await self._efa_network.stop()
 
-    async def plan(self, request: LaunchRequest, avoid: Avoid, living: Collection[tuple[str, str]]) -> Plan:
+    async def plan(self, request: LaunchRequest, cooldowns: Cooldowns, living: Collection[tuple[str, str]]) -> Plan:
         """Make a plan. ``living``: (type, zone) of the pool's machines.
 
         Raises:
@@ -75,7 +75,7 @@ class Planner:
         rounds = offers.choose(
             request,
             there,
-            avoid,
+            cooldowns,
             now,
             instance_types=types,
             zones=zones,

@@ -9,9 +9,9 @@ import anyio
 
 from ..base import Warned
 from ..watching import Watching
-from . import inventory, teardown
+from . import listing, teardown
 from .api import Api
-from .seen import News, Seen, pause_s, sights
+from .instance_inventory import InstanceInventory, InventoryChanges, pause_s, views_of
 
 SOON_S = 0.25  # delay after an expected change began
 
@@ -19,8 +19,10 @@ SOON_S = 0.25  # delay after an expected change began
 class Poller:
     """Asks EC2 about a pool's machines while there are any, and ends those that nobody will use."""
 
-    def __init__(self, api: Api, pool: str, seen: Seen, tell: Callable[[News], None]) -> None:
-        self._api, self._pool, self._seen, self._tell = api, pool, seen, tell
+    def __init__(
+        self, api: Api, pool: str, instances: InstanceInventory, tell: Callable[[InventoryChanges], None]
+    ) -> None:
+        self._api, self._pool, self._instances, self._tell = api, pool, instances, tell
         self._next_at = 0.0
         self._asked = 0  # requests since a change was expected
         self._watching = Watching(f"the machines of {pool}")
@@ -50,10 +52,10 @@ class Poller:
         while True:
             self._begun = anyio.Event()
             left_s = self._next_at - anyio.current_time()
-            settled = self._seen.forget_lost(anyio.current_time())
+            settled = self._instances.forget_lost(anyio.current_time())
             if settled.settled:
                 self._tell(settled)
-            if self._seen.idle:
+            if self._instances.idle:
                 await self._begun.wait()
                 self._next_at = anyio.current_time() + SOON_S
             elif left_s <= 0:
@@ -63,17 +65,21 @@ class Poller:
                     await self._begun.wait()
 
     def _pause_s(self) -> float:
-        return self._watching.pause_s if self._watching.failures else pause_s(busy=self._seen.busy, asked=self._asked)
+        return (
+            self._watching.pause_s if self._watching.failures else pause_s(busy=self._instances.busy, asked=self._asked)
+        )
 
     async def _ask(self) -> None:
         asked_at = anyio.current_time()
         try:
             # By id as well: tags appear later than a machine, and somebody may remove them.
-            instances = await inventory.instances(self._api, self._pool, also=self._seen.machines)
-            news = self._seen.answered(sights(instances), asked_at, anyio.current_time())
+            instances = await listing.instances(self._api, self._pool, also=self._instances.machines)
+            news = self._instances.full_answer(views_of(instances), asked_at, anyio.current_time())
             self._tell(news)
             if news.unwanted:
-                self._tell(self._seen.told(await teardown.end(self._api, news.unwanted), anyio.current_time()))
+                self._tell(
+                    self._instances.partial_answer(await teardown.end(self._api, news.unwanted), anyio.current_time())
+                )
         except Exception as error:  # noqa: BLE001  WATCH-1: whoever waits for a change has its own deadline
             self._warn(self._watching.failed(error, anyio.current_time()))
             return
@@ -84,4 +90,4 @@ class Poller:
 
     def _warn(self, warned: Warned | None) -> None:
         if warned is not None:
-            self._tell(News(events=[warned]))
+            self._tell(InventoryChanges(events=[warned]))

@@ -134,8 +134,8 @@ class AWS:
         opened = RecordedApi.open(region=self.region, endpoint_url=self.endpoint_url, profile=self.profile)
         async with opened as api:
             assert isinstance(api, RecordedApi)
-            journal = await _surely(Journal.open)
-            ownership = await _surely(partial(journal.own, pool, self.name, place_of(api)))
+            journal = await _uninterrupted(Journal.open)
+            ownership = await _uninterrupted(partial(journal.own, pool, self.name, place_of(api)))
             try:
                 api.record(journal, pool)
                 async with anyio.create_task_group() as tasks:
@@ -148,10 +148,10 @@ class AWS:
                             await fleet.close()
                         tasks.cancel_scope.cancel()
             finally:
-                await _surely(ownership.close)
+                await _uninterrupted(ownership.close)
 
 
-async def _surely(run: Callable[[], T]) -> T:
+async def _uninterrupted(run: Callable[[], T]) -> T:
     """Run ``run`` in a thread to its end, uncancelled: a lock whose result is lost would be held for ever."""
     results: list[T] = []
     with anyio.CancelScope(shield=True):

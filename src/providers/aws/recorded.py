@@ -21,7 +21,7 @@ from ..threads import in_thread
 from ..whose import Claim
 from . import tags
 from .api import Api, Service
-from .errors import Refused
+from .errors import CallRefused
 from .teardown import FLEET, place_of, written_of
 
 
@@ -146,4 +146,4 @@ def _with_token(specifications: Iterable[Mapping[str, Any]], token: str) -> list
 
 def is_lost(error: ProviderError) -> bool:
     """Return whether the failed call may have been carried out all the same. A refusal by AWS shows that it was not."""
-    return isinstance(error, Refused) and error.retry_after_s is not None
+    return isinstance(error, CallRefused) and error.retry_after_s is not None

@@ -18,10 +18,10 @@ from ..errors import NotGone, ProviderError
 from ..journal import Intent, Journal
 from ..threads import in_thread
 from ..whose import Claim, Others, Thing
-from . import inventory, network
+from . import listing, network
 from .api import Api
-from .ending import CONFIRM_S, Ending, Unsure
-from .seen import GRACE_S, Sight, change, sights
+from .end_tracker import CONFIRM_S, EndTracker, Unsure
+from .instance_inventory import GRACE_S, InstanceView, change, views_of
 
 FLEET = "fleet"  # the kind of intents that make machines
 FLEET_S = 90.0  # CreateFleet answers when machines are placed: some seconds for tens of them
@@ -88,7 +88,7 @@ async def sweep(
     since = {machine: now - age_s for machine, age_s in written.machines.items()} | dict.fromkeys(known, now)
     answered = {each.token for each in made if each.ids is not None}
     unsure = {token: each for token, each in written.unsure(lost or {}).items() if token not in answered}
-    book = Ending(
+    tracker = EndTracker(
         {machine: at for machine, at in since.items() if machine not in {*ended}},
         began=now,
         unsure=unsure,
@@ -96,7 +96,7 @@ async def sweep(
         lease_s=lease_s,
         all_known=bool(made),
     )
-    swept = await _removed_all(api, written.claim, book, written, warn)
+    swept = await _removed_all(api, written.claim, tracker, written, warn)
     await settle(api, pool, journal)
     return swept
 
@@ -109,26 +109,28 @@ async def sweep_others(api: Api, pool: str, *, journal: Journal) -> Swept:
     """
     written = await written_of(api, pool, journal)
     return await _removed_all(
-        api, Others(written.claim), Ending({}, began=anyio.current_time()), Written(written.claim)
+        api, Others(written.claim), EndTracker({}, began=anyio.current_time()), Written(written.claim)
     )
 
 
-async def _removed_all(api: Api, what: Claim | Others, book: Ending, written: Written, warn: Warn = _unheard) -> Swept:
+async def _removed_all(
+    api: Api, what: Claim | Others, tracker: EndTracker, written: Written, warn: Warn = _unheard
+) -> Swept:
     """Remove everything that ``what`` claims; failures are collected, and raised at the end.
 
     Raises:
         NotGone: something is left, or may be.
     """
-    rest, machines, running = _Rest(api, what, written), list[str](), None
+    rest, machines, running = _OtherResources(api, what, written), list[str](), None
     try:
-        machines = await _end_all(api, what, book, warn)
+        machines = await _end_all(api, what, tracker, warn)
     except NotGone as error:
         running = error
     swept = Swept(
         what.pool,
         tuple(machines),
-        templates=await rest.removed("launch-template", inventory.templates, _delete_template),
-        placement_groups=await rest.removed("placement-group", inventory.placement_groups, _delete_group)
+        templates=await rest.removed("launch-template", listing.templates, _delete_template),
+        placement_groups=await rest.removed("placement-group", listing.placement_groups, _delete_group)
         if running is None
         else rest.kept("placement-group"),  # it still has machines
         security_groups=await rest.removed_groups() if running is None else rest.kept("security-group"),
@@ -141,7 +143,7 @@ async def _removed_all(api: Api, what: Claim | Others, book: Ending, written: Wr
     return swept
 
 
-class _Rest:
+class _OtherResources:
     """A pool's resources besides machines; they cost nothing. A failure to remove one does not stop the others."""
 
     def __init__(self, api: Api, what: Claim | Others, written: Written) -> None:
@@ -259,7 +261,7 @@ class Written:
         return [each for intent in self.intents if intent.kind == kind for each in intent.ids or ()]
 
 
-async def _end_all(api: Api, what: Claim | Others, book: Ending, warn: Warn) -> list[str]:
+async def _end_all(api: Api, what: Claim | Others, tracker: EndTracker, warn: Warn) -> list[str]:
     """End every machine that ``what`` claims; return their ids when all ends are confirmed.
 
     Raises:
@@ -269,36 +271,36 @@ async def _end_all(api: Api, what: Claim | Others, book: Ending, warn: Warn) -> 
     while True:
         asked_at = anyio.current_time()
         try:
-            book.see(sights(await inventory.instances(api, what.pool, also=book.hidden), what), asked_at)
-            if book.to_end:
-                book.told(await end(api, book.to_end))
+            tracker.full_answer(views_of(await listing.instances(api, what.pool, also=tracker.hidden), what), asked_at)
+            if tracker.to_end:
+                tracker.partial_answer(await end(api, tracker.to_end))
         except ProviderError as error:
             now = anyio.current_time()
-            again_s = book.again_s(error, now)
+            again_s = tracker.again_s(error, now)
             if again_s is None:
-                raise book.given_up(str(error), now, time.time(), code=error.code) from error
+                raise tracker.given_up(str(error), now, time.time(), code=error.code) from error
             if not told:
                 told = True
-                which = ", ".join(sorted(book.left)) or "the pool's machines"
+                which = ", ".join(sorted(tracker.left)) or "the pool's machines"
                 warn(f"the end of {which} is not confirmed yet, and is asked for again ({error})")
             await anyio.sleep(again_s)
             continue
         now = anyio.current_time()
-        if book.done(now):
-            return sorted(book.ended)
-        if book.overdue(now):
+        if tracker.done(now):
+            return sorted(tracker.ended)
+        if tracker.overdue(now):
             why = f"EC2 has not confirmed their end within {CONFIRM_S / 60:.0f} minutes"
-            raise book.given_up(why, now, time.time())
+            raise tracker.given_up(why, now, time.time())
         await anyio.sleep(next(pauses))
 
 
-async def end(api: Api, machines: Sequence[str]) -> list[Sight]:
+async def end(api: Api, machines: Sequence[str]) -> list[InstanceView]:
     """Ask EC2 to end these machines; return its answers. A machine that EC2 does not know is no error.
 
     Raises:
         ProviderError: some calls failed; all were tried.
     """
-    said: list[Sight] = []
+    said: list[InstanceView] = []
     failed: list[ProviderError] = []
     for start in range(0, len(machines), BATCH):
         try:
@@ -310,7 +312,7 @@ async def end(api: Api, machines: Sequence[str]) -> list[Sight]:
     return said
 
 
-async def _end_batch(api: Api, batch: Sequence[str]) -> list[Sight]:
+async def _end_batch(api: Api, batch: Sequence[str]) -> list[InstanceView]:
     """End a batch. An unknown id fails the whole call, so its halves are tried."""
     try:
         answer = await api.call("terminate_instances", InstanceIds=list(batch))

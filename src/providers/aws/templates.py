@@ -8,9 +8,9 @@ from uuid import uuid4
 import anyio
 
 from ..errors import ProviderError
-from . import inventory, launch, tags
+from . import launch, listing, tags
 from .keys import host_key
-from .launch import Shape, Template
+from .launch import LaunchTemplate, Shape
 from .recorded import RecordedApi
 from .userdata import user_data
 
@@ -25,11 +25,11 @@ class Templates:
     def __init__(self, api: RecordedApi, pool: str, labels: Mapping[str, str]) -> None:
         self._api, self._labels = api, labels
         self._name = tags.name_of(pool)
-        self._made: dict[Shape, Template] = {}
+        self._made: dict[Shape, LaunchTemplate] = {}
         self._cluster = ""
         self._making = anyio.Lock()
 
-    async def of(self, shape: Shape) -> Template:
+    async def of(self, shape: Shape) -> LaunchTemplate:
         """The template for a shape.
 
         Raises:
@@ -41,7 +41,7 @@ class Templates:
                 found = self._made[shape] = await self._make(shape)
             return found
 
-    def forget(self, templates: Iterable[Template]) -> None:
+    def forget(self, templates: Iterable[LaunchTemplate]) -> None:
         """Forget templates that EC2 does not know any more."""
         for template in templates:
             if self._made.get(template.shape) is template:
@@ -54,7 +54,7 @@ class Templates:
                 self._cluster = await self._make_cluster()
             return self._cluster
 
-    async def _make(self, shape: Shape) -> Template:
+    async def _make(self, shape: Shape) -> LaunchTemplate:
         key, token = host_key(), uuid4().hex
         told = user_data(
             host_key=key,
@@ -66,7 +66,7 @@ class Templates:
         name = f"{self._name}-{token[:8]}"
         said = launch.template(shape, name=name, token=token, user_data=told, labels=self._labels)
         made = await self._api.call("create_launch_template", **said)
-        return Template(made["LaunchTemplate"]["LaunchTemplateId"], shape, key.public)
+        return LaunchTemplate(made["LaunchTemplate"]["LaunchTemplateId"], shape, key.public)
 
     async def _make_cluster(self) -> str:
         """Make the pool's placement group and return its name: another name if somebody else's group has the pool's."""
@@ -95,5 +95,5 @@ class Templates:
     async def _has_cluster(self, name: str) -> bool:
         """Return whether the group is the pool's: made by a try whose answer was lost, or by an earlier owner."""
         claim = await self._api.claim()
-        shown = await inventory.placement_groups(self._api, claim.pool)
+        shown = await listing.placement_groups(self._api, claim.pool)
         return any(each.id == name and claim.has(each) for each in shown)

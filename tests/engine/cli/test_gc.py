@@ -194,7 +194,12 @@ def test_pools_of_others_are_removed_only_when_asked_for(book: Journal, sky: Sky
 def test_it_speaks_json(dead: str, book: Journal, sky: Sky, outrider: Outrider) -> None:
     (told,) = outrider.json("gc")
     assert outrider.status == 1
-    assert (told["pool"], told["place"], told["standing"], told["unsettled"]) == (dead, EAST, "dead", 1)
+    assert (
+        told["pool"],
+        told["place"],
+        told["standing"],
+        told["unsettled"],
+    ) == (dead, EAST, "dead", 1)
     assert (told["remove"], told["removed"], told["hourly_usd"]) == (True, False, 0.5)
     assert told["machines"][0]["id"] == "i-1"
     (told,) = outrider.json("gc", "--apply")
@@ -258,7 +263,11 @@ def test_of_a_real_journal_and_a_test_cloud_nothing_is_left(
         anyio.run(die, AWS(region=cloud.region, endpoint_url=cloud.endpoint_url))
         assert len(cloud.instances("pending", "running")) == 2
         (told,) = outrider.json("ps", "--region", cloud.region, "--endpoint-url", cloud.endpoint_url)
-        assert (told["pool"], told["standing"], len(told["machines"])) == ("lost", "dead", 2)
+        assert (told["pool"], told["standing"], len(told["machines"])) == (
+            "lost",
+            "dead",
+            2,
+        )
         assert told["machines"][0]["kind"] == "m7i.large"
         assert told["hourly_usd"] > 0
         assert outrider("gc") == 1

@@ -120,7 +120,11 @@ def test_a_living_owners_pool_is_never_touched_and_each_thing_is_somebodys(
     standing: Standing, owner: Owner, seen: Sequence[MachineLeft], unanswered: bool, foreign: bool
 ) -> None:
     """GC-1, GC-2, and GC-3: of all that was seen with a pool's tag, each thing is in one row."""
-    answer = replace(asked(*seen), error="no" if unanswered else "", machines=() if unanswered else tuple(seen))
+    answer = replace(
+        asked(*seen),
+        error="no" if unanswered else "",
+        machines=() if unanswered else tuple(seen),
+    )
     mine = record(standing=standing, owner=owner)
     rows = pools_left([mine], [answer])
     for found in rows:

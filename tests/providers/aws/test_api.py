@@ -23,7 +23,7 @@ from aiohttp import web
 from outrider.providers.aws import api as api_module
 from outrider.providers.aws.api import Api, Credentials
 from outrider.providers.aws.bucket import Bucket
-from outrider.providers.aws.errors import Failure, Refused
+from outrider.providers.aws.errors import CallRefused, Failure
 from outrider.providers.aws.recorded import is_lost
 from outrider.providers.aws.sessions import choose_region
 from outrider.providers.errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
@@ -204,7 +204,7 @@ async def test_whatever_is_no_answer_of_the_action_counts_as_lost(cloud: Cloud, 
     answer = await api.call("describe_vpcs")
     assert [vpc["VpcId"] for vpc in answer["Vpcs"]] == ["vpc-1"]
     cloud.answers = [lost]
-    with pytest.raises(Refused, match="whether it was done is not known") as caught:
+    with pytest.raises(CallRefused, match="whether it was done is not known") as caught:
         await api.call("create_vpc", CidrBlock="10.0.0.0/16")
     assert is_lost(caught.value)
     assert cloud.actions == ["DescribeVpcs", "DescribeVpcs", "CreateVpc"]
@@ -232,7 +232,7 @@ async def test_so_it_is_with_json_which_botocore_takes_for_empty(cloud: Cloud, a
 
 async def test_a_create_whose_answer_is_lost_is_not_done_again(cloud: Cloud, api: Api) -> None:
     cloud.will(loses, ok())
-    with pytest.raises(Refused, match="whether it was done is not known"):
+    with pytest.raises(CallRefused, match="whether it was done is not known"):
         await api.call("create_vpc", CidrBlock="10.0.0.0/16")
     assert len(cloud.calls) == 1
 
@@ -247,7 +247,7 @@ async def test_a_create_with_a_token_is_done_again_with_that_token(cloud: Cloud,
 
 async def test_who_is_let_in_no_more_is_not_told_that_nothing_was_done(cloud: Cloud, api: Api) -> None:
     cloud.will(loses, fails("AuthFailure", status=401))
-    with pytest.raises(Refused, match="whether it was done is not known, and now AWS does not accept") as caught:
+    with pytest.raises(CallRefused, match="whether it was done is not known, and now AWS does not accept") as caught:
         await api.call("create_fleet", ClientToken="one", LaunchTemplateConfigs=[],
                        TargetCapacitySpecification={"TotalTargetCapacity": 1})  # fmt: skip
     assert caught.value.retry_after_s is not None
@@ -255,7 +255,7 @@ async def test_who_is_let_in_no_more_is_not_told_that_nothing_was_done(cloud: Cl
 
 async def test_botocores_own_token_is_none_of_the_callers(cloud: Cloud, api: Api) -> None:
     cloud.will(loses, ok())
-    with pytest.raises(Refused):
+    with pytest.raises(CallRefused):
         await api.call("create_fleet", LaunchTemplateConfigs=[], TargetCapacitySpecification={"TotalTargetCapacity": 1})
     assert len(cloud.calls) == 1
 
@@ -268,14 +268,14 @@ async def test_what_was_throttled_was_not_done(cloud: Cloud, api: Api) -> None:
 
 async def test_the_caller_may_know_that_twice_is_as_once(cloud: Cloud, api: Api) -> None:
     cloud.will(loses, fails("InvalidGroup.Duplicate"))
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(CallRefused) as caught:
         await api.call("create_security_group", idempotent=True, GroupName="a", Description="b")
     assert caught.value.code == "InvalidGroup.Duplicate"
 
 
 async def test_it_ends_when_trouble_does_not(cloud: Cloud, api: Api) -> None:
     cloud.will(fails("InternalError", status=500))
-    with pytest.raises(Refused, match="AWS failed at DescribeVpcs") as caught:
+    with pytest.raises(CallRefused, match="AWS failed at DescribeVpcs") as caught:
         await api.call("describe_vpcs")
     assert len(cloud.calls) == 6
     assert caught.value.retry_after_s is not None
@@ -316,7 +316,7 @@ async def test_json_services_are_throttled_alike(cloud: Cloud, api: Api) -> None
 
 async def test_a_call_ends_at_its_deadline(cloud: Cloud, api: Api, hangs: Answer) -> None:
     cloud.will(hangs)
-    with anyio.fail_after(5), pytest.raises(Refused, match="did not answer DescribeVpcs") as caught:
+    with anyio.fail_after(5), pytest.raises(CallRefused, match="did not answer DescribeVpcs") as caught:
         await api.call("describe_vpcs", timeout_s=0.1)
     assert caught.value.code == "TimedOut"
 
@@ -330,7 +330,7 @@ class Throttled(Api):
         super().__init__("us-east-1", None, AsyncExitStack(), luck=lambda: luck, **options)
 
     async def _try(self, call: api_module._Call) -> Failure:
-        await self._take_turn(call)
+        await self._wait_for_token(call)
         self.tried_at.append(anyio.current_time())
         call.tries, call.action = call.tries + 1, "DescribeVpcs"
         call.failure = self._failure(call, "RequestLimitExceeded", status=503)
@@ -341,7 +341,7 @@ class Throttled(Api):
 @pytest.mark.parametrize("luck", [0.0, 0.5, 0.99])
 async def test_a_throttled_call_is_tried_until_its_deadline(luck: float) -> None:
     api, started = Throttled(luck), anyio.current_time()
-    with pytest.raises(Refused, match="too often") as caught:
+    with pytest.raises(CallRefused, match="too often") as caught:
         await api.call("describe_vpcs", timeout_s=30)
     assert caught.value.code == "RequestLimitExceeded"
     assert anyio.current_time() - started == pytest.approx(30)
@@ -354,7 +354,7 @@ async def test_a_throttled_call_is_tried_until_its_deadline(luck: float) -> None
 async def test_an_unanswered_try_is_told_whatever_was_before_it(cloud: Cloud, api: Api, hangs: Answer) -> None:
     cloud.will(ok(), fails("RequestLimitExceeded", status=503), hangs)
     await api.call("describe_vpcs")
-    with pytest.raises(Refused, match="whether it was done is not known") as caught:
+    with pytest.raises(CallRefused, match="whether it was done is not known") as caught:
         await api.call("create_vpc", CidrBlock="10.0.0.0/16", timeout_s=2)
     assert caught.value.code == "TimedOut"
 
@@ -391,7 +391,7 @@ async def test_who_gives_up_waiting_gives_the_token_back(cloud: Cloud, api: Api)
     slow = api._buckets["RunInstances"] = Bucket(1, 0.01)
     await api.call("run_instances", MinCount=1, MaxCount=1)
     for _ in range(3):
-        with pytest.raises(Refused):
+        with pytest.raises(CallRefused):
             await api.call("run_instances", MinCount=1, MaxCount=1, timeout_s=0.1)
     assert len(cloud.calls) == 1
     assert slow.take(anyio.current_time()) <= 100
@@ -542,7 +542,7 @@ async def test_wrong_parameters_are_a_bad_request(api: Api) -> None:
 
 async def test_an_endpoint_that_nobody_is_at() -> None:
     async with opened("http://127.0.0.1:9") as api:  # discard: nobody listens
-        with pytest.raises(Refused, match=r"nothing answers at endpoint_url=http://127\.0\.0\.1:9"):
+        with pytest.raises(CallRefused, match=r"nothing answers at endpoint_url=http://127\.0\.0\.1:9"):
             await api.call("describe_vpcs")
 
 

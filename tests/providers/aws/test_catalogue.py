@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from outrider.providers.aws import catalogue
 from outrider.providers.aws.api import Api
 from outrider.providers.aws.catalogue import load, parse
-from outrider.providers.aws.offers import Avoid, InstanceType, choose
+from outrider.providers.aws.offers import Cooldowns, InstanceType, choose
 from outrider.providers.aws.testing import prices as cloud_prices
 from outrider.providers.base import AcceleratorRequest, LaunchRequest
 from outrider.providers.errors import BadRequest, NotAuthorized, ProviderError
@@ -211,7 +211,7 @@ async def test_a_request_for_gpus_gets_them_with_zones_and_prices() -> None:
     assert found.zones["g5.xlarge"] >= {"us-east-1a", "us-east-1b"}
     assert found.spot["g5.xlarge", "us-east-1a"] == 0.3
     assert found.on_demand["g5.xlarge"] == 1.006
-    first, *_ = choose(asking("A10G"), found, Avoid(), 0.0)
+    first, *_ = choose(asking("A10G"), found, Cooldowns(), 0.0)
     assert {(offer.type.name, offer.market) for offer in first} >= {("g5.xlarge", "spot")}
 
 
@@ -229,7 +229,7 @@ async def test_a_request_for_gpus_gets_them_with_zones_and_prices() -> None:
     ],
 )
 async def test_the_cheapest_that_does_is_first(request_: LaunchRequest, name: str) -> None:
-    rounds = choose(request_, await load(Recorded(), request_), Avoid(), 0.0)
+    rounds = choose(request_, await load(Recorded(), request_), Cooldowns(), 0.0)
     assert rounds[0][0].type.name == name
 
 
@@ -320,7 +320,7 @@ async def test_prices_are_asked_of_no_more_types_than_may_be_chosen(accelerator:
 async def test_types_that_are_too_large_are_not_even_read(request_: LaunchRequest, largest: int) -> None:
     found = await load(Recorded(), request_)
     assert max(each.vcpus for each in found.types.values()) == largest
-    assert max(offer.type.vcpus for offers in choose(request_, found, Avoid(), 0.0) for offer in offers) <= largest
+    assert max(offer.type.vcpus for offers in choose(request_, found, Cooldowns(), 0.0) for offer in offers) <= largest
 
 
 async def test_who_asks_for_more_than_there_is_hears_of_the_most_there_is() -> None:
@@ -336,7 +336,7 @@ async def test_what_is_offered_can_be_launched_at_that_price(cloud: EC2) -> None
     async with Api.open(region=cloud.region, endpoint_url=cloud.endpoint_url) as api:
         found = await load(api, request)
     behaviour = cloud.behaviour
-    rounds = choose(request, found, Avoid(), 0.0)
+    rounds = choose(request, found, Cooldowns(), 0.0)
     assert {offer.market for offers in rounds for offer in offers} == {"spot", "on-demand"}
     for offer in (offer for offers in rounds for offer in offers):
         if offer.market == "spot":

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.providers.aws import quotas
-from outrider.providers.aws.errors import Failure, Refused, translate
+from outrider.providers.aws.errors import CallRefused, Failure, translate
 from outrider.providers.errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
 
 SECRET = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
@@ -75,15 +75,15 @@ def failure(code: str, message: str = "", **facts: object) -> Failure:
         ("ParamValidationError", BadRequest, "CreateFleet"),
         ("UnsupportedOperation", BadRequest, "another type"),
         # the caller knows which
-        ("InvalidInstanceID.NotFound", Refused, "us-east-1"),
-        ("InvalidGroup.Duplicate", Refused, "us-east-1"),
-        ("DependencyViolation", Refused, "us-east-1"),
-        ("SomethingNew", Refused, "CreateFleet failed"),
+        ("InvalidInstanceID.NotFound", CallRefused, "us-east-1"),
+        ("InvalidGroup.Duplicate", CallRefused, "us-east-1"),
+        ("DependencyViolation", CallRefused, "us-east-1"),
+        ("SomethingNew", CallRefused, "CreateFleet failed"),
         # what passes
-        ("RequestLimitExceeded", Refused, "too often"),
-        ("InternalError", Refused, "AWS failed"),
-        ("ReadTimeoutError", Refused, "not known"),
-        ("EndpointConnectionError", Refused, "network"),
+        ("RequestLimitExceeded", CallRefused, "too often"),
+        ("InternalError", CallRefused, "AWS failed"),
+        ("ReadTimeoutError", CallRefused, "not known"),
+        ("EndpointConnectionError", CallRefused, "network"),
     ],
 )
 def test_each_code_has_its_class_and_its_next_step(code: str, kind: type[ProviderError], said: str) -> None:
@@ -179,7 +179,7 @@ def test_an_unknown_region_is_told_with_the_close_ones() -> None:
 def test_an_endpoint_that_does_not_answer_is_named() -> None:
     url = "http://me:password@127.0.0.1:1"
     error = translate(failure("EndpointConnectionError", endpoint_url=url, region="x", regions=("y",)))
-    assert isinstance(error, Refused)
+    assert isinstance(error, CallRefused)
     assert "endpoint_url=http://127.0.0.1:1" in str(error)
 
 

@@ -13,11 +13,11 @@ import pytest
 
 from outrider import AWS
 from outrider.providers.aws import fleet as fleets
-from outrider.providers.aws import inventory, seen, teardown
+from outrider.providers.aws import instance_inventory, listing, teardown
 from outrider.providers.aws.api import Api
-from outrider.providers.aws.errors import Refused
+from outrider.providers.aws.errors import CallRefused
 from outrider.providers.aws.fleet import AWSFleet
-from outrider.providers.aws.seen import GRACE_S
+from outrider.providers.aws.instance_inventory import GRACE_S
 from outrider.providers.base import (
     AcceleratorRequest,
     EntryPoints,
@@ -126,7 +126,10 @@ async def test_a_machine_is_what_its_pool_needs_to_know(cloud: EC2, aws: Provide
         assert isinstance(said, MachineReachable)
         assert said.machine.address is not None
         told = cloud.instance(machine.id)
-        assert (said.machine.address.host, said.machine.private_address) == (told.public_ip, told.private_ip)
+        assert (said.machine.address.host, said.machine.private_address) == (
+            told.public_ip,
+            told.private_ip,
+        )
         assert said.machine.address.user == "ubuntu"
 
 
@@ -158,7 +161,7 @@ async def test_a_template_that_somebody_deleted_is_made_again(
     monkeypatch.setattr(fleets, "AGAIN_S", 0.1)
     async with opened(aws()) as fleet, Api.open(region=cloud.region, endpoint_url=cloud.endpoint_url) as api:
         await fleet.launch(REQUEST, 1)
-        for template in await inventory.templates(api, "pool"):
+        for template in await listing.templates(api, "pool"):
             await api.call("delete_launch_template", LaunchTemplateName=template.id)
         assert len(await fleet.launch(REQUEST, 1)) == 1
 
@@ -376,7 +379,7 @@ async def test_what_one_repeated_launch_gave_is_not_lost_with_the_answer_to_anot
             return await whole(api, operation, **parameters)
         heard.append(parameters["ClientToken"])
         if len(heard) == 2:
-            raise Refused("AWS did not answer", retry_after_s=1.0, code="ReadTimeoutError")
+            raise CallRefused("AWS did not answer", retry_after_s=1.0, code="ReadTimeoutError")
         return await whole(api, operation, **parameters)
 
     async with opened(aws()) as fleet:
@@ -411,7 +414,7 @@ async def test_a_launch_that_is_refused_for_good_is_made_anew_and_what_it_made_i
         with pytest.raises(ProviderError):
             await fleet.launch(REQUEST, 3)
         cloud.faults.clear()
-        cloud.faults.add(faults.Refused("CreateFleet", code="IdempotentParameterMismatch", status=400))
+        cloud.faults.add(faults.CallRefused("CreateFleet", code="IdempotentParameterMismatch", status=400))
         mine = await fleet.launch(REQUEST, 2)
         assert len(cloud.instances()) == 5
         await until(lambda: len(cloud.instances("terminated")) == 3)
@@ -541,7 +544,7 @@ async def test_a_launch_that_is_cancelled_leaves_nothing(cloud: EC2, aws: Provid
                 await until(lambda: cloud.calls["CreateFleet"])
                 scope.cancel()
         assert len(cloud.instances(*ALIVE)) == 3
-        assert len(fleet._seen.machines) == 3  # they are known, though nobody waited
+        assert len(fleet._instances.machines) == 3  # they are known, though nobody waited
     assert cloud.left() == []
 
 
@@ -572,7 +575,7 @@ async def test_many_who_terminate_share_their_calls(cloud: EC2, aws: Provider) -
 async def test_machines_whose_tags_a_cleaning_bot_removed_work_on_and_are_ended_by_id(
     cloud: EC2, aws: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(seen, "GRACE_S", 0.5)
+    monkeypatch.setattr(instance_inventory, "GRACE_S", 0.5)
     monkeypatch.setattr(teardown, "GRACE_S", 0.5)
     async with opened(aws()) as fleet, Api.open(region=cloud.region, endpoint_url=cloud.endpoint_url) as api:
         machines = await fleet.launch(REQUEST, 2)
@@ -584,14 +587,14 @@ async def test_machines_whose_tags_a_cleaning_bot_removed_work_on_and_are_ended_
         asked = cloud.calls["DescribeInstances"]
         fleet._poller.begun()
         await until(lambda: cloud.calls["DescribeInstances"] >= asked + 6)
-        assert fleet._seen.machines == ours
+        assert fleet._instances.machines == ours
         assert list(fleet._events) == []
     assert {cloud.instance(each).state for each in ours} == {"terminated"}
     assert cloud.left() == []
 
 
 async def test_what_could_not_be_ended_goes_with_the_next_call(cloud: EC2, aws: Provider) -> None:
-    refused = faults.Refused("TerminateInstances", code="OperationNotPermitted", status=400)
+    refused = faults.CallRefused("TerminateInstances", code="OperationNotPermitted", status=400)
     async with opened(aws()) as fleet:
         one, two = await fleet.launch(REQUEST, 2)
         cloud.faults.add(refused)

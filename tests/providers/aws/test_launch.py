@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from outrider.providers.aws import launch
 from outrider.providers.aws.images import Ami
-from outrider.providers.aws.launch import Shape, Template
+from outrider.providers.aws.launch import LaunchTemplate, Shape
 from outrider.providers.aws.offers import InstanceType, Offer
 from outrider.providers.base import AcceleratorRequest, LaunchRequest, MachineId
 from outrider.providers.errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
@@ -40,7 +40,7 @@ def template(shape: Shape = SHAPE) -> dict[str, Any]:
 
 
 def fleet(*offers: Offer, shape: Shape = SHAPE, count: int = 4, max_usd: float | None = None) -> dict[str, Any]:
-    lots = [(Template("lt-1", shape, "ssh-ed25519 HOST"), offers)]
+    lots = [(LaunchTemplate("lt-1", shape, "ssh-ed25519 HOST"), offers)]
     return launch.fleet(lots, count, token="token", subnets=SUBNETS, labels=LABELS, max_usd=max_usd)
 
 
@@ -241,7 +241,7 @@ def test_without_rights_trying_again_is_of_no_use() -> None:
 
 @pytest.mark.parametrize("cards", [0, 4])
 def test_tasks_are_told_of_efa_where_there_is_one(cards: int) -> None:
-    template = Template("lt-1", replace(SHAPE, cards=cards), "ssh-ed25519 HOST")
+    template = LaunchTemplate("lt-1", replace(SHAPE, cards=cards), "ssh-ed25519 HOST")
     machine = launch.machine(MachineId("i-1"), offer(efa=32), template, notices=(), lease="")
     assert ("FI_PROVIDER" in machine.env, "efa" in machine.facts) == (bool(cards), bool(cards))
 
@@ -249,7 +249,11 @@ def test_tasks_are_told_of_efa_where_there_is_one(cards: int) -> None:
 def test_a_machine_costs_its_offer_its_volume_and_its_address() -> None:
     shape = replace(SHAPE, disk_gb=730)
     machine = launch.machine(
-        MachineId("i-1"), offer(usd=1.0), Template("lt-1", shape, "ssh-ed25519 HOST"), notices=("aws",), lease="/lease"
+        MachineId("i-1"),
+        offer(usd=1.0),
+        LaunchTemplate("lt-1", shape, "ssh-ed25519 HOST"),
+        notices=("aws",),
+        lease="/lease",
     )
     assert machine.hourly_cost == pytest.approx(1.0 + 0.08 + 0.005)
     assert machine.address is None

@@ -75,7 +75,7 @@ class Machine:
         for name in ("sleeps", "wakes"):
             os.mkfifo(folder / name)
         self._sleeps, self._wakes = (os.open(folder / name, os.O_RDWR) for name in ("sleeps", "wakes"))
-        self._heard = b""
+        self._on_changes = b""
         self.process: subprocess.Popen[bytes] | None = None
 
     def add_tool(self, name: str, text: str) -> None:
@@ -90,11 +90,11 @@ class Machine:
 
     def asleep(self, within_s: float = PATIENCE_S) -> float:
         """Wait until the script sleeps; for how long it wants to."""
-        while b"\n" not in self._heard:
+        while b"\n" not in self._on_changes:
             ready, _, _ = select.select([self._sleeps], [], [], within_s)
             assert ready, "the script neither sleeps nor ends"
-            self._heard += os.read(self._sleeps, 100)
-        line, _, self._heard = self._heard.partition(b"\n")
+            self._on_changes += os.read(self._sleeps, 100)
+        line, _, self._on_changes = self._on_changes.partition(b"\n")
         return float(line)
 
     def wake(self, seconds: float) -> None:

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from outrider.providers.aws import network, tags
 from outrider.providers.aws.api import Api, Credentials
-from outrider.providers.aws.errors import Failure, Refused, translate
+from outrider.providers.aws.errors import CallRefused, Failure, translate
 from outrider.providers.aws.firewall import OUT, Rule, rules_of, sources, wanted
-from outrider.providers.aws.network import Network, Place, choose, own_address
+from outrider.providers.aws.network import Network, VpcSubnets, choose, own_address
 from outrider.providers.errors import BadRequest, NoCapacity, ProviderError
 from outrider.providers.whose import Claim
 from outrider.testing import EC2 as WholeEC2  # noqa: N811
@@ -157,8 +157,8 @@ async def prepare(ec2: EC2, pool: str = "p", **options: Any) -> Network:
 # --- subnets ----------------------------------------------------------------------------------------------------------
 
 
-def place(*subnets: Mapping[str, Any], given: bool = False) -> Place:
-    return Place("vpc-1", ("172.31.0.0/16",), subnets, given)
+def place(*subnets: Mapping[str, Any], given: bool = False) -> VpcSubnets:
+    return VpcSubnets("vpc-1", ("172.31.0.0/16",), subnets, given)
 
 
 def test_each_zone_has_its_roomiest_subnet() -> None:
@@ -392,7 +392,7 @@ async def test_removing_waits_until_nothing_uses_the_group(ec2: EC2) -> None:
 async def test_removing_ends_at_its_deadline(ec2: EC2) -> None:
     await prepare(ec2)
     ec2.in_use["sg-1"] = anyio.current_time() + 1000
-    with pytest.raises(Refused, match="outrider gc") as caught:
+    with pytest.raises(CallRefused, match="outrider gc") as caught:
         await network.remove(cast("Api", ec2), claim("p"), timeout_s=20)
     assert caught.value.code == "DependencyViolation"
     assert 20 <= anyio.current_time() < 30

@@ -18,8 +18,8 @@ from outrider.providers.aws.offers import (
     LONGEST_WAIT_S,
     ROUND_AT_MOST,
     SPAN,
-    Avoid,
     Catalogue,
+    Cooldowns,
     InstanceType,
     Market,
     Offer,
@@ -96,84 +96,84 @@ def markets(rounds: list[list[Offer]]) -> list[str]:
 
 @pytest.mark.parametrize(("wanted", "found"), [("T4", T4), ("L4", L4), ("L40S", L40S), ("l4", L4)])
 def test_an_accelerator_is_found_by_its_name_and_by_no_part_of_one(wanted: str, found: InstanceType) -> None:
-    assert set.union(*names(choose(asking(wanted), ALL, Avoid(), 0.0))) == {found.name}
+    assert set.union(*names(choose(asking(wanted), ALL, Cooldowns(), 0.0))) == {found.name}
 
 
 def test_an_accelerator_may_have_a_tenth_less_memory_than_it_is_sold_with() -> None:
-    assert names(choose(asking("L40S", device_gb=48), ALL, Avoid(), 0.0))[0] == {L40S.name}
-    assert names(choose(asking("A100", device_gb=80), ALL, Avoid(), 0.0))[0] == {A100_80.name}
-    assert names(choose(asking("A100", device_gb=40), ALL, Avoid(), 0.0))[0] == {A100.name, A100_80.name}
+    assert names(choose(asking("L40S", device_gb=48), ALL, Cooldowns(), 0.0))[0] == {L40S.name}
+    assert names(choose(asking("A100", device_gb=80), ALL, Cooldowns(), 0.0))[0] == {A100_80.name}
+    assert names(choose(asking("A100", device_gb=40), ALL, Cooldowns(), 0.0))[0] == {A100.name, A100_80.name}
 
 
 def test_without_an_accelerator_it_is_a_general_purpose_machine() -> None:
-    found = set.union(*names(choose(asking(vcpus=4), ALL, Avoid(), 0.0)))
+    found = set.union(*names(choose(asking(vcpus=4), ALL, Cooldowns(), 0.0)))
     assert found == {M5.name, M7.name}
 
 
 def test_what_is_special_is_offered_when_nothing_else_has_what_is_asked_for() -> None:
-    assert names(choose(asking(vcpus=4), there_is(I4, T4), Avoid(), 0.0))[0] == {I4.name}
+    assert names(choose(asking(vcpus=4), there_is(I4, T4), Cooldowns(), 0.0))[0] == {I4.name}
 
 
 @pytest.mark.parametrize("odd", [T3, METAL, SLICE], ids=lambda each: each.name)
 def test_odd_types_are_for_those_who_name_them(odd: InstanceType) -> None:
     accelerator = odd.accelerator
     with pytest.raises(BadRequest):
-        choose(asking(accelerator), there_is(odd), Avoid(), 0.0)
-    (_, *_), *_ = choose(asking(accelerator), there_is(odd), Avoid(), 0.0, instance_types=[odd.name])
+        choose(asking(accelerator), there_is(odd), Cooldowns(), 0.0)
+    (_, *_), *_ = choose(asking(accelerator), there_is(odd), Cooldowns(), 0.0, instance_types=[odd.name])
 
 
 def test_named_types_are_the_only_ones_and_still_have_to_do() -> None:
-    named = choose(asking(vcpus=4), ALL, Avoid(), 0.0, instance_types=[T4.name, T3.name])
+    named = choose(asking(vcpus=4), ALL, Cooldowns(), 0.0, instance_types=[T4.name, T3.name])
     assert set.union(*names(named)) == {T4.name, T3.name}
     with pytest.raises(BadRequest, match=r"t3\.xlarge, has 4 vCPUs, not 5"):
-        choose(asking(vcpus=5), ALL, Avoid(), 0.0, instance_types=[T3.name])
+        choose(asking(vcpus=5), ALL, Cooldowns(), 0.0, instance_types=[T3.name])
 
 
 def test_what_may_be_paid_is_for_the_machine_with_its_disk() -> None:
     catalogue, extras = there_is(M5, M7, spot=10), {"x86_64": 0.05, "arm64": 0.01}
     request = asking(allocation="on-demand", max_hourly_cost=0.2)
-    assert names(choose(request, catalogue, Avoid(), 0.0)) == [{M7.name}, {M5.name}]
-    assert names(choose(request, catalogue, Avoid(), 0.0, extras_usd=extras)) == [{M7.name}]
+    assert names(choose(request, catalogue, Cooldowns(), 0.0)) == [{M7.name}, {M5.name}]
+    assert names(choose(request, catalogue, Cooldowns(), 0.0, extras_usd=extras)) == [{M7.name}]
     with pytest.raises(BadRequest, match=r"m7g\.xlarge .* at \$0\.173 an hour, its disk included"):
-        choose(replace(request, max_hourly_cost=0.17), catalogue, Avoid(), 0.0, extras_usd=extras)
+        choose(replace(request, max_hourly_cost=0.17), catalogue, Cooldowns(), 0.0, extras_usd=extras)
 
 
 def test_nobody_who_asks_for_little_gets_a_giant() -> None:
-    assert HUGE.name not in set.union(*names(choose(asking(vcpus=2), ALL, Avoid(), 0.0)))
-    assert HUGE.name in set.union(*names(choose(asking(vcpus=2, max_hourly_cost=5), ALL, Avoid(), 0.0)))
+    assert HUGE.name not in set.union(*names(choose(asking(vcpus=2), ALL, Cooldowns(), 0.0)))
+    assert HUGE.name in set.union(*names(choose(asking(vcpus=2, max_hourly_cost=5), ALL, Cooldowns(), 0.0)))
 
 
 def test_without_a_wish_there_is_room_for_python() -> None:
     tiny = machine("c7g.medium", 1, 2)
     catalogue = replace(there_is(M5), types={"c7g.medium": tiny, M5.name: M5})
-    assert names(choose(asking(), catalogue, Avoid(), 0.0))[0] == {M5.name}
+    assert names(choose(asking(), catalogue, Cooldowns(), 0.0))[0] == {M5.name}
 
 
 def test_efa_and_clusters_are_asked_of_the_type() -> None:
     plain = gpus("p4x.24xlarge", "A100", 8, 40, cluster=False)
     catalogue = there_is(plain, A100)
-    assert set.union(*names(choose(asking("A100", interconnect="efa"), catalogue, Avoid(), 0.0))) == {A100.name}
-    assert set.union(*names(choose(asking("A100"), catalogue, Avoid(), 0.0, together=True))) == {A100.name}
+    assert set.union(*names(choose(asking("A100", interconnect="efa"), catalogue, Cooldowns(), 0.0))) == {A100.name}
+    assert set.union(*names(choose(asking("A100"), catalogue, Cooldowns(), 0.0, together=True))) == {A100.name}
 
 
 # --- which zones and markets ------------------------------------------------------------------------------------------
 
 
 def test_a_round_is_spread_over_the_zones() -> None:
-    (first, *_) = choose(asking(vcpus=4, architecture="x86_64"), ALL, Avoid(), 0.0)
+    (first, *_) = choose(asking(vcpus=4, architecture="x86_64"), ALL, Cooldowns(), 0.0)
     assert sorted(offer.zone for offer in first) == ZONES
 
 
 def test_together_means_one_zone_in_each_round() -> None:
-    rounds = choose(asking("A100", 8, allocation="spot"), ALL, Avoid(), 0.0, together=True)
+    rounds = choose(asking("A100", 8, allocation="spot"), ALL, Cooldowns(), 0.0, together=True)
     assert len(rounds) == len(ZONES)
     assert all(len({offer.zone for offer in offers}) == 1 for offers in rounds)
 
 
 def test_local_zones_are_for_those_who_name_them() -> None:
     catalogue = there_is(M5, zones=[ZONES[0], LOCAL])
-    assert {offer.zone for offers in choose(asking(), catalogue, Avoid(), 0.0) for offer in offers} == {ZONES[0]}
-    named = choose(asking(), catalogue, Avoid(), 0.0, zones=[LOCAL])
+    assert {offer.zone for offers in choose(asking(), catalogue, Cooldowns(), 0.0) for offer in offers} == {ZONES[0]}
+    named = choose(asking(), catalogue, Cooldowns(), 0.0, zones=[LOCAL])
     assert {offer.zone for offers in named for offer in offers} == {LOCAL}
 
 
@@ -189,12 +189,12 @@ def test_local_zones_are_for_those_who_name_them() -> None:
     ],
 )
 def test_the_allocation_says_which_market_comes_first(allocation: Any, spot: float, order: list[str]) -> None:
-    rounds = choose(asking(allocation=allocation), there_is(M5, spot=spot), Avoid(), 0.0)
+    rounds = choose(asking(allocation=allocation), there_is(M5, spot=spot), Cooldowns(), 0.0)
     assert markets(rounds) == order
 
 
 def test_a_round_has_one_architecture() -> None:
-    rounds = choose(asking(), there_is(M5, M7), Avoid(), 0.0)
+    rounds = choose(asking(), there_is(M5, M7), Cooldowns(), 0.0)
     assert names(rounds)[:2] == [{M7.name}, {M5.name}]
 
 
@@ -231,91 +231,91 @@ def test_what_there_is_not_is_said_with_what_comes_closest(
     request_: LaunchRequest, catalogue: Catalogue, words: str
 ) -> None:
     with pytest.raises(BadRequest, match=words):
-        choose(request_, catalogue, Avoid(), 0.0)
+        choose(request_, catalogue, Cooldowns(), 0.0)
 
 
 def test_zones_that_do_not_have_it_are_told_from_those_that_do() -> None:
     with pytest.raises(BadRequest, match=r"us-east-1f has no g4dn\.2xlarge: us-east-1a or us-east-1b has"):
-        choose(asking("T4"), there_is(T4, zones=ZONES[:2]), Avoid(), 0.0, zones=["us-east-1f"])
+        choose(asking("T4"), there_is(T4, zones=ZONES[:2]), Cooldowns(), 0.0, zones=["us-east-1f"])
 
 
 def test_types_that_are_not_in_the_region_are_named() -> None:
     with pytest.raises(BadRequest, match=r"no p9\.large in us-east-1"):
-        choose(asking(), ALL, Avoid(), 0.0, instance_types=["p9.large"])
+        choose(asking(), ALL, Cooldowns(), 0.0, instance_types=["p9.large"])
 
 
 # --- what failed lately -----------------------------------------------------------------------------------------------
 
 
 def test_what_had_no_capacity_is_left_out_until_its_back_off_has_passed() -> None:
-    avoid, catalogue = Avoid(), there_is(M5, zones=ZONES[:1])
-    spot, on_demand = choose(asking(), catalogue, avoid, 0.0)
-    avoid.failed(spot[0], NONE_LEFT, 0.0)
-    assert choose(asking(), catalogue, avoid, 1.0) == [on_demand]
-    assert choose(asking(), catalogue, avoid, FIRST_WAIT_S) == [spot, on_demand]
+    cooldowns, catalogue = Cooldowns(), there_is(M5, zones=ZONES[:1])
+    spot, on_demand = choose(asking(), catalogue, cooldowns, 0.0)
+    cooldowns.failed(spot[0], NONE_LEFT, 0.0)
+    assert choose(asking(), catalogue, cooldowns, 1.0) == [on_demand]
+    assert choose(asking(), catalogue, cooldowns, FIRST_WAIT_S) == [spot, on_demand]
 
 
 def test_back_off_doubles_to_its_limit_and_is_forgotten_with_success() -> None:
-    avoid, now, waits = Avoid(), 0.0, []
+    cooldowns, now, waits = Cooldowns(), 0.0, []
     offer = Offer(M5, ZONES[0], "spot", 0.1)
     for _ in range(9):
-        avoid.failed(offer, NONE_LEFT, now)
-        avoid.failed(offer, NONE_LEFT, now)  # of another call at the same time
-        waits.append(avoid.refused_until(offer) - now)
-        now = avoid.refused_until(offer)
+        cooldowns.failed(offer, NONE_LEFT, now)
+        cooldowns.failed(offer, NONE_LEFT, now)  # of another call at the same time
+        waits.append(cooldowns.refused_until(offer) - now)
+        now = cooldowns.refused_until(offer)
     assert waits[:3] == [FIRST_WAIT_S, 2 * FIRST_WAIT_S, 4 * FIRST_WAIT_S]
     assert waits[-2:] == [LONGEST_WAIT_S, LONGEST_WAIT_S]
-    avoid.worked(offer)
-    assert avoid.refused_until(offer) < 0
-    avoid.failed(offer, NONE_LEFT, now)
-    assert avoid.refused_until(offer) - now == FIRST_WAIT_S
+    cooldowns.worked(offer)
+    assert cooldowns.refused_until(offer) < 0
+    cooldowns.failed(offer, NONE_LEFT, now)
+    assert cooldowns.refused_until(offer) - now == FIRST_WAIT_S
 
 
 def test_a_quota_counts_in_all_zones_of_its_market() -> None:
-    avoid, catalogue = Avoid(), there_is(M5)
-    spot, on_demand = choose(asking(), catalogue, avoid, 0.0)
-    avoid.failed(spot[0], QUOTA, 0.0)
-    assert choose(asking(), catalogue, avoid, 1.0) == [on_demand]
+    cooldowns, catalogue = Cooldowns(), there_is(M5)
+    spot, on_demand = choose(asking(), catalogue, cooldowns, 0.0)
+    cooldowns.failed(spot[0], QUOTA, 0.0)
+    assert choose(asking(), catalogue, cooldowns, 1.0) == [on_demand]
 
 
 def test_when_all_failed_the_error_is_ec2s_and_the_first_that_may_be_tried_again_says_when() -> None:
-    avoid, catalogue = Avoid(), there_is(M5)
-    for number, offer in enumerate(offer for offers in choose(asking(), catalogue, avoid, 0.0) for offer in offers):
-        avoid.failed(offer, NONE_LEFT, float(number))
+    cooldowns, catalogue = Cooldowns(), there_is(M5)
+    for number, offer in enumerate(offer for offers in choose(asking(), catalogue, cooldowns, 0.0) for offer in offers):
+        cooldowns.failed(offer, NONE_LEFT, float(number))
     with pytest.raises(NoCapacity, match="AWS has none left") as caught:
-        choose(asking(), catalogue, avoid, 6.0)
+        choose(asking(), catalogue, cooldowns, 6.0)
     assert (caught.value.code, caught.value.retry_after_s) == (NONE_LEFT.code, FIRST_WAIT_S - 6)
 
 
 def test_a_quota_is_not_taken_for_missing_capacity_when_all_failed() -> None:
-    avoid, catalogue = Avoid(), there_is(M5, zones=ZONES[:1])
-    spot, on_demand = choose(asking(), catalogue, avoid, 0.0)
+    cooldowns, catalogue = Cooldowns(), there_is(M5, zones=ZONES[:1])
+    spot, on_demand = choose(asking(), catalogue, cooldowns, 0.0)
     quota = QuotaExceeded("the quota is used up", code="VcpuLimitExceeded")
-    avoid.failed(on_demand[0], quota, 0.0)
+    cooldowns.failed(on_demand[0], quota, 0.0)
     with pytest.raises(QuotaExceeded) as caught:
-        choose(asking(allocation="on-demand"), catalogue, avoid, 1.0)
+        choose(asking(allocation="on-demand"), catalogue, cooldowns, 1.0)
     assert caught.value.retry_after_s is None  # by waiting it is not lifted
-    avoid.failed(spot[0], NONE_LEFT, 1.0)
+    cooldowns.failed(spot[0], NONE_LEFT, 1.0)
     with pytest.raises(QuotaExceeded, match="the quota is used up; also: AWS has none left") as caught:
-        choose(asking(), catalogue, avoid, 2.0)
+        choose(asking(), catalogue, cooldowns, 2.0)
     assert (caught.value.code, caught.value.retry_after_s) == (quota.code, FIRST_WAIT_S - 2)
 
 
 def test_a_replacement_goes_elsewhere_than_where_one_was_just_taken() -> None:
-    avoid, catalogue = Avoid(), there_is(M5)
-    avoid.interrupted(M5.name, ZONES[0], 0.0)
-    spot, on_demand, last = choose(asking(), catalogue, avoid, 1.0)
+    cooldowns, catalogue = Cooldowns(), there_is(M5)
+    cooldowns.interrupted(M5.name, ZONES[0], 0.0)
+    spot, on_demand, last = choose(asking(), catalogue, cooldowns, 1.0)
     assert {offer.zone for offer in spot} == set(ZONES[1:])
     assert {offer.market for offer in on_demand} == {"on-demand"}
     assert [(offer.market, offer.zone) for offer in last] == [("spot", ZONES[0])]
-    assert len(choose(asking(), catalogue, avoid, 1.0 + INTERRUPTED_S)) == 2
+    assert len(choose(asking(), catalogue, cooldowns, 1.0 + INTERRUPTED_S)) == 2
 
 
 def test_where_all_were_taken_the_longest_ago_comes_first() -> None:
-    avoid = Avoid()
+    cooldowns = Cooldowns()
     for number, zone in enumerate(reversed(ZONES)):
-        avoid.interrupted(M5.name, zone, float(number))
-    rounds = choose(asking(allocation="spot"), there_is(M5), avoid, 3.0)
+        cooldowns.interrupted(M5.name, zone, float(number))
+    rounds = choose(asking(allocation="spot"), there_is(M5), cooldowns, 3.0)
     assert [[offer.zone for offer in offers] for offers in rounds] == [[zone] for zone in reversed(ZONES)]
 
 
@@ -376,19 +376,19 @@ requests = st.builds(
 
 
 @st.composite
-def bad_times(draw: st.DrawFn, catalogue: Catalogue) -> Avoid:
-    avoid = Avoid()
+def bad_times(draw: st.DrawFn, catalogue: Catalogue) -> Cooldowns:
+    cooldowns = Cooldowns()
     places = st.tuples(st.sampled_from(sorted(catalogue.types)), st.sampled_from(ZONES))
     for (name, zone), market in draw(st.sets(st.tuples(places, st.sampled_from(MARKETS)))):
-        avoid.failed(Offer(catalogue.types[name], zone, market, 1.0), NONE_LEFT, 0.0)
+        cooldowns.failed(Offer(catalogue.types[name], zone, market, 1.0), NONE_LEFT, 0.0)
     for (name, zone), when in draw(st.dictionaries(places, st.floats(0, 5))).items():
-        avoid.interrupted(name, zone, when)
-    return avoid
+        cooldowns.interrupted(name, zone, when)
+    return cooldowns
 
 
-def attempt(request: LaunchRequest, catalogue: Catalogue, avoid: Avoid, **more: Any) -> list[list[Offer]]:
+def attempt(request: LaunchRequest, catalogue: Catalogue, cooldowns: Cooldowns, **more: Any) -> list[list[Offer]]:
     try:
-        return choose(request, catalogue, avoid, 6.0, **more)
+        return choose(request, catalogue, cooldowns, 6.0, **more)
     except (BadRequest, NoCapacity):
         return []
 
@@ -425,9 +425,9 @@ def meets(offer: Offer, request: LaunchRequest, catalogue: Catalogue, *, togethe
 def test_every_offer_meets_every_minimum_and_every_round_is_one_call(
     data: st.DataObject, catalogue: Catalogue, request: LaunchRequest, together: bool, named: bool
 ) -> None:
-    avoid = data.draw(bad_times(catalogue))
+    cooldowns = data.draw(bad_times(catalogue))
     instance_types = sorted(catalogue.types) if named else None
-    rounds = attempt(request, catalogue, avoid, together=together, instance_types=instance_types)
+    rounds = attempt(request, catalogue, cooldowns, together=together, instance_types=instance_types)
     for offers in rounds:
         assert 1 <= len(offers) <= ROUND_AT_MOST
         assert len({(offer.market, offer.type.architecture) for offer in offers}) == 1
@@ -436,7 +436,7 @@ def test_every_offer_meets_every_minimum_and_every_round_is_one_call(
         assert all(offer.hourly_usd <= CLOSE * cheapest for offer in offers)
         for offer in offers:
             meets(offer, request, catalogue, together=together, named=named)
-            assert avoid.refused_until(offer) <= 6.0
+            assert cooldowns.refused_until(offer) <= 6.0
     everything = [offer for offers in rounds for offer in offers]
     assert len(everything) == len(set(everything))
 
@@ -446,20 +446,20 @@ def test_every_offer_meets_every_minimum_and_every_round_is_one_call(
 def test_avoiding_only_ever_takes_away_and_puts_last(
     data: st.DataObject, catalogue: Catalogue, request: LaunchRequest, together: bool
 ) -> None:
-    avoid = data.draw(bad_times(catalogue))
-    before = {offer for offers in attempt(request, catalogue, Avoid(), together=together) for offer in offers}
-    rounds = attempt(request, catalogue, avoid, together=together)
+    cooldowns = data.draw(bad_times(catalogue))
+    before = {offer for offers in attempt(request, catalogue, Cooldowns(), together=together) for offer in offers}
+    rounds = attempt(request, catalogue, cooldowns, together=together)
     assert {offer for offers in rounds for offer in offers} == {
-        offer for offer in before if avoid.refused_until(offer) <= 6.0
+        offer for offer in before if cooldowns.refused_until(offer) <= 6.0
     }
-    interrupted = [max(0.0, avoid.interrupted_until(offers[0]) - 6.0) for offers in rounds]
+    interrupted = [max(0.0, cooldowns.interrupted_until(offers[0]) - 6.0) for offers in rounds]
     assert interrupted == sorted(interrupted)
 
 
 @settings(max_examples=80, deadline=None)
 @given(catalogues(), requests)
 def test_rounds_are_in_order_of_market_and_price(catalogue: Catalogue, request: LaunchRequest) -> None:
-    rounds = attempt(request, catalogue, Avoid())
+    rounds = attempt(request, catalogue, Cooldowns())
     for first, second in pairwise(rounds):
         floors = [min(offer.hourly_usd for offer in offers) for offers in (first, second)]
         assert floors[0] <= floors[1] or (request.allocation == "spot-if-available" and markets([first]) == ["spot"])
@@ -482,7 +482,7 @@ def test_what_does_not_fit_into_one_call_goes_into_the_next(count: int, zones: i
         {each.name: frozenset(places) for each in found},
         {(each.name, zone): 1 + places.index(zone) / 100 for each in found for zone in places},
     )
-    rounds = choose(asking(allocation="spot"), catalogue, Avoid(), 0.0)
+    rounds = choose(asking(allocation="spot"), catalogue, Cooldowns(), 0.0)
     assert sum(map(len, rounds)) == count * zones
     for offers in rounds[:-1]:
         spread = [sum(offer.zone == zone for offer in offers) for zone in places]

@@ -16,7 +16,7 @@ import anyio
 import pytest
 
 from outrider import AWS
-from outrider.providers.aws import inventory, network
+from outrider.providers.aws import listing, network
 from outrider.providers.aws.api import Api
 from outrider.providers.aws.testing import front, templates
 from outrider.providers.aws.testing.protocol import parse
@@ -169,7 +169,7 @@ def questions(cloud: EC2, request: front.Request) -> list[Question]:
 
 
 def fleet_questions(cloud: EC2, ask: Mapping[str, Any], tags_of: Callable[[str], Mapping[str, str]]) -> list[Question]:
-    region = cloud._world.region(cloud.region)
+    region = cloud._state.region(cloud.region)
     kinds: dict[str, dict[str, str]] = {"instance": {}, "volume": {}, "network-interface": {}}
     if ask["TargetCapacitySpecification"]["DefaultTargetCapacityType"] == "spot":
         kinds["spot-instances-request"] = {}
@@ -276,7 +276,7 @@ async def test_doors_are_moved_and_leftovers_found_under_the_policy(cloud: EC2, 
     async with Api.open(region=cloud.region, endpoint_url=cloud.endpoint_url) as api:
         for source in ("203.0.113.7/32", "203.0.113.8/32"):
             await network.prepare(api, mine, labels, ssh_from=source, efa=True)
-        await inventory.survey(api)
+        await listing.survey(api)
         await network.remove(api, mine)
     rules = ("RevokeSecurityGroupIngress", "AuthorizeSecurityGroupIngress", "AuthorizeSecurityGroupEgress")
     assert {f"ec2:{rule}" for rule in rules} <= asked.keys()

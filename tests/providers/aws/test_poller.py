@@ -12,8 +12,8 @@ import trio.testing
 
 from outrider.providers.aws import tags
 from outrider.providers.aws.api import Api
+from outrider.providers.aws.instance_inventory import GRACE_S, InstanceInventory, InventoryChanges
 from outrider.providers.aws.poller import Poller
-from outrider.providers.aws.seen import GRACE_S, News, Seen
 from outrider.providers.base import Machine, MachineGone, MachineId, MachineReachable, Warned
 from outrider.providers.errors import NotAuthorized, ProviderError
 from outrider.providers.watching import BLIND_S, Watching
@@ -67,21 +67,21 @@ class HandMade:
 
 
 @asynccontextmanager
-async def polling(ec2: HandMade) -> AsyncIterator[tuple[Poller, Seen, list[News]]]:
-    told: list[News] = []
-    seen = Seen(public=False)
-    poller = Poller(cast("Api", ec2), "p", seen, told.append)
+async def polling(ec2: HandMade) -> AsyncIterator[tuple[Poller, InstanceInventory, list[InventoryChanges]]]:
+    told: list[InventoryChanges] = []
+    instances = InstanceInventory(public=False)
+    poller = Poller(cast("Api", ec2), "p", instances, told.append)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(poller.run)
         await anyio.wait_all_tasks_blocked()
-        yield poller, seen, told
+        yield poller, instances, told
         tasks.cancel_scope.cancel()
 
 
-def created(ec2: HandMade, poller: Poller, seen: Seen, *names: str) -> None:
+def created(ec2: HandMade, poller: Poller, instances: InstanceInventory, *names: str) -> None:
     for name in names:
         ec2.states[name] = "pending"
-        seen.created(Machine(MachineId(name), None, "key"), "ubuntu", anyio.current_time())
+        instances.created(Machine(MachineId(name), None, "key"), "ubuntu", anyio.current_time())
     poller.begun()
 
 
@@ -94,9 +94,9 @@ async def test_nobody_asks_about_nothing() -> None:
 
 async def test_all_machines_are_asked_about_at_once_and_often_only_while_something_changes() -> None:
     ec2 = HandMade()
-    async with polling(ec2) as (poller, seen, told):
+    async with polling(ec2) as (poller, instances, told):
         began = anyio.current_time()
-        created(ec2, poller, seen, *(f"i-{number}" for number in range(64)))
+        created(ec2, poller, instances, *(f"i-{number}" for number in range(64)))
         await anyio.sleep(10)
         asked = [at - began for at in ec2.asked_at]
         assert asked[:3] == pytest.approx([0.25, 0.75, 1.75])
@@ -108,7 +108,7 @@ async def test_all_machines_are_asked_about_at_once_and_often_only_while_somethi
         await anyio.sleep(60)
         assert len(ec2.asked_at) - asked_before == 12  # every 5 s
         began = anyio.current_time()
-        created(ec2, poller, seen, "i-another")
+        created(ec2, poller, instances, "i-another")
         await anyio.sleep(2)
         assert [at - began for at in ec2.asked_at if at > began] == pytest.approx([0.25, 0.75, 1.75])
         assert sum(len(news.events) for news in told) == 64
@@ -116,14 +116,14 @@ async def test_all_machines_are_asked_about_at_once_and_often_only_while_somethi
 
 async def test_a_machine_whose_tags_somebody_removes_is_not_taken_for_gone() -> None:
     ec2 = HandMade()
-    async with polling(ec2) as (poller, seen, told):
-        created(ec2, poller, seen, "i-1", "i-2")
+    async with polling(ec2) as (poller, instances, told):
+        created(ec2, poller, instances, "i-1", "i-2")
         ec2.states = dict.fromkeys(ec2.states, "running")
         await anyio.sleep(5)
         ec2.untagged.add("i-1")
         await anyio.sleep(3 * GRACE_S)
         assert [type(event) for news in told for event in news.events] == [MachineReachable] * 2
-        assert seen.machines == ["i-1", "i-2"]
+        assert instances.machines == ["i-1", "i-2"]
         ec2.states["i-1"] = "terminated"
         await anyio.sleep(10)
         assert [type(event) for event in told[-1].events or told[-2].events] == [MachineGone]
@@ -131,8 +131,8 @@ async def test_a_machine_whose_tags_somebody_removes_is_not_taken_for_gone() -> 
 
 async def test_an_ec2_that_does_not_answer_is_left_alone_for_longer_and_longer() -> None:
     ec2 = HandMade()
-    async with polling(ec2) as (poller, seen, told):
-        created(ec2, poller, seen, "i-1")
+    async with polling(ec2) as (poller, instances, told):
+        created(ec2, poller, instances, "i-1")
         ec2.error = NotAuthorized("the credentials have expired")
         await anyio.sleep(100)
         gaps = [after - before for before, after in zip(ec2.asked_at, ec2.asked_at[1:], strict=False)]
@@ -146,14 +146,14 @@ async def test_an_ec2_that_does_not_answer_is_left_alone_for_longer_and_longer()
         assert [type(event) for news in told for event in news.events] == [Warned, MachineReachable, Warned]
 
 
-def warnings(told: list[News]) -> list[str]:
+def warnings(told: list[InventoryChanges]) -> list[str]:
     return [event.text for news in told for event in news.events if isinstance(event, Warned)]
 
 
 async def test_a_poller_that_fails_by_a_defect_goes_on_and_says_so_once() -> None:
     ec2 = HandMade()
-    async with polling(ec2) as (poller, seen, told):
-        created(ec2, poller, seen, "i-1")
+    async with polling(ec2) as (poller, instances, told):
+        created(ec2, poller, instances, "i-1")
         ec2.error = KeyError("State")
         await anyio.sleep(20)
         assert warnings(told) == [
@@ -166,8 +166,8 @@ async def test_a_poller_that_fails_by_a_defect_goes_on_and_says_so_once() -> Non
 
 async def test_a_poller_that_is_blind_for_long_says_so_once_and_again_when_it_sees() -> None:
     ec2 = HandMade()
-    async with polling(ec2) as (poller, seen, told):
-        created(ec2, poller, seen, "i-1")
+    async with polling(ec2) as (poller, instances, told):
+        created(ec2, poller, instances, "i-1")
         ec2.error = ProviderError("AWS cannot be reached")
         await anyio.sleep(BLIND_S - 2)
         assert warnings(told) == []
@@ -183,8 +183,8 @@ async def test_a_poller_that_is_blind_for_long_says_so_once_and_again_when_it_se
 
 async def test_who_waits_for_an_answer_gets_the_next_one() -> None:
     ec2 = HandMade()
-    async with polling(ec2) as (poller, seen, _):
-        created(ec2, poller, seen, "i-1")
+    async with polling(ec2) as (poller, instances, _):
+        created(ec2, poller, instances, "i-1")
         with anyio.fail_after(1):
             await poller.answer()
             await poller.answer()
@@ -193,11 +193,11 @@ async def test_who_waits_for_an_answer_gets_the_next_one() -> None:
 
 async def test_what_nobody_will_use_is_ended() -> None:
     ec2 = HandMade()
-    async with polling(ec2) as (poller, seen, told):
-        created(ec2, poller, seen, "i-mine", "i-stopped")
+    async with polling(ec2) as (poller, instances, told):
+        created(ec2, poller, instances, "i-mine", "i-stopped")
         ec2.states |= {"i-lost": "running", "i-other": "running", "i-stopped": "stopped"}
         ec2.launches |= {"i-lost": "token", "i-other": "another's"}
-        seen.launch_lost("token", anyio.current_time())
+        instances.launch_lost("token", anyio.current_time())
         await anyio.sleep(2)
         assert set(ec2.ended) == {"i-lost", "i-stopped"}
         gone = [event for news in told for event in news.events if isinstance(event, MachineGone)]
@@ -206,8 +206,8 @@ async def test_what_nobody_will_use_is_ended() -> None:
 
 async def test_a_call_without_an_answer_is_looked_after_for_as_long_as_it_may_show() -> None:
     ec2 = HandMade()
-    async with polling(ec2) as (poller, seen, _):
-        seen.launch_lost("token", anyio.current_time())
+    async with polling(ec2) as (poller, instances, _):
+        instances.launch_lost("token", anyio.current_time())
         poller.begun()
         began = anyio.current_time()
         await anyio.sleep(600)
@@ -216,9 +216,9 @@ async def test_a_call_without_an_answer_is_looked_after_for_as_long_as_it_may_sh
 
 async def test_machines_of_a_lost_call_are_ended_when_the_network_is_back() -> None:
     ec2 = HandMade()
-    async with polling(ec2) as (poller, seen, _):
+    async with polling(ec2) as (poller, instances, _):
         ec2.error = ProviderError("AWS cannot be reached")
-        seen.launch_lost("token", anyio.current_time())
+        instances.launch_lost("token", anyio.current_time())
         poller.begun()
         await anyio.sleep(10 * GRACE_S)
         ec2.error, ec2.states["i-lost"], ec2.launches["i-lost"] = None, "running", "token"

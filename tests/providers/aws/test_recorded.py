@@ -11,7 +11,7 @@ import pytest
 
 from outrider.providers.aws import recorded
 from outrider.providers.aws.api import Api
-from outrider.providers.aws.errors import Refused
+from outrider.providers.aws.errors import CallRefused
 from outrider.providers.aws.recorded import RecordedApi
 from outrider.providers.errors import JournalError, NoCapacity, ProviderError
 from outrider.providers.journal import Intent, Journal
@@ -19,7 +19,7 @@ from outrider.providers.whose import Thing
 
 pytestmark = pytest.mark.anyio
 FLEET = {"Instances": [{"InstanceIds": ["i-1", "i-2"]}, {"InstanceIds": ["i-3"]}]}
-LOST = Refused("AWS did not answer", retry_after_s=2.0, code="TimedOut")
+LOST = CallRefused("AWS did not answer", retry_after_s=2.0, code="TimedOut")
 
 
 @pytest.fixture

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from outrider import AWS
 from outrider.engine.cli.clouds import AWSCloud
 from outrider.providers.aws import fleet as fleets
-from outrider.providers.aws import inventory, teardown
+from outrider.providers.aws import listing, teardown
 from outrider.providers.aws.api import Api
-from outrider.providers.aws.ending import LEASE_MORE_S, Ending
-from outrider.providers.aws.seen import GRACE_S, Sight, State
+from outrider.providers.aws.end_tracker import LEASE_MORE_S, EndTracker
+from outrider.providers.aws.instance_inventory import GRACE_S, InstanceView, State
 from outrider.providers.base import EntryPoints, LaunchRequest, MachineId
 from outrider.providers.errors import NotGone
 from outrider.providers.journal import Intent, Journal
@@ -56,7 +56,7 @@ async def test_a_dead_pool_is_seen_and_swept_and_no_other(
     one = await dead(aws(), "one", monkeypatch)
     two = await dead(aws(), "two", monkeypatch)
     async with api_of(cloud) as api:
-        found = await inventory.survey(api)
+        found = await listing.survey(api)
         assert {(each.pool, "@" in each.owner) for each in found.machines} == {("one", True), ("two", True)}
         assert sorted(machine.id for machine in found.machines if machine.pool == "one") == sorted(one)
         assert len([each for each in found.others if each.pool == "one"]) == 2  # a template and a group
@@ -71,7 +71,7 @@ async def test_a_dead_pool_is_seen_and_swept_and_no_other(
         assert again.templates == ()
         await teardown.sweep(api, "two", journal=None)
         assert cloud.left() == []
-        assert await inventory.survey(api) == inventory.Survey()
+        assert await listing.survey(api) == listing.Survey()
 
 
 async def test_who_sweeps_a_dead_pool_in_vain_knows_when_its_lease_ends_it(
@@ -106,13 +106,13 @@ async def test_copies_of_what_a_dead_pool_left_are_not_ended_and_keep_nothing_fr
             copies.add(
                 (await api.call("run_instances", **how, TagSpecifications=specification))["Instances"][0]["InstanceId"]
             )
-        book = Journal.open(journal_path)
-        swept = await teardown.sweep(api, "one", journal=book)
+        tracker = Journal.open(journal_path)
+        swept = await teardown.sweep(api, "one", journal=tracker)
         assert sorted(swept.machines) == sorted(mine)
         assert {instance.id for instance in cloud.instances(*ALIVE)} == copies
         assert {each.kind for each in cloud.left()} <= {"instance", "volume", "network interface"}
-        assert book.records() == []
-        swept = await teardown.sweep_others(api, "one", journal=book)  # by people who know
+        assert tracker.records() == []
+        swept = await teardown.sweep_others(api, "one", journal=tracker)  # by people who know
         assert copies <= set(swept.machines)
     assert cloud.left() == []
 
@@ -123,7 +123,7 @@ async def test_what_a_dead_pool_left_is_ended_by_id_when_its_tags_are_gone(
     mine = await dead(aws(), "one", monkeypatch)
     async with api_of(cloud) as api:
         await api.call("delete_tags", Resources=mine, Tags=[{"Key": "outrider:pool"}, {"Key": "outrider:launch"}])
-        assert {each.id for each in (await inventory.survey(api, mine)).machines} == set(mine)
+        assert {each.id for each in (await listing.survey(api, mine)).machines} == set(mine)
         swept = await teardown.sweep(api, "one", journal=Journal.open(journal_path))
     assert sorted(swept.machines) == sorted(mine)
     assert {each.state for each in cloud.instances()} == {"terminated"}
@@ -133,7 +133,7 @@ async def test_one_that_ec2_does_not_know_keeps_no_other_from_ending(cloud: EC2,
     async with aws().open("pool", EntryPoints()) as fleet, api_of(cloud) as api:
         machines = [machine.id for machine in await fleet.launch(REQUEST, 5)]
         said = await teardown.end(api, [*machines[:3], "i-0123456789abcdef0", *machines[3:]])
-        assert {sight.id for sight in said} == set(machines)
+        assert {view.id for view in said} == set(machines)
 
 
 @pytest.mark.parametrize(("age_s", "unsure_s"), [(0.0, 150.0), (70.0, 80.0), (200.0, 0.0)])
@@ -156,16 +156,16 @@ answers = st.lists(st.tuples(st.floats(0.1, 40), st.dictionaries(names, states),
 def test_a_machine_is_left_until_its_end_is_shown_or_nothing_shows_it(
     known: set[MachineId], shown: list[tuple[float, dict[MachineId, State], set[MachineId]]]
 ) -> None:
-    book = Ending(dict.fromkeys(known, 0.0))
+    tracker = EndTracker(dict.fromkeys(known, 0.0))
     now, last, terminated, ending = 0.0, dict.fromkeys(known, 0.0), set[MachineId](), set[MachineId]()
     for later_s, answer, told in shown:
         now += later_s
-        book.see([Sight(machine, state) for machine, state in answer.items()], now)
+        tracker.full_answer([InstanceView(machine, state) for machine, state in answer.items()], now)
         terminated |= {machine for machine, state in answer.items() if state == "terminated"}
         ending |= {machine for machine, state in answer.items() if state in {"shutting-down", "terminated"}}
         last |= dict.fromkeys(answer, now)
-        assert book.left == {each for each, at in last.items() if now - at < GRACE_S} - terminated
-        assert set(book.to_end) == book.left - ending
-        assert set(book.hidden) == book.left - answer.keys()
-        book.told([Sight(machine, "shutting-down") for machine in told])
+        assert tracker.left == {each for each, at in last.items() if now - at < GRACE_S} - terminated
+        assert set(tracker.to_end) == tracker.left - ending
+        assert set(tracker.hidden) == tracker.left - answer.keys()
+        tracker.partial_answer([InstanceView(machine, "shutting-down") for machine in told])
         ending |= told

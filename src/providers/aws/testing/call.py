@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from .protocol import Answer, Ask
 
 if TYPE_CHECKING:
-    from .world import Region
+    from .state import Region
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CloudCall:
     """A call. ``ago``: the age of its answer: it sees the cloud's state of so many seconds ago."""
 
     region: Region
@@ -22,5 +22,5 @@ class Call:
     ago: float
 
 
-Action = Callable[[Call], Answer]
+Action = Callable[[CloudCall], Answer]
 Actions = Mapping[str, Action]

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .faults import Market, NoCapacity, Quota
-from .kinds import known, quota_code, vcpus, zones
+from .instance_types import known, quota_code, vcpus, zones
 from .prices import spot
 from .protocol import EC2Error
-from .world import Region
+from .state import Region
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +27,12 @@ def check(region: Region, pool: Pool, planned: Sequence[Pool], max_usd: float | 
     Raises:
         EC2Error: there is none.
     """
-    world = region.world
-    size = vcpus(known(world.behaviour.types, region.name, pool.type))
+    state = region.state
+    size = vcpus(known(state.behaviour.types, region.name, pool.type))
     if pool.zone not in zones(region.name)[pool.type]:
         raise _not_there(region, pool)
     if pool.market == "spot" and max_usd is not None:
-        price = spot(world.behaviour, region.name, pool.zone, pool.type)
+        price = spot(state.behaviour, region.name, pool.zone, pool.type)
         if max_usd < price:
             words = (
                 f"Your Spot request price of {max_usd} is lower than the minimum required Spot request fulfillment "
@@ -41,10 +41,10 @@ def check(region: Region, pool: Pool, planned: Sequence[Pool], max_usd: float | 
             raise EC2Error("SpotMaxPriceTooLow", words)
     taken = [Pool(each.type, each.zone, each.market) for each in region.living()] + list(planned)
     _check_quota(region, pool, size, taken)
-    for fault in world.faults.of(NoCapacity):
+    for fault in state.faults.of(NoCapacity):
         asked = (fault.type, fault.zone, fault.market)
         full = sum(_covers(asked, each) for each in taken) >= fault.machines
-        if _covers(asked, pool) and full and world.faults.strikes(fault):
+        if _covers(asked, pool) and full and state.faults.happens(fault):
             raise no_capacity(region, pool)
 
 
@@ -55,18 +55,18 @@ def _covers(asked: tuple[str | None, str | None, str | None], pool: Pool) -> boo
 
 
 def _check_quota(region: Region, pool: Pool, size: int, taken: Sequence[Pool]) -> None:
-    world, code = region.world, quota_code(pool.type, pool.market)
-    limits = [(fault.vcpus, fault) for fault in world.faults.of(Quota) if fault.code == code]
+    state, code = region.state, quota_code(pool.type, pool.market)
+    limits = [(fault.vcpus, fault) for fault in state.faults.of(Quota) if fault.code == code]
     used = sum(
-        vcpus(known(world.behaviour.types, region.name, each.type))
+        vcpus(known(state.behaviour.types, region.name, each.type))
         for each in taken
         if quota_code(each.type, each.market) == code
     )
     for limit, fault in limits:
-        if used + size > limit and world.faults.strikes(fault):
+        if used + size > limit and state.faults.happens(fault):
             raise _over_quota(pool, limit)
-    if used + size > world.behaviour.quotas.get(code, used + size):
-        raise _over_quota(pool, world.behaviour.quotas[code])
+    if used + size > state.behaviour.quotas.get(code, used + size):
+        raise _over_quota(pool, state.behaviour.quotas[code])
 
 
 def _over_quota(pool: Pool, limit: int) -> EC2Error:

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 from .behaviour import Behaviour
 from .billing import Ledger
 from .faults import Fault, Faults
-from .front import CHECKIP, Front
 from .hypervisor import Hypervisor, Paper
 from .instances import Instance
 from .lifecycle import Lifecycle
 from .moto import Moto
-from .world import World
+from .state import CloudState
+from .wsgi_app import CHECKIP, CloudApp
 
 if TYPE_CHECKING:
     from werkzeug.serving import ThreadedWSGIServer
@@ -65,22 +65,22 @@ class EC2:
         own = self.behaviour.vpc_cidr if self.behaviour.default_vpc else None
         with ExitStack() as closing:
             self._moto = closing.enter_context(Moto(self.behaviour.seed, default_vpc=own))
-            self._world = World(self.behaviour, self.hypervisor, self._moto)
+            self._state = CloudState(self.behaviour, self.hypervisor, self._moto)
             closing.callback(self._unplug)
-            closing.callback(self._world.close)
-            self._world.faults.add(*self._given)
+            closing.callback(self._state.close)
+            self._state.faults.add(*self._given)
             try:
-                self._world.region(self.region)
+                self._state.region(self.region)
             except KeyError:
                 raise ValueError(f"EC2(region=...): there is no region {self.region!r}") from None
-            self._front = Front(self._world)
-            self._server = _server(self._front)
+            self._app = CloudApp(self._state)
+            self._server = _server(self._app)
             closing.callback(self._server.server_close)
             serving = threading.Thread(target=self._server.serve_forever, args=(0.02,), name="ec2-front", daemon=True)
             serving.start()
             closing.callback(serving.join)
             closing.callback(self._server.shutdown)
-            closing.callback(self._world.clock.close)  # first: the server waits for its calls, which wait for the clock
+            closing.callback(self._state.clock.close)  # first: the server waits for its calls, which wait for the clock
             self._closing = closing.pop_all()
         return self
 
@@ -88,8 +88,8 @@ class EC2:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._closing.close()
-        if self._world.failures and error is None:
-            raise ExceptionGroup("the test cloud or its hypervisor failed", self._world.failures)
+        if self._state.failures and error is None:
+            raise ExceptionGroup("the test cloud or its hypervisor failed", self._state.failures)
 
     @property
     def endpoint_url(self) -> str:
@@ -102,29 +102,29 @@ class EC2:
 
     @property
     def faults(self) -> Faults:
-        return self._world.faults
+        return self._state.faults
 
     @property
     def ledger(self) -> Ledger:
-        return self._world.ledger
+        return self._state.ledger
 
     @property
     def calls(self) -> Counter[str]:
         """The number of calls of each action, including refused and lost ones."""
-        return self._front.calls
+        return self._app.calls
 
     def time(self) -> float:
         """The cloud's time in seconds since 1970: `time.time`, plus what was `advance`-d."""
-        return self._world.clock.unix()
+        return self._state.clock.unix()
 
     def advance(self, seconds: float) -> None:
         """Let ``seconds`` pass at once; everything that was due has happened when this returns."""
-        self._world.advance(seconds)
+        self._state.advance(seconds)
 
     def instances(self, *states: str) -> list[Instance]:
         """All instances, including terminated ones that EC2 still describes; or only those in these states."""
-        with self._world.lock:
-            found = [each for region in self._world.regions.values() for each in region.instances.all()]
+        with self._state.lock:
+            found = [each for region in self._state.regions.values() for each in region.instances.all()]
         return [each for each in found if not states or each.state in states]
 
     def instance(self, instance_id: str) -> Instance:
@@ -150,13 +150,13 @@ class EC2:
 
     def left(self) -> list[Left]:
         """Everything that somebody made and that still exists, in all regions, at present."""
-        with self._world.lock:
-            return [each for name in self._world.regions for each in self._left_in(name)]
+        with self._state.lock:
+            return [each for name in self._state.regions for each in self._left_in(name)]
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
     def _left_in(self, name: str) -> list[Left]:
-        region = self._world.regions[name]
+        region = self._state.regions[name]
         instances = [each for each in region.instances.all() if each.state != "terminated"]
         requests = [each for each in region.spot_requests.all() if each.state == "active"]
         ours: list[tuple[str, Sequence[Any]]] = [
@@ -170,19 +170,19 @@ class EC2:
         return found + [Left(kind, each, name, tags) for kind, each, tags in self._moto.left(name)]
 
     def _unplug(self) -> None:
-        for region in self._world.regions.values():
+        for region in self._state.regions.values():
             for life in region.lives.values():
                 life.unplug()
 
     def _life(self, instance_id: str) -> Lifecycle:
-        with self._world.lock:
-            for region in self._world.regions.values():
+        with self._state.lock:
+            for region in self._state.regions.values():
                 if instance_id in region.lives and region.instances.get(instance_id) is not None:
                     return region.lives[instance_id]
         raise KeyError(instance_id)
 
 
-def _server(front: Front) -> ThreadedWSGIServer:
+def _server(wsgi_app: CloudApp) -> ThreadedWSGIServer:
     from moto.moto_server.werkzeug_app import MotoRequestHandler
     from werkzeug.serving import ThreadedWSGIServer
 
@@ -198,7 +198,7 @@ def _server(front: Front) -> ThreadedWSGIServer:
         daemon_threads = False
 
         def __init__(self) -> None:
-            super().__init__("127.0.0.1", 0, front, Handler)
+            super().__init__("127.0.0.1", 0, wsgi_app, Handler)
             self._open: set[socket.socket] = set()
 
         def process_request(self, request: Any, client_address: Any) -> None:

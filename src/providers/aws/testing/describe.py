@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from .call import Call
+from .call import CloudCall
 from .filters import TAGS, Facts, chosen, page, tag_list
 from .instances import CODES, Instance, SpotRequest, Volume
 from .moto import ACCOUNT
 from .protocol import Answer, EC2Error
-from .world import Region
+from .state import Region
 
 
-def describe_instances(call: Call) -> Answer:
+def describe_instances(call: CloudCall) -> Answer:
     ids = call.ask.get("InstanceIds") or []
     if ids and call.ask.get("MaxResults"):
         words = "The parameter instancesSet cannot be used with the parameter maxResults"
@@ -30,7 +30,7 @@ def describe_instances(call: Call) -> Answer:
     }
 
 
-def describe_instance_status(call: Call) -> Answer:
+def describe_instance_status(call: CloudCall) -> Answer:
     ids = call.ask.get("InstanceIds") or []
     found = named(call, ids) if ids else call.region.instances.all(call.ago)
     if not call.ask.get("IncludeAllInstances"):
@@ -39,7 +39,7 @@ def describe_instance_status(call: Call) -> Answer:
     return {"InstanceStatuses": [_status(each) for each in shown], "NextToken": following}
 
 
-def describe_volumes(call: Call) -> Answer:
+def describe_volumes(call: CloudCall) -> Answer:
     found, ids = call.region.volumes.all(call.ago), call.ask.get("VolumeIds") or []
     for wanted in ids:
         if wanted not in [each.id for each in found]:
@@ -49,7 +49,7 @@ def describe_volumes(call: Call) -> Answer:
     return {"Volumes": [_volume(call.region, each) for each in shown], "NextToken": following}
 
 
-def describe_spot_instance_requests(call: Call) -> Answer:
+def describe_spot_instance_requests(call: CloudCall) -> Answer:
     found, ids = call.region.spot_requests.all(call.ago), call.ask.get("SpotInstanceRequestIds") or []
     for wanted in ids:
         if wanted not in [each.id for each in found]:
@@ -59,7 +59,7 @@ def describe_spot_instance_requests(call: Call) -> Answer:
     return {"SpotInstanceRequests": [_spot_request(call.region, each) for each in shown], "NextToken": following}
 
 
-def named(call: Call, ids: Sequence[str]) -> list[Instance]:
+def named(call: CloudCall, ids: Sequence[str]) -> list[Instance]:
     """The instances with these ids, as this call sees them.
 
     Raises:
@@ -105,7 +105,7 @@ def state(name: str) -> Answer:
 def _instance(it: Instance, region: Region) -> Answer:
     """Render an instance; a terminated one has no network any more."""
     here = it.state != "terminated"
-    clock = region.world.clock
+    clock = region.state.clock
     groups = [{"GroupId": group, "GroupName": name} for group, name in it.groups]
     options = {"State": "applied", "HttpTokens": "optional", "HttpPutResponseHopLimit": 1, "HttpEndpoint": "enabled"}
     return {
@@ -200,7 +200,7 @@ def _volume(region: Region, it: Volume) -> Answer:
         "Device": it.device,
         "State": "attached",
         "DeleteOnTermination": it.delete_with_instance,
-        "AttachTime": region.world.clock.date(it.created),
+        "AttachTime": region.state.clock.date(it.created),
     }
     return {
         "VolumeId": it.id,
@@ -209,7 +209,7 @@ def _volume(region: Region, it: Volume) -> Answer:
         "VolumeType": it.kind,
         "Encrypted": it.encrypted,
         "AvailabilityZone": it.zone,
-        "CreateTime": region.world.clock.date(it.created),
+        "CreateTime": region.state.clock.date(it.created),
         "Attachments": [attached] if it.instance else [],
         "Tags": tag_list(it.tags),
     }
@@ -227,7 +227,7 @@ _VOLUME_FACTS: Facts[Volume] = {
 
 
 def _spot_request(region: Region, it: SpotRequest) -> Answer:
-    date = region.world.clock.date(it.created)
+    date = region.state.clock.date(it.created)
     return {
         "SpotInstanceRequestId": it.id,
         "InstanceId": it.instance,

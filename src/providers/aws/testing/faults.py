@@ -90,7 +90,7 @@ class Slow(_OfAction):
 
 
 @dataclass(frozen=True, slots=True)
-class Refused(_OfAction):
+class CallRefused(_OfAction):
     """An error instead of an effect: InternalError, Unavailable and others with their status."""
 
     code: str = "InternalError"
@@ -139,7 +139,7 @@ class ClockSkew:
     after: int = 0
 
 
-Wire = Throttle | LostAnswer | HalfAnswer | LostRequest | Slow | Refused | Unauthorized | ExpiredToken
+Wire = Throttle | LostAnswer | HalfAnswer | LostRequest | Slow | CallRefused | Unauthorized | ExpiredToken
 Fault = NoCapacity | Quota | NoBoot | ClockSkew | Wire
 F = TypeVar("F", bound=Fault)
 W = TypeVar("W", bound=Wire)
@@ -169,7 +169,7 @@ class Faults:
         """The faults of a kind that have times left."""
         return [each for each in self if isinstance(each, kind)]
 
-    def strikes(self, fault: Fault) -> bool:
+    def happens(self, fault: Fault) -> bool:
         """Return whether the fault happens now, which uses up one of its times."""
         with self._lock:
             for each, left in self._left:
@@ -181,9 +181,9 @@ class Faults:
                     return True
             return False
 
-    def hits(self, kind: type[W], action: str) -> W | None:
+    def first_of(self, kind: type[W], action: str) -> W | None:
         """The first fault of a kind that happens to this call."""
         for fault in self.of(kind):
-            if fault.action in (None, action) and self.strikes(fault):
+            if fault.action in (None, action) and self.happens(fault):
                 return fault
         return None

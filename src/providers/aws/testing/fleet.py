@@ -10,14 +10,14 @@ from random import Random
 from typing import Any
 
 from . import prices, templates
-from .call import Call
+from .call import CloudCall
 from .capacity import Pool
 from .faults import Market, Unauthorized
 from .launch import launch, room
+from .launch_spec import LaunchSpec, launch_spec_of, merged, subnets
 from .moto import Subnet
 from .protocol import Answer, Ask, EC2Error, unauthorized
 from .tokens import once
-from .wishes import Wish, merged, subnets, wish
 
 Error = tuple[Mapping[str, Any], Market, EC2Error]  # (override, market, its error)
 
@@ -28,7 +28,7 @@ class Candidate:
 
     override: Mapping[str, Any]
     template: Mapping[str, Any]
-    wish: Wish
+    launch_spec: LaunchSpec
     weight: float
     priority: float
     usd: float  # per hour and unit of capacity
@@ -45,10 +45,10 @@ class Draw:
 
 
 @once
-def create_fleet(call: Call) -> Answer:
+def create_fleet(call: CloudCall) -> Answer:
     if call.ask.get("Type", "maintain") != "instant":
         raise EC2Error("UnsupportedOperation", "The test cloud has fleets of the type instant only.")
-    fleet_id = call.region.world.new_id("fleet")
+    fleet_id = call.region.state.new_id("fleet")
     taken, errors, planned = list[tuple[Candidate, int]](), list[Error](), list[Pool]()
     for market, units in _targets(call.ask["TargetCapacitySpecification"]).items():
         options = call.ask.get("SpotOptions" if market == "spot" else "OnDemandOptions") or {}
@@ -58,17 +58,17 @@ def create_fleet(call: Call) -> Answer:
         errors += [*unfit, *drawn.errors] if units else []
         if drawn.units >= (options.get("MinTargetCapacity") or 0):
             taken += drawn.taken
-            planned += [each.wish.pool for each, count in drawn.taken for _ in range(count)]
+            planned += [each.launch_spec.pool for each, count in drawn.taken for _ in range(count)]
     return _done(call, fleet_id, taken, errors)
 
 
-def describe_fleets(call: Call) -> Answer:
+def describe_fleets(call: CloudCall) -> Answer:
     fleets, ids = call.region.fleets, call.ask.get("FleetIds") or []
     _known_fleets(call, ids)
     return {"Fleets": [fleets[each] for each in ids or fleets]}
 
 
-def delete_fleets(call: Call) -> Answer:
+def delete_fleets(call: CloudCall) -> Answer:
     """Delete fleets together with their instances, without which an instant fleet cannot be deleted."""
     ids = call.ask["FleetIds"]
     _known_fleets(call, ids)
@@ -110,7 +110,7 @@ def _checked(options: Mapping[str, Any], units: int) -> None:
         raise EC2Error("InvalidParameterValue", "MinTargetCapacity may not be above the target capacity")
 
 
-def _candidates(call: Call, market: Market, fleet_id: str) -> tuple[list[Candidate], list[Error]]:
+def _candidates(call: CloudCall, market: Market, fleet_id: str) -> tuple[list[Candidate], list[Error]]:
     found, unfit = list[Candidate](), list[Error]()
     for config in call.ask["LaunchTemplateConfigs"]:
         named = config["LaunchTemplateSpecification"]
@@ -131,7 +131,7 @@ def _candidates(call: Call, market: Market, fleet_id: str) -> tuple[list[Candida
     return found, unfit
 
 
-def _spec(call: Call, template: Ask, override: Mapping[str, Any], system: Mapping[str, str]) -> Ask:
+def _spec(call: CloudCall, template: Ask, override: Mapping[str, Any], system: Mapping[str, str]) -> Ask:
     """The template with one override applied, in the form of RunInstances."""
     fleets_tags = [each for each in call.ask.get("TagSpecifications") or () if each.get("ResourceType") != "fleet"]
     tags = [{"Key": key, "Value": value} for key, value in system.items()]
@@ -149,20 +149,28 @@ def _spec(call: Call, template: Ask, override: Mapping[str, Any], system: Mappin
 
 
 def _candidate(
-    call: Call, market: Market, spec: Ask, *, override: Mapping[str, Any], template: Mapping[str, Any], subnet: Subnet
+    call: CloudCall,
+    market: Market,
+    spec: Ask,
+    *,
+    override: Mapping[str, Any],
+    template: Mapping[str, Any],
+    subnet: Subnet,
 ) -> Candidate:
-    world, max_price = call.region.world, override.get("MaxPrice")
-    wanted = wish(call, spec, subnet, market, max_usd=float(max_price) if max_price and market == "spot" else None)
+    state, max_price = call.region.state, override.get("MaxPrice")
+    wanted = launch_spec_of(
+        call, spec, subnet, market, max_usd=float(max_price) if max_price and market == "spot" else None
+    )
     pool, weight = wanted.pool, override.get("WeightedCapacity") or 1.0
     if market == "on-demand":
-        usd = prices.on_demand(world.behaviour, call.region.name, pool.type)
+        usd = prices.on_demand(state.behaviour, call.region.name, pool.type)
     else:
-        usd = prices.spot(world.behaviour, call.region.name, pool.zone, pool.type)
-    dice = Random(f"depth {world.behaviour.seed} {pool.type} {pool.zone}")  # noqa: S311 - to be repeated
+        usd = prices.spot(state.behaviour, call.region.name, pool.zone, pool.type)
+    dice = Random(f"depth {state.behaviour.seed} {pool.type} {pool.zone}")  # noqa: S311 - to be repeated
     return Candidate(
         override=override,
         template=template,
-        wish=wanted,
+        launch_spec=wanted,
         weight=weight,
         priority=override.get("Priority", math.inf),
         usd=usd / weight,
@@ -171,7 +179,7 @@ def _candidate(
 
 
 def _draw(
-    call: Call, candidates: Sequence[Candidate], units: int, options: Mapping[str, Any], planned: Sequence[Pool]
+    call: CloudCall, candidates: Sequence[Candidate], units: int, options: Mapping[str, Any], planned: Sequence[Pool]
 ) -> Draw:
     """Draw from the first group of pools that has enough, otherwise from the one that has most."""
     strategy = str(options.get("AllocationStrategy") or "lowest-price")
@@ -206,14 +214,16 @@ def _groups(ordered: Sequence[Candidate], options: Mapping[str, Any]) -> Iterabl
     groups: dict[tuple[str, str], list[Candidate]] = {}
     for each in ordered:
         key = (
-            each.wish.pool.type if options.get("SingleInstanceType") else "",
-            each.wish.pool.zone if options.get("SingleAvailabilityZone") else "",
+            each.launch_spec.pool.type if options.get("SingleInstanceType") else "",
+            each.launch_spec.pool.zone if options.get("SingleAvailabilityZone") else "",
         )
         groups.setdefault(key, []).append(each)
     return groups.values()
 
 
-def _draw_from(call: Call, group: Sequence[Candidate], units: int, planned: Sequence[Pool], *, spread: bool) -> Draw:
+def _draw_from(
+    call: CloudCall, group: Sequence[Candidate], units: int, planned: Sequence[Pool], *, spread: bool
+) -> Draw:
     counts, left = dict.fromkeys(range(len(group)), 0), float(units)
     refusals: dict[int, EC2Error] = {}
     shares = [math.ceil(units / len(group)), units] if spread and group else [units]
@@ -221,37 +231,41 @@ def _draw_from(call: Call, group: Sequence[Candidate], units: int, planned: Sequ
         for place, each in enumerate(group):
             if left <= 0 or place in refusals:
                 continue
-            mine = [group[other].wish.pool for other, count in counts.items() for _ in range(count)]
+            mine = [group[other].launch_spec.pool for other, count in counts.items() for _ in range(count)]
             wanted = math.ceil(min(left, share) / each.weight)
-            got, refusal = room(call.region, each.wish, wanted, [*planned, *mine])
+            got, refusal = room(call.region, each.launch_spec, wanted, [*planned, *mine])
             counts[place] += got
             left -= got * each.weight
             if refusal is not None:
                 refusals[place] = refusal
     return Draw(
         [(group[place], count) for place, count in counts.items() if count],
-        [(_where(group[place]), group[place].wish.pool.market, refusal) for place, refusal in refusals.items()],
+        [(_where(group[place]), group[place].launch_spec.pool.market, refusal) for place, refusal in refusals.items()],
         units - left,
     )
 
 
 def _where(candidate: Candidate) -> Mapping[str, Any]:
-    pool = candidate.wish.pool
-    resolved = {"InstanceType": pool.type, "AvailabilityZone": pool.zone, "SubnetId": candidate.wish.subnet.id}
+    pool = candidate.launch_spec.pool
+    resolved = {
+        "InstanceType": pool.type,
+        "AvailabilityZone": pool.zone,
+        "SubnetId": candidate.launch_spec.subnet.id,
+    }
     return {"LaunchTemplateSpecification": candidate.template, "Overrides": {**candidate.override, **resolved}}
 
 
-def _done(call: Call, fleet_id: str, taken: Sequence[tuple[Candidate, int]], errors: Sequence[Error]) -> Answer:
-    refused = partial(call.region.world.faults.hits, Unauthorized)
+def _done(call: CloudCall, fleet_id: str, taken: Sequence[tuple[Candidate, int]], errors: Sequence[Error]) -> Answer:
+    refused = partial(call.region.state.faults.first_of, Unauthorized)
     if taken and refused("RunInstances") is not None:
         denied = unauthorized("RunInstances")
-        errors, taken = [*errors, *((_where(it), it.wish.pool.market, denied) for it, _ in taken)], []
+        errors, taken = [*errors, *((_where(it), it.launch_spec.pool.market, denied) for it, _ in taken)], []
     made = [
         {
             "LaunchTemplateAndOverrides": _where(each),
-            "Lifecycle": each.wish.pool.market,
-            "InstanceIds": [instance.id for instance in launch(call.region, each.wish, count)],
-            "InstanceType": each.wish.pool.type,
+            "Lifecycle": each.launch_spec.pool.market,
+            "InstanceIds": [instance.id for instance in launch(call.region, each.launch_spec, count)],
+            "InstanceType": each.launch_spec.pool.type,
         }
         for each, count in taken
     ]
@@ -270,7 +284,7 @@ def _done(call: Call, fleet_id: str, taken: Sequence[tuple[Candidate, int]], err
     return {"FleetId": fleet_id, "Instances": made, "Errors": told}
 
 
-def _known_fleets(call: Call, ids: Iterable[str]) -> None:
+def _known_fleets(call: CloudCall, ids: Iterable[str]) -> None:
     for each in ids:
         if each not in call.region.fleets:
             raise EC2Error("InvalidFleetId.NotFound", f"The fleet ID '{each}' does not exist")

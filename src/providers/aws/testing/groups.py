@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from xml.etree import ElementTree as ET
 
-from .call import Call
+from .call import CloudCall
 from .protocol import EC2Error
 
 
-def check(call: Call, parameters: Mapping[str, str]) -> None:
+def check(call: CloudCall, parameters: Mapping[str, str]) -> None:
     """Check the security groups that a call names.
 
     Raises:
@@ -26,12 +26,12 @@ def check(call: Call, parameters: Mapping[str, str]) -> None:
             raise EC2Error("DependencyViolation", f"resource {(named & used).pop()} has a dependent object")
 
 
-def heard(call: Call, answer: bytes) -> bytes:
+def heard(call: CloudCall, answer: bytes) -> bytes:
     """Remove what this call cannot see yet from moto's answer, and remember when a group was made."""
     if call.action == "CreateSecurityGroup":
         made = ET.fromstring(answer).findtext("{*}groupId")  # noqa: S314 - moto's
         if made:
-            call.region.young[made] = call.region.world.clock.now()
+            call.region.young[made] = call.region.state.clock.now()
     if call.action != "DescribeSecurityGroups" or not call.ago:
         return answer
     root = ET.fromstring(answer)  # noqa: S314 - moto's

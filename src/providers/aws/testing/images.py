@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
-from .call import Call
+from .call import CloudCall
 from .filters import Facts, chosen, page
 from .moto import ACCOUNT
 from .protocol import Answer, EC2Error
-from .world import Region
+from .state import Region
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,19 +73,19 @@ def find(region: Region, image_id: str) -> Image:
     raise EC2Error("InvalidAMIID.NotFound", f"The image id '[{image_id}]' does not exist")
 
 
-def describe_images(call: Call) -> Answer:
+def describe_images(call: CloudCall) -> Answer:
     ids, owners = call.ask.get("ImageIds") or [], call.ask.get("Owners") or []
     images = [find(call.region, each) for each in ids] if ids else _known(call.region)
     aliases = {"amazon": (_DEEP_LEARNING, _AMAZON), "self": (ACCOUNT,), "aws-marketplace": ()}
     allowed = {owner for each in owners for owner in aliases.get(each, (each,))}
     images = [each for each in images if not owners or each.owner in allowed]
     shown, following = page(chosen(images, call.ask.get("Filters"), _FACTS), call.ask)
-    return {"Images": [_told(each) for each in shown], "NextToken": following}
+    return {"Images": [_rendered(each) for each in shown], "NextToken": following}
 
 
-def register_image(call: Call) -> Answer:
+def register_image(call: CloudCall) -> Answer:
     """Register an image of snapshots, which are assumed to exist."""
-    ask, image_id = call.ask, call.region.world.new_id("ami")
+    ask, image_id = call.ask, call.region.state.new_id("ami")
     device = ask.get("RootDeviceName") or "/dev/sda1"
     volumes = {each["DeviceName"]: each["Ebs"] for each in ask.get("BlockDeviceMappings") or () if each.get("Ebs")}
     if device not in volumes:
@@ -96,7 +96,7 @@ def register_image(call: Call) -> Answer:
     return {"ImageId": image_id}
 
 
-def deregister_image(call: Call) -> Answer:
+def deregister_image(call: CloudCall) -> Answer:
     find(call.region, call.ask["ImageId"])
     call.region.own_images.pop(call.ask["ImageId"], None)
     return {}
@@ -128,7 +128,7 @@ def _id(region: Region, name: str) -> str:
     return f"ami-0{sha256(f'{region.name} {name}'.encode()).hexdigest()[:16]}"
 
 
-def _told(it: Image) -> Answer:
+def _rendered(it: Image) -> Answer:
     return {
         "ImageId": it.id,
         "Name": it.name,

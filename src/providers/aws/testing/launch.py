@@ -10,18 +10,18 @@ from typing import Any
 
 from . import prices, templates
 from .billing import Bill
-from .call import Call
+from .call import CloudCall
 from .capacity import Pool, check
 from .describe import reservation
 from .faults import Market
+from .instance_types import architecture, known, vcpus, zones
 from .instances import Instance, SpotRequest, Volume
-from .kinds import architecture, known, vcpus, zones
+from .launch_spec import LaunchSpec, launch_spec_of, merged, subnets
 from .lifecycle import Lifecycle
 from .moto import Subnet
 from .protocol import Answer, Ask, EC2Error
+from .state import Region
 from .tokens import once
-from .wishes import Wish, merged, subnets, wish
-from .world import Region
 
 OF_A_ZONE = (  # errors after which another zone may still have machines
     "InsufficientFreeAddressesInSubnet",
@@ -32,7 +32,7 @@ OF_A_ZONE = (  # errors after which another zone may still have machines
 
 
 @once
-def run_instances(call: Call) -> Answer:
+def run_instances(call: CloudCall) -> Answer:
     spec = merged(templates.data(call.region, call.ask.get("LaunchTemplate"), call.ago), call.ask)
     least, most = call.ask["MinCount"], call.ask["MaxCount"]
     if not 1 <= least <= most:
@@ -43,12 +43,14 @@ def run_instances(call: Call) -> Answer:
     if options.get("MarketType") == "spot":
         market = "spot"
     max_usd = (options.get("SpotOptions") or {}).get("MaxPrice")
-    wish, count = _where_most(call, spec, market, least=least, most=most, max_usd=float(max_usd) if max_usd else None)
-    made = launch(call.region, wish, count)
+    launch_spec, count = _where_most(
+        call, spec, market, least=least, most=most, max_usd=float(max_usd) if max_usd else None
+    )
+    made = launch(call.region, launch_spec, count)
     return reservation(made, call.region)
 
 
-def room(region: Region, wanted: Wish, most: int, planned: Sequence[Pool] = ()) -> tuple[int, EC2Error | None]:
+def room(region: Region, wanted: LaunchSpec, most: int, planned: Sequence[Pool] = ()) -> tuple[int, EC2Error | None]:
     """Count how many of these machines can be had, up to ``most``; with EC2's error if they are fewer."""
     mine: list[Pool] = []
     free = len(_free_addresses(region, wanted.subnet, most)) if most else 0
@@ -65,10 +67,10 @@ def room(region: Region, wanted: Wish, most: int, planned: Sequence[Pool] = ()) 
     return len(mine), None
 
 
-def launch(region: Region, wanted: Wish, count: int) -> list[Instance]:
+def launch(region: Region, wanted: LaunchSpec, count: int) -> list[Instance]:
     """Make ``count`` machines, for which there is room."""
-    world = region.world
-    reserved, made = world.new_id("r"), []
+    state = region.state
+    reserved, made = state.new_id("r"), []
     for index, address in enumerate(_free_addresses(region, wanted.subnet, count)):
         instance = _instance(region, wanted, reserved, index, address)
         region.instances.put(instance.id, instance)
@@ -92,9 +94,9 @@ def launch(region: Region, wanted: Wish, count: int) -> list[Instance]:
             zone=instance.zone,
             market=instance.market,
             hourly_usd=instance.hourly_usd,
-            launched=world.clock.unix(),
+            launched=state.clock.unix(),
         )
-        world.ledger.open(bill)
+        state.ledger.open(bill)
         region.lives[instance.id] = life = Lifecycle(region, instance.id)
         life.begin()
         made.append(instance)
@@ -107,15 +109,15 @@ def launch(region: Region, wanted: Wish, count: int) -> list[Instance]:
 
 
 def _where_most(
-    call: Call, spec: Ask, market: Market, *, least: int, most: int, max_usd: float | None
-) -> tuple[Wish, int]:
+    call: CloudCall, spec: Ask, market: Market, *, least: int, most: int, max_usd: float | None
+) -> tuple[LaunchSpec, int]:
     """Choose the zone with most machines, as one launch uses one zone."""
-    best: tuple[Wish, int] | None = None
+    best: tuple[LaunchSpec, int] | None = None
     refusal: EC2Error | None = None
     places = subnets(call, spec)
     offered = zones(call.region.name).get(spec.get("InstanceType", ""), frozenset())
     for subnet in [each for each in places if each.zone in offered] or places:
-        wanted = wish(call, spec, subnet, market, max_usd=max_usd)
+        wanted = launch_spec_of(call, spec, subnet, market, max_usd=max_usd)
         count, said = room(call.region, wanted, most)
         refusal = refusal or said
         if best is None or count > best[1]:
@@ -129,20 +131,20 @@ def _where_most(
     return best
 
 
-def _instance(region: Region, wanted: Wish, reserved: str, index: int, address: str) -> Instance:
-    world, pool, spec = region.world, wanted.pool, wanted.spec
+def _instance(region: Region, wanted: LaunchSpec, reserved: str, index: int, address: str) -> Instance:
+    state, pool, spec = region.state, wanted.pool, wanted.spec
     interfaces = spec.get("NetworkInterfaces") or [{}]
     public = interfaces[0].get("AssociatePublicIpAddress")
     if public is None:
-        public = wanted.subnet.public and world.behaviour.public_ips and len(interfaces) == 1
+        public = wanted.subnet.public and state.behaviour.public_ips and len(interfaces) == 1
     profile = spec.get("IamInstanceProfile") or {}
     if pool.market == "spot":
-        price = prices.spot(world.behaviour, region.name, pool.zone, pool.type)
+        price = prices.spot(state.behaviour, region.name, pool.zone, pool.type)
     else:
-        price = prices.on_demand(world.behaviour, region.name, pool.type)
-    kind = known(world.behaviour.types, region.name, pool.type)
+        price = prices.on_demand(state.behaviour, region.name, pool.type)
+    kind = known(state.behaviour.types, region.name, pool.type)
     return Instance(
-        id=world.new_id("i"),
+        id=state.new_id("i"),
         reservation=reserved,
         region=region.name,
         zone=pool.zone,
@@ -156,7 +158,7 @@ def _instance(region: Region, wanted: Wish, reserved: str, index: int, address: 
         image=wanted.image.id,
         private_ip=address,
         public_ip=_public(address) if public else None,
-        launched=world.clock.now(),
+        launched=state.clock.now(),
         groups=wanted.groups,
         tags=wanted.tags["instance"],
         user_data=spec.get("UserData") or "",
@@ -165,9 +167,9 @@ def _instance(region: Region, wanted: Wish, reserved: str, index: int, address: 
         on_shutdown=spec.get("InstanceInitiatedShutdownBehavior") or "stop",
         placement_group=(spec.get("Placement") or {}).get("GroupName"),
         profile=profile.get("Arn") or profile.get("Name"),
-        volumes=tuple((device, world.new_id("vol")) for device in _devices(wanted)),
+        volumes=tuple((device, state.new_id("vol")) for device in _devices(wanted)),
         root_device=wanted.image.root_device,
-        spot_request=world.new_id("sir") if pool.market == "spot" else None,
+        spot_request=state.new_id("sir") if pool.market == "spot" else None,
         token=spec.get("ClientToken", ""),
         index=index,
         metadata_options=spec.get("MetadataOptions") or {},
@@ -175,7 +177,7 @@ def _instance(region: Region, wanted: Wish, reserved: str, index: int, address: 
     )
 
 
-def _devices(wanted: Wish) -> dict[str, Mapping[str, Any]]:
+def _devices(wanted: LaunchSpec) -> dict[str, Mapping[str, Any]]:
     """The image's devices, the root first, and those of the launch, which override the image's settings."""
     image = wanted.image
     devices: dict[str, Mapping[str, Any]] = {image.root_device: {}, **image.volumes}
@@ -185,7 +187,7 @@ def _devices(wanted: Wish) -> dict[str, Mapping[str, Any]]:
     return devices
 
 
-def _volumes(region: Region, wanted: Wish, instance: Instance) -> list[Volume]:
+def _volumes(region: Region, wanted: LaunchSpec, instance: Instance) -> list[Volume]:
     devices = _devices(wanted)
     return [
         Volume(
@@ -197,7 +199,7 @@ def _volumes(region: Region, wanted: Wish, instance: Instance) -> list[Volume]:
             kind=devices[device].get("VolumeType") or "gp3",
             encrypted=bool(devices[device].get("Encrypted")),
             delete_with_instance=bool(devices[device].get("DeleteOnTermination", True)),
-            created=region.world.clock.now(),
+            created=region.state.clock.now(),
             tags=wanted.tags["volume"],
         )
         for device, name in instance.volumes
@@ -207,7 +209,7 @@ def _volumes(region: Region, wanted: Wish, instance: Instance) -> list[Volume]:
 def _free_addresses(region: Region, subnet: Subnet, count: int) -> list[str]:
     """List up to ``count`` free addresses, beginning after the last one that was given."""
     used = {each.private_ip for each in region.instances.all() if each.state != "terminated"}
-    start = 0 if region.world.behaviour.recycle_addresses else region.addresses_given.get(subnet.id, 0)
+    start = 0 if region.state.behaviour.recycle_addresses else region.addresses_given.get(subnet.id, 0)
     hosts = _hosts(subnet.cidr)
     free = (host for place in range(len(hosts)) if (host := hosts[(start + place) % len(hosts)]) not in used)
     return list(islice(free, count))

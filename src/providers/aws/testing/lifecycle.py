@@ -12,7 +12,7 @@ from typing import Any
 from .faults import NoBoot
 from .hypervisor import Boot
 from .instances import ENDED, Instance
-from .world import Region
+from .state import Region
 
 USER = ("Client.UserInitiatedShutdown", "Client.UserInitiatedShutdown: User initiated shutdown")
 ITSELF = ("Client.InstanceInitiatedShutdown", "Client.InstanceInitiatedShutdown: Instance initiated shutdown")
@@ -25,7 +25,7 @@ class Lifecycle:
     """One instance's life since its launch. The world's lock is held for changes of state, not while it boots."""
 
     def __init__(self, region: Region, instance_id: str) -> None:
-        self._region, self._world, self._id = region, region.world, instance_id
+        self._region, self._state, self._id = region, region.state, instance_id
         self._power = "off"  # or "booting", "on", "going"
         self._notices = 0  # counts notices; the number of a withdrawn notice is outdated, so it takes nothing
 
@@ -37,47 +37,47 @@ class Lifecycle:
 
     def begin(self) -> None:
         """Boot the instance, which is pending."""
-        self._world.clock.after(self._world.behaviour.boot_s, partial(self._world.spawn, self._boot))
+        self._state.clock.after(self._state.behaviour.boot_s, partial(self._state.spawn, self._boot))
 
     def stop(self) -> None:
-        with self._world.lock:
+        with self._state.lock:
             if self.instance.state == "running":
                 self._end(USER, self._user_initiated(), "stopping")
 
     def start(self) -> None:
-        with self._world.lock:
+        with self._state.lock:
             if self.instance.state == "stopped":
-                self._put(state="pending", reason=None, transition="", launched=self._world.clock.now())
+                self._put(state="pending", reason=None, transition="", launched=self._state.clock.now())
                 self.begin()
 
     def terminate(self) -> None:
-        with self._world.lock:
+        with self._state.lock:
             if self.instance.state not in ENDED:
                 self._end(USER, self._user_initiated())
 
     def switched_itself_off(self) -> None:
-        with self._world.lock:
+        with self._state.lock:
             if self.instance.state in ("pending", "running"):
                 for_good = self.instance.on_shutdown == "terminate" or self.instance.market == "spot"
                 self._end(ITSELF, "", "shutting-down" if for_good else "stopping")
 
     def interrupt(self, notice_s: float, rebalance_s: float | None) -> None:
         """Send the rebalance recommendation, after ``rebalance_s`` the notice, and end it ``notice_s`` after that."""
-        with self._world.lock:
+        with self._state.lock:
             self._notices += 1
             noticed = partial(self._notice, self._notices, notice_s)
             if rebalance_s is None:
                 noticed()
             else:
                 told = json.dumps({"noticeTime": self._time(0.0)})
-                self._world.hypervisor.metadata(self._id, REBALANCE, told)
-                self._world.clock.after(rebalance_s, noticed)
+                self._state.hypervisor.metadata(self._id, REBALANCE, told)
+                self._state.clock.after(rebalance_s, noticed)
 
     def withdraw(self) -> None:
-        with self._world.lock:
+        with self._state.lock:
             self._notices += 1
             for path in (REBALANCE, ACTION, TERMINATION):
-                self._world.hypervisor.metadata(self._id, path, None)
+                self._state.hypervisor.metadata(self._id, path, None)
 
     def unplug(self) -> None:
         """Cut the power when the cloud ends."""
@@ -87,22 +87,22 @@ class Lifecycle:
     # --- inside ---------------------------------------------------------------------------------------------------
 
     def _notice(self, notice: int, notice_s: float) -> None:
-        with self._world.lock:
+        with self._state.lock:
             if notice != self._notices or self.instance.state in ENDED:
                 return
             at = self._time(notice_s)
-            self._world.hypervisor.metadata(self._id, ACTION, json.dumps({"action": "terminate", "time": at}))
-            self._world.hypervisor.metadata(self._id, TERMINATION, at)
+            self._state.hypervisor.metadata(self._id, ACTION, json.dumps({"action": "terminate", "time": at}))
+            self._state.hypervisor.metadata(self._id, TERMINATION, at)
             self._spot("active", "marked-for-termination")
-            self._world.clock.after(notice_s, partial(self._take, notice))
+            self._state.clock.after(notice_s, partial(self._take, notice))
 
     def _take(self, notice: int) -> None:
-        with self._world.lock:
+        with self._state.lock:
             if notice == self._notices and self.instance.state not in ENDED:
                 self._end(SPOT, SPOT[0], spot_status="instance-terminated-no-capacity")
 
     def _boot(self) -> None:
-        with self._world.lock:
+        with self._state.lock:
             if self.instance.state != "pending":
                 return
             if self._refused():
@@ -111,13 +111,13 @@ class Lifecycle:
             self._power = "booting"
         error: Exception | None = None
         try:
-            self._world.hypervisor.boot(_described(self.instance, self.switched_itself_off))
+            self._state.hypervisor.boot(_described(self.instance, self.switched_itself_off))
         except Exception as failed:  # noqa: BLE001 - the hypervisor is the user's: its failure is the machine's
             error = failed
-        with self._world.lock:
+        with self._state.lock:
             self._power = "on"
             if error is not None:
-                self._world.failures.append(error)
+                self._state.failures.append(error)
             if self.instance.state != "pending":  # ended meanwhile
                 self._unplug_later()
             elif error is not None:
@@ -126,9 +126,9 @@ class Lifecycle:
                 self._put(state="running")
 
     def _refused(self) -> bool:
-        for fault in self._world.faults.of(NoBoot):
+        for fault in self._state.faults.of(NoBoot):
             if fault.type in (None, self.instance.type) and fault.zone in (None, self.instance.zone):
-                return self._world.faults.strikes(fault)
+                return self._state.faults.happens(fault)
         return False
 
     def _end(
@@ -143,32 +143,32 @@ class Lifecycle:
         if state == "shutting-down":
             self._spot("closed", spot_status)
         if was_off:
-            self._world.clock.after(self._world.behaviour.stop_s, self._ended)
+            self._state.clock.after(self._state.behaviour.stop_s, self._ended)
         elif self._power == "on":  # a booting one is powered off when it has booted
             self._unplug_later()
 
     def _unplug_later(self) -> None:
         self._power = "going"
-        self._world.spawn(self._unplug)
+        self._state.spawn(self._unplug)
 
     def _unplug(self) -> None:
         try:
-            self._world.hypervisor.power_off(self._id)
+            self._state.hypervisor.power_off(self._id)
         except Exception as failed:  # noqa: BLE001 - as in _boot
-            self._world.failures.append(failed)
-        with self._world.lock:
+            self._state.failures.append(failed)
+        with self._state.lock:
             self._power = "off"
-            self._world.clock.after(self._world.behaviour.stop_s, self._ended)
+            self._state.clock.after(self._state.behaviour.stop_s, self._ended)
 
     def _ended(self) -> None:
-        with self._world.lock:
+        with self._state.lock:
             if self.instance.state == "stopping":
                 self._put(state="stopped", public_ip=None)
             elif self.instance.state == "shutting-down":
                 self._put(state="terminated", public_ip=None)
-                self._world.ledger.close(self._id)
+                self._state.ledger.close(self._id)
                 self._release_volumes()
-                self._world.clock.after(self._world.behaviour.remembered_s, self._forget)
+                self._state.clock.after(self._state.behaviour.remembered_s, self._forget)
 
     def _release_volumes(self) -> None:
         for _, name in self.instance.volumes:
@@ -177,7 +177,7 @@ class Lifecycle:
                 self._region.volumes.put(name, None if volume.delete_with_instance else replace(volume, instance=None))
 
     def _forget(self) -> None:
-        with self._world.lock:
+        with self._state.lock:
             self._region.instances.put(self._id, None)
 
     def _put(self, **changes: Any) -> None:
@@ -190,10 +190,10 @@ class Lifecycle:
             self._region.spot_requests.put(name, replace(request, state=state, status=status))
 
     def _user_initiated(self) -> str:
-        return f"User initiated ({self._world.clock.date():%Y-%m-%d %H:%M:%S} GMT)"
+        return f"User initiated ({self._state.clock.date():%Y-%m-%d %H:%M:%S} GMT)"
 
     def _time(self, after_s: float) -> str:
-        return f"{self._world.clock.date(self._world.clock.now() + after_s):%Y-%m-%dT%H:%M:%SZ}"
+        return f"{self._state.clock.date(self._state.clock.now() + after_s):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _described(instance: Instance, on_poweroff: Callable[[], None]) -> Boot:

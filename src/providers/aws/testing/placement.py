@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from .call import Call
+from .call import CloudCall
 from .filters import TAGS, Facts, chosen, given_tags, tag_list
 from .protocol import Answer, EC2Error
-from .world import PlacementGroup
+from .state import PlacementGroup
 
 
-def create_placement_group(call: Call) -> Answer:
+def create_placement_group(call: CloudCall) -> Answer:
     region, name = call.region, call.ask["GroupName"]
     if region.placement_groups.get(name) is not None:
         raise EC2Error("InvalidPlacementGroup.Duplicate", f"The Placement Group '{name}' already exists.")
     group = PlacementGroup(
-        id=region.world.new_id("pg"),
+        id=region.state.new_id("pg"),
         name=name,
         strategy=call.ask.get("Strategy", "cluster"),
         tags=given_tags(call.ask, "placement-group"),
     )
     region.placement_groups.put(name, group)
-    return {"PlacementGroup": _told(group)}
+    return {"PlacementGroup": _rendered(group)}
 
 
-def delete_placement_group(call: Call) -> Answer:
+def delete_placement_group(call: CloudCall) -> Answer:
     region, name = call.region, call.ask["GroupName"]
     if region.placement_groups.get(name, call.ago) is None:
         raise unknown(name)
@@ -32,7 +32,7 @@ def delete_placement_group(call: Call) -> Answer:
     return {}
 
 
-def describe_placement_groups(call: Call) -> Answer:
+def describe_placement_groups(call: CloudCall) -> Answer:
     found = call.region.placement_groups.all(call.ago)
     for name in call.ask.get("GroupNames") or ():
         if name not in [each.name for each in found]:
@@ -41,14 +41,14 @@ def describe_placement_groups(call: Call) -> Answer:
         wanted = call.ask.get(asked)
         found = [each for each in found if not wanted or getattr(each, attribute) in wanted]
     fitting = chosen(found, call.ask.get("Filters"), _FACTS, TAGS)
-    return {"PlacementGroups": [_told(each) for each in fitting]}
+    return {"PlacementGroups": [_rendered(each) for each in fitting]}
 
 
 def unknown(name: str) -> EC2Error:
     return EC2Error("InvalidPlacementGroup.Unknown", f"The Placement Group '{name}' is unknown.")
 
 
-def _told(group: PlacementGroup) -> Answer:
+def _rendered(group: PlacementGroup) -> Answer:
     return {
         "GroupName": group.name,
         "GroupId": group.id,

@@ -8,9 +8,9 @@ from random import Random
 from typing import Any
 
 from .behaviour import Behaviour
-from .call import Call
+from .call import CloudCall
 from .filters import Facts, chosen, page
-from .kinds import catalogue, known, vcpus, zones
+from .instance_types import catalogue, known, vcpus, zones
 from .protocol import Answer
 
 GPU_USD = {
@@ -52,12 +52,12 @@ def spot(behaviour: Behaviour, region: str, zone: str, type_name: str, period: i
     return round(on_demand(behaviour, region, type_name) * share * drift, 4)
 
 
-def describe_spot_price_history(call: Call) -> Answer:
+def describe_spot_price_history(call: CloudCall) -> Answer:
     """One price every 6 hours, the newest first; the last one was valid at the requested start."""
-    world, ask, region = call.region.world, call.ask, call.region.name
-    types, places = catalogue(world.behaviour.types), zones(region)
+    state, ask, region = call.region.state, call.ask, call.region.name
+    types, places = catalogue(state.behaviour.types), zones(region)
     names = [name for name in ask.get("InstanceTypes") or types if name in types and name in places]
-    now = world.clock.date()
+    now = state.clock.date()
     since, until = ask.get("StartTime") or now - timedelta(days=90), ask.get("EndTime") or now
     since, until = (each if each.tzinfo else each.replace(tzinfo=UTC) for each in (since, until))
     pools = [
@@ -73,7 +73,7 @@ def describe_spot_price_history(call: Call) -> Answer:
             "AvailabilityZone": zone,
             "InstanceType": name,
             "ProductDescription": product,
-            "SpotPrice": f"{spot(world.behaviour, region, zone, name, period):.6f}",
+            "SpotPrice": f"{spot(state.behaviour, region, zone, name, period):.6f}",
             "Timestamp": at,
         }
         for place in shown

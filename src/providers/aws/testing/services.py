@@ -9,17 +9,17 @@ from functools import cache
 from hashlib import sha256
 from typing import Any
 
-from . import images, kinds, prices
+from . import images, instance_types, prices
 from .faults import ClockSkew, Quota
 from .filters import page
 from .protocol import EC2Error
-from .world import World
+from .state import CloudState
 
 PLENTY = 4096.0  # vCPUs where no quota is set
 SIGNED_FOR_S = 300.0
 
 
-def answer(world: World, service: str, region: str, action: str, body: bytes) -> Mapping[str, Any] | None:
+def answer(state: CloudState, service: str, region: str, action: str, body: bytes) -> Mapping[str, Any] | None:
     """Answer a call to another service; None: moto answers.
 
     Raises:
@@ -28,65 +28,65 @@ def answer(world: World, service: str, region: str, action: str, body: bytes) ->
     asked = json.loads(body) if body.startswith(b"{") else {}
     match service, action:
         case "ssm", "GetParameter" if asked["Name"].startswith("/aws/service/"):
-            return {"Parameter": _parameter(world, region, asked["Name"])}
+            return {"Parameter": _parameter(state, region, asked["Name"])}
         case "ssm", "GetParameters" if all(name.startswith("/aws/service/") for name in asked["Names"]):
-            return _parameters(world, region, asked["Names"])
+            return _parameters(state, region, asked["Names"])
         case "pricing", "GetProducts":
-            return _products(world, asked)
+            return _products(state, asked)
         case "servicequotas", "GetServiceQuota" if asked["ServiceCode"] == "ec2":
-            return {"Quota": _quota(world, asked["QuotaCode"])}
+            return {"Quota": _quota(state, asked["QuotaCode"])}
     return None
 
 
-def check_date(world: World, date: str | None) -> None:
+def check_date(state: CloudState, date: str | None) -> None:
     """Check the date of a request's signature.
 
     Raises:
         EC2Error: by the cloud's clock, it was signed too long ago.
     """
-    for fault in world.faults.of(ClockSkew):
-        if date and world.faults.strikes(fault):
+    for fault in state.faults.of(ClockSkew):
+        if date and state.faults.happens(fault):
             signed = datetime.strptime(date, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
             now = datetime.now(UTC) + timedelta(seconds=fault.seconds)
             if abs(now - signed).total_seconds() > SIGNED_FOR_S:
                 raise EC2Error("RequestExpired", "Request has expired.")
 
 
-def _parameter(world: World, region: str, name: str) -> Mapping[str, Any]:
-    with world.lock:
-        value = images.parameter(world.region(region), name)
+def _parameter(state: CloudState, region: str, name: str) -> Mapping[str, Any]:
+    with state.lock:
+        value = images.parameter(state.region(region), name)
     if value is None:
         raise EC2Error("ParameterNotFound", f"Parameter {name} not found.")
     arn = f"arn:aws:ssm:{region}::parameter{name}"
     return {"Name": name, "Type": "String", "Value": value, "Version": 1, "ARN": arn, "DataType": "text"}
 
 
-def _parameters(world: World, region: str, names: list[str]) -> Mapping[str, Any]:
+def _parameters(state: CloudState, region: str, names: list[str]) -> Mapping[str, Any]:
     found, missing = list[Mapping[str, Any]](), list[str]()
     for name in names:
         try:
-            found.append(_parameter(world, region, name))
+            found.append(_parameter(state, region, name))
         except EC2Error:
             missing.append(name)
     return {"Parameters": found, "InvalidParameters": missing}
 
 
-def _products(world: World, asked: Mapping[str, Any]) -> Mapping[str, Any]:
+def _products(state: CloudState, asked: Mapping[str, Any]) -> Mapping[str, Any]:
     """On-demand prices of Linux machines, a product each."""
     wanted = {each["Field"]: _values(each) for each in asked.get("Filters") or ()}
-    regions = wanted.get("regionCode") or sorted({*world.regions, "us-east-1"})
-    types = kinds.catalogue(world.behaviour.types)
+    regions = wanted.get("regionCode") or sorted({*state.regions, "us-east-1"})
+    types = instance_types.catalogue(state.behaviour.types)
     names = wanted.get("instanceType") or list(types)
     fitting = [
         (region, name, attributes)
         for region in regions
         for name in names
-        if name in types and name in kinds.zones(region)
+        if name in types and name in instance_types.zones(region)
         for attributes in [_attributes(region, name, types[name])]
         if all(attributes.get(field) in values for field, values in wanted.items())
     ]
     shown, following = page(fitting, asked, most=100)
-    listed = [json.dumps(_product(world, region, name, attributes)) for region, name, attributes in shown]
+    listed = [json.dumps(_product(state, region, name, attributes)) for region, name, attributes in shown]
     return {"FormatVersion": "aws_v1", "PriceList": listed, **({"NextToken": following} if following else {})}
 
 
@@ -126,21 +126,21 @@ def _attributes(region: str, name: str, data: Mapping[str, Any]) -> Mapping[str,
         "regionCode": region,
         "servicecode": "AmazonEC2",
         "tenancy": "Shared",
-        "vcpu": str(kinds.vcpus(data)),
+        "vcpu": str(instance_types.vcpus(data)),
     }
 
 
-def _product(world: World, region: str, name: str, attributes: Mapping[str, str]) -> Mapping[str, Any]:
+def _product(state: CloudState, region: str, name: str, attributes: Mapping[str, str]) -> Mapping[str, Any]:
     sku = sha256(f"{region} {name}".encode()).hexdigest()[:16].upper()
     term, rate = f"{sku}.JRTCKXETXF", f"{sku}.JRTCKXETXF.6YS6EN2CT7"
-    usd = f"{prices.on_demand(world.behaviour, region, name):.10f}"
+    usd = f"{prices.on_demand(state.behaviour, region, name):.10f}"
     price = {"unit": "Hrs", "rateCode": rate, "beginRange": "0", "endRange": "Inf", "pricePerUnit": {"USD": usd}}
     terms = {"sku": sku, "offerTermCode": "JRTCKXETXF", "priceDimensions": {rate: price}, "termAttributes": {}}
     product = {"productFamily": "Compute Instance", "attributes": attributes, "sku": sku}
     return {"product": product, "serviceCode": "AmazonEC2", "terms": {"OnDemand": {term: terms}}}
 
 
-def _quota(world: World, code: str) -> Mapping[str, Any]:
-    limits = [fault.vcpus for fault in world.faults.of(Quota) if fault.code == code]
-    value = min(limits, default=world.behaviour.quotas.get(code, PLENTY))
+def _quota(state: CloudState, code: str) -> Mapping[str, Any]:
+    limits = [fault.vcpus for fault in state.faults.of(Quota) if fault.code == code]
+    value = min(limits, default=state.behaviour.quotas.get(code, PLENTY))
     return {"ServiceCode": "ec2", "QuotaCode": code, "QuotaName": code, "Value": float(value), "Unit": "None"}

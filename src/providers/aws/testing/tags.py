@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from .call import Call
+from .call import CloudCall
 from .filters import Facts, chosen, page
 from .protocol import Answer, EC2Error
+from .state import Region
 from .versions import Versions
-from .world import Region
 
 KINDS = {
     "i": "instance",
@@ -32,12 +32,12 @@ def ours(resource: str) -> bool:
     return resource.partition("-")[0] in KINDS
 
 
-def create_tags(call: Call) -> Answer:
+def create_tags(call: CloudCall) -> Answer:
     given = {tag["Key"]: tag.get("Value", "") for tag in call.ask["Tags"]}
     return _retagged(call, lambda tags: {**tags, **given})
 
 
-def delete_tags(call: Call) -> Answer:
+def delete_tags(call: CloudCall) -> Answer:
     """Delete tags; one given with a value only if it has that value; without names, all."""
     named = {tag["Key"]: tag.get("Value") for tag in call.ask.get("Tags") or ()}
 
@@ -49,7 +49,7 @@ def delete_tags(call: Call) -> Answer:
     return _retagged(call, without)
 
 
-def describe_tags(call: Call) -> Answer:
+def describe_tags(call: CloudCall) -> Answer:
     region = call.region
     found = [
         _Tag(name, KINDS[prefix], key, value)
@@ -58,7 +58,7 @@ def describe_tags(call: Call) -> Answer:
         for name, tags in [(thing.id, thing.tags)]
         for key, value in tags.items()
     ]
-    found += [_Tag(*each) for each in region.world.moto.tags(region.name)]
+    found += [_Tag(*each) for each in region.state.moto.tags(region.name)]
     shown, following = page(chosen(found, call.ask.get("Filters"), _FACTS, lambda it: {it.key: it.value}), call.ask)
     tags = [{"ResourceId": it.of, "ResourceType": it.kind, "Key": it.key, "Value": it.value} for it in shown]
     return {"Tags": tags, "NextToken": following}
@@ -79,7 +79,7 @@ _FACTS: Facts[_Tag] = {
 }
 
 
-def _retagged(call: Call, change: Callable[[Mapping[str, str]], dict[str, str]]) -> Answer:
+def _retagged(call: CloudCall, change: Callable[[Mapping[str, str]], dict[str, str]]) -> Answer:
     kept = _kept(call.region)
     things: list[tuple[Versions[Any], str, Any]] = []
     for name in call.ask["Resources"]:

@@ -6,33 +6,33 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from .call import Call
+from .call import CloudCall
 from .filters import TAGS, chosen, given_tags, page, tag_list
 from .moto import ACCOUNT
 from .protocol import Answer, Ask, EC2Error
+from .state import Region, Template
 from .tokens import once
-from .world import Region, Template
 
 
 @once
-def create_launch_template(call: Call) -> Answer:
+def create_launch_template(call: CloudCall) -> Answer:
     region, name = call.region, call.ask["LaunchTemplateName"]
     if any(each.name == name for each in region.templates.all()):
         words = "Launch template name already in use."
         raise EC2Error("InvalidLaunchTemplateName.AlreadyExistsException", words)
     template = Template(
-        id=region.world.new_id("lt"),
+        id=region.state.new_id("lt"),
         name=name,
-        created=region.world.clock.now(),
+        created=region.state.clock.now(),
         tags=given_tags(call.ask, "launch-template"),
         versions=(call.ask.get("LaunchTemplateData") or {},),
     )
     region.templates.put(template.id, template)
-    return {"LaunchTemplate": _told(call, template)}
+    return {"LaunchTemplate": _rendered(call, template)}
 
 
 @once
-def create_launch_template_version(call: Call) -> Answer:
+def create_launch_template_version(call: CloudCall) -> Answer:
     template, source = find(call.region, call.ask, call.ago), call.ask.get("SourceVersion")
     base = template.versions[_number(template, source) - 1] if source else {}
     versions = (*template.versions, {**base, **(call.ask.get("LaunchTemplateData") or {})})
@@ -41,20 +41,20 @@ def create_launch_template_version(call: Call) -> Answer:
     return {"LaunchTemplateVersion": _told_version(call, template, len(versions))}
 
 
-def modify_launch_template(call: Call) -> Answer:
+def modify_launch_template(call: CloudCall) -> Answer:
     template = find(call.region, call.ask, call.ago)
     template = replace(template, default=_number(template, call.ask.get("DefaultVersion") or "$Default"))
     call.region.templates.put(template.id, template)
-    return {"LaunchTemplate": _told(call, template)}
+    return {"LaunchTemplate": _rendered(call, template)}
 
 
-def delete_launch_template(call: Call) -> Answer:
+def delete_launch_template(call: CloudCall) -> Answer:
     template = find(call.region, call.ask, call.ago)
     call.region.templates.put(template.id, None)
-    return {"LaunchTemplate": _told(call, template)}
+    return {"LaunchTemplate": _rendered(call, template)}
 
 
-def describe_launch_templates(call: Call) -> Answer:
+def describe_launch_templates(call: CloudCall) -> Answer:
     found = call.region.templates.all(call.ago)
     for key, attribute in (("LaunchTemplateIds", "id"), ("LaunchTemplateNames", "name")):
         wanted = call.ask.get(key)
@@ -65,10 +65,10 @@ def describe_launch_templates(call: Call) -> Answer:
             found = [template for template in found if getattr(template, attribute) in wanted]
     fitting = chosen(found, call.ask.get("Filters"), {"launch-template-name": lambda it: [it.name]}, TAGS)
     shown, following = page(fitting, call.ask, most=200)
-    return {"LaunchTemplates": [_told(call, each) for each in shown], "NextToken": following}
+    return {"LaunchTemplates": [_rendered(call, each) for each in shown], "NextToken": following}
 
 
-def describe_launch_template_versions(call: Call) -> Answer:
+def describe_launch_template_versions(call: CloudCall) -> Answer:
     template = find(call.region, call.ask, call.ago)
     numbers = [_number(template, each) for each in call.ask.get("Versions") or ()]
     numbers = numbers or list(range(len(template.versions), 0, -1))
@@ -118,11 +118,11 @@ def _unknown(id: str | None = None, name: str | None = None) -> EC2Error:  # noq
     return EC2Error("InvalidLaunchTemplateName.NotFoundException", words)
 
 
-def _told(call: Call, template: Template) -> Answer:
+def _rendered(call: CloudCall, template: Template) -> Answer:
     return {
         "LaunchTemplateId": template.id,
         "LaunchTemplateName": template.name,
-        "CreateTime": call.region.world.clock.date(template.created),
+        "CreateTime": call.region.state.clock.date(template.created),
         "CreatedBy": f"arn:aws:iam::{ACCOUNT}:root",
         "DefaultVersionNumber": template.default,
         "LatestVersionNumber": len(template.versions),
@@ -130,12 +130,12 @@ def _told(call: Call, template: Template) -> Answer:
     }
 
 
-def _told_version(call: Call, template: Template, number: int) -> Answer:
+def _told_version(call: CloudCall, template: Template, number: int) -> Answer:
     return {
         "LaunchTemplateId": template.id,
         "LaunchTemplateName": template.name,
         "VersionNumber": number,
-        "CreateTime": call.region.world.clock.date(template.created),
+        "CreateTime": call.region.state.clock.date(template.created),
         "CreatedBy": f"arn:aws:iam::{ACCOUNT}:root",
         "DefaultVersion": number == template.default,
         "LaunchTemplateData": template.versions[number - 1],

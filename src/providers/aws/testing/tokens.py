@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import wraps
 
-from .call import Action, Call
+from .call import Action, CloudCall
 from .protocol import Answer, EC2Error
 
 
@@ -16,7 +16,7 @@ def once(action: Action) -> Action:
     """
 
     @wraps(action)
-    def done_once(call: Call) -> Answer:
+    def done_once(call: CloudCall) -> Answer:
         token = call.ask.get("ClientToken")
         if not token:
             return action(call)
@@ -27,7 +27,7 @@ def once(action: Action) -> Action:
                 words = "The parameters of the request do not match those of an earlier one with the same client token"
                 raise EC2Error("IdempotentParameterMismatch", words)
             answer: Answer = known[1]
-            terse = call.action == "CreateFleet" and call.region.world.behaviour.terse_repeats
+            terse = call.action == "CreateFleet" and call.region.state.behaviour.terse_repeats
             return {"FleetId": answer["FleetId"]} if terse else answer
         answer = action(call)
         call.region.answered[call.action, token] = asked, answer

@@ -37,8 +37,15 @@ def test_clouds_know_nothing_of_each_other(session: boto3.session.Session):
             account.ec2.create_key_pair(KeyName="mine")
             account.ec2.create_placement_group(GroupName="mine", Strategy="spread")
             account.client("s3").create_bucket(Bucket="mine")
-            kinds = {each.kind for each in cloud.left()}
-            assert kinds == {"instance", "volume", "launch template", "security group", "key pair", "placement group"}
+            instance_types = {each.kind for each in cloud.left()}
+            assert instance_types == {
+                "instance",
+                "volume",
+                "launch template",
+                "security group",
+                "key pair",
+                "placement group",
+            }
 
 
 def test_nothing_is_left_after_the_block(session: boto3.session.Session):

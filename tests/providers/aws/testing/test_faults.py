@@ -54,7 +54,7 @@ def test_buckets_run_dry_and_fill_again(open_account: Open):
 
 @pytest.mark.parametrize(("said", "status"), [("InternalError", 500), ("Unavailable", 503)])
 def test_broken_answers(account: Account, said: str, status: int):
-    account.cloud.faults.add(faults.Refused("RunInstances", code=said, status=status))
+    account.cloud.faults.add(faults.CallRefused("RunInstances", code=said, status=status))
     with pytest.raises(ClientError) as refused:
         account.run()
     assert code(refused) == (said, status)

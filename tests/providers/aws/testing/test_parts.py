@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from outrider.providers.aws.testing.clock import Clock
 from outrider.providers.aws.testing.faults import Faults, LostAnswer, Slow, Throttle
 from outrider.providers.aws.testing.filters import chosen, page
-from outrider.providers.aws.testing.kinds import quota_code
+from outrider.providers.aws.testing.instance_types import quota_code
 from outrider.providers.aws.testing.protocol import EC2Error
 from outrider.providers.aws.testing.throttle import Buckets
 from outrider.providers.aws.testing.versions import Versions
@@ -151,10 +151,10 @@ def test_a_deed_that_raises_does_not_stop_the_clock():
 def test_faults_happen_as_often_as_said():
     faults = Faults()
     faults.add(Throttle("RunInstances", times=2, after=1), LostAnswer(times=None))
-    hits = [faults.hits(Throttle, "RunInstances") is not None for _ in range(5)]
-    assert hits == [False, True, True, False, False]
-    assert faults.hits(Throttle, "StopInstances") is None
-    assert all(faults.hits(LostAnswer, "Anything") for _ in range(3))
+    found = [faults.first_of(Throttle, "RunInstances") is not None for _ in range(5)]
+    assert found == [False, True, True, False, False]
+    assert faults.first_of(Throttle, "StopInstances") is None
+    assert all(faults.first_of(LostAnswer, "Anything") for _ in range(3))
     assert list(faults) == [LostAnswer(times=None)]
     faults.add(Slow(seconds=1), Slow(seconds=2))
     faults.clear(Slow(seconds=1))

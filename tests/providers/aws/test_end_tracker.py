@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from outrider.providers.aws import tags, teardown
 from outrider.providers.aws.api import Api
-from outrider.providers.aws.ending import CONFIRM_S, LEASE_MORE_S, Ending, Unsure, patience_s
-from outrider.providers.aws.errors import Refused
-from outrider.providers.aws.seen import Sight
+from outrider.providers.aws.end_tracker import CONFIRM_S, LEASE_MORE_S, EndTracker, Unsure, patience_s
+from outrider.providers.aws.errors import CallRefused
+from outrider.providers.aws.instance_inventory import InstanceView
 from outrider.providers.aws.teardown import sweep
 from outrider.providers.base import MachineId
 from outrider.providers.errors import NotAuthorized, NotGone, ProviderError
@@ -42,7 +42,7 @@ class HandMade:
         self.refuses: dict[str, tuple[float, ProviderError]] = {}
         self.calls: list[str] = []
 
-    def _heard(self, operation: str) -> None:
+    def _on_changes(self, operation: str) -> None:
         self.calls.append(operation)
         until, error = self.refuses.get(operation) or self.refuses.get("*") or (0.0, ProviderError(""))
         if anyio.current_time() < until:
@@ -50,7 +50,7 @@ class HandMade:
 
     async def pages(self, operation: str, key: str, /, **parameters: Any) -> list[dict[str, Any]]:
         await anyio.sleep(0.01)
-        self._heard(operation)
+        self._on_changes(operation)
         labels = [{"Key": tags.POOL, "Value": "p"}, {"Key": tags.LAUNCH, "Value": "token"}]
         if key == "Reservations":
             shown = [
@@ -62,7 +62,7 @@ class HandMade:
 
     async def call(self, operation: str, /, **parameters: Any) -> dict[str, Any]:
         await anyio.sleep(0.01)
-        self._heard(operation)
+        self._on_changes(operation)
         if operation == "terminate_instances":
             self.states |= dict.fromkeys(parameters["InstanceIds"], "terminated")
             return {
@@ -76,7 +76,7 @@ class HandMade:
         return {}
 
 
-AWAY = Refused("AWS cannot be reached", retry_after_s=2.0, code="EndpointConnectionError")
+AWAY = CallRefused("AWS cannot be reached", retry_after_s=2.0, code="EndpointConnectionError")
 
 
 async def swept(ec2: HandMade, told: list[str], machines: Sequence[str] = MACHINES) -> teardown.Swept:
@@ -166,7 +166,7 @@ def test_who_gives_up_names_every_machine_and_no_sooner_than_its_lease(
     known: set[MachineId], unsure_s: float, lease_s: float | None, steps: list[tuple[float, Any]]
 ) -> None:
     patience = 0.0 if lease_s is None else patience_s(lease_s)
-    book = Ending(
+    tracker = EndTracker(
         dict.fromkeys(known, 0.0),
         unsure={"token": Unsure(unsure_s)},
         patience_s=patience,
@@ -177,19 +177,19 @@ def test_who_gives_up_names_every_machine_and_no_sooner_than_its_lease(
     for later_s, what in steps:
         now += later_s
         if isinstance(what, ProviderError):
-            again_s = book.again_s(what, now)
+            again_s = tracker.again_s(what, now)
             passes = what.retry_after_s is not None
             assert (again_s is not None) == (passes and now < patience)  # TEARDOWN-2
             if again_s is None:
                 break
             continue
-        book.see([Sight(machine, state) for machine, state in what.items()], now)
+        tracker.full_answer([InstanceView(machine, state) for machine, state in what.items()], now)
         ended |= {machine for machine, state in what.items() if state == "terminated"}
         ever |= what.keys()
-    error = book.given_up("why", now, 1e9 + now)
-    shown_alive = {each for each in ever - ended if each in book.left}
-    assert set(error.machines) == book.left == shown_alive  # TEARDOWN-1
-    assert book.left >= {each for each in ever - ended if now < 60.0}
+    error = tracker.given_up("why", now, 1e9 + now)
+    shown_alive = {each for each in ever - ended if each in tracker.left}
+    assert set(error.machines) == tracker.left == shown_alive  # TEARDOWN-1
+    assert tracker.left >= {each for each in ever - ended if now < 60.0}
     assert error.unsure == (now < unsure_s)
     assert error.by == (None if lease_s is None else pytest.approx(1e9 + lease_s + LEASE_MORE_S))
     assert patience <= CONFIRM_S

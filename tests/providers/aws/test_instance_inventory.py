@@ -10,30 +10,44 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.providers.aws import seen
-from outrider.providers.aws.seen import GRACE_S, News, Seen, Sight, cause, pause_s
+from outrider.providers.aws import instance_inventory
+from outrider.providers.aws.instance_inventory import (
+    GRACE_S,
+    InstanceInventory,
+    InstanceView,
+    InventoryChanges,
+    cause,
+    pause_s,
+)
 from outrider.providers.base import Address, Machine, MachineGone, MachineId, MachineReachable
 from outrider.providers.whose import Claim
 
 ONE, TWO = MachineId("i-1"), MachineId("i-2")
-STATES: tuple[seen.State, ...] = ("pending", "running", "stopping", "stopped", "shutting-down", "terminated")
+STATES: tuple[instance_inventory.State, ...] = (
+    "pending",
+    "running",
+    "stopping",
+    "stopped",
+    "shutting-down",
+    "terminated",
+)
 
 
-def book(*machines: MachineId, public: bool = True, now: float = 0.0) -> Seen:
-    made = Seen(public=public)
+def book(*machines: MachineId, public: bool = True, now: float = 0.0) -> InstanceInventory:
+    made = InstanceInventory(public=public)
     for machine in machines:
         made.created(Machine(machine, None, "ssh-ed25519 KEY"), "ubuntu", now)
     return made
 
 
-def sight(machine: MachineId, state: seen.State, **facts: str) -> Sight:
+def view_of(machine: MachineId, state: instance_inventory.State, **facts: str) -> InstanceView:
     addresses = {"public": "198.51.100.7", "private": "10.0.0.7"} if state == "running" else {}
-    return Sight(machine, state, **(addresses | facts))  # type: ignore[arg-type]
+    return InstanceView(machine, state, **(addresses | facts))  # type: ignore[arg-type]
 
 
 def test_a_running_machine_is_reachable_at_the_address_that_is_wanted() -> None:
     for public, host in ((True, "198.51.100.7"), (False, "10.0.0.7")):
-        (event,) = book(ONE, public=public).answered([sight(ONE, "running")], 1, 1).events
+        (event,) = book(ONE, public=public).answered([view_of(ONE, "running")], 1, 1).events
         assert isinstance(event, MachineReachable)
         assert event.machine.address == Address(host, 22, user="ubuntu")
         assert event.machine.private_address == "10.0.0.7"
@@ -41,14 +55,14 @@ def test_a_running_machine_is_reachable_at_the_address_that_is_wanted() -> None:
 
 def test_a_running_machine_without_its_address_is_not_reachable_yet() -> None:
     pool = book(ONE)
-    assert pool.answered([sight(ONE, "running", public="")], 1, 1).events == []
+    assert pool.full_answer([view_of(ONE, "running", public="")], 1, 1).events == []
     assert pool.busy
-    assert len(pool.answered([sight(ONE, "running")], 2, 2).events) == 1
+    assert len(pool.full_answer([view_of(ONE, "running")], 2, 2).events) == 1
     assert not pool.busy
 
 
 def test_an_interruption_is_told_with_its_cause_and_as_such() -> None:
-    news = book(ONE).answered([sight(ONE, "shutting-down", reason="Server.SpotInstanceTermination")], 1, 1)
+    news = book(ONE).answered([view_of(ONE, "shutting-down", reason="Server.SpotInstanceTermination")], 1, 1)
     assert news.events == [MachineGone(ONE, "spot interruption")]
     assert news.interrupted == [ONE]
 
@@ -56,93 +70,93 @@ def test_an_interruption_is_told_with_its_cause_and_as_such() -> None:
 @pytest.mark.parametrize(
     ("told", "said"),
     [
-        (sight(ONE, "terminated", reason="Client.InstanceInitiatedShutdown"), "its lease ran out or its task"),
-        (sight(ONE, "terminated", reason="Client.UserInitiatedShutdown"), "somebody else terminated it"),
-        (sight(ONE, "stopped", reason="Client.UserInitiatedShutdown"), "somebody else stopped it"),
-        (sight(ONE, "terminated", reason="Server.InsufficientInstanceCapacity"), "no capacity"),
-        (sight(ONE, "terminated", reason="Server.New", message="Server.New: something new"), "something new"),
-        (sight(ONE, "terminated"), "not why"),
+        (view_of(ONE, "terminated", reason="Client.InstanceInitiatedShutdown"), "its lease ran out or its task"),
+        (view_of(ONE, "terminated", reason="Client.UserInitiatedShutdown"), "somebody else terminated it"),
+        (view_of(ONE, "stopped", reason="Client.UserInitiatedShutdown"), "somebody else stopped it"),
+        (view_of(ONE, "terminated", reason="Server.InsufficientInstanceCapacity"), "no capacity"),
+        (view_of(ONE, "terminated", reason="Server.New", message="Server.New: something new"), "something new"),
+        (view_of(ONE, "terminated"), "not why"),
     ],
 )
-def test_causes_are_in_words(told: Sight, said: str) -> None:
+def test_causes_are_in_words(told: InstanceView, said: str) -> None:
     assert said in cause(told)
 
 
 def test_a_machine_that_was_just_created_may_be_missing() -> None:
     pool = book(ONE, now=100)
-    assert pool.answered([], 101, 101).events == []
-    assert pool.answered([], 100 + GRACE_S - 1, 200).events == []
-    (event,) = pool.answered([], 100 + GRACE_S, 200).events
+    assert pool.full_answer([], 101, 101).events == []
+    assert pool.full_answer([], 100 + GRACE_S - 1, 200).events == []
+    (event,) = pool.full_answer([], 100 + GRACE_S, 200).events
     assert event == MachineGone(ONE, "EC2 does not know it any more")
     assert pool.idle
 
 
 def test_missing_counts_from_when_it_was_last_seen() -> None:
     pool = book(ONE)
-    pool.answered([sight(ONE, "running")], 50, 50)
-    assert pool.answered([], 50 + GRACE_S - 1, 50 + GRACE_S).events == []
+    pool.full_answer([view_of(ONE, "running")], 50, 50)
+    assert pool.full_answer([], 50 + GRACE_S - 1, 50 + GRACE_S).events == []
 
 
 def test_what_the_pool_ends_itself_is_no_news() -> None:
     pool = book(ONE)
     assert pool.ending([ONE, TWO]) == [ONE]
-    news = pool.answered([sight(ONE, "shutting-down")], 1, 1)
-    assert news == News()
+    news = pool.full_answer([view_of(ONE, "shutting-down")], 1, 1)
+    assert news == InventoryChanges()
     assert pool.has(ONE)
     assert pool.still_on([ONE]) == []
-    assert pool.answered([sight(ONE, "terminated")], 2, 2) == News()
+    assert pool.full_answer([view_of(ONE, "terminated")], 2, 2) == InventoryChanges()
     assert not pool.has(ONE)
 
 
 def test_a_machine_that_ec2_is_ending_is_not_on_again() -> None:
     pool = book(ONE)
     assert pool.still_on([ONE, TWO]) == [ONE]
-    pool.answered([sight(ONE, "shutting-down")], 1, 1)
-    pool.answered([sight(ONE, "running")], 2, 2)  # an older one: SEEN-2
+    pool.full_answer([view_of(ONE, "shutting-down")], 1, 1)
+    pool.full_answer([view_of(ONE, "running")], 2, 2)  # an older one: SEEN-2
     assert pool.still_on([ONE]) == []
 
 
 def test_one_that_has_its_address_already_is_no_news() -> None:
-    pool = Seen(public=True)
+    pool = InstanceInventory(public=True)
     pool.created(Machine(ONE, Address("198.51.100.7", 22, user="ubuntu"), "key"), "ubuntu", 0)
     assert not pool.busy
-    assert pool.answered([sight(ONE, "running")], 1, 1).events == []
-    assert len(pool.answered([sight(ONE, "terminated")], 2, 2).events) == 1
+    assert pool.full_answer([view_of(ONE, "running")], 1, 1).events == []
+    assert len(pool.full_answer([view_of(ONE, "terminated")], 2, 2).events) == 1
 
 
 def test_a_stopped_machine_is_gone_and_still_costs_so_it_is_to_be_ended() -> None:
     pool = book(ONE)
     for expected in (1, 0):
-        news = pool.answered([sight(ONE, "stopped")], 1, 1)
+        news = pool.full_answer([view_of(ONE, "stopped")], 1, 1)
         assert (len(news.events), news.unwanted) == (expected, [ONE])
-    assert pool.answered([sight(ONE, "shutting-down")], 2, 2).unwanted == []
+    assert pool.full_answer([view_of(ONE, "shutting-down")], 2, 2).unwanted == []
 
 
 def test_machines_of_a_call_whose_answer_was_lost_are_to_be_ended_and_no_others() -> None:
     pool = book()
     pool.launch_lost("token", 0)
     assert not pool.idle
-    shown = [sight(ONE, "pending", launch="token"), sight(TWO, "pending", launch="another's")]
-    assert pool.answered(shown, 1, 1).unwanted == [ONE]
-    assert pool.answered([sight(ONE, "shutting-down", launch="token")], 1, 1).unwanted == []
+    shown = [view_of(ONE, "pending", launch="token"), view_of(TWO, "pending", launch="another's")]
+    assert pool.full_answer(shown, 1, 1).unwanted == [ONE]
+    assert pool.full_answer([view_of(ONE, "shutting-down", launch="token")], 1, 1).unwanted == []
     assert pool.unsure_for(2) == GRACE_S - 1
     pool.forget_lost(GRACE_S)
     assert not pool.idle
     pool.forget_lost(1 + GRACE_S)
     assert pool.idle
-    assert pool.answered(shown, 62, 62).unwanted == []
+    assert pool.full_answer(shown, 62, 62).unwanted == []
 
 
 def test_while_ec2_is_silent_no_time_passes_for_a_call_whose_answer_was_lost() -> None:
     pool = book()
     pool.launch_lost("token", 10)
-    pool.answered([], 9, 11)  # asked before the call was given up
+    pool.full_answer([], 9, 11)  # asked before the call was given up
     pool.forget_lost(1000)
     assert pool.unsure_for(1000) == GRACE_S
-    assert pool.answered([sight(ONE, "running", launch="token")], 1000, 1001).unwanted == [ONE]
+    assert pool.full_answer([view_of(ONE, "running", launch="token")], 1000, 1001).unwanted == [ONE]
     assert pool.unsure_for(1001) == GRACE_S - 1
     assert pool.forget_lost(1000 + GRACE_S).settled == []  # it is still there
-    pool.answered([sight(ONE, "terminated", launch="token")], 1001 + GRACE_S, 1001 + GRACE_S)
+    pool.full_answer([view_of(ONE, "terminated", launch="token")], 1001 + GRACE_S, 1001 + GRACE_S)
     assert pool.forget_lost(1001 + GRACE_S).settled == [("token", [ONE])]
     assert pool.idle
 
@@ -150,12 +164,12 @@ def test_while_ec2_is_silent_no_time_passes_for_a_call_whose_answer_was_lost() -
 def test_a_launch_that_may_be_asked_again_is_spared_for_that_long() -> None:
     pool = book()
     pool.launch_lost("token", 0, count=2, spare_s=100)
-    shown = [sight(ONE, "running", launch="token")]
-    assert pool.answered(shown, 99, 99).unwanted == []
-    assert pool.answered(shown, 100, 100).unwanted == [ONE]
+    shown = [view_of(ONE, "running", launch="token")]
+    assert pool.full_answer(shown, 99, 99).unwanted == []
+    assert pool.full_answer(shown, 100, 100).unwanted == [ONE]
     pool.launch_repeated("token")
     assert pool.idle
-    assert pool.answered(shown, 101, 101).unwanted == []
+    assert pool.full_answer(shown, 101, 101).unwanted == []
 
 
 @given(
@@ -166,7 +180,7 @@ def test_a_launch_that_may_be_asked_again_is_spared_for_that_long() -> None:
     st.integers(1, 2),
 )
 def test_a_launch_without_an_answer_is_settled_when_its_machines_have_ended(
-    answers: list[tuple[float, dict[MachineId, seen.State]]], count: int
+    answers: list[tuple[float, dict[MachineId, instance_inventory.State]]], count: int
 ) -> None:
     """SEEN-5"""
     pool, now, found, ended = book(), 0.0, set[MachineId](), set[MachineId]()
@@ -175,7 +189,7 @@ def test_a_launch_without_an_answer_is_settled_when_its_machines_have_ended(
     for later_s, states in answers:
         now += later_s
         first = now if first is None else first
-        pool.answered([sight(machine, state, launch="token") for machine, state in states.items()], now, now)
+        pool.full_answer([view_of(machine, state, launch="token") for machine, state in states.items()], now, now)
         found |= states.keys()
         ended |= {machine for machine, state in states.items() if state in {"shutting-down", "terminated"}}
         settled = pool.forget_lost(now).settled
@@ -195,12 +209,12 @@ def test_an_instance_is_read_as_ec2_tells_it() -> None:
         "PrivateIpAddress": "10.0.0.7",
         "Tags": [{"Key": "outrider:pool", "Value": "p"}, {"Key": "outrider:launch", "Value": "t"}],
     }
-    (read,) = seen.sights([instance], Claim("p", unanswered=frozenset("t")))
-    assert read == Sight(
+    (read,) = instance_inventory.views_of([instance], Claim("p", unanswered=frozenset("t")))
+    assert read == InstanceView(
         ONE, "shutting-down", "198.51.100.7", "10.0.0.7", "Server.SpotInstanceTermination", "as it says", "t"
     )
-    assert seen.sights([instance], Claim("p")) == []  # only the tag of a pool, which everybody may copy
-    assert seen.sights([instance]) == [read]
+    assert instance_inventory.views_of([instance], Claim("p")) == []  # only the tag of a pool, which everybody may copy
+    assert instance_inventory.views_of([instance]) == [read]
 
 
 # --- what holds in any order ------------------------------------------------------------------------------------------
@@ -210,13 +224,13 @@ answers = st.lists(st.lists(st.tuples(st.sampled_from([ONE, TWO]), st.sampled_fr
 
 @given(answers, st.sets(st.sampled_from([ONE, TWO])), st.integers(0, 11))
 def test_reachable_once_gone_once_and_nothing_after_it(
-    shown: list[list[tuple[MachineId, seen.State]]], ending: set[MachineId], ends_at: int
+    shown: list[list[tuple[MachineId, instance_inventory.State]]], ending: set[MachineId], ends_at: int
 ) -> None:
     pool, told = book(ONE, TWO), []
     for now, answer in enumerate(shown):
         if now == ends_at:
             pool.ending(ending)
-        news = pool.answered([sight(machine, state) for machine, state in answer], now, now)
+        news = pool.full_answer([view_of(machine, state) for machine, state in answer], now, now)
         if now >= ends_at:
             assert not {event.id for event in news.events if isinstance(event, MachineGone)} & ending  # SEEN-4
         told += news.events
@@ -229,13 +243,13 @@ def test_reachable_once_gone_once_and_nothing_after_it(
 
 
 @given(st.permutations([*STATES, *STATES]))
-def test_old_answers_change_nothing(states: list[seen.State]) -> None:
+def test_old_answers_change_nothing(states: list[instance_inventory.State]) -> None:
     """In whatever order: gone once, confirmed at the end, and unreachable from its end on."""
     pool = book(ONE)
     furthest = -1
     for now, state in enumerate(states):
         furthest = max(furthest, STATES.index(state))
-        events = pool.answered([sight(ONE, state)], now, now).events
+        events = pool.full_answer([view_of(ONE, state)], now, now).events
         if furthest > STATES.index("running"):
             assert all(isinstance(event, MachineGone) for event in events)  # SEEN-2
         assert pool.has(ONE) == (furthest < STATES.index("terminated"))
@@ -245,7 +259,7 @@ def test_old_answers_change_nothing(states: list[seen.State]) -> None:
 def test_no_machine_is_gone_because_an_answer_missed_it(answers: list[tuple[float, bool]]) -> None:
     pool, last = book(ONE), 0.0
     for now, shown in sorted(answers):
-        events = pool.answered([sight(ONE, "running")] if shown else [], now, now).events
+        events = pool.full_answer([view_of(ONE, "running")] if shown else [], now, now).events
         gone = any(isinstance(event, MachineGone) for event in events)
         assert gone == (not shown and now - last >= GRACE_S)  # SEEN-3
         if gone:

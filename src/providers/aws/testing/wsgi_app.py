@@ -15,20 +15,33 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode
 from xml.sax.saxutils import escape
 
-from . import describe, ending, fleet, groups, images, kinds, launch, placement, prices, services, tags, templates
-from .call import Actions, Call
-from .faults import ExpiredToken, HalfAnswer, LostAnswer, LostRequest, Refused, Slow, Throttle, Unauthorized
+from . import (
+    describe,
+    fleet,
+    groups,
+    images,
+    instance_types,
+    launch,
+    placement,
+    prices,
+    services,
+    tags,
+    templates,
+    terminate,
+)
+from .call import Actions, CloudCall
+from .faults import CallRefused, ExpiredToken, HalfAnswer, LostAnswer, LostRequest, Slow, Throttle, Unauthorized
 from .protocol import USER, Ask, EC2Error, parse, render, render_error, unauthorized
+from .state import CloudState, Region
 from .throttle import limit_exceeded
-from .world import Region, World
 
 Environ = dict[str, Any]
 ACTIONS: Actions = {
     **describe.ACTIONS,
-    **ending.ACTIONS,
+    **terminate.ACTIONS,
     **fleet.ACTIONS,
     **images.ACTIONS,
-    **kinds.ACTIONS,
+    **instance_types.ACTIONS,
     **launch.ACTIONS,
     **placement.ACTIONS,
     **prices.ACTIONS,
@@ -63,11 +76,11 @@ class Reply:
     headers: tuple[tuple[str, str], ...] = field(default=())
 
 
-class Front:
+class CloudApp:
     """The WSGI application."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    def __init__(self, state: CloudState) -> None:
+        self.state = state
         self.calls: Counter[str] = Counter()
         self._counting = threading.Lock()
 
@@ -76,19 +89,19 @@ class Front:
             return _sent(Reply(200, b"127.0.0.1\n", "text/plain"), start)
         request = _read(environ)
         if request is None:  # not signed, or for S3
-            return self.world.moto.app(environ, start)
-        faults, action = self.world.faults, request.action
+            return self.state.moto.app(environ, start)
+        faults, action = self.state.faults, request.action
         with self._counting:
             self.calls[action] += 1
-        if faults.hits(LostRequest, action) is not None:
+        if faults.first_of(LostRequest, action) is not None:
             return _cut(environ)
         reply = self._reply(request)
-        slow = faults.hits(Slow, action)
+        slow = faults.first_of(Slow, action)
         if slow is not None:
-            self.world.clock.sleep(slow.seconds)
-        if faults.hits(LostAnswer, action) is not None:
+            self.state.clock.sleep(slow.seconds)
+        if faults.first_of(LostAnswer, action) is not None:
             return _cut(environ)
-        half = faults.hits(HalfAnswer, action)
+        half = faults.first_of(HalfAnswer, action)
         if half is not None:
             return _halved(reply, environ, start, valid_http=half.valid_http)
         return _sent(reply, start)
@@ -98,15 +111,15 @@ class Front:
             self._let_in(request)
             if request.service == "ec2":
                 return self._ec2(request)
-            answer = services.answer(self.world, request.service, request.region, request.action, request.body)
+            answer = services.answer(self.state, request.service, request.region, request.action, request.body)
             if answer is not None:
                 return Reply(200, json.dumps(answer).encode(), JSON)
         except EC2Error as error:
             return _refusal(request, error, self._request_id())
         except Exception as error:  # noqa: BLE001 - a defect of the test cloud: raised when it ends
-            self.world.failures.append(error)
+            self.state.failures.append(error)
             return _refusal(request, EC2Error("InternalError", repr(error), 500), self._request_id())
-        return _forwarded(self.world, request)
+        return _forwarded(self.state, request)
 
     def _let_in(self, request: Request) -> None:
         """Apply faults and checks that come before the call itself.
@@ -114,68 +127,68 @@ class Front:
         Raises:
             EC2Error: the call is refused.
         """
-        faults, action, ec2 = self.world.faults, request.action, request.service == "ec2"
+        faults, action, ec2 = self.state.faults, request.action, request.service == "ec2"
         for expired in faults.of(ExpiredToken):
-            if expired.key in (None, request.key) and expired.action in (None, action) and faults.strikes(expired):
+            if expired.key in (None, request.key) and expired.action in (None, action) and faults.happens(expired):
                 code = "RequestExpired" if ec2 else "ExpiredTokenException"
                 raise EC2Error(
                     code, "Request has expired." if ec2 else "The security token included in the request is expired"
                 )
-        services.check_date(self.world, request.environ.get("HTTP_X_AMZ_DATE"))
-        if faults.hits(Throttle, action) is not None:
+        services.check_date(self.state, request.environ.get("HTTP_X_AMZ_DATE"))
+        if faults.first_of(Throttle, action) is not None:
             raise limit_exceeded() if ec2 else EC2Error("ThrottlingException", "Rate exceeded")
-        refused = faults.hits(Refused, action)
+        refused = faults.first_of(CallRefused, action)
         if refused is not None:
             raise EC2Error(refused.code, refused.message, refused.status)
-        if faults.hits(Unauthorized, action) is not None:
+        if faults.first_of(Unauthorized, action) is not None:
             raise _denied(request)
 
     def _ec2(self, request: Request) -> Reply:
         action, parameters = request.action, request.parameters
-        with self.world.lock:
+        with self.state.lock:
             try:
-                region = self.world.region(request.region)
+                region = self.state.region(request.region)
             except KeyError:
                 words = "AWS was not able to validate the provided access credentials"
                 raise EC2Error("AuthFailure", words, 401) from None
-            if self.world.behaviour.throttled:
+            if self.state.behaviour.throttled:
                 narrowed = any(re.match(r"(MaxResults|Filter\.|\w+Id\.)", name) for name in parameters)
                 region.buckets.take(action, narrowed=narrowed)
             if action in ("CreateTags", "DeleteTags"):
                 return self._tags(request, region)
             if action not in ACTIONS:
                 return self._network(request, region)
-            call = Call(region, action, parse(action, parameters), self.world.age_of_answers())
+            call = CloudCall(region, action, parse(action, parameters), self.state.age_of_answers())
             _dry(call)
             return Reply(200, render(action, ACTIONS[action](call), self._request_id()))
 
     def _tags(self, request: Request, region: Region) -> Reply:
         """Tag resources of this cloud and of moto; one call may name both."""
-        call = Call(region, request.action, parse(request.action, request.parameters), self.world.age_of_answers())
+        call = CloudCall(region, request.action, parse(request.action, request.parameters), self.state.age_of_answers())
         _dry(call)
         ours, theirs = tags.split(call.ask["Resources"])
         region.check_young(theirs, call.ago)
         if ours:
-            call = Call(region, call.action, Ask(call.ask | {"Resources": ours}), call.ago)
+            call = CloudCall(region, call.action, Ask(call.ask | {"Resources": ours}), call.ago)
             ACTIONS[call.action](call)
         if not theirs:
             return Reply(200, render(call.action, {}, self._request_id()))
         rest = {key: value for key, value in request.parameters.items() if not key.startswith("ResourceId.")}
         rest |= {f"ResourceId.{place}": each for place, each in enumerate(theirs, 1)}
-        return _forwarded(self.world, request, urlencode(rest).encode())
+        return _forwarded(self.state, request, urlencode(rest).encode())
 
     def _network(self, request: Request, region: Region) -> Reply:
         """Have moto answer, for resources that it keeps."""
-        call = Call(region, request.action, Ask(), self.world.age_of_answers())
+        call = CloudCall(region, request.action, Ask(), self.state.age_of_answers())
         groups.check(call, request.parameters)
         if any(region.instances.get(each) is not None for each in request.parameters.values()):
             words = f"The test cloud does not know how to {request.action} what is an instance"
             raise EC2Error("UnsupportedOperation", words)
-        reply = _forwarded(self.world, request)
+        reply = _forwarded(self.state, request)
         return replace(reply, body=groups.heard(call, reply.body)) if reply.status == 200 else reply
 
     def _request_id(self) -> str:
-        return self.world.new_request_id()
+        return self.state.new_request_id()
 
 
 def _denied(request: Request) -> EC2Error:
@@ -185,7 +198,7 @@ def _denied(request: Request) -> EC2Error:
     return EC2Error("AccessDeniedException", words)
 
 
-def _dry(call: Call) -> None:
+def _dry(call: CloudCall) -> None:
     if call.ask.get("DryRun"):
         raise EC2Error("DryRunOperation", "Request would have succeeded, but DryRun flag is set.", 412)
 
@@ -206,12 +219,12 @@ def _read(environ: Environ) -> Request | None:
     return Request(signed[3], signed[2], signed[1], action, body, environ)
 
 
-def _forwarded(world: World, request: Request, body: bytes | None = None) -> Reply:
+def _forwarded(state: CloudState, request: Request, body: bytes | None = None) -> Reply:
     told: list[Any] = []
     body = request.body if body is None else body
     environ = {**request.environ, "wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}
-    with world.moto.lock if request.service == "ec2" else nullcontext():
-        said = b"".join(world.moto.app(environ, lambda *status_and_headers: told.extend(status_and_headers)))
+    with state.moto.lock if request.service == "ec2" else nullcontext():
+        said = b"".join(state.moto.app(environ, lambda *status_and_headers: told.extend(status_and_headers)))
     headers = tuple((name, value) for name, value in told[1] if name.lower() not in ("content-type", "content-length"))
     kind = {name.lower(): value for name, value in told[1]}.get("content-type", XML)
     return Reply(int(told[0].split()[0]), said, kind, headers)

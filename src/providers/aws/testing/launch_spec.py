@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import images
-from .call import Call
+from .call import CloudCall
 from .capacity import Pool, no_capacity
 from .faults import Market
 from .filters import given_tags
-from .kinds import architecture, known
+from .instance_types import architecture, known
 from .moto import Subnet
 from .placement import unknown
 from .protocol import Ask, EC2Error
@@ -23,7 +23,7 @@ TAGGED = ("instance", "volume", "spot-instances-request")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class LaunchSpec:
     """A machine that can be launched."""
 
     pool: Pool
@@ -46,9 +46,15 @@ def merged(template: Mapping[str, Any], ask: Mapping[str, Any]) -> Ask:
     return said
 
 
-def wish(
-    call: Call, spec: Ask, subnet: Subnet, market: Market, *, type_name: str | None = None, max_usd: float | None = None
-) -> Wish:
+def launch_spec_of(
+    call: CloudCall,
+    spec: Ask,
+    subnet: Subnet,
+    market: Market,
+    *,
+    type_name: str | None = None,
+    max_usd: float | None = None,
+) -> LaunchSpec:
     """Resolve and check a launch.
 
     Raises:
@@ -56,31 +62,31 @@ def wish(
     """
     region = call.region
     pool = Pool(str(type_name or spec.get("InstanceType") or "m1.small"), subnet.zone, market)
-    kind = known(region.world.behaviour.types, region.name, pool.type)
+    kind = known(region.state.behaviour.types, region.name, pool.type)
     image = _image(call, spec, kind)
     _check_user_data(spec.get("UserData") or "")
     _check_interfaces(spec, kind)
     _check_placement(call, spec, pool, kind)
     profile, key_name = spec.get("IamInstanceProfile"), spec.get("KeyName")
     if profile:
-        region.world.moto.check_profile(profile.get("Name"), profile.get("Arn"))
+        region.state.moto.check_profile(profile.get("Name"), profile.get("Arn"))
     tags = {kind: given_tags(spec, kind) for kind in TAGGED}
     if market == "on-demand" and tags["spot-instances-request"]:
         words = "You cannot specify tags for spot-instances-request when you do not request Spot Instances."
         raise EC2Error("InvalidParameterCombination", words)
-    return Wish(
+    return LaunchSpec(
         pool=pool,
         subnet=subnet,
         image=image,
         groups=_groups(call, spec, subnet),
-        public_key=region.world.moto.public_key(region.name, key_name) if key_name else "",
+        public_key=region.state.moto.public_key(region.name, key_name) if key_name else "",
         tags=tags,
         spec=spec,
         max_usd=max_usd,
     )
 
 
-def subnets(call: Call, spec: Ask) -> list[Subnet]:
+def subnets(call: CloudCall, spec: Ask) -> list[Subnet]:
     """The subnets that the launch may use: the named one, or default ones in the zones that it allows.
 
     Raises:
@@ -90,10 +96,10 @@ def subnets(call: Call, spec: Ask) -> list[Subnet]:
     interface = (spec.get("NetworkInterfaces") or [{}])[0]
     named = interface.get("SubnetId") or spec.get("SubnetId")
     if named:
-        return [region.world.moto.subnet(region.name, named)]
+        return [region.state.moto.subnet(region.name, named)]
     zone = (spec.get("Placement") or {}).get("AvailabilityZone")
-    found = [each for each in region.world.moto.subnets(region.name) if each.default and zone in (None, each.zone)]
-    if not found and zone and zone not in region.world.moto.zones(region.name):
+    found = [each for each in region.state.moto.subnets(region.name) if each.default and zone in (None, each.zone)]
+    if not found and zone and zone not in region.state.moto.zones(region.name):
         raise EC2Error("InvalidParameterValue", f"Invalid availability zone: [{zone}]")
     if not found:
         words = "No default VPC for this user. GroupName is only supported for EC2-Classic and default VPC."
@@ -104,7 +110,7 @@ def subnets(call: Call, spec: Ask) -> list[Subnet]:
 # --- inside -----------------------------------------------------------------------------------------------------------
 
 
-def _image(call: Call, spec: Ask, kind: Mapping[str, Any]) -> images.Image:
+def _image(call: CloudCall, spec: Ask, kind: Mapping[str, Any]) -> images.Image:
     if not spec.get("ImageId"):
         raise EC2Error("MissingParameter", "The request must contain the parameter ImageId")
     image = images.find(call.region, spec["ImageId"])
@@ -141,7 +147,7 @@ def _check_interfaces(spec: Ask, kind: Mapping[str, Any]) -> None:
         raise EC2Error("InvalidParameterCombination", words)
 
 
-def _check_placement(call: Call, spec: Ask, pool: Pool, kind: Mapping[str, Any]) -> None:
+def _check_placement(call: CloudCall, spec: Ask, pool: Pool, kind: Mapping[str, Any]) -> None:
     """Check a placement group: a cluster group is in one zone, that of its first machine."""
     name = (spec.get("Placement") or {}).get("GroupName")
     if not name:
@@ -160,9 +166,9 @@ def _check_placement(call: Call, spec: Ask, pool: Pool, kind: Mapping[str, Any])
         raise no_capacity(call.region, pool)
 
 
-def _groups(call: Call, spec: Ask, subnet: Subnet) -> tuple[tuple[str, str], ...]:
+def _groups(call: CloudCall, spec: Ask, subnet: Subnet) -> tuple[tuple[str, str], ...]:
     region = call.region
     interface = (spec.get("NetworkInterfaces") or [{}])[0]
     named = interface.get("Groups") or spec.get("SecurityGroupIds") or ()
     region.check_young(named, call.ago)
-    return region.world.moto.groups(region.name, named, subnet.vpc)
+    return region.state.moto.groups(region.name, named, subnet.vpc)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import inf
 
 from ..errors import NotGone, ProviderError
-from .seen import GRACE_S, Sight
+from .instance_inventory import GRACE_S, InstanceView
 
 CONFIRM_S = 900.0  # large machines with many devices take minutes from shutting-down to terminated
 LEASE_MORE_S = 60.0  # a lease is checked every few seconds, has 30 s more at the first boot; then comes the shutdown
@@ -32,7 +32,7 @@ class Unsure:
     count: float = inf
 
 
-class Ending:
+class EndTracker:
     """The state of a pool's end.
 
     ``known``: machines that must have existed, with the time when they were last known to. ``all_known``: there are no
@@ -83,20 +83,20 @@ class Ending:
     def to_end(self) -> list[str]:
         return sorted(self.left - self._asked)
 
-    def see(self, shown: Sequence[Sight], asked_at: float) -> None:
+    def full_answer(self, shown: Sequence[InstanceView], asked_at: float) -> None:
         """Take in an answer about all machines of the pool, asked for at ``asked_at``."""
         self._answered = True
-        self._shown = {sight.id for sight in shown}
+        self._shown = {view.id for view in shown}
         self._at |= dict.fromkeys(self._shown, asked_at)
-        for sight in shown:
-            self._launches.setdefault(sight.launch, set()).add(sight.id)
-        self.told(shown)
+        for view in shown:
+            self._launches.setdefault(view.launch, set()).add(view.id)
+        self.partial_answer(shown)
         self._vanished = {each for each, at in self._at.items() if asked_at - at >= GRACE_S}
 
-    def told(self, some: Sequence[Sight]) -> None:
+    def partial_answer(self, some: Sequence[InstanceView]) -> None:
         """Take in an answer about some machines. An end is never taken back: an answer that denies it is outdated."""
-        self._asked |= {sight.id for sight in some if sight.ends}
-        self._terminated |= {sight.id for sight in some if sight.state == "terminated"}
+        self._asked |= {view.id for view in some if view.ends}
+        self._terminated |= {view.id for view in some if view.state == "terminated"}
 
     # --- for how long -------------------------------------------------------------------------------------------------
 

@@ -46,7 +46,7 @@ class PlacementGroup:
     tags: Mapping[str, str]
 
 
-class World:
+class CloudState:
     """One cloud. ``lock`` is to be held for reading and writing."""
 
     def __init__(self, behaviour: Behaviour, hypervisor: Hypervisor, moto: Moto) -> None:
@@ -111,7 +111,7 @@ class World:
 
 @dataclass(slots=True)
 class Region:
-    world: World
+    state: CloudState
     name: str
     instances: Versions[Instance] = field(init=False)
     volumes: Versions[Volume] = field(init=False)
@@ -128,13 +128,13 @@ class Region:
     own_images: dict[str, Image] = field(default_factory=dict)  # registered by users
 
     def __post_init__(self) -> None:
-        now = self.world.clock.now
+        now = self.state.clock.now
         self.instances, self.volumes, self.spot_requests = Versions(now), Versions(now), Versions(now)
         self.templates, self.placement_groups = Versions(now), Versions(now)
         self.buckets = Buckets(now)
 
     def is_young(self, group: str, ago: float) -> bool:
-        return self.young.get(group, -inf) > self.world.clock.now() - ago
+        return self.young.get(group, -inf) > self.state.clock.now() - ago
 
     def check_young(self, named: Iterable[str], ago: float) -> None:
         """Check that a call can see these groups already.

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from .behaviour import FAMILIES
-from .call import Call
+from .call import CloudCall
 from .filters import Fact, Facts, chosen, page
 from .protocol import Answer, EC2Error, Rendered, render_item
 
@@ -75,8 +75,8 @@ def architecture(data: Data) -> str:
     return "arm64" if "arm64" in data["ProcessorInfo"]["SupportedArchitectures"] else "x86_64"
 
 
-def describe_instance_types(call: Call) -> Answer:
-    types, places = catalogue(call.region.world.behaviour.types), zones(call.region.name)
+def describe_instance_types(call: CloudCall) -> Answer:
+    types, places = catalogue(call.region.state.behaviour.types), zones(call.region.name)
     names = call.ask.get("InstanceTypes") or [name for name in types if name in places]
     unknown = [name for name in names if name not in types or name not in places]
     if unknown:
@@ -86,8 +86,8 @@ def describe_instance_types(call: Call) -> Answer:
     return {"InstanceTypes": [_rendered(name) for name in shown], "NextToken": following}
 
 
-def describe_instance_type_offerings(call: Call) -> Answer:
-    types, kind = catalogue(call.region.world.behaviour.types), call.ask.get("LocationType", "region")
+def describe_instance_type_offerings(call: CloudCall) -> Answer:
+    types, kind = catalogue(call.region.state.behaviour.types), call.ask.get("LocationType", "region")
     if kind == "region":
         found = [(name, call.region.name) for name in zones(call.region.name) if name in types]
     elif kind == "availability-zone":

@@ -6,18 +6,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from .call import Call
+from .call import CloudCall
 from .describe import named, state, unknown_spot_request
 from .lifecycle import Lifecycle
 from .protocol import Answer, EC2Error
 
 
-def terminate_instances(call: Call) -> Answer:
+def terminate_instances(call: CloudCall) -> Answer:
     """Terminate all instances, or none if one of them is unknown."""
     return {"TerminatingInstances": _changed(call, Lifecycle.terminate)}
 
 
-def stop_instances(call: Call) -> Answer:
+def stop_instances(call: CloudCall) -> Answer:
     for each in named(call, call.ask["InstanceIds"]):
         if each.market == "spot":
             why = "because it is associated with a one-time Spot Instance request."
@@ -27,14 +27,14 @@ def stop_instances(call: Call) -> Answer:
     return {"StoppingInstances": _changed(call, Lifecycle.stop)}
 
 
-def start_instances(call: Call) -> Answer:
+def start_instances(call: CloudCall) -> Answer:
     for each in named(call, call.ask["InstanceIds"]):
         if each.state not in ("running", "pending", "stopped"):
             raise _wrong_state(each.id)
     return {"StartingInstances": _changed(call, Lifecycle.start)}
 
 
-def delete_volume(call: Call) -> Answer:
+def delete_volume(call: CloudCall) -> Answer:
     name = call.ask["VolumeId"]
     volume = call.region.volumes.get(name, call.ago)
     if volume is None:
@@ -45,7 +45,7 @@ def delete_volume(call: Call) -> Answer:
     return {}
 
 
-def cancel_spot_instance_requests(call: Call) -> Answer:
+def cancel_spot_instance_requests(call: CloudCall) -> Answer:
     """Cancel requests; their instances keep running."""
     cancelled: list[Answer] = []
     for name in call.ask["SpotInstanceRequestIds"]:
@@ -59,7 +59,7 @@ def cancel_spot_instance_requests(call: Call) -> Answer:
     return {"CancelledSpotInstanceRequests": cancelled}
 
 
-def _changed(call: Call, change: Callable[[Lifecycle], Any]) -> list[Answer]:
+def _changed(call: CloudCall, change: Callable[[Lifecycle], Any]) -> list[Answer]:
     changes: list[Answer] = []
     for each in named(call, call.ask["InstanceIds"]):
         life = call.region.lives[each.id]

@@ -53,7 +53,7 @@ _INTERRUPTIONS = frozenset({
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class InstanceView:
     """One instance in one answer."""
 
     id: MachineId
@@ -79,7 +79,7 @@ class Sight:
 
 
 @dataclass(slots=True)
-class News:
+class InventoryChanges:
     """The consequences of one answer."""
 
     events: list[MachineEvent] = field(default_factory=list)
@@ -122,7 +122,7 @@ class _Lost:
         return min(self.looked_since, now) + GRACE_S
 
 
-class Seen:
+class InstanceInventory:
     """The inventory of one pool. ``public``: machines are reached at their public addresses."""
 
     def __init__(self, *, public: bool) -> None:
@@ -156,24 +156,24 @@ class Seen:
 
     # --- answers of EC2 ---------------------------------------------------------------------------------------------
 
-    def answered(self, sights: Sequence[Sight], asked_at: float, now: float) -> News:
+    def full_answer(self, views: Sequence[InstanceView], asked_at: float, now: float) -> InventoryChanges:
         """Take in a whole answer of DescribeInstances for the pool, asked for at ``asked_at``."""
-        news = News()
+        news = InventoryChanges()
         for lost in self._lost_launches.values():
             if asked_at >= lost.at:
                 lost.looked_since = min(lost.looked_since, asked_at)
-        for sight in sights:
-            self._see(sight, now, news)
-        shown = {sight.id for sight in sights}
+        for view in views:
+            self._update(view, now, news)
+        shown = {view.id for view in views}
         for machine in [each for each in self._known if each not in shown]:
             self._miss(machine, asked_at, news)
         return news
 
-    def told(self, sights: Sequence[Sight], now: float) -> News:
+    def partial_answer(self, views: Sequence[InstanceView], now: float) -> InventoryChanges:
         """Take in what another call says about some machines; nothing follows for others."""
-        news = News()
-        for sight in sights:
-            self._see(sight, now, news)
+        news = InventoryChanges()
+        for view in views:
+            self._update(view, now, news)
         return news
 
     # --- queries ----------------------------------------------------------------------------------------------------
@@ -210,58 +210,58 @@ class Seen:
         """The calls without an answer, each with the seconds until its machines would have been seen."""
         return {token: 0.0 if lost.whole else lost.until(now) - now for token, lost in self._lost_launches.items()}
 
-    def forget_lost(self, now: float) -> News:
+    def forget_lost(self, now: float) -> InventoryChanges:
         """Drop settled calls (SEEN-5): all machines that they asked for, or that EC2 has shown, have ended."""
         settled = {token: lost for token, lost in self._lost_launches.items() if lost.settled(now)}
         for token in settled:
             del self._lost_launches[token]
-        return News(settled=[(token, sorted(lost.found)) for token, lost in settled.items()])
+        return InventoryChanges(settled=[(token, sorted(lost.found)) for token, lost in settled.items()])
 
     # --- rules ------------------------------------------------------------------------------------------------------
 
-    def _see(self, sight: Sight, now: float, news: News) -> None:
-        known = self._known.get(sight.id)
+    def _update(self, view: InstanceView, now: float, news: InventoryChanges) -> None:
+        known = self._known.get(view.id)
         if known is None:
-            lost = self._lost_launches.get(sight.launch)
+            lost = self._lost_launches.get(view.launch)
             if lost is not None:
-                lost.found.add(sight.id)
-                if sight.ends:
-                    lost.ended.add(sight.id)
+                lost.found.add(view.id)
+                if view.ends:
+                    lost.ended.add(view.id)
                 elif now >= lost.at + lost.spare_s:
-                    news.unwanted.append(sight.id)
+                    news.unwanted.append(view.id)
             return
         known.seen_at = now
-        if sight.step < known.step:  # SEEN-2
+        if view.step < known.step:  # SEEN-2
             return
-        known.step = sight.step
-        if sight.step >= _STEPS["stopping"]:
-            self._goes(known, sight, news)
-        elif sight.state == "running" and not (known.reachable or known.gone):
-            self._address(known, sight, news)
-        if sight.state == "terminated":
-            del self._known[sight.id]
+        known.step = view.step
+        if view.step >= _STEPS["stopping"]:
+            self._goes(known, view, news)
+        elif view.state == "running" and not (known.reachable or known.gone):
+            self._address(known, view, news)
+        if view.state == "terminated":
+            del self._known[view.id]
 
-    def _address(self, known: _Known, sight: Sight, news: News) -> None:
-        host = sight.public if self._public else sight.private
+    def _address(self, known: _Known, view: InstanceView, news: InventoryChanges) -> None:
+        host = view.public if self._public else view.private
         if not host:
             return
         known.reachable = True
         address = Address(host, SSH_PORT, user=known.user)
-        known.machine = replace(known.machine, address=address, private_address=sight.private)
+        known.machine = replace(known.machine, address=address, private_address=view.private)
         if not known.ending:
             news.events.append(MachineReachable(known.machine))
 
-    def _goes(self, known: _Known, sight: Sight, news: News) -> None:
+    def _goes(self, known: _Known, view: InstanceView, news: InventoryChanges) -> None:
         if not known.gone:
             known.gone = True
-            if sight.reason in _INTERRUPTIONS:
-                news.interrupted.append(sight.id)
+            if view.reason in _INTERRUPTIONS:
+                news.interrupted.append(view.id)
             if not known.ending:  # SEEN-4
-                news.events.append(MachineGone(sight.id, cause(sight)))
-        if not sight.ends and not known.ending:
-            news.unwanted.append(sight.id)  # a stopped machine still costs its volume
+                news.events.append(MachineGone(view.id, cause(view)))
+        if not view.ends and not known.ending:
+            news.unwanted.append(view.id)  # a stopped machine still costs its volume
 
-    def _miss(self, machine: MachineId, asked_at: float, news: News) -> None:
+    def _miss(self, machine: MachineId, asked_at: float, news: InventoryChanges) -> None:
         known = self._known[machine]
         if asked_at - known.seen_at < GRACE_S:  # SEEN-3
             return
@@ -270,25 +270,27 @@ class Seen:
         del self._known[machine]
 
 
-def cause(sight: Sight) -> str:
+def cause(view: InstanceView) -> str:
     """The reason in words why the machine ended."""
-    known = _CAUSES.get(sight.reason)
-    if known is not None and sight.state in {"stopping", "stopped"}:
+    known = _CAUSES.get(view.reason)
+    if known is not None and view.state in {"stopping", "stopped"}:
         return known.replace("terminated", "stopped")
-    return known or sight.message or sight.reason or f"EC2 says that it is {sight.state}, and not why"
+    return known or view.message or view.reason or f"EC2 says that it is {view.state}, and not why"
 
 
-def sights(instances: Iterable[Mapping[str, Any]], of: Claim | Others | None = None) -> list[Sight]:
+def views_of(instances: Iterable[Mapping[str, Any]], of: Claim | Others | None = None) -> list[InstanceView]:
     """The sightings in a describe call's answer that belong to ``of``; None: all."""
     return [
-        sight(instance) for instance in instances if of is None or of.has(tags.thing(instance["InstanceId"], instance))
+        view_of(instance)
+        for instance in instances
+        if of is None or of.has(tags.thing(instance["InstanceId"], instance))
     ]
 
 
-def sight(instance: Mapping[str, Any]) -> Sight:
+def view_of(instance: Mapping[str, Any]) -> InstanceView:
     """The sighting of an instance as DescribeInstances shows it."""
     reason = instance.get("StateReason") or {}
-    return Sight(
+    return InstanceView(
         id=MachineId(instance["InstanceId"]),
         state=instance["State"]["Name"],
         public=instance.get("PublicIpAddress") or "",
@@ -299,9 +301,9 @@ def sight(instance: Mapping[str, Any]) -> Sight:
     )
 
 
-def change(instance: Mapping[str, Any]) -> Sight:
+def change(instance: Mapping[str, Any]) -> InstanceView:
     """The sighting of an instance in TerminateInstances' answer."""
-    return Sight(MachineId(instance["InstanceId"]), instance["CurrentState"]["Name"])
+    return InstanceView(MachineId(instance["InstanceId"]), instance["CurrentState"]["Name"])
 
 
 def pause_s(*, busy: bool, asked: int) -> float:
