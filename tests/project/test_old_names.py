@@ -14,7 +14,8 @@ PAGE = ROOT / "docs" / "decisions" / "0036-rooms-of-the-engine.md"
 OF_OTHER_THINGS = """
     base board box choice claim clean core definitions ec2 executor hand home keeper leaving places ports post reach
     refusal remote rules runtime shield sides silence site source spec task testing translate wanted
-    Printed Turn alike calls hits pace turn where words Asked At Blow Calls Host Left Refused Snapshot Where
+    Asked At Blow Calls Ending Front Host Left Place Printed Refused Seen Snapshot Template Turn Where Wish World
+    alike calls ending front hits inventory kinds pace seen turn where wishes words world
     Board CLAIM Choice Claim Fleet Given Home Late Places Port Post Site Trouble
 """
 # Old names that are to go. Take one out of here when it is gone: then it stays away.

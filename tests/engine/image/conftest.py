@@ -77,8 +77,8 @@ class LocalShell:
         assert running.stderr is not None
         feeding = asyncio.ensure_future(self._feed(running.stdin, stdin))
         errors = asyncio.ensure_future(running.stderr.read())
-        output = bytearray()
-        take = output.extend if output is None or self.loses(argv) else output
+        collected = bytearray()
+        take = collected.extend if output is None or self.loses(argv) else output
         try:
             if self.banner:
                 take(self.banner)
@@ -88,7 +88,7 @@ class LocalShell:
             if self.loses(argv):
                 return Exit(None, None, b"", b"")
             name = signal.Signals(-status).name.removeprefix("SIG") if status < 0 else None
-            return Exit(None if status < 0 else status, name, bytes(output), await errors)
+            return Exit(None if status < 0 else status, name, bytes(collected), await errors)
         finally:
             feeding.cancel()
             with suppress(asyncio.CancelledError, BrokenPipeError, ConnectionResetError):
