@@ -18,7 +18,7 @@ import pytest
 from outrider import AWS
 from outrider.providers.aws import listing, network
 from outrider.providers.aws.api import Api
-from outrider.providers.aws.testing import front, templates
+from outrider.providers.aws.testing import templates, wsgi_app
 from outrider.providers.aws.testing.protocol import parse
 from outrider.providers.base import AcceleratorRequest, EntryPoints, LaunchRequest
 from outrider.providers.whose import Claim
@@ -140,7 +140,7 @@ def given(ask: Mapping[str, Any], *, of: str | None = None) -> dict[str, dict[st
     }
 
 
-def questions(cloud: EC2, request: front.Request) -> list[Question]:
+def questions(cloud: EC2, request: wsgi_app.Request) -> list[Question]:
     """Everything that AWS would ask the policy for this request."""
     action = f"{request.service}:{request.action}"
     if request.service == "ssm":
@@ -237,16 +237,18 @@ def test_the_policy_names_what_is_called_and_nothing_else() -> None:
 def asked(cloud: EC2, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
     """The cloud obeys the policy. How often each action was asked for."""
     counts: dict[str, int] = {}
-    let_in = front.Front._let_in
+    let_in = wsgi_app.Front._let_in
 
-    def judged(self: front.Front, request: front.Request) -> None:
+    def judged(self: wsgi_app.Front, request: wsgi_app.Request) -> None:
         counts[f"{request.service}:{request.action}"] = counts.get(f"{request.service}:{request.action}", 0) + 1
         for each in questions(cloud, request):
             if not allows(each):
-                raise front.EC2Error("UnauthorizedOperation", f"{each.action} on {each.resource}: {each.context}", 403)
+                raise wsgi_app.EC2Error(
+                    "UnauthorizedOperation", f"{each.action} on {each.resource}: {each.context}", 403
+                )
         let_in(self, request)
 
-    monkeypatch.setattr(front.Front, "_let_in", judged)
+    monkeypatch.setattr(wsgi_app.Front, "_let_in", judged)
     return counts
 
 
