@@ -237,9 +237,9 @@ def test_the_policy_names_what_is_called_and_nothing_else() -> None:
 def asked(cloud: EC2, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
     """The cloud obeys the policy. How often each action was asked for."""
     counts: dict[str, int] = {}
-    let_in = wsgi_app.Front._let_in
+    let_in = wsgi_app.CloudApp._let_in
 
-    def judged(self: wsgi_app.Front, request: wsgi_app.Request) -> None:
+    def judged(self: wsgi_app.CloudApp, request: wsgi_app.Request) -> None:
         counts[f"{request.service}:{request.action}"] = counts.get(f"{request.service}:{request.action}", 0) + 1
         for each in questions(cloud, request):
             if not allows(each):
@@ -248,7 +248,7 @@ def asked(cloud: EC2, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int
                 )
         let_in(self, request)
 
-    monkeypatch.setattr(wsgi_app.Front, "_let_in", judged)
+    monkeypatch.setattr(wsgi_app.CloudApp, "_let_in", judged)
     return counts
 
 
