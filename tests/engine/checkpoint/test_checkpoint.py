@@ -33,11 +33,11 @@ def files(tmp_path: Path, pattern: str, step: int | None = None) -> list[Path]:
     return sorted((tmp_path / "checkpoints/run").glob(f"{folder}/{pattern}"))
 
 
-def test_the_first_start_has_nothing_to_load(any_root: str) -> None:
+def test_load_without_checkpoints_returns_step_0(any_root: str) -> None:
     assert train(any_root, 0) == (0, None)
 
 
-def test_a_training_goes_on_where_it_was(any_root: str) -> None:
+def test_training_resumes_from_the_last_save(any_root: str) -> None:
     train(any_root, 25, every=10)
     step, state = train(any_root, 25, every=10)
     assert step == state["step"] == 20
@@ -56,7 +56,7 @@ def test_keeping_counts_all_worlds(root: str) -> None:
     assert checkpoint("run", root=root).steps() == [6, 5, 4]
 
 
-def test_a_training_that_begins_anew_is_newer_than_one_that_came_further(root: str) -> None:
+def test_later_run_is_newer_than_an_earlier_one_with_more_steps(root: str) -> None:
     train(root, 50, every=10)
     with checkpoint("run", root=root) as saving:
         saving.save(1, "anew")
@@ -114,7 +114,7 @@ def test_every_takes_time_too(root: str) -> None:
     assert eager.due(1)
 
 
-def test_loading_again_gives_what_was_saved_last(root: str) -> None:
+def test_second_load_returns_the_latest_save(root: str) -> None:
     """A training that diverges goes back."""
     with checkpoint("run", root=root, every=5) as saving:
         saving.load()
@@ -173,7 +173,7 @@ def flip(path: Path, at: int) -> None:
 
 @pytest.mark.parametrize("pattern", ["*.distcp", "rank-*.json", "manifest.json"])
 @pytest.mark.parametrize("damage", ["flip", "cut", "gone", "empty"])
-def test_a_damaged_one_is_skipped_with_a_warning(root: str, tmp_path: Path, pattern: str, damage: str) -> None:
+def test_damaged_checkpoint_is_skipped_with_a_warning(root: str, tmp_path: Path, pattern: str, damage: str) -> None:
     train(root, 30, every=10)
     (path,) = files(tmp_path, pattern, step=30)
     match damage:
@@ -205,7 +205,7 @@ def test_no_flipped_bit_of_the_data_is_loaded(root: str, tmp_path: Path) -> None
     assert checkpoint("run", root=root).load().step == 2
 
 
-def test_when_all_are_damaged_nothing_is_begun_anew(root: str, tmp_path: Path) -> None:
+def test_load_raises_when_all_checkpoints_are_damaged(root: str, tmp_path: Path) -> None:
     train(root, 20, every=10)
     for path in files(tmp_path, "*.distcp"):
         path.unlink()
@@ -215,9 +215,7 @@ def test_when_all_are_damaged_nothing_is_begun_anew(root: str, tmp_path: Path) -
     assert "checkpoints/run" in caught.value.url
 
 
-def test_what_cannot_be_listed_is_not_taken_for_a_first_start(
-    root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreadable_storage_does_not_count_as_empty(root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train(root, 3)
     (path,) = files(tmp_path, "", step=3)
     scandir = os.scandir
@@ -255,7 +253,7 @@ def test_a_later_format_is_not_guessed_at(root: str, tmp_path: Path) -> None:
 # --- two at a time ----------------------------------------------------------------------------------------------------
 
 
-def test_who_comes_later_takes_over(root: str) -> None:
+def test_later_world_takes_over(root: str) -> None:
     first = checkpoint("run", root=root)
     first.save(1, "first")
     first.wait()
@@ -271,7 +269,7 @@ def test_who_comes_later_takes_over(root: str) -> None:
     second.close()
 
 
-def test_looking_takes_nothing_over(root: str) -> None:
+def test_steps_does_not_take_the_run_over(root: str) -> None:
     first = checkpoint("run", root=root)
     first.save(1, "first")
     first.wait()
@@ -313,7 +311,7 @@ def test_closing_raises_what_the_last_save_could_not_do(root: str, tmp_path: Pat
         saving.save(1, "state")
 
 
-def test_a_closed_one_says_so(root: str) -> None:
+def test_closed_checkpoint_refuses_to_save(root: str) -> None:
     saving = checkpoint("run", root=root)
     saving.close()
     saving.close()
@@ -336,12 +334,12 @@ def test_a_closed_one_says_so(root: str) -> None:
         ({"timeout": 0}, "timeout"),
     ],
 )
-def test_options_that_mean_nothing(root: str, options: Any, says: str) -> None:
+def test_invalid_options_are_refused(root: str, options: Any, says: str) -> None:
     with pytest.raises(SpecError, match=says):
         checkpoint("run", root=root, **options)
 
 
-def test_without_a_root_it_says_where_to_give_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_root_is_an_error_that_names_the_options(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OUTRIDER_CHECKPOINTS", raising=False)
     with pytest.raises(SpecError, match=r"Pool\(checkpoints="):
         checkpoint("run")
@@ -390,7 +388,7 @@ def test_without_the_package_for_its_storage_it_says_what_to_install(monkeypatch
         checkpoint("run", root="s3://bucket")
 
 
-def test_a_bucket_that_is_not_there(s3_root: str) -> None:
+def test_missing_bucket_is_an_error(s3_root: str) -> None:
     with pytest.raises(CheckpointError, match="s3://nowhere/run"):
         checkpoint("run", root="s3://nowhere").load()
 

@@ -44,7 +44,7 @@ def test_rank_0_begins_and_the_others_wait_for_it() -> None:
     assert admission(world(), 3, [begun]) == Join(begun)
 
 
-def test_another_pool_takes_over_whoever_it_is() -> None:
+def test_another_pool_takes_the_run_over() -> None:
     old = Term.begin(7, world("p", generation=5))
     assert admission(world("q", generation=1), 0, [old]) == Begin(8)
 
@@ -60,7 +60,7 @@ def test_an_attempt_does_not_take_over_from_a_later_one() -> None:
     assert admission(world(generation=0, attempt=1), 0, [later]) == Stale(later)
 
 
-def test_a_world_whose_turn_is_over_stays_out() -> None:
+def test_fenced_world_does_not_begin_again() -> None:
     terms = [Term.begin(1, world("p")), Term.begin(2, world("q"))]
     assert admission(world("p"), 0, terms) == Stale(terms[1])
     assert admission(world("p"), 2, terms) == Stale(terms[1])
@@ -163,7 +163,7 @@ def keys_of(finished: set[CheckpointId], remains: set[CheckpointId], terms: int)
 
 @QUICK
 @given(st.sets(ATS), st.sets(ATS), st.integers(1, 4), st.integers(1, 5), st.integers(0, 4))
-def test_the_newest_stay_and_so_does_what_is_being_written(
+def test_cleaning_keeps_the_newest_and_unfinished_checkpoints(
     finished: set[CheckpointId], remains: set[CheckpointId], term: int, terms: int, keep: int
 ) -> None:
     keys = keys_of(finished, remains, terms)
@@ -179,7 +179,9 @@ def test_the_newest_stay_and_so_does_what_is_being_written(
 
 @QUICK
 @given(st.sets(ATS, min_size=1), st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3)), max_size=6))
-def test_however_many_clean_at_once_one_is_left(finished: set[CheckpointId], cleaners: list[tuple[int, int]]) -> None:
+def test_concurrent_cleaning_keeps_the_newest_checkpoint(
+    finished: set[CheckpointId], cleaners: list[tuple[int, int]]
+) -> None:
     """Each has looked before any of them deletes (CKPT-2)."""
     keys = keys_of(finished, set(), 0)
     deleted = {at for term, keep in cleaners for at in to_delete(keys, term=term, keep=keep)[0]}

@@ -43,7 +43,7 @@ def leave(disk: Path, size: int) -> None:
     ballast.write_bytes(bytes(max(0, free(disk) - size)))
 
 
-def test_full_disks_are_said_and_older_checkpoints_stay(disk: Path) -> None:
+def test_full_disk_is_reported_and_older_checkpoints_stay(disk: Path) -> None:
     state = {"weights": np.arange(8_000)}  # 64 kB
     saving = checkpoint("run", root=disk, keep=2)
     for step in (1, 2):
@@ -155,7 +155,7 @@ def test_saves_that_fail_leave_no_folders(disk: Path) -> None:
     assert [name[:17] for name in folders(disk)] == ["step-000000000008"]
 
 
-def test_a_folder_is_left_to_whoever_writes_in_it(disk: Path) -> None:
+def test_delete_keeps_a_folder_that_has_other_files(disk: Path) -> None:
     """One rank's part fails and is deleted, at any moment of another rank's."""
     store = FileStore(str(disk / "run"))
     folder = disk / "run" / "step-1"

@@ -63,7 +63,7 @@ async def test_without_a_place_the_task_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("checkpoints", ["", 3, "s3://"])
-def test_a_place_that_is_none_is_refused_before_anything_starts(checkpoints: Any) -> None:
+def test_invalid_root_is_refused_before_the_pool_starts(checkpoints: Any) -> None:
     with pytest.raises(SpecError, match="checkpoints"):
         Pool(provider=Local(), checkpoints=checkpoints)
 
@@ -88,7 +88,7 @@ def fails_after_saving() -> None:
     raise ValueError("the user's own")
 
 
-async def test_what_was_saved_before_an_error_is_there(tmp_path: Path) -> None:
+async def test_checkpoint_saved_before_an_error_is_complete(tmp_path: Path) -> None:
     async with Pool(provider=Local(), nodes=1, console="silent", checkpoints=tmp_path / "kept") as pool:
         with pytest.raises(ValueError, match="own"):
             await pool.run(fails_after_saving())

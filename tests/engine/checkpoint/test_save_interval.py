@@ -67,13 +67,13 @@ def test_a_notice_is_saved_for_once() -> None:
     assert [step for step, answer in enumerate(answers) if answer] == [3, 8]
 
 
-def test_a_step_is_called_ahead_by_what_the_ranks_need_to_hear_it() -> None:
+def test_step_is_announced_ahead_by_the_lead_time() -> None:
     which = save_interval(seconds=10, alone=False, lead_s=3)
     assert due(which, range(0, 241, 2), per_s=16) == []
     assert which.next_announcement() == 240 + 48
 
 
-def test_nothing_is_called_before_it_is_known_how_fast_steps_go() -> None:
+def test_no_step_is_announced_before_the_speed_is_known() -> None:
     which = save_interval(seconds=1, alone=False, lead_s=3)
     which.due(0, 100.0, calm)
     assert which.next_announcement() is None
@@ -87,7 +87,7 @@ def test_only_the_first_rank_calls() -> None:
     assert which.next_announcement() is None
 
 
-def test_who_has_missed_a_call_calls_further_ahead() -> None:
+def test_missed_announcement_is_followed_by_one_further_ahead() -> None:
     which = save_interval(seconds=100, alone=False, leads=False, lead_s=5)
     due(which, range(30))
     which.announced(29)

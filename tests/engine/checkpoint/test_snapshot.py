@@ -38,7 +38,7 @@ def test_plain_objects(root: str) -> None:
     assert back(root, state) == state
 
 
-def test_what_changes_after_the_save_does_not_show(root: str) -> None:
+def test_changes_after_the_save_are_not_saved(root: str) -> None:
     large, small, tensor = np.arange(100_000.0), np.arange(3), torch.arange(50_000)
     state = {"large": large, "small": small, "tensor": tensor, "list": [1]}
 
@@ -135,7 +135,7 @@ def test_tensors_inside_objects(root: str) -> None:
     assert torch.equal(loaded.weights, torch.arange(3))
 
 
-def test_what_cannot_be_pickled_is_named_and_nothing_is_begun(root: str) -> None:
+def test_unpicklable_object_is_named_and_nothing_is_written(root: str) -> None:
     saving = checkpoint("run", root=root)
     with pytest.raises(SerializationError, match=r"state\['sampler'\]\.seen") as caught:
         saving.save(1, {"sampler": Sampler(seen=threading.Lock())})  # type: ignore[arg-type]
@@ -145,7 +145,7 @@ def test_what_cannot_be_pickled_is_named_and_nothing_is_begun(root: str) -> None
     assert saving.steps() == [2]
 
 
-def test_a_class_that_is_gone_is_said(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_class_is_reported_on_load(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
     from types import ModuleType
 

@@ -21,7 +21,7 @@ def store(any_root: str) -> Store:
     return open_store(any_root, "run")
 
 
-def test_what_is_written_is_read(store: Store) -> None:
+def test_written_content_is_read_back(store: Store) -> None:
     store.put("a/b", [b"one", bytearray(b"two"), memoryview(b"three")])
     assert store.get("a/b") == b"onetwothree"
     assert bytes(store.read("a/b", 3, 3)) == b"two"
@@ -46,7 +46,7 @@ def test_put_replaces(store: Store) -> None:
     assert store.get("a") == b"new"
 
 
-def test_what_is_not_there(store: Store) -> None:
+def test_reading_a_missing_file_raises_file_not_found(store: Store) -> None:
     with pytest.raises(FileNotFoundError):
         store.get("nothing")
     with pytest.raises(FileNotFoundError):
@@ -57,7 +57,7 @@ def test_what_is_not_there(store: Store) -> None:
     store.remove("nothing")
 
 
-def test_of_many_creators_one_wins(store: Store) -> None:
+def test_create_succeeds_for_one_of_many_writers(store: Store) -> None:
     won: list[int] = []
 
     def create(index: int) -> None:
@@ -80,7 +80,7 @@ def test_creating_the_same_twice_is_not_a_loss(store: Store) -> None:
     assert not store.create("a", b"other")
 
 
-def test_what_fails_half_way_leaves_nothing(store: Store) -> None:
+def test_failed_write_leaves_no_file(store: Store) -> None:
     def pieces() -> Iterator[bytes]:
         yield bytes(10_000_000)
         raise ValueError("torn")
@@ -97,7 +97,7 @@ def test_names_are_of_a_folder(store: Store) -> None:
     assert sorted(store.names("a")) == ["a/.metadata", "a/b/y", "a/x"]
 
 
-def test_removing_a_folder_removes_it_alone(store: Store) -> None:
+def test_remove_deletes_only_that_folder(store: Store) -> None:
     for key in ("a/x", "a/b/y", "ab/z"):
         store.put(key, [b""])
     store.remove("a")
@@ -159,7 +159,7 @@ def test_a_folder_that_is_removed_while_it_is_listed_is_left_out(
     assert store.names() == ["other/b"]
 
 
-def test_a_file_system_without_hard_links_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_system_without_hard_links_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def link(*_: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
@@ -185,12 +185,12 @@ def test_roots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("root", ["", None, 3, "file://relative", "s3://"])
-def test_a_root_that_is_none(root: object) -> None:
+def test_invalid_root_is_refused(root: object) -> None:
     with pytest.raises(SpecError, match="root"):
         checked_root("root", root)
 
 
-def test_a_scheme_nobody_knows_is_refused() -> None:
+def test_unknown_url_scheme_is_refused() -> None:
     with pytest.raises(SpecError, match="ftps"):
         open_store("ftps://host/folder", "run")
 
@@ -205,5 +205,5 @@ def test_polls_ends_when_woken(root: str) -> None:
     assert count == 3
 
 
-def test_polls_looks_once_however_little_time_there_is(root: str) -> None:
+def test_polls_yields_once_even_without_time(root: str) -> None:
     assert len(list(polls(open_store(root, "run"), 0.0))) == 1

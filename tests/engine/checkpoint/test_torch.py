@@ -83,7 +83,7 @@ def alone(steps: int) -> list[Any]:
     return [parameter.detach().numpy() for parameter in model.parameters()]
 
 
-async def test_a_model_that_is_spread_over_ranks_goes_on_with_others(tmp_path: Path) -> None:
+async def test_sharded_model_resumes_on_another_number_of_ranks(tmp_path: Path) -> None:
     """4 -> 2 -> 3 -> 2 replicas of 2: the parameters are those of a training that nothing disturbed."""
     root = tmp_path / "kept"
     elements = sum(a * b + b for a, b in pairwise(SIZES))

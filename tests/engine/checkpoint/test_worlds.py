@@ -62,7 +62,7 @@ def test_other_numbers_of_ranks_get_what_the_guide_says(cluster: Any, any_root: 
     assert is_of(alone[1], 11, 0)
 
 
-def test_what_all_ranks_have_is_written_once(cluster: Any, root: str, tmp_path: Path) -> None:
+def test_content_common_to_all_ranks_is_written_once(cluster: Any, root: str, tmp_path: Path) -> None:
     def rank_function(rank: int) -> None:
         checkpoint("run", root=root, timeout=60).save(1, {str(index): SHARED + index for index in range(8)})
 
@@ -136,7 +136,9 @@ def test_a_rank_that_stops_early_loses_what_was_not_complete(cluster: Any, root:
 
 @pytest.mark.filterwarnings("ignore:The checkpoint of 'run':RuntimeWarning")
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_what_one_rank_cannot_read_no_rank_resumes_from(cluster: Any, root: str, tmp_path: Path, ranks: int) -> None:
+def test_checkpoint_that_one_rank_cannot_read_is_used_by_no_rank(
+    cluster: Any, root: str, tmp_path: Path, ranks: int
+) -> None:
     """The damage is in what rank 1 alone reads."""
     cluster.broadcast(4, train(root, 3))
     for path in tmp_path.glob("checkpoints/run/step-000000000003.*/rank-00001.*.json"):
@@ -147,7 +149,7 @@ def test_what_one_rank_cannot_read_no_rank_resumes_from(cluster: Any, root: str,
 
 
 @pytest.mark.filterwarnings("ignore:The checkpoint of 'run':RuntimeWarning")
-def test_damage_that_only_one_of_four_ranks_can_see(cluster: Any, root: str, tmp_path: Path) -> None:
+def test_damage_seen_by_one_rank_makes_all_ranks_skip_the_checkpoint(cluster: Any, root: str, tmp_path: Path) -> None:
     cluster.broadcast(4, train(root, 3))
     (folder,) = tmp_path.glob("checkpoints/run/step-000000000003.*")
     own = [path for path in folder.glob("rank-00003-*.distcp") if path.stat().st_size < SHARED.nbytes]
@@ -158,7 +160,7 @@ def test_damage_that_only_one_of_four_ranks_can_see(cluster: Any, root: str, tmp
 
 
 @pytest.mark.filterwarnings("ignore:The checkpoint of 'run':RuntimeWarning")
-def test_when_all_are_damaged_every_rank_says_so(cluster: Any, root: str, tmp_path: Path) -> None:
+def test_all_ranks_raise_when_all_checkpoints_are_damaged(cluster: Any, root: str, tmp_path: Path) -> None:
     cluster.broadcast(2, train(root, 2))
     for path in tmp_path.rglob("*.distcp"):
         path.write_bytes(b"")

@@ -32,12 +32,12 @@ def dead(book: Journal, sky: Sky) -> str:
     return "lost"
 
 
-def test_nothing_is_nothing(book: Journal, sky: Sky, outrider: Outrider) -> None:
+def test_gc_without_pools_exits_with_0(book: Journal, sky: Sky, outrider: Outrider) -> None:
     assert outrider("gc") == 0
     assert "No pools." in outrider.said()
 
 
-def test_it_is_only_shown_until_it_is_told(dead: str, book: Journal, sky: Sky, outrider: Outrider) -> None:
+def test_gc_removes_nothing_without_apply(dead: str, book: Journal, sky: Sky, outrider: Outrider) -> None:
     assert outrider("gc") == 1
     said = outrider.said()
     assert "1 g5.xlarge spot" in said
@@ -87,9 +87,7 @@ def test_a_computer_that_is_called_otherwise_each_time_removes_its_pools(
     assert book.records() == []
 
 
-def test_what_was_written_before_there_were_such_lists_is_removed_by_its_ids(
-    book: Journal, sky: Sky, outrider: Outrider
-) -> None:
+def test_old_journal_entries_are_removed_by_their_ids(book: Journal, sky: Sky, outrider: Outrider) -> None:
     with book.own("old", "aws", EAST):
         book.happened(book.intend("old", "fleet", "t", EAST), ["i-1"])
     file = book.pools / "old" / "pool"
@@ -117,7 +115,7 @@ def test_a_strangers_copy_is_left_alone_and_holds_nothing_up(
     assert book.records() == []
 
 
-def test_what_is_kept_and_may_be_this_computers_is_no_success(
+def test_gc_exits_with_1_if_it_keeps_what_may_be_this_computers(
     book: Journal, sky: Sky, outrider: Outrider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as elsewhere:
@@ -142,7 +140,7 @@ def test_a_computer_is_the_same_one_after_a_boot_under_another_name(
     assert book.records() == []
 
 
-def test_what_cannot_be_removed_is_said(dead: str, book: Journal, sky: Sky, outrider: Outrider) -> None:
+def test_failed_removal_is_shown(dead: str, book: Journal, sky: Sky, outrider: Outrider) -> None:
     sky.stubborn.add(dead)
     assert outrider("gc", "--apply") == 1
     assert "not removed: ec2:TerminateInstances is missing" in outrider.said()
@@ -159,7 +157,7 @@ def test_what_cannot_be_removed_is_said(dead: str, book: Journal, sky: Sky, outr
     ],
     ids=["as it is written", "by an earlier version", "cut off", "not ours"],
 )
-def test_when_what_cannot_be_removed_ends_itself_is_said_if_it_is_known(
+def test_failed_removal_shows_when_the_lease_ends_the_machines(
     dead: str, book: Journal, sky: Sky, outrider: Outrider, monkeypatch: pytest.MonkeyPatch, *, kept: str, said: str
 ) -> None:
     monkeypatch.setattr(time, "localtime", time.gmtime)
@@ -191,7 +189,7 @@ def test_pools_of_others_are_removed_only_when_asked_for(book: Journal, sky: Sky
     assert book.records() == []
 
 
-def test_it_speaks_json(dead: str, book: Journal, sky: Sky, outrider: Outrider) -> None:
+def test_gc_prints_json(dead: str, book: Journal, sky: Sky, outrider: Outrider) -> None:
     (told,) = outrider.json("gc")
     assert outrider.status == 1
     assert (
@@ -227,14 +225,14 @@ def test_nonsense_is_refused(book: Journal, sky: Sky, outrider: Outrider) -> Non
 
 
 @pytest.mark.parametrize("command", [["gc"], ["gc", "--apply"], ["ps"]])
-def test_an_endpoint_that_is_no_url_is_said(command: list[str], book: Journal, outrider: Outrider) -> None:
+def test_invalid_endpoint_is_shown_as_an_error(command: list[str], book: Journal, outrider: Outrider) -> None:
     pytest.importorskip("aiobotocore")
     assert outrider(*command, "--region", "us-east-1", "--endpoint-url", "localhost:4566") == 2
     assert "endpoint_url='localhost:4566' is no URL" in " ".join(outrider.said().split())
     assert outrider(*command, "--all-regions", "--endpoint-url", "localhost:4566") == 2
 
 
-def test_of_a_real_journal_and_a_test_cloud_nothing_is_left(
+def test_gc_removes_everything_of_a_dead_pool_from_a_test_cloud(
     book: Journal, outrider: Outrider, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     pytest.importorskip("aiobotocore")

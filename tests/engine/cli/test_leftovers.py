@@ -40,7 +40,7 @@ def test_a_dead_owners_pool_is_removed() -> None:
     assert "process 12 of me on here" in verdict(found, foreign=False).why
 
 
-def test_what_the_tags_do_not_show_is_removed_too() -> None:
+def test_resources_without_tags_are_removed_too() -> None:
     """The answer may be an old one: sweeping waits until it cannot be."""
     (found,) = pools_left([record()], [asked()])
     assert (found.machines, found.hourly_usd) == ((), 0)
@@ -52,7 +52,7 @@ def test_a_machine_whose_tags_somebody_has_removed_is_found_by_its_id() -> None:
     assert [each.id for each in found.machines] == ["i-known"]
 
 
-def test_what_only_the_tags_know_may_be_somebodys() -> None:
+def test_pool_known_only_by_tags_is_kept() -> None:
     (found,) = pools_left([], [asked(replace(THEIRS, pool="theirs"))])
     assert (found.standing, found.owner) == ("unknown", "you@there")
     assert not found.ours
@@ -72,7 +72,7 @@ def test_a_copy_of_a_machine_is_another_matter_than_the_pool() -> None:
         assert not theirs.ours
 
 
-def test_what_has_a_pools_tag_and_says_no_owner_may_be_the_pools() -> None:
+def test_resource_with_a_pools_tag_and_no_owner_is_kept() -> None:
     mine, perhaps = pools_left([record()], [asked(replace(MACHINE, owner=""))])
     assert (mine.machines, len(perhaps.machines)) == ((), 1)
     assert perhaps.ours
@@ -94,7 +94,7 @@ def test_a_pool_without_a_place_is_only_forgotten() -> None:
     assert verdict(found, foreign=False).remove
 
 
-def test_a_price_that_nobody_knows_makes_no_sum() -> None:
+def test_unknown_price_makes_the_sum_unknown() -> None:
     (found,) = pools_left([record()], [asked(MACHINE, replace(MACHINE, id="i-3", hourly_usd=None))])
     assert found.hourly_usd is None
 

@@ -43,7 +43,7 @@ def test_more_places_are_asked_for_by_tag(book: Journal, sky: Sky, outrider: Out
     assert told["place"] == {"profile": "work", "region": "us-west-2"}
 
 
-def test_a_place_that_does_not_answer_is_said(book: Journal, sky: Sky, outrider: Outrider) -> None:
+def test_unanswered_place_is_shown(book: Journal, sky: Sky, outrider: Outrider) -> None:
     book.own("lost", "aws", EAST).close()
     sky.refuses.add("us-east-1")
     assert outrider("ps") == 2
@@ -57,14 +57,14 @@ def test_ages_in_words(since: float, said: str) -> None:
     assert age(replace(POOL, machines=(replace(SPOT, launched_at=1e6 - since),)), 1e6) == said
 
 
-def test_what_is_not_known_is_not_made_up() -> None:
+def test_unknown_facts_are_shown_as_unknown() -> None:
     assert (machines(POOL), price(POOL), age(POOL, 0.0)) == ("none", "", "")
     assert machines(replace(POOL, error="no")) == "?"
     assert price(replace(POOL, machines=(SPOT, replace(SPOT, hourly_usd=None)))) == "?"
     assert (place(EAST), place({})) == ("us-east-1 work", "nowhere")
 
 
-def test_a_state_directory_that_cannot_be_says_what_to_do(
+def test_unusable_state_directory_is_an_error_with_a_next_step(
     sky: Sky, outrider: Outrider, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("OUTRIDER_STATE", "/dev/null/state")

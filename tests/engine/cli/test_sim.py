@@ -30,7 +30,7 @@ def test_seeds_that_hold_exit_with_0(capsys: pytest.CaptureFixture[str], tmp_pat
     assert (told["seeds"], told["broken"]) == (5, {})
 
 
-def test_processes_change_nothing(tmp_path: Path) -> None:
+def test_number_of_processes_does_not_change_results(tmp_path: Path) -> None:
     reports = [tmp_path / "one.json", tmp_path / "two.json"]
     for processes, report in zip(("1", "2"), reports, strict=True):
         assert run("--seeds", "24", "--processes", processes, "--report", str(report)) == 0

@@ -112,7 +112,7 @@ def test_a_line_may_come_byte_by_byte() -> None:
     assert [frame["is"] for frame in found] == ["hello", "phase"]
 
 
-def test_what_is_no_frame_later_does_no_harm() -> None:
+def test_lines_that_are_no_frames_are_skipped() -> None:
     lines = frames.Lines()
     assert [frame["is"] for frame in lines.feed(b'{"is":"hello"}\nSegmentation fault\n[1]\n{"is":"result"}\n')] == [
         "hello", "result"
@@ -180,7 +180,7 @@ def test_a_broken_source_is_no_reason_to_give_up(host: Path, work: Work, as_root
     assert len(asked(host, "apt-get")) == 2
 
 
-def test_a_package_that_does_not_exist_is_told_with_apts_words(host: Path, work: Work, as_root: None) -> None:
+def test_unknown_apt_package_is_reported_with_apts_output(host: Path, work: Work, as_root: None) -> None:
     program(host, "apt-get", 'case "$*" in *install*) echo "E: Unable to locate package x"; exit 100 ;; esac')
     with pytest.raises(Failed) as caught:
         apt.install(work, ["x"])

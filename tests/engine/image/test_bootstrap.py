@@ -78,7 +78,7 @@ async def test_nothing_but_the_cache_is_left(shell: Any, bring: Any) -> None:
     assert processes_of(shell.home) == []
 
 
-async def test_what_a_login_prints_is_no_answer(shell: Any, bring: Any) -> None:
+async def test_output_of_a_login_shell_is_skipped(shell: Any, bring: Any) -> None:
     shell.banner = b'Welcome to this host!\n{"is":"news"}\n'
     assert (await bring(Image(), shell)).greet()
 
@@ -339,7 +339,7 @@ async def test_commands_run_in_order_with_the_images_environment(shell: Any, bri
     assert bring.lines[1:4] == ["hello ****", "worked", str(shell.cache / "pools" / "pool-1~0" / "includes")]
 
 
-async def test_a_command_that_fails_is_told_with_its_end(shell: Any, bring: Any) -> None:
+async def test_failed_command_is_reported_with_the_end_of_its_output(shell: Any, bring: Any) -> None:
     with pytest.raises(BootstrapError) as caught:
         await bring(Image(run=["for i in $(seq 100); do echo line $i; done; exit 3"]), shell)
     error = caught.value
@@ -415,7 +415,7 @@ async def test_an_index_that_hangs_ends_at_the_images_timeout(
     assert processes_of(shell.home) == []
 
 
-async def test_a_command_that_hangs_is_named_with_what_it_said(shell: Any, bring: Any) -> None:
+async def test_hanging_command_is_reported_with_its_output(shell: Any, bring: Any) -> None:
     await bring(Image(), shell)
     bring.nodes[0].greet()
     bring.nodes[0].stop()

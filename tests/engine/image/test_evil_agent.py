@@ -51,9 +51,7 @@ class EvilHost:
         ({"is": "phase"}, "'name'"),
     ],
 )
-async def test_what_an_agent_may_not_say_is_the_error_of_its_host(
-    shell: Any, bring: Any, frame: object, output: str
-) -> None:
+async def test_protocol_violation_is_an_error_of_that_host(shell: Any, bring: Any, frame: object, output: str) -> None:
     with pytest.raises(BootstrapError, match="the agent broke its protocol") as caught:
         await bring(Image(), EvilHost(shell, [frame]))
     assert output in str(caught.value)

@@ -123,7 +123,7 @@ def test_this_computers_own_cache_is_looked_at_too(
     assert f"remove {cache}, or set OUTRIDER_CACHE" in caught.value.hint
 
 
-async def test_a_generous_umask_does_not_open_it(shell: Any, bring: Any, make_wheel: Any, wheels: Path) -> None:
+async def test_open_umask_does_not_open_the_cache(shell: Any, bring: Any, make_wheel: Any, wheels: Path) -> None:
     """What a pool leaves in the cache is fit for the next one: nobody else may write there."""
     make_wheel("left")
     image = Image(pip=["left"], pip_indexes=[str(wheels)])

@@ -67,7 +67,7 @@ def test_modules_are_found_by_name_and_as_objects(tree: Any, monkeypatch: pytest
         ("json.decoder", "include 'json', all of it"),
     ],
 )
-def test_what_is_not_there_is_refused(include: str, why: str) -> None:
+def test_missing_include_is_refused(include: str, why: str) -> None:
     with pytest.raises(SpecError, match=why):
         places(include)
 
@@ -95,7 +95,7 @@ def test_gitignore_is_respected_as_git_does(tree: Any) -> None:
     assert f"{top.name}/pkg/a.py" in whole
 
 
-def test_what_is_asked_for_by_name_is_sent_though_git_ignores_it(tree: Any) -> None:
+def test_folder_included_by_name_is_sent_though_git_ignores_it(tree: Any) -> None:
     top = tree({".git/config": "", ".gitignore": "generated/\n", "generated/a.py": "", "generated/b.pyc": ""})
     assert places(top / "generated") == {"generated/a.py"}
 

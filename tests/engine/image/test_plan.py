@@ -68,7 +68,7 @@ def test_the_cache_is_where_the_host_says(tmp_path: Path) -> None:
     assert probe.parse(probed(HOME="/nowhere", XDG_CACHE_HOME=str(tmp_path))).cache == str(tmp_path / "outrider")
 
 
-def test_half_a_probe_is_none() -> None:
+def test_incomplete_probe_output_is_refused() -> None:
     for output in (b"", b"This account is currently not available.\n", b"outrider-probe 1\nsystem Linux x86_64\n"):
         with pytest.raises(ProbeFailed):
             probe.parse(output)
@@ -98,7 +98,7 @@ async def test_uv_brings_a_python_where_the_hosts_does_not_fit() -> None:
     ("pythons", "why"),
     [((), "it has no python3"), ((PY39,), "its Python is 3.9.2"), ((PYPY,), "its Python is pypy 3.11.9")],
 )
-async def test_a_host_that_cannot_run_tasks_is_told_what_to_do(pythons: Any, why: str) -> None:
+async def test_host_without_a_fitting_python_is_an_error_with_a_next_step(pythons: Any, why: str) -> None:
     with pytest.raises(BootstrapError, match=why) as caught:
         plan.choose(await prepared(uv=False), host(*pythons))
     assert "nstall Python 3.11 there" in caught.value.hint or "install 3.11 there" in caught.value.hint
@@ -182,11 +182,11 @@ def test_platforms_as_uv_names_them() -> None:
         ("upload", "tar: not found", "whether tar and gzip are there"),
     ],
 )
-def test_what_programs_say_becomes_a_next_step(phase: str, output: str, next_step: str) -> None:
+def test_output_of_programs_becomes_a_next_step(phase: str, output: str, next_step: str) -> None:
     assert next_step in advice(phase, ["before", output, "after"], exit_status=1).hint
 
 
-def test_what_is_late_or_killed_has_advice_too() -> None:
+def test_timeout_and_kill_have_advice_too() -> None:
     assert "bootstrap_timeout" in advice("packages", ["Resolved 3 packages"], timed_out=True).hint
     assert "bootstrap_timeout" in advice("run", [], timed_out=True).hint
     assert "memory" in advice("run", [], exit_status=137).hint

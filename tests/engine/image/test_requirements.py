@@ -59,7 +59,7 @@ async def test_a_file_is_read_with_all_that_it_refers_to(tmp_path: Path, monkeyp
         ("-r missing.txt", "cannot be read"),
     ],
 )
-async def test_what_cannot_be_sent_is_refused(tmp_path: Path, line: str, why: str) -> None:
+async def test_requirements_that_cannot_be_sent_are_refused(tmp_path: Path, line: str, why: str) -> None:
     (tmp_path / "r.txt").write_text(line)
     with pytest.raises(SpecError, match=why):
         await read(requirements=tmp_path / "r.txt")
@@ -86,7 +86,7 @@ async def test_indexes_are_urls_or_folders(wheels: Path) -> None:
         await read(pip=["x"], pip_indexes=["nowhere"])
 
 
-async def test_what_makes_environments_the_same(make_wheel: Any, wheels: Path) -> None:
+async def test_identity_of_environments(make_wheel: Any, wheels: Path) -> None:
     def identity(**changes: Any) -> str:
         return repr(
             Requirements(**{"text": "x\n", "urls": (Secret("https://me:one@host/simple"),), **changes}).identity()

@@ -61,7 +61,7 @@ def test_below_home_a_user_needs_nobody(machine: Machine, tmp_path: Path) -> Non
     assert not volumes._user_can_mount([f"{home}/data"])
 
 
-def test_what_is_missing_is_installed_or_named(machine: Machine, work: Work) -> None:
+def test_missing_packages_are_installed_or_named(machine: Machine, work: Work) -> None:
     volumes._install(work)
     assert machine.installed == []
     machine.tools -= {"fusermount3"}
@@ -73,7 +73,7 @@ def test_what_is_missing_is_installed_or_named(machine: Machine, work: Work) -> 
     assert "Debian or Ubuntu" in caught.value.hint
 
 
-def test_a_host_without_fuse_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_host_without_fuse_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.stat
     monkeypatch.setattr(volumes.os, "stat", lambda path: real(os.devnull if path == "/dev/fuse" else path))
     with pytest.raises(Failed, match="no /dev/fuse"):
@@ -81,7 +81,7 @@ def test_a_host_without_fuse_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.anyio
-async def test_the_order_has_them_and_credentials_are_hidden() -> None:
+async def test_order_has_volumes_and_hides_credentials() -> None:
     keys = {"AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE", "AWS_SECRET_ACCESS_KEY": Secret("canary-77aa")}
     volume = Volume("s3://my-bucket/x", mount="/data", credentials=keys)
     prepared = await prepare(Image(), [volume])

@@ -99,7 +99,7 @@ async def test_an_index_with_a_password_gets_it(make_wheel: Any, serve: Any, mon
     assert "canary" not in f"{caught.value}{caught.value.log}{caught.value.command}"
 
 
-async def test_what_is_not_what_the_index_says_is_refused(
+async def test_file_with_another_digest_is_refused(
     make_wheel: Any, serve: Any, monkeypatch: pytest.MonkeyPatch, fresh_cache: Path
 ) -> None:
     wheel = make_wheel("changing")
@@ -168,7 +168,7 @@ async def test_a_cancelled_download_does_not_go_on(
     assert reads.count(True) <= 1
 
 
-def test_half_a_wheel_is_none_and_is_not_kept(
+def test_incomplete_wheel_is_refused_and_not_cached(
     wheels: Path, make_wheel: Any, serve: Any, monkeypatch: pytest.MonkeyPatch, fresh_cache: Path
 ) -> None:
     """A requirement may name a file without its hash."""

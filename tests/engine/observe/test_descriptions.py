@@ -35,7 +35,7 @@ def test_the_story_reads_well(story: list[ev.Event]) -> None:
         (ev.NodeLost(1, "two\nlines\x1b[2J"), "node 1 lost: two; lines"),
     ],
 )
-def test_one_line_each(event: ev.Event, line: str | None) -> None:
+def test_each_event_is_described_in_one_line(event: ev.Event, line: str | None) -> None:
     assert describe(event) == line
 
 
@@ -44,7 +44,7 @@ def test_printed_lines_are_marked() -> None:
     assert printed(event) == "[rank 3 · train] a\n[rank 3 · train] b\n[rank 3 · train] \n[rank 3 · train] last\n"
 
 
-def test_lost_output_is_said() -> None:
+def test_lost_output_is_counted_in_its_line() -> None:
     event = ev.TaskOutput(1, 0, 0, "stderr", "after\n", "train", dropped=123_456)
     assert printed(event) == "[rank 0 · train] ... 123,456 bytes were lost here\n[rank 0 · train] after\n"
 

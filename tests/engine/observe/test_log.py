@@ -66,7 +66,7 @@ def test_single_tasks_are_wanted_only_for_debugging(caplog: pytest.LogCaptureFix
     assert LogSink().tasks is wanted
 
 
-def test_where_nobody_listens_nothing_is_written_and_structlog_is_not_imported() -> None:
+def test_without_a_handler_nothing_is_logged_and_structlog_is_not_imported() -> None:
     program = """
 import sys
 from outrider.actors import events as ev
@@ -80,7 +80,7 @@ print(sink.tasks, "structlog" in sys.modules)
     assert (done.stdout, done.stderr) == ("False False\n", "")
 
 
-def test_a_broken_handler_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_handler_does_not_stop_events(caplog: pytest.LogCaptureFixture) -> None:
     class Broken(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             raise RuntimeError("disk full")

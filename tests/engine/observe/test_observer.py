@@ -103,7 +103,7 @@ async def test_output_is_decoded_and_named(observer: Observer) -> None:
     assert replace(event, at=0.0) == ev.TaskOutput(0, 3, 0, "stderr", "café \ufffd\n", "", 7)
 
 
-def test_a_node_that_was_never_heard_of_harms_nobody(observer: Observer) -> None:
+def test_event_of_an_unknown_node_is_accepted(observer: Observer) -> None:
     observer(ev.NodeSuspect(99))
     observer(ev.NodeLost(99, "gone"))
     assert observer.snapshot().nodes == ()

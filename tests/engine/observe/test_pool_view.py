@@ -52,7 +52,7 @@ def test_a_lost_node_is_shown_until_another_is_ready(story: list[ev.Event]) -> N
     assert list(board_after(story).rows) == [1, 2]
 
 
-def test_what_it_costs_is_that_of_the_nodes_there_are() -> None:
+def test_hourly_cost_is_that_of_the_present_nodes() -> None:
     priced = [ev.NodeLaunching(node, f"m{node}", 1.25) for node in range(3)]
     assert board_after([*priced, ev.NodeReady(0, 0, 1, 3, at=1.0)]).hourly_cost == 3.75
     assert board_after([*priced, ev.NodeLost(0, "gone", at=1.0), ev.NodeDismissed(1, at=1.0)]).hourly_cost == 1.25
@@ -108,7 +108,7 @@ def test_a_rank_that_runs_again_alone_leaves_the_others_running() -> None:
     assert pool_view.wanted == 2
 
 
-def test_what_jobs_are_called_is_forgotten_with_them(story: list[ev.Event]) -> None:
+def test_names_of_finished_jobs_are_forgotten(story: list[ev.Event]) -> None:
     assert board_after(until(story, ev.TaskStarted, 2)).names == {1: "train"}
     assert board_after(story).names == {}
 

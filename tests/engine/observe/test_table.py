@@ -32,7 +32,7 @@ def test_the_table(story: list[ev.Event]) -> None:
     ]
 
 
-def test_what_it_costs_stands_above() -> None:
+def test_header_shows_the_hourly_cost() -> None:
     pool_view = PoolView()
     pool_view.apply(ev.PoolStarting("p", "aws", 1, 1))
     assert "USD" not in drawn(pool_view, 1.0)[0]
@@ -42,7 +42,7 @@ def test_what_it_costs_stands_above() -> None:
 
 @pytest.mark.parametrize("width", [20, 40, 63, 64, 80, 200])
 @pytest.mark.parametrize("height", [6, 24, 60])
-def test_it_fits(width: int, height: int) -> None:
+def test_table_fits_the_terminal(width: int, height: int) -> None:
     pool_view = PoolView()
     pool_view.apply(ev.PoolStarting("p", "local", 100, 100))
     for node in range(100):

@@ -38,7 +38,7 @@ def writer(terminal: Terminal) -> Iterator[Writer]:
     writer.close()
 
 
-def test_what_is_put_is_written_when_put_returns(
+def test_put_returns_after_the_text_is_written(
     terminal: Terminal, writer: Writer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "PATIENCE_S", 10.0)
@@ -72,7 +72,7 @@ def test_a_backlog_is_bounded_and_its_gap_is_counted(
     assert sum(1 for text, _, _ in terminal.written if text) + sum(dropped for _, _, dropped in terminal.written) == 11
 
 
-def test_a_broken_terminal_harms_nobody() -> None:
+def test_failing_terminal_does_not_stop_the_writer() -> None:
     def broken(text: str, stream: int, dropped: int) -> None:
         raise BrokenPipeError
 

@@ -133,7 +133,7 @@ def test_torch_comes_along_with_main_memory_where_that_is_exchanged() -> None:
         ({"config": "/nonexistent/config.json"}, "cannot be read: No such file"),
     ],
 )
-def test_what_means_nothing_is_refused(options: dict[str, Any], says: str) -> None:
+def test_invalid_options_are_refused(options: dict[str, Any], says: str) -> None:
     with pytest.raises(SpecError, match=rf"plugins\.accelerate: .*{says}"):
         plugins.accelerate(**options)
 

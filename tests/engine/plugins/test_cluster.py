@@ -168,7 +168,7 @@ async def test_with_the_heads_node_the_cluster_begins_anew() -> None:
         assert await context.settled() == [(3, HEAD), (4, HEAD)]
 
 
-async def test_what_ends_is_started_again_and_what_ends_again_and_again_ends_the_pool(
+async def test_ended_program_is_restarted_until_it_failed_too_often(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "AGAIN_S", 0)
@@ -193,7 +193,7 @@ async def test_what_ends_is_started_again_and_what_ends_again_and_again_ends_the
     assert told.log == ("no space left", "on device")
 
 
-async def test_waiting_says_what_is_missing() -> None:
+async def test_wait_timeout_names_what_is_missing() -> None:
     async with playing(Toys()) as (context, cluster):
         context.joined(1)
         with pytest.raises(BootstrapError, match=r"cluster's head is not up after 0\.01 s"):

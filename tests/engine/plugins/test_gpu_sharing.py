@@ -314,7 +314,7 @@ def test_instances_that_are_there_are_used_and_left(tools: Tools, tmp_path: Path
         (plugins.mig("1g.10gb"), {"root": False}, "Insufficient Permissions.* MIG is root's to change"),
     ],
 )
-def test_what_cannot_be_is_said_and_nothing_is_left(
+def test_impossible_division_is_an_error_and_leaves_nothing(
     tools: Tools, tmp_path: Path, plugin: Any, state: dict[str, Any], said: str
 ) -> None:
     tools.state(gpus=1, **state)
@@ -324,7 +324,7 @@ def test_what_cannot_be_is_said_and_nothing_is_left(
     assert tools.load() == before
 
 
-def test_a_gpu_that_stays_in_use_is_told_of(
+def test_gpu_that_stays_in_use_is_reported(
     tools: Tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(mig_module, "BUSY_S", 0.05)
@@ -431,7 +431,7 @@ def test_without_the_driver_the_pool_says_what_is_missing(tmp_path: Path, monkey
             pass
 
 
-def test_options_that_mean_nothing_are_refused() -> None:
+def test_invalid_options_are_refused() -> None:
     for profile in ("1g", "big", 19):
         with pytest.raises(SpecError, match=r"called like '1g\.10gb'"):
             plugins.mig(profile)  # type: ignore[arg-type]

@@ -72,6 +72,6 @@ def test_ranks_of_one_host_show_one_bar_and_share_its_cores(place: Place, monkey
 
 
 @pytest.mark.parametrize("options", [{"token": 3}, {"token": b"x"}, {"home": ""}, {"home": 3}])
-def test_options_that_mean_nothing_are_refused(options: dict[str, Any]) -> None:
+def test_invalid_options_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(SpecError, match=r"plugins\.huggingface: "):
         plugins.huggingface(**options)

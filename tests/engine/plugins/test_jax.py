@@ -52,6 +52,6 @@ def test_a_broadcast_is_collective_and_its_processes_end_with_it() -> None:
 @pytest.mark.parametrize(
     "options", [{"ranks_per_node": 0}, {"cpu_devices": 0}, {"cpu_devices": "2"}, {"timeout": -1}, {"timeout": "1 h"}]
 )
-def test_options_that_mean_nothing_are_refused(options: dict[str, Any]) -> None:
+def test_invalid_options_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(SpecError, match=r"plugins\.jax: "):
         plugins.jax(**options)

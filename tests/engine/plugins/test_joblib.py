@@ -197,7 +197,7 @@ class Batches:
         return named
 
 
-def test_what_no_batch_needs_goes_oldest_first_beyond_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_objects_are_dropped_oldest_first_beyond_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     batches = Batches(monkeypatch, idle_bytes=200)
     objects = [OpenPools(100) for _ in range(5)]
     unfinished = batches.submit(objects[0])
@@ -212,7 +212,7 @@ def test_what_no_batch_needs_goes_oldest_first_beyond_a_limit(monkeypatch: pytes
     assert not any(each.shared for each in objects)
 
 
-def test_what_each_batch_names_is_sent_once_however_large(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_objects_of_every_batch_are_sent_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where each of them has ended before the next one comes."""
     batches = Batches(monkeypatch, idle_bytes=50)
     common = OpenPools(1000)
@@ -221,7 +221,7 @@ def test_what_each_batch_names_is_sent_once_however_large(monkeypatch: pytest.Mo
     assert batches.sent.count(common) == 1
 
 
-def test_what_holds_arrays_shares_them_and_small_or_odd_ones_travel_along(pool: SyncPool, shared: list[int]) -> None:
+def test_large_arrays_are_shared_and_small_or_object_arrays_are_pickled(pool: SyncPool, shared: list[int]) -> None:
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"a": np.arange(40_000.0), "b": np.arange(40_000.0)})
     objects = np.array([{"not": "numbers"}] * 20_000, dtype=object)
@@ -268,7 +268,7 @@ def test_a_task_that_ends_its_process_is_an_error_of_its_own(pool: SyncPool) -> 
         Parallel()(delayed(os._exit)(7) for _ in range(2))
 
 
-def test_what_cannot_be_pickled_is_said_at_once(pool: SyncPool) -> None:
+def test_unpicklable_argument_is_an_error_at_once(pool: SyncPool) -> None:
     lock = threading.Lock()
     with parallel_config(backend="outrider"), pytest.raises(TypeError, match="pickle"):
         Parallel()(delayed(id)(lock) for _ in range(2))

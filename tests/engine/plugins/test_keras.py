@@ -24,7 +24,7 @@ def test_the_backends_plugin_comes_along_in_front(backend: Any, brought: Any, pl
     assert plugin.env(place(0)) == {"KERAS_BACKEND": backend}
 
 
-def test_a_plugin_that_was_given_takes_the_place_of_what_is_brought() -> None:
+def test_given_plugin_replaces_the_brought_one() -> None:
     keras, own = plugins.keras("jax"), plugins.jax(cpu_devices=2)
     assert merged([keras, own], []) == (own, keras)
     assert merged([own], [keras]) == (own, keras)
@@ -44,6 +44,6 @@ def test_without_data_parallelism_keras_is_left_alone(place: Place) -> None:
 
 
 @pytest.mark.parametrize("options", [{"backend": "theano"}, {"backend": None}, {"seed": -1}, {"seed": "1"}])
-def test_options_that_mean_nothing_are_refused(options: dict[str, Any]) -> None:
+def test_invalid_options_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(SpecError, match=r"plugins\.keras: "):
         plugins.keras(**options)

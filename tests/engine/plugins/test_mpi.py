@@ -154,7 +154,7 @@ def test_a_rank_that_ends_no_line_is_let_go_and_the_others_are_served(server: tu
         assert file.readline() == "cmd=appnum rc=0 appnum=0\n"
 
 
-def test_who_does_not_know_the_secret_is_told_nothing(server: tuple[str, int]) -> None:
+def test_client_without_the_secret_gets_no_answer(server: tuple[str, int]) -> None:
     with pytest.raises(TimeoutError, match="no PMI server answered"):
         pmi.connect(*server, 0, "guessed", role="rank", within_s=0.3)
     with socket.create_connection(server) as stranger:
@@ -165,7 +165,7 @@ def test_who_does_not_know_the_secret_is_told_nothing(server: tuple[str, int]) -
     pmi.connect(*server, 0, "s", role="rank", within_s=10).close()  # others are served
 
 
-def test_a_server_that_does_not_know_the_secret_is_not_believed() -> None:
+def test_server_without_the_secret_is_refused() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         code = (
             "import socket, sys; s = socket.socket(fileno=int(sys.argv[1])); c = s.accept()[0];"
@@ -275,7 +275,7 @@ def test_arguments_without_a_command_are_refused() -> None:
             mpi_rsh.host_and_command(words)
 
 
-def test_options_that_mean_nothing_are_refused() -> None:
+def test_invalid_options_are_refused() -> None:
     for ranks in (0, "many", True):
         with pytest.raises(SpecError, match="ranks_per_node"):
             plugins.mpi(ranks_per_node=ranks)  # type: ignore[arg-type]

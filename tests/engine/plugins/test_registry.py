@@ -58,7 +58,7 @@ class Bringing(Named):
         return self.brought
 
 
-def test_what_a_plugin_builds_on_comes_before_it_once() -> None:
+def test_brought_plugins_come_first_and_once() -> None:
     base, other = Named("base"), Named("other")
     first, second = Bringing("first", base), Bringing("second", base, other)
     assert merged([first, second], []) == (base, first, other, second)
@@ -66,7 +66,7 @@ def test_what_a_plugin_builds_on_comes_before_it_once() -> None:
     assert merged([deep], []) == (base, other, second, deep)
 
 
-def test_what_was_given_takes_the_place_of_what_is_brought() -> None:
+def test_given_plugin_replaces_a_brought_one() -> None:
     brought, own = Named("base", 1), Named("base", 2)
     bringing = Bringing("first", brought)
     assert merged([own], [bringing]) == (own, bringing)

@@ -43,6 +43,6 @@ def test_several_ranks_of_a_node_share_its_gpus_and_its_threads(place: Place, mo
     assert plugins.tensorflow().env(place(0, shared=True))["TF_NUM_INTRAOP_THREADS"] == "9"
 
 
-def test_options_that_mean_nothing_are_refused() -> None:
+def test_invalid_options_are_refused() -> None:
     with pytest.raises(SpecError, match=r"plugins\.tensorflow: ranks_per_node"):
         plugins.tensorflow(0)

@@ -306,7 +306,7 @@ def test_tasks_in_several_slots_take_the_devices_in_turn(place: Place) -> None:
     assert [_device(Cuda(2), replace(alone, worker=slot)) for slot in range(3)] == [0, 1, 0]
 
 
-def test_options_that_mean_nothing_are_refused() -> None:
+def test_invalid_options_are_refused() -> None:
     wrong: list[dict[str, Any]] = [{"ranks_per_node": 0}, {"ranks_per_node": "many"}, {"backend": 3}, {"timeout": -1}]
     for options in wrong:
         with pytest.raises(SpecError, match=r"plugins\.torch: "):

@@ -43,7 +43,9 @@ def test_the_next_task_waits_until_all_is_cleared(leaving: Any, *, says_so: bool
 
 
 @pytest.mark.parametrize("says_so", [True, False])
-def test_one_that_does_not_end_is_an_error(leaving: Any, monkeypatch: pytest.MonkeyPatch, *, says_so: bool) -> None:
+def test_hanging_teardown_is_an_error_for_the_next_task(
+    leaving: Any, monkeypatch: pytest.MonkeyPatch, *, says_so: bool
+) -> None:
     monkeypatch.setattr(torch, "GONE_S", 0.01)
     group = Distributed(says_so=says_so)
     leaving.start(group)
@@ -59,7 +61,7 @@ def test_a_group_that_a_task_made_itself_and_left_is_an_error(leaving: Any) -> N
         leaving.wait(Distributed(says_so=True))
 
 
-def test_without_one_before_there_is_nothing_to_wait_for(leaving: Any) -> None:
+def test_without_an_earlier_group_nothing_is_waited_for(leaving: Any) -> None:
     group = Distributed(says_so=True)
     group.initialized = False
     leaving.wait(group)

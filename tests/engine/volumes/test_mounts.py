@@ -22,7 +22,7 @@ def test_every_mount_is_found(table: list[tuple[str, str, str]]) -> None:
     assert mounts.parse("\n".join(lines)) == [mounts.Mount(*row) for row in table]
 
 
-def test_what_is_no_mount_is_passed_over() -> None:
+def test_lines_that_are_no_mounts_are_skipped() -> None:
     assert mounts.parse("") == []
     assert mounts.parse("something else\n") == []
 

@@ -48,7 +48,7 @@ NAMES += ["PATH", "LD_PRELOAD", "RCLONE_CONFIG", "HOME", "TOKEN"]
 
 
 @given(st.dictionaries(st.sampled_from(NAMES), st.text("ab/", min_size=1)))
-def test_of_a_login_only_what_leads_to_the_store_is_kept(environ: dict[str, str]) -> None:
+def test_login_environment_is_reduced_to_proxies_and_credentials(environ: dict[str, str]) -> None:
     kept = rclone.inherited(environ, "/home/ada")
     assert not {"LD_PRELOAD", "RCLONE_CONFIG", "TOKEN", "AWS_CA_BUNDLE", "AWS_ENDPOINT_URL"} & {*kept}
     assert kept["HOME"] == "/home/ada"
@@ -117,7 +117,7 @@ def test_a_refusal_is_told_in_one_line_with_what_to_do(said: str, hint: str, sys
 
 
 @given(st.text())
-def test_whatever_it_says_makes_one_line(said: str) -> None:
+def test_any_rclone_output_becomes_one_line(said: str) -> None:
     reason = rclone.reason("s3://my-bucket", said)
     assert reason.startswith("s3://my-bucket cannot be read: ")
     assert len(reason.splitlines()) == 1

@@ -42,7 +42,7 @@ def read(of: Any, body: bytes) -> dict[str, Any]:
     ("service", "action", "whole", "key"),
     [("ec2", "DescribeInstances", INSTANCES, "Reservations"), ("ssm", "GetParameters", PARAMETERS, "Parameters")],
 )
-def test_no_beginning_of_an_answer_is_one(service: str, action: str, whole: str, key: str) -> None:
+def test_truncated_answer_is_unreadable(service: str, action: str, whole: str, key: str) -> None:
     of = model(service, action)
     assert len(read(of, whole.encode())[key]) == 1
     for length in range(len(whole)):
@@ -52,7 +52,7 @@ def test_no_beginning_of_an_answer_is_one(service: str, action: str, whole: str,
 
 
 @pytest.mark.parametrize("before", ["", "\n", "\ufeff", "<!-- a <b> -->", '<?xml version="1.0"?>\n<!---->\n'])
-def test_what_may_stand_before_a_document_is_no_hindrance(before: str) -> None:
+def test_prologue_before_the_document_is_accepted(before: str) -> None:
     inner = INSTANCES.partition("?>")[2].strip()
     of = model("ec2", "DescribeInstances")
     answers.check_root(operation_model=of, response_dict={"status_code": 200, "body": (before + inner).encode()})

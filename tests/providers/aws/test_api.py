@@ -210,7 +210,7 @@ async def test_whatever_is_no_answer_of_the_action_counts_as_lost(cloud: Cloud, 
     assert cloud.actions == ["DescribeVpcs", "DescribeVpcs", "CreateVpc"]
 
 
-async def test_a_date_that_is_none_is_a_lost_answer(cloud: Cloud, api: Api) -> None:
+async def test_invalid_date_is_a_lost_answer(cloud: Cloud, api: Api) -> None:
     instance = "<instancesSet><item><launchTime>2026-02-31T1</launchTime></item></instancesSet>"
     cloud.will(ok(f"<reservationSet><item>{instance}</item></reservationSet>"), ok())
     await api.call("describe_instances")
@@ -220,7 +220,7 @@ async def test_a_date_that_is_none_is_a_lost_answer(cloud: Cloud, api: Api) -> N
 @pytest.mark.parametrize("lost", [
     '{"Parameters": [{"Name": "a", "Val', '{"Parameters": [', "{}", "", "[]", "null", "1", '{"Other": 1}', PAGE
 ])  # fmt: skip
-async def test_so_it_is_with_json_which_botocore_takes_for_empty(cloud: Cloud, api: Api, lost: str) -> None:
+async def test_truncated_json_is_a_lost_answer(cloud: Cloud, api: Api, lost: str) -> None:
     whole = {"Parameters": [{"Name": "a", "Value": "ami-1"}], "InvalidParameters": []}
     cloud.will(bare(lost, kind="application/x-amz-json-1.1"), says(whole))
     answer = await api.call("get_parameters", service="ssm", Names=["a"])
@@ -245,7 +245,7 @@ async def test_a_create_with_a_token_is_done_again_with_that_token(cloud: Cloud,
     assert [call["ClientToken"] for call in cloud.calls] == ["one"] * 3
 
 
-async def test_who_is_let_in_no_more_is_not_told_that_nothing_was_done(cloud: Cloud, api: Api) -> None:
+async def test_refusal_after_a_lost_answer_does_not_claim_that_nothing_was_done(cloud: Cloud, api: Api) -> None:
     cloud.will(loses, fails("AuthFailure", status=401))
     with pytest.raises(CallRefused, match="whether it was done is not known, and now AWS does not accept") as caught:
         await api.call("create_fleet", ClientToken="one", LaunchTemplateConfigs=[],
@@ -260,20 +260,20 @@ async def test_botocores_own_token_is_none_of_the_callers(cloud: Cloud, api: Api
     assert len(cloud.calls) == 1
 
 
-async def test_what_was_throttled_was_not_done(cloud: Cloud, api: Api) -> None:
+async def test_throttled_create_is_retried(cloud: Cloud, api: Api) -> None:
     cloud.will(fails("RequestLimitExceeded", status=503), ok())
     await api.call("create_vpc", CidrBlock="10.0.0.0/16")
     assert len(cloud.calls) == 2
 
 
-async def test_the_caller_may_know_that_twice_is_as_once(cloud: Cloud, api: Api) -> None:
+async def test_idempotent_argument_allows_a_retry(cloud: Cloud, api: Api) -> None:
     cloud.will(loses, fails("InvalidGroup.Duplicate"))
     with pytest.raises(CallRefused) as caught:
         await api.call("create_security_group", idempotent=True, GroupName="a", Description="b")
     assert caught.value.code == "InvalidGroup.Duplicate"
 
 
-async def test_it_ends_when_trouble_does_not(cloud: Cloud, api: Api) -> None:
+async def test_retries_end_with_the_error(cloud: Cloud, api: Api) -> None:
     cloud.will(fails("InternalError", status=500))
     with pytest.raises(CallRefused, match="AWS failed at DescribeVpcs") as caught:
         await api.call("describe_vpcs")
@@ -288,13 +288,13 @@ async def test_no_capacity_is_an_answer(cloud: Cloud, api: Api) -> None:
     assert len(cloud.calls) == 1
 
 
-async def test_what_is_new_may_not_be_found_yet(cloud: Cloud, api: Api) -> None:
+async def test_not_found_is_retried_for_new_resources(cloud: Cloud, api: Api) -> None:
     cloud.will(fails("InvalidGroup.NotFound"), fails("InvalidGroup.NotFound"), ok())
     await api.call("delete_security_group", GroupId="sg-1", lag_s=10)
     assert len(cloud.calls) == 3
 
 
-async def test_what_is_old_and_not_found_is_gone(cloud: Cloud, api: Api) -> None:
+async def test_not_found_is_raised_for_old_resources(cloud: Cloud, api: Api) -> None:
     cloud.will(fails("InvalidGroup.NotFound"))
     with pytest.raises(ProviderError) as caught:
         await api.call("delete_security_group", GroupId="sg-1")
@@ -368,7 +368,7 @@ async def test_cancelling_leaves_an_api_that_works(cloud: Cloud, api: Api, hangs
     assert (await api.call("describe_vpcs"))["Vpcs"] == []
 
 
-async def test_it_is_closed_when_its_user_is_cancelled(cloud: Cloud) -> None:
+async def test_cancellation_closes_the_api(cloud: Cloud) -> None:
     cloud.will(ok("<vpcSet/>"))
     with anyio.CancelScope() as scope:
         async with opened(cloud.url) as api:
@@ -378,7 +378,7 @@ async def test_it_is_closed_when_its_user_is_cancelled(cloud: Cloud) -> None:
     gc.collect()  # a session that nobody closed would say so, and warnings are errors
 
 
-async def test_many_tasks_share_it(cloud: Cloud, api: Api) -> None:
+async def test_tasks_share_one_api(cloud: Cloud, api: Api) -> None:
     cloud.will(ok("<vpcSet/>"))
     async with anyio.create_task_group() as tasks:
         for _ in range(90):
@@ -386,7 +386,7 @@ async def test_many_tasks_share_it(cloud: Cloud, api: Api) -> None:
     assert len(cloud.calls) == 90
 
 
-async def test_who_gives_up_waiting_gives_the_token_back(cloud: Cloud, api: Api) -> None:
+async def test_cancelled_wait_returns_its_token(cloud: Cloud, api: Api) -> None:
     cloud.will(ok("<instancesSet/>"))
     slow = api._buckets["RunInstances"] = Bucket(1, 0.01)
     await api.call("run_instances", MinCount=1, MaxCount=1)
@@ -500,7 +500,7 @@ async def test_a_wrong_clock_is_told(cloud: Cloud, api: Api, hours: int, said: s
         await api.call("describe_vpcs")
 
 
-async def test_what_is_not_allowed_is_decoded(cloud: Cloud, api: Api) -> None:
+async def test_authorization_failure_is_decoded(cloud: Cloud, api: Api) -> None:
     told = {"explicitDeny": False, "context": {"action": "iam:PassRole", "resource": "arn:aws:iam::1:role/r",
                                                "principal": {"arn": "arn:aws:iam::1:user/bob"}}}  # fmt: skip
     decoded = f"<DecodedMessage>{escape(json.dumps(told))}</DecodedMessage>"
@@ -517,7 +517,7 @@ async def test_what_is_not_allowed_is_decoded(cloud: Cloud, api: Api) -> None:
         await api.call("run_instances", MinCount=1, MaxCount=1)
 
 
-async def test_what_may_not_be_decoded_is_told_by_the_call(cloud: Cloud, api: Api) -> None:
+async def test_undecodable_authorization_failure_names_the_call(cloud: Cloud, api: Api) -> None:
     encoded = "You are not authorized. Encoded authorization failure message: Zm9vYmFy"
     cloud.will(fails("UnauthorizedOperation", encoded, 403), fails("AccessDenied", status=403))
     with pytest.raises(NotAuthorized, match=r"ec2:RunInstances is not allowed"):
@@ -540,7 +540,7 @@ async def test_wrong_parameters_are_a_bad_request(api: Api) -> None:
 # --- where ------------------------------------------------------------------------------------------------------------
 
 
-async def test_an_endpoint_that_nobody_is_at() -> None:
+async def test_unreachable_endpoint_is_an_error() -> None:
     async with opened("http://127.0.0.1:9") as api:  # discard: nobody listens
         with pytest.raises(CallRefused, match=r"nothing answers at endpoint_url=http://127\.0\.0\.1:9"):
             await api.call("describe_vpcs")
@@ -567,7 +567,7 @@ async def test_a_region_is_never_guessed() -> None:
             pass
 
 
-async def test_what_the_environment_says_is_kept(
+async def test_environment_variables_are_stored(
     cloud: Cloud, environment: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For the journal: whoever finds the pool's machines later has another environment."""

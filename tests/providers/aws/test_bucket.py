@@ -21,7 +21,7 @@ def test_a_bucket_never_lets_more_through_than_ec2s_own(capacity: int, per_s: fl
 
 
 @given(st.integers(1, 20), st.floats(0.1, 50), st.integers(1, 30))
-def test_who_waits_for_a_token_is_not_overtaken(capacity: int, per_s: float, calls: int) -> None:
+def test_waiting_callers_get_tokens_in_order(capacity: int, per_s: float, calls: int) -> None:
     ours = Bucket(capacity, per_s)
     waits = [ours.take(0.0) for _ in range(calls)]
     assert waits == sorted(waits)

@@ -165,7 +165,7 @@ def test_all_that_a_launch_needs_is_read() -> None:
     assert type_("m7i-flex.large").burstable
 
 
-def test_macs_are_none() -> None:
+def test_mac_types_are_skipped() -> None:
     assert parse(recorded("instance_types.json.gz")["mac2.metal"]) is None
 
 
@@ -292,13 +292,13 @@ async def test_a_cloud_of_ones_own_is_not_mistaken_for_the_one_before_at_its_add
     assert len(second.asked) == calls
 
 
-async def test_what_went_wrong_is_told_as_it_is_and_not_remembered() -> None:
+async def test_error_is_raised_unchanged_and_not_cached() -> None:
     with pytest.raises(NotAuthorized, match="the action is not allowed"):
         await load(Recorded(error=NotAuthorized("the action is not allowed")), asking("T4"))
     assert (await load(Recorded(), asking("T4"))).types
 
 
-async def test_what_the_region_does_not_have_is_said_before_prices_are_looked_up() -> None:
+async def test_missing_type_is_an_error_before_prices_are_read() -> None:
     ec2 = Recorded(region="eu-south-1")
     with pytest.raises(BadRequest, match=r"AWS has no H200 in eu-south-1: .*; look in .*us-east-2"):
         await load(ec2, asking("H200"))
@@ -323,7 +323,7 @@ async def test_types_that_are_too_large_are_not_even_read(request_: LaunchReques
     assert max(offer.type.vcpus for offers in choose(request_, found, Cooldowns(), 0.0) for offer in offers) <= largest
 
 
-async def test_who_asks_for_more_than_there_is_hears_of_the_most_there_is() -> None:
+async def test_too_large_request_is_an_error_that_names_the_largest_type() -> None:
     with pytest.raises(BadRequest, match="has 896 vCPUs, not 1000"):
         await load(Recorded(), asking(vcpus=1000))
 

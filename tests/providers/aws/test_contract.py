@@ -28,7 +28,7 @@ SOME = 9  # of so many awaits one is tried for each change; the others by `make 
     + [pytest.param(LONG, GOOD, marks=pytest.mark.nightly)],
     ids=lambda value: value.__name__ if callable(value) else "on a bad day" if value.throttled else "on a good day",
 )
-async def test_it_passes_the_contract(check: contract.Check, cloud: EC2, aws: Callable[..., AWS]) -> None:
+async def test_aws_fleet_passes_the_contract(check: contract.Check, cloud: EC2, aws: Callable[..., AWS]) -> None:
     async def alive() -> int:
         return len(cloud.instances("pending", "running", "stopping", "stopped", "shutting-down"))
 
@@ -51,4 +51,4 @@ async def test_cancelling_at_some_awaits_leaves_nothing(
     cloud: EC2, aws: Callable[..., AWS], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(contract, "count", lambda first: count(first, SOME))
-    await test_it_passes_the_contract(LONG, cloud, aws)
+    await test_aws_fleet_passes_the_contract(LONG, cloud, aws)

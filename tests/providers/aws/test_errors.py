@@ -99,7 +99,7 @@ def test_each_code_has_its_class_and_its_next_step(code: str, kind: type[Provide
      ("EndpointConnectionError", True), ("SpotMaxPriceTooLow", False), ("VcpuLimitExceeded", False),
      ("InvalidAMIID.NotFound", False), ("AuthFailure", False)],
 )  # fmt: skip
-def test_what_passes_by_itself_says_after_how_long(code: str, again: bool) -> None:
+def test_transient_error_has_a_retry_time(code: str, again: bool) -> None:
     assert (translate(failure(code)).retry_after_s is not None) is again
 
 

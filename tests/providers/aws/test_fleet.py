@@ -266,7 +266,7 @@ async def test_no_try_of_a_pool_is_spent_where_nobody_would_be_asked(
     assert asked == sorted(set(asked))
 
 
-async def test_what_ends_while_it_boots_is_gone(cloud: EC2, aws: Provider) -> None:
+async def test_machine_that_ends_while_booting_is_gone(cloud: EC2, aws: Provider) -> None:
     cloud.faults.add(faults.NoBoot(times=1))
     async with opened(aws()) as fleet:
         (machine,) = await fleet.launch(REQUEST, 1)
@@ -501,7 +501,7 @@ async def test_throttling_is_waited_for(cloud: EC2, aws: Provider) -> None:
 @pytest.mark.parametrize(
     "behaviour", [Behaviour(boot_s=0.05, stop_s=0.05, stale_s=0.4, wavering=True, types=("m7i.*",))]
 )
-async def test_old_answers_confuse_nobody(behaviour: Behaviour, cloud: EC2, aws: Provider) -> None:
+async def test_outdated_answers_change_nothing(behaviour: Behaviour, cloud: EC2, aws: Provider) -> None:
     async with opened(aws()) as fleet:
         machines = await fleet.launch(REQUEST, 3)
         await fleet.terminate([machines[0].id])  # at once: EC2 does not know it everywhere
@@ -526,7 +526,7 @@ async def test_what_the_preparation_found_is_told_by_the_launch(cloud: EC2, aws:
     assert Journal.open(journal_path).records() == []
 
 
-async def test_what_cannot_be_is_said(cloud: EC2, aws: Provider) -> None:
+async def test_impossible_request_is_an_error(cloud: EC2, aws: Provider) -> None:
     async with opened(aws()) as fleet:
         with pytest.raises(BadRequest, match="A10G"):
             await fleet.launch(replace(REQUEST, accelerator=AcceleratorRequest("A10")), 1)
@@ -593,7 +593,7 @@ async def test_machines_whose_tags_a_cleaning_bot_removed_work_on_and_are_ended_
     assert cloud.left() == []
 
 
-async def test_what_could_not_be_ended_goes_with_the_next_call(cloud: EC2, aws: Provider) -> None:
+async def test_failed_termination_is_repeated_with_the_next_call(cloud: EC2, aws: Provider) -> None:
     refused = faults.CallRefused("TerminateInstances", code="OperationNotPermitted", status=400)
     async with opened(aws()) as fleet:
         one, two = await fleet.launch(REQUEST, 2)

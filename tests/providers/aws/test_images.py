@@ -120,7 +120,7 @@ async def test_ones_own_is_an_id_or_a_parameter(cloud: Cloud, ami: str) -> None:
     assert (await found(cloud, ami=ami)).id == "ami-1"
 
 
-async def test_what_there_is_not_is_told(cloud: Cloud) -> None:
+async def test_missing_image_is_an_error(cloud: Cloud) -> None:
     with pytest.raises(BadRequest, match="no such AMI in us-east-1"):
         await found(cloud, ami="ami-2")
     with pytest.raises(BadRequest, match="no parameter '/my/ami' in us-east-1"):
@@ -155,7 +155,7 @@ async def test_machines_are_of_the_images_architecture(cloud: Cloud) -> None:
         ({"BlockDeviceMappings": []}, "no EBS volume"),
     ],
 )
-def test_what_nothing_could_start_from_is_refused(facts: dict[str, Any], said: str) -> None:
+def test_unbootable_image_is_refused(facts: dict[str, Any], said: str) -> None:
     with pytest.raises(BadRequest, match=said):
         read(image(**facts), architecture="x86_64", user=None)
 

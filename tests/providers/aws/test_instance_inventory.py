@@ -97,7 +97,7 @@ def test_missing_counts_from_when_it_was_last_seen() -> None:
     assert pool.full_answer([], 50 + GRACE_S - 1, 50 + GRACE_S).events == []
 
 
-def test_what_the_pool_ends_itself_is_no_news() -> None:
+def test_machine_ended_by_the_pool_has_no_event() -> None:
     pool = book(ONE)
     assert pool.ending([ONE, TWO]) == [ONE]
     news = pool.full_answer([view_of(ONE, "shutting-down")], 1, 1)
@@ -116,7 +116,7 @@ def test_a_machine_that_ec2_is_ending_is_not_on_again() -> None:
     assert pool.still_on([ONE]) == []
 
 
-def test_one_that_has_its_address_already_is_no_news() -> None:
+def test_machine_with_an_address_has_no_reachable_event() -> None:
     pool = InstanceInventory(public=True)
     pool.created(Machine(ONE, Address("198.51.100.7", 22, user="ubuntu"), "key"), "ubuntu", 0)
     assert not pool.busy

@@ -171,13 +171,13 @@ def machine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Machine]
 # --- when it ends -----------------------------------------------------------------------------------------------------
 
 
-def test_nobody_renews_and_it_ends(machine: Machine) -> None:
+def test_machine_without_renewal_powers_off(machine: Machine) -> None:
     machine.watch(20, 5)
     assert machine.ends_after() == pytest.approx(26, abs=1)  # the lease, the grace, a tick of 2 s
     assert machine.asked == ["poweroff"]
 
 
-def test_it_lives_as_long_as_it_is_renewed_and_has_no_grace_after_that(machine: Machine) -> None:
+def test_renewed_machine_lives_and_has_no_grace_later(machine: Machine) -> None:
     machine.watch(20, 5)
     for _ in range(6):
         machine.passes(16)
@@ -237,7 +237,7 @@ def test_a_stop_that_outlasts_the_lease_ends_it(machine: Machine) -> None:
     assert machine.asked == ["poweroff"]
 
 
-def test_no_signal_ends_it(machine: Machine) -> None:
+def test_signals_do_not_end_the_lease(machine: Machine) -> None:
     machine.watch(20, 5)
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
         os.killpg(machine.process.pid, number)
@@ -278,7 +278,7 @@ def test_started_again_it_has_no_more_grace(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize(("lease_s", "tick_s"), [(2, 1), (20, 2), (120, 5)])
-def test_it_looks_often_enough_and_no_more(machine: Machine, lease_s: int, tick_s: int) -> None:
+def test_lease_is_checked_at_the_right_interval(machine: Machine, lease_s: int, tick_s: int) -> None:
     machine.watch(lease_s)
     assert machine.step == tick_s
 
@@ -371,7 +371,7 @@ def test_the_first_boot_command_arms_it_and_returns(booting: Machine) -> None:
     until(lambda: booting.asked)
 
 
-def test_it_is_a_session_of_its_own(booting: Machine) -> None:
+def test_lease_runs_in_its_own_session(booting: Machine) -> None:
     boot(booting)
     sessions = set()
     for pid in booting.processes():

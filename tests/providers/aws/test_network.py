@@ -168,7 +168,7 @@ def test_each_zone_has_its_roomiest_subnet() -> None:
 
 @pytest.mark.parametrize("facts", [{"State": "pending"}, {"MapPublicIpOnLaunch": False}, {"OutpostArn": "arn:..."},
                                    {"Ipv6Native": True}])  # fmt: skip
-def test_what_no_public_address_comes_from_is_not_used(facts: dict[str, object]) -> None:
+def test_subnet_without_public_addresses_is_not_used(facts: dict[str, object]) -> None:
     assert choose(place(subnet("a", "z1", **facts), subnet("b", "z2")), zones=None, public=True) == {"z2": "b"}
     with pytest.raises(BadRequest, match=r"give AWS\(subnets="):
         choose(place(subnet("a", "z1", **facts)), zones=None, public=True)
@@ -240,7 +240,7 @@ def test_nothing_is_open_but_port_22_for_the_client(given_: list[str], efa: bool
 
 
 @pytest.mark.parametrize("text", ["", "me", "300.0.0.1", "10.0.0.0/40", "AUTO", ["10.0.0.1", "x"], []])
-def test_what_is_no_address_is_refused(text: str | list[str]) -> None:
+def test_invalid_ssh_from_is_refused(text: str | list[str]) -> None:
     with pytest.raises(ValueError, match="ssh_from"):
         sources(text)
 
@@ -267,7 +267,7 @@ async def test_preparing_twice_is_preparing_once(ec2: EC2) -> None:
     assert len(ec2.groups) == 1
 
 
-async def test_a_client_that_moved_finds_its_door_and_no_other(ec2: EC2) -> None:
+async def test_moved_client_replaces_the_rule_for_port_22(ec2: EC2) -> None:
     await prepare(ec2, efa=True)
     before = ec2.rules
     await prepare(ec2, ssh_from="198.51.100.1")

@@ -115,7 +115,7 @@ def test_what_is_special_is_offered_when_nothing_else_has_what_is_asked_for() ->
 
 
 @pytest.mark.parametrize("odd", [T3, METAL, SLICE], ids=lambda each: each.name)
-def test_odd_types_are_for_those_who_name_them(odd: InstanceType) -> None:
+def test_bare_metal_and_burstable_types_must_be_named(odd: InstanceType) -> None:
     accelerator = odd.accelerator
     with pytest.raises(BadRequest):
         choose(asking(accelerator), there_is(odd), Cooldowns(), 0.0)
@@ -138,12 +138,12 @@ def test_what_may_be_paid_is_for_the_machine_with_its_disk() -> None:
         choose(replace(request, max_hourly_cost=0.17), catalogue, Cooldowns(), 0.0, extras_usd=extras)
 
 
-def test_nobody_who_asks_for_little_gets_a_giant() -> None:
+def test_small_request_gets_no_giant_machine() -> None:
     assert HUGE.name not in set.union(*names(choose(asking(vcpus=2), ALL, Cooldowns(), 0.0)))
     assert HUGE.name in set.union(*names(choose(asking(vcpus=2, max_hourly_cost=5), ALL, Cooldowns(), 0.0)))
 
 
-def test_without_a_wish_there_is_room_for_python() -> None:
+def test_request_without_sizes_has_room_for_python() -> None:
     tiny = machine("c7g.medium", 1, 2)
     catalogue = replace(there_is(M5), types={"c7g.medium": tiny, M5.name: M5})
     assert names(choose(asking(), catalogue, Cooldowns(), 0.0))[0] == {M5.name}
@@ -170,7 +170,7 @@ def test_together_means_one_zone_in_each_round() -> None:
     assert all(len({offer.zone for offer in offers}) == 1 for offers in rounds)
 
 
-def test_local_zones_are_for_those_who_name_them() -> None:
+def test_local_zones_must_be_named() -> None:
     catalogue = there_is(M5, zones=[ZONES[0], LOCAL])
     assert {offer.zone for offers in choose(asking(), catalogue, Cooldowns(), 0.0) for offer in offers} == {ZONES[0]}
     named = choose(asking(), catalogue, Cooldowns(), 0.0, zones=[LOCAL])
@@ -227,7 +227,7 @@ def test_a_round_has_one_architecture() -> None:
         (asking("T4"), there_is(), "no instance type at all|nor any other"),
     ],
 )
-def test_what_there_is_not_is_said_with_what_comes_closest(
+def test_missing_type_is_an_error_that_names_the_closest(
     request_: LaunchRequest, catalogue: Catalogue, words: str
 ) -> None:
     with pytest.raises(BadRequest, match=words):
@@ -247,7 +247,7 @@ def test_types_that_are_not_in_the_region_are_named() -> None:
 # --- what failed lately -----------------------------------------------------------------------------------------------
 
 
-def test_what_had_no_capacity_is_left_out_until_its_back_off_has_passed() -> None:
+def test_offer_without_capacity_is_left_out_during_its_cooldown() -> None:
     cooldowns, catalogue = Cooldowns(), there_is(M5, zones=ZONES[:1])
     spot, on_demand = choose(asking(), catalogue, cooldowns, 0.0)
     cooldowns.failed(spot[0], NONE_LEFT, 0.0)
@@ -473,7 +473,7 @@ def test_rounds_are_in_order_of_market_and_price(catalogue: Catalogue, request: 
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(1, 400), st.integers(1, 6))
-def test_what_does_not_fit_into_one_call_goes_into_the_next(count: int, zones: int) -> None:
+def test_offers_beyond_one_call_go_into_the_next_round(count: int, zones: int) -> None:
     found = [machine(f"m{number}.large") for number in range(count)]
     places = [REGION + letter for letter in "abcdef"[:zones]]
     catalogue = Catalogue(

@@ -285,7 +285,7 @@ async def test_doors_are_moved_and_leftovers_found_under_the_policy(cloud: EC2, 
     assert cloud.left() == []
 
 
-def test_what_only_reads_is_allowed() -> None:
+def test_policy_allows_reads() -> None:
     assert [each for each in sorted(called()) if READS.match(each) and not allows(Question(each, "*"))] == []
 
 
@@ -308,7 +308,7 @@ def test_parameters_are_read_where_aws_tells_its_images_and_nowhere_else() -> No
         ("CreateFleet", "placement-group"),
     ],
 )
-def test_what_is_not_a_pools_is_not_touched(action: str, kind: str) -> None:
+def test_policy_denies_changes_to_other_resources(action: str, kind: str) -> None:
     (mine,) = changes(action, kind, "its-id", OURS)
     (strange,) = changes(action, kind, "its-id", STRANGERS)
     assert (allows(mine), allows(strange)) == (True, False)
@@ -316,7 +316,7 @@ def test_what_is_not_a_pools_is_not_touched(action: str, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["instance", "security-group", "launch-template", "placement-group", "volume"])
 @pytest.mark.parametrize("action", ["CreateTags", "DeleteTags"])
-def test_what_exists_is_not_tagged(kind: str, action: str) -> None:
+def test_policy_denies_tagging_of_existing_resources(kind: str, action: str) -> None:
     """Or it would be somebody's own, in the second step."""
     (bare,) = changes(action, kind, "its-id", STRANGERS)
     asked = bare._replace(context={**bare.context, f"aws:RequestTag/{POOL}": "pool"})

@@ -85,7 +85,7 @@ def created(ec2: HandMade, poller: Poller, instances: InstanceInventory, *names:
     poller.begun()
 
 
-async def test_nobody_asks_about_nothing() -> None:
+async def test_poller_is_idle_without_machines() -> None:
     ec2 = HandMade()
     async with polling(ec2):
         await anyio.sleep(3600)
@@ -191,7 +191,7 @@ async def test_who_waits_for_an_answer_gets_the_next_one() -> None:
         assert len(ec2.asked_at) == 2
 
 
-async def test_what_nobody_will_use_is_ended() -> None:
+async def test_unwanted_machine_is_ended() -> None:
     ec2 = HandMade()
     async with polling(ec2) as (poller, instances, told):
         created(ec2, poller, instances, "i-mine", "i-stopped")

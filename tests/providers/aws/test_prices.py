@@ -83,7 +83,7 @@ def types_asked(asked: dict[str, Any]) -> list[str]:
         ("p5.48xlarge", "us-east-1", 55.04),
     ],
 )
-def test_the_table_has_what_aws_asks(name: str, region: str, usd: float) -> None:
+def test_table_has_aws_prices(name: str, region: str, usd: float) -> None:
     price = bundled(name, region)
     assert price is not None
     assert price.usd == pytest.approx(usd, rel=0.002)
@@ -98,7 +98,7 @@ def test_the_table_does_not_guess(name: str, region: str) -> None:
     assert bundled(name, region) is None
 
 
-def test_it_knows_where_an_accelerator_is_to_be_had() -> None:
+def test_table_names_regions_with_an_accelerator() -> None:
     assert {"us-east-1", "us-west-2"} <= set(regions_with("a100"))
     assert "eu-central-1" not in regions_with("H200")
     assert regions_with("Abacus") == []
@@ -124,7 +124,7 @@ def test_only_prices_of_an_hour_on_shared_hardware_are_understood() -> None:
 
 
 @given(st.dictionaries(st.from_regex(r"[a-z]\d[a-z]?\.\d?xlarge", fullmatch=True), st.floats(0.001, 500), max_size=9))
-def test_what_the_price_list_says_is_what_is_understood(said: dict[str, float]) -> None:
+def test_price_list_is_parsed(said: dict[str, float]) -> None:
     answer = [product(name, repr(usd)) for name, usd in said.items()]
     assert understand(answer, "eu-central-1") == said
 

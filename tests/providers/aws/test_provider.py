@@ -29,7 +29,7 @@ ENTRY_POINTS = EntryPoints()
         ({"tags": {"team": 3}}, "takes texts"),
     ],
 )
-def test_options_that_mean_nothing_are_refused(options: dict[str, Any], said: str) -> None:
+def test_invalid_options_are_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         AWS(region="us-east-1", **options)
 
@@ -46,7 +46,7 @@ def test_an_unknown_option_names_the_one_that_was_meant() -> None:
         AWS(instance_type=["m7i.large"])  # type: ignore[arg-type]
 
 
-def test_it_is_a_value() -> None:
+def test_aws_is_a_value() -> None:
     one = AWS("us-east-1", zones=["us-east-1a", "us-east-1a"], tags={"team": "ml"})
     assert one == AWS(region="us-east-1", zones=("us-east-1a",), tags={"team": "ml"})
     assert hash(one) == hash(AWS(region="us-east-1", zones=("us-east-1a",), tags={"team": "ml"}))

@@ -115,7 +115,7 @@ async def test_what_is_created_has_the_token_of_its_intent(
     assert claim.has(Thing("sg-1", launch=intent.token))
 
 
-async def test_what_only_reads_or_ends_is_not_written_down(
+async def test_reads_and_deletions_are_not_recorded(
     api: RecordedApi, journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = answering(monkeypatch, {})
@@ -153,7 +153,7 @@ async def test_an_answer_that_names_no_machines_is_no_outcome(
     assert [each.ids for each in written(journal)] == [None, ()]
 
 
-async def test_what_cannot_be_written_down_is_not_asked_for(
+async def test_creation_that_cannot_be_recorded_is_not_requested(
     api: RecordedApi, journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = answering(monkeypatch, FLEET)

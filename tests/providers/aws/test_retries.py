@@ -28,7 +28,7 @@ lucks = st.floats(0, 1, exclude_max=True)
         ("PutParameter", False, False),
     ],
 )
-def test_only_what_may_be_done_twice_is(operation: str, token: bool, safe: bool) -> None:
+def test_only_idempotent_calls_are_repeated(operation: str, token: bool, safe: bool) -> None:
     assert idempotent(operation, token=token) is safe
 
 
@@ -66,14 +66,14 @@ def test_pauses_are_bounded_and_grow_with_the_luck(kind: Trouble, attempt: int, 
 
 
 @given(st.integers(1, 60), lucks)
-def test_what_may_have_been_done_is_not_done_again(attempt: int, luck: float) -> None:
+def test_create_without_an_answer_is_not_repeated(attempt: int, luck: float) -> None:
     assert retry("lost", attempt, safe=False, luck=luck) is None
     assert retry("broken", attempt, safe=False, luck=luck) is None
     assert retry(None, attempt, safe=True, luck=luck) is None
 
 
 @given(lucks)
-def test_what_was_not_carried_out_is_tried_again(luck: float) -> None:
+def test_call_that_was_not_carried_out_is_repeated(luck: float) -> None:
     assert retry("throttled", 1000, safe=False, luck=luck) is not None
     assert retry("unreached", 1, safe=False, luck=luck) is not None
     assert retry("unreached", 4, safe=True, luck=luck) is None

@@ -26,7 +26,7 @@ class Maker:
         return result
 
 
-async def test_it_is_made_once_and_given_to_all() -> None:
+async def test_shared_result_is_computed_once() -> None:
     got: list[str] = []
 
     async def get() -> None:
@@ -43,7 +43,7 @@ async def test_it_is_made_once_and_given_to_all() -> None:
     assert make.made == 1
 
 
-async def test_what_may_pass_is_tried_again_by_who_asks_later_and_what_will_not_is_not() -> None:
+async def test_transient_error_is_retried_by_a_later_caller_and_others_are_kept() -> None:
     async with anyio.create_task_group() as tasks:
         make = Maker(NoCapacity("not now", retry_after_s=1.0), BadRequest("never"))
         make.may.set()
@@ -56,7 +56,7 @@ async def test_what_may_pass_is_tried_again_by_who_asks_later_and_what_will_not_
         assert make.made == 2
 
 
-async def test_who_stops_waiting_does_not_stop_it() -> None:
+async def test_cancelled_caller_does_not_stop_the_computation() -> None:
     async with anyio.create_task_group() as tasks:
         shared = Shared(tasks, make := Maker("it"))
         with anyio.move_on_after(0):
@@ -66,7 +66,7 @@ async def test_who_stops_waiting_does_not_stop_it() -> None:
         assert make.made == 1
 
 
-async def test_stopped_it_has_ended() -> None:
+async def test_stop_waits_for_the_end() -> None:
     async with anyio.create_task_group() as tasks:
         shared = Shared(tasks, Maker("it"))
         await shared.stop()

@@ -67,7 +67,7 @@ def test_the_pools_key_lets_in_its_user(user: str, refused: bool) -> None:
 
 
 @given(st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=80))
-def test_nothing_given_is_anything_but_data(text: str) -> None:
+def test_arguments_are_never_interpreted(text: str) -> None:
     made = config(user=text, client_key=text)
     assert made["users"][1]["name"] == text
     assert made["users"][1]["ssh_authorized_keys"] == [text]
@@ -78,6 +78,6 @@ def test_a_real_one_leaves_half_of_the_limit() -> None:
     assert len(text) < userdata.LIMIT_BYTES / 2
 
 
-def test_what_ec2_would_not_take_is_refused() -> None:
+def test_too_long_user_data_is_refused() -> None:
     with pytest.raises(ValueError, match="EC2 takes 16384"):
         config(client_key="x" * 12_000)

@@ -75,7 +75,7 @@ def test_the_first_difference_is_named(expected: Any, got: Any, told: str, rtol:
     assert difference(expected, got, rtol) == told
 
 
-def test_numbers_may_be_as_far_apart_as_was_said() -> None:
+def test_rtol_allows_that_difference() -> None:
     assert difference(1.0, 1.001) is not None
     assert difference(1.0, 1.001, 0.01) is None
     assert difference(np.ones(3), np.ones(3) * 1.001, 0.01) is None

@@ -108,7 +108,7 @@ def test_faults_may_be_named() -> None:
         ({"most": 0}, "at least 1"),
     ],
 )
-def test_what_means_nothing_is_refused(wrong: dict[str, Any], says: str) -> None:
+def test_invalid_options_are_refused(wrong: dict[str, Any], says: str) -> None:
     with pytest.raises(SpecError, match=says):
         Chaos(**wrong)
 
@@ -116,7 +116,7 @@ def test_what_means_nothing_is_refused(wrong: dict[str, Any], says: str) -> None
 @pytest.mark.parametrize(
     "make", [lambda: Freeze(0), lambda: Kill(rank=-1), lambda: Kill(at_step=0), lambda: Partition(float("inf"))]
 )
-def test_a_fault_that_means_nothing_is_refused(make: Any) -> None:
+def test_invalid_fault_is_refused(make: Any) -> None:
     with pytest.raises(SpecError):
         make()
 

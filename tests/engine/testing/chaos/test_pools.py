@@ -123,7 +123,7 @@ def notices_alone() -> list[tuple[int, bool]]:
 
 
 @pytest.mark.parametrize("fault", [HoldGil(1, at_step=5), SlowLink(1, at_step=5), Freeze(1, at_step=5)])
-async def test_what_takes_no_node_takes_none(fault: Fault) -> None:
+async def test_faults_without_loss_lose_no_node(fault: Fault) -> None:
     async with broken(fault) as pool:
         assert await pool.broadcast(steps(40)) == [(1, 0), (1, 1)]
         report = pool.chaos
@@ -207,7 +207,7 @@ async def test_leaving_puts_back_what_was_frozen_noticed_and_slowed(tmp_path: Pa
         assert await pool.broadcast(steps(1)) == [(1, 0), (1, 1)]
 
 
-async def test_what_happens_is_what_was_planned() -> None:
+async def test_injected_faults_are_the_planned_ones() -> None:
     plan = Chaos(0.3, seed=5, faults=["kill", "daemon"], most=3)
     async with Pool(nodes=NODES, console="silent", chaos=plan) as pool:
         while len(pool.chaos.strikes) < 3:

@@ -45,7 +45,7 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.001)
 
 
-def test_what_does_not_descend_from_us_is_nobodys_to_touch(child: Process) -> None:
+def test_foreign_process_is_never_signalled(child: Process) -> None:
     assert processes.owned(child.pid) == child
     assert processes.owned(1) is None
     assert processes.owned(os.getppid()) is None
@@ -59,7 +59,7 @@ def test_the_first_process_of_a_container_has_descendants_too(child: Process, mo
     assert processes.owned(child.pid) is None
 
 
-def test_a_pid_that_means_another_process_now_is_left_alone(child: Process) -> None:
+def test_reused_pid_is_never_signalled(child: Process) -> None:
     before = child._replace(started=child.started - 1)
     assert not processes.lives(before)
     assert not processes.send(before, signal.SIGKILL)

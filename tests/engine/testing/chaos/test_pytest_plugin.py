@@ -100,7 +100,7 @@ def test_own_pool(chaos):
         ("at_stop=3", "at_stop"),
     ],
 )
-def test_a_mark_that_means_nothing_is_an_error(mark: str, says: str, tmp_path: Path) -> None:
+def test_invalid_mark_is_an_error(mark: str, says: str, tmp_path: Path) -> None:
     done = run(tmp_path, f"@pytest.mark.preempt({mark})\ndef test_it(chaos):\n    pass\n")
     assert done.returncode != 0
     assert says in done.stdout + done.stderr

@@ -136,7 +136,7 @@ def test_what_tasks_print_and_each_task_is_left_out() -> None:
     assert [event.name for event in report.events] == ["task_retried"]
 
 
-def test_nothing_happened_is_a_report_as_well(tmp_path: Path) -> None:
+def test_report_without_faults_is_complete(tmp_path: Path) -> None:
     assert timeline(Report()).rows == []
     assert Report().summary() == "0 faults, 0 nodes lost, 0 generations"
     for suffix in ("html", "json", "png"):
@@ -162,7 +162,7 @@ def test_files_by_their_name(report: Report, tmp_path: Path) -> None:
         report.write(tmp_path / "a.pdf")
 
 
-def test_a_picture_without_matplotlib_says_what_needs_nothing(
+def test_picture_without_matplotlib_suggests_html(
     report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)

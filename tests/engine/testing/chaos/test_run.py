@@ -181,9 +181,7 @@ async def test_a_fault_without_a_victim_holds_up_no_other(core: ActedCore, sleep
     assert sleeps
 
 
-async def test_what_was_passed_over_does_not_come_at_once_when_there_is_a_victim(
-    core: ActedCore, sleeps: list[float]
-) -> None:
+async def test_skipped_fault_is_not_injected_later(core: ActedCore, sleeps: list[float]) -> None:
     core.observer(ev.NodeSuspect(0))
     async with started(core, Chaos(1, faults=[Freeze(7, rank=0)])) as given:
         await turns(lambda: len(sleeps) > 50)
@@ -223,7 +221,7 @@ async def test_a_held_gil_is_one_of_a_task(core: ActedCore) -> None:
 
 
 @pytest.mark.usefixtures("sleeps")
-async def test_what_was_connected_before_is_cut_off_over_a_wire(core: ActedCore) -> None:
+async def test_connection_from_before_is_rewired_and_cut_off(core: ActedCore) -> None:
     async with started(core, Chaos(1, faults=[Partition(7, rank=1)], most=2)) as given:
         assert core.cuts == []
         await turns(lambda: len(given.report.strikes) == 2)
@@ -232,9 +230,7 @@ async def test_what_was_connected_before_is_cut_off_over_a_wire(core: ActedCore)
 
 
 @pytest.mark.usefixtures("sleeps")
-async def test_a_node_that_is_lost_on_its_way_to_the_wire_is_not_struck(
-    core: ActedCore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_node_lost_while_being_wired_is_skipped(core: ActedCore, monkeypatch: pytest.MonkeyPatch) -> None:
     def lost(node: NodeId, cause: str) -> None:
         core.cuts.append(node)
         core.observer(ev.NodeLost(node, cause))

@@ -110,7 +110,7 @@ async def test_whoever_sends_more_than_a_wire_holds_waits_and_nothing_is_lost(en
     await sending
 
 
-async def test_a_wire_that_is_given_up_while_it_is_laid_leaves_no_descriptor_behind() -> None:
+async def test_cancelled_wire_leaves_no_descriptor() -> None:
     """Closed under a transport that lives, it stays in the loop's book: its next owner would never be woken."""
     loop: Any = asyncio.get_running_loop()
     before = set(loop._selector.get_map())

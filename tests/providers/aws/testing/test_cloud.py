@@ -75,7 +75,7 @@ def test_an_unknown_region_lets_nobody_in_and_the_cloud_can_be_opened_again():
 @pytest.mark.parametrize(
     ("missing", "statement"), [("botocore", "EC2"), ("flask", "EC2().__enter__()"), ("moto", "EC2().__enter__()")]
 )
-def test_what_is_not_installed_is_named(missing: str, statement: str):
+def test_missing_extra_is_named(missing: str, statement: str):
     program = f"import sys; sys.modules[{missing!r}] = None; from outrider.testing import EC2; {statement}"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert "pip install 'outrider[testing]'" in done.stderr.splitlines()[-1]

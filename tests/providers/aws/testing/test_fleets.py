@@ -174,7 +174,7 @@ def test_overrides_name_subnets(account: Account):
     assert (one["Placement"]["AvailabilityZone"], one["SubnetId"]) == (B, subnets[B])
 
 
-def test_what_does_not_exist_is_an_error_of_its_override(account: Account):
+def test_missing_resource_is_an_error_of_its_override(account: Account):
     template = account.template(ImageId="ami-0123456789abcdef0")
     answer = account.fleet(1, at(A), at(B), template=template)
     assert [each["ErrorCode"] for each in answer["Errors"]] == ["InvalidAMIID.NotFound"] * 2

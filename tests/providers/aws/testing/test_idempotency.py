@@ -68,7 +68,7 @@ def test_a_lost_request_had_no_effect(account: Account):
     assert account.cloud.instances() == []
 
 
-def test_what_failed_may_be_tried_again_with_its_token(account: Account):
+def test_failed_call_can_be_repeated_with_its_token(account: Account):
     account.cloud.faults.add(faults.NoCapacity(times=6))  # one for each zone of the region
     with pytest.raises(ClientError, match="InsufficientInstanceCapacity") as refused:
         account.run(ClientToken="once")

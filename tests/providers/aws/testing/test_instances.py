@@ -319,7 +319,7 @@ def test_filters_and_pages(account: Account):
         ),
     ],
 )
-def test_what_cannot_be_launched_is_refused(account: Account, said: dict[str, object], refused: str):
+def test_invalid_launch_is_refused(account: Account, said: dict[str, object], refused: str):
     with pytest.raises(ClientError, match=refused):
         account.run(**said)
     assert account.cloud.instances() == []

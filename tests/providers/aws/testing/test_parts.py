@@ -139,7 +139,7 @@ def test_deeds_are_done_in_their_order_when_time_is_hurried():
         assert 160 <= clock.now() < 199
 
 
-def test_a_deed_that_raises_does_not_stop_the_clock():
+def test_failing_action_does_not_stop_the_clock():
     with ticking() as (clock, _, failed):
         done = threading.Event()
         clock.after(0, lambda: 1 / 0)  # type: ignore[arg-type, return-value]

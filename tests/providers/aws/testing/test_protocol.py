@@ -29,7 +29,7 @@ ASKED = st.fixed_dictionaries(
 
 
 @given(ASKED)
-def test_what_botocore_asks_is_understood(asked: dict[str, Any]):
+def test_botocores_requests_are_parsed(asked: dict[str, Any]):
     request = create_serializer("ec2", False).serialize_to_request(asked, model().operation_model("RunInstances"))
     body = {key: str(value) for key, value in request["body"].items()}
     assert parse("RunInstances", body) == asked
@@ -69,7 +69,7 @@ def test_a_rendered_item_is_put_in_as_it_is():
     assert render("DescribeInstanceTypes", asked, "r") == render("DescribeInstanceTypes", ready, "r")
 
 
-def test_what_no_model_knows_is_refused():
+def test_unknown_action_is_refused():
     with pytest.raises(EC2Error, match="InvalidAction"):
         parse("LaunchRocket", {})
     with pytest.raises(EC2Error, match="InvalidParameterValue"):
