@@ -37,7 +37,7 @@ class RichSink(Sink):
         self._console = console
         self._live: Live | None = None
         self._pool_view = PoolView()
-        self._lock = Lock()  # the event loop writes the board, the writer's thread reads it
+        self._lock = Lock()  # the event loop writes the view, the writer's thread reads it
         self._writer = Writer(write_plain, refresh=self._draw, finish=self._finish, interval_s=INTERVAL_S)
 
     @classmethod

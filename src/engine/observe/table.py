@@ -30,7 +30,7 @@ SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 
 class View:
-    """A board at the time ``now``. ``lock`` is held while it is read."""
+    """A view of a pool at the time ``now``. ``lock`` is held while it is read."""
 
     def __init__(self, pool_view: PoolView, now: float, lock: AbstractContextManager[object] | None = None) -> None:
         self._pool_view = pool_view

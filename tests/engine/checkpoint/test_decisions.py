@@ -223,7 +223,7 @@ BREAKS = {
 }
 HELD_BY = {
     "CKPT-1": test_what_ranks_have_for_themselves_is_found_lacking_until_it_is_written,
-    "CKPT-2": test_however_many_clean_at_once_one_is_left,
+    "CKPT-2": test_concurrent_cleaning_keeps_the_newest_checkpoint,
     "CKPT-3": test_what_a_fenced_world_completes_late_does_not_come_first,
     "CKPT-4": test_a_world_agrees_when_every_rank_has_read_it,
 }

@@ -196,12 +196,16 @@ def test_who_gives_up_names_every_machine_and_no_sooner_than_its_lease(
 
 
 def _forgets_what_was_shown(patch: pytest.MonkeyPatch) -> None:
-    see = Ending.see
-    patch.setattr(Ending, "see", lambda book, shown, at: see(book, [each for each in shown if each.id in book._at], at))
+    full_answer = EndTracker.full_answer
+    patch.setattr(
+        EndTracker,
+        "full_answer",
+        lambda tracker, shown, at: full_answer(tracker, [each for each in shown if each.id in tracker._at], at),
+    )
 
 
 def _gives_up_at_once(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Ending, "again_s", lambda book, error, now: None)
+    patch.setattr(EndTracker, "again_s", lambda tracker, error, now: None)
 
 
 @pytest.mark.parametrize(

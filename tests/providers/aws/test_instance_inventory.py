@@ -33,7 +33,7 @@ STATES: tuple[instance_inventory.State, ...] = (
 )
 
 
-def book(*machines: MachineId, public: bool = True, now: float = 0.0) -> InstanceInventory:
+def tracker(*machines: MachineId, public: bool = True, now: float = 0.0) -> InstanceInventory:
     made = InstanceInventory(public=public)
     for machine in machines:
         made.created(Machine(machine, None, "ssh-ed25519 KEY"), "ubuntu", now)
@@ -47,14 +47,14 @@ def view_of(machine: MachineId, state: instance_inventory.State, **facts: str) -
 
 def test_a_running_machine_is_reachable_at_the_address_that_is_wanted() -> None:
     for public, host in ((True, "198.51.100.7"), (False, "10.0.0.7")):
-        (event,) = book(ONE, public=public).answered([view_of(ONE, "running")], 1, 1).events
+        (event,) = tracker(ONE, public=public).answered([view_of(ONE, "running")], 1, 1).events
         assert isinstance(event, MachineReachable)
         assert event.machine.address == Address(host, 22, user="ubuntu")
         assert event.machine.private_address == "10.0.0.7"
 
 
 def test_a_running_machine_without_its_address_is_not_reachable_yet() -> None:
-    pool = book(ONE)
+    pool = tracker(ONE)
     assert pool.full_answer([view_of(ONE, "running", public="")], 1, 1).events == []
     assert pool.busy
     assert len(pool.full_answer([view_of(ONE, "running")], 2, 2).events) == 1
@@ -62,7 +62,7 @@ def test_a_running_machine_without_its_address_is_not_reachable_yet() -> None:
 
 
 def test_an_interruption_is_told_with_its_cause_and_as_such() -> None:
-    news = book(ONE).answered([view_of(ONE, "shutting-down", reason="Server.SpotInstanceTermination")], 1, 1)
+    news = tracker(ONE).answered([view_of(ONE, "shutting-down", reason="Server.SpotInstanceTermination")], 1, 1)
     assert news.events == [MachineGone(ONE, "spot interruption")]
     assert news.interrupted == [ONE]
 
@@ -83,7 +83,7 @@ def test_causes_are_in_words(told: InstanceView, said: str) -> None:
 
 
 def test_a_machine_that_was_just_created_may_be_missing() -> None:
-    pool = book(ONE, now=100)
+    pool = tracker(ONE, now=100)
     assert pool.full_answer([], 101, 101).events == []
     assert pool.full_answer([], 100 + GRACE_S - 1, 200).events == []
     (event,) = pool.full_answer([], 100 + GRACE_S, 200).events
@@ -92,13 +92,13 @@ def test_a_machine_that_was_just_created_may_be_missing() -> None:
 
 
 def test_missing_counts_from_when_it_was_last_seen() -> None:
-    pool = book(ONE)
+    pool = tracker(ONE)
     pool.full_answer([view_of(ONE, "running")], 50, 50)
     assert pool.full_answer([], 50 + GRACE_S - 1, 50 + GRACE_S).events == []
 
 
 def test_machine_ended_by_the_pool_has_no_event() -> None:
-    pool = book(ONE)
+    pool = tracker(ONE)
     assert pool.ending([ONE, TWO]) == [ONE]
     news = pool.full_answer([view_of(ONE, "shutting-down")], 1, 1)
     assert news == InventoryChanges()
@@ -109,7 +109,7 @@ def test_machine_ended_by_the_pool_has_no_event() -> None:
 
 
 def test_a_machine_that_ec2_is_ending_is_not_on_again() -> None:
-    pool = book(ONE)
+    pool = tracker(ONE)
     assert pool.still_on([ONE, TWO]) == [ONE]
     pool.full_answer([view_of(ONE, "shutting-down")], 1, 1)
     pool.full_answer([view_of(ONE, "running")], 2, 2)  # an older one: SEEN-2
@@ -125,7 +125,7 @@ def test_machine_with_an_address_has_no_reachable_event() -> None:
 
 
 def test_a_stopped_machine_is_gone_and_still_costs_so_it_is_to_be_ended() -> None:
-    pool = book(ONE)
+    pool = tracker(ONE)
     for expected in (1, 0):
         news = pool.full_answer([view_of(ONE, "stopped")], 1, 1)
         assert (len(news.events), news.unwanted) == (expected, [ONE])
@@ -133,7 +133,7 @@ def test_a_stopped_machine_is_gone_and_still_costs_so_it_is_to_be_ended() -> Non
 
 
 def test_machines_of_a_call_whose_answer_was_lost_are_to_be_ended_and_no_others() -> None:
-    pool = book()
+    pool = tracker()
     pool.launch_lost("token", 0)
     assert not pool.idle
     shown = [view_of(ONE, "pending", launch="token"), view_of(TWO, "pending", launch="another's")]
@@ -148,7 +148,7 @@ def test_machines_of_a_call_whose_answer_was_lost_are_to_be_ended_and_no_others(
 
 
 def test_while_ec2_is_silent_no_time_passes_for_a_call_whose_answer_was_lost() -> None:
-    pool = book()
+    pool = tracker()
     pool.launch_lost("token", 10)
     pool.full_answer([], 9, 11)  # asked before the call was given up
     pool.forget_lost(1000)
@@ -162,7 +162,7 @@ def test_while_ec2_is_silent_no_time_passes_for_a_call_whose_answer_was_lost() -
 
 
 def test_a_launch_that_may_be_asked_again_is_spared_for_that_long() -> None:
-    pool = book()
+    pool = tracker()
     pool.launch_lost("token", 0, count=2, spare_s=100)
     shown = [view_of(ONE, "running", launch="token")]
     assert pool.full_answer(shown, 99, 99).unwanted == []
@@ -183,7 +183,7 @@ def test_a_launch_without_an_answer_is_settled_when_its_machines_have_ended(
     answers: list[tuple[float, dict[MachineId, instance_inventory.State]]], count: int
 ) -> None:
     """SEEN-5"""
-    pool, now, found, ended = book(), 0.0, set[MachineId](), set[MachineId]()
+    pool, now, found, ended = tracker(), 0.0, set[MachineId](), set[MachineId]()
     pool.launch_lost("token", 0, count=count)
     first = None
     for later_s, states in answers:
@@ -226,7 +226,7 @@ answers = st.lists(st.lists(st.tuples(st.sampled_from([ONE, TWO]), st.sampled_fr
 def test_reachable_once_gone_once_and_nothing_after_it(
     shown: list[list[tuple[MachineId, instance_inventory.State]]], ending: set[MachineId], ends_at: int
 ) -> None:
-    pool, told = book(ONE, TWO), []
+    pool, told = tracker(ONE, TWO), []
     for now, answer in enumerate(shown):
         if now == ends_at:
             pool.ending(ending)
@@ -245,7 +245,7 @@ def test_reachable_once_gone_once_and_nothing_after_it(
 @given(st.permutations([*STATES, *STATES]))
 def test_old_answers_change_nothing(states: list[instance_inventory.State]) -> None:
     """In whatever order: gone once, confirmed at the end, and unreachable from its end on."""
-    pool = book(ONE)
+    pool = tracker(ONE)
     furthest = -1
     for now, state in enumerate(states):
         furthest = max(furthest, STATES.index(state))
@@ -257,7 +257,7 @@ def test_old_answers_change_nothing(states: list[instance_inventory.State]) -> N
 
 @given(st.lists(st.tuples(st.floats(0, 300), st.booleans()), max_size=30))
 def test_no_machine_is_gone_because_an_answer_missed_it(answers: list[tuple[float, bool]]) -> None:
-    pool, last = book(ONE), 0.0
+    pool, last = tracker(ONE), 0.0
     for now, shown in sorted(answers):
         events = pool.full_answer([view_of(ONE, "running")] if shown else [], now, now).events
         gone = any(isinstance(event, MachineGone) for event in events)
@@ -276,16 +276,16 @@ def test_pauses_are_short_at_first_and_never_long(busy: bool, asked: int) -> Non
 
 
 def _before(name: str, patch: pytest.MonkeyPatch, change: Callable[[Any], None]) -> None:
-    """What `Seen` knows of a machine is changed first."""
-    real = getattr(Seen, name)
+    """What `InstanceInventory` knows of a machine is changed first."""
+    real = getattr(InstanceInventory, name)
 
-    def changed(pool: Seen, known: Any, *more: Any) -> None:
-        of = pool._known.get(known.id) if isinstance(known, Sight) else known
+    def changed(pool: InstanceInventory, known: Any, *more: Any) -> None:
+        of = pool._known.get(known.id) if isinstance(known, InstanceView) else known
         if of is not None:
             change(of)
         real(pool, known, *more)
 
-    patch.setattr(Seen, name, changed)
+    patch.setattr(InstanceInventory, name, changed)
 
 
 def _tells_it_twice(patch: pytest.MonkeyPatch) -> None:
@@ -293,11 +293,11 @@ def _tells_it_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 def _believes_what_is_old(patch: pytest.MonkeyPatch) -> None:
-    _before("_see", patch, lambda known: setattr(known, "step", -1))
+    _before("_update", patch, lambda known: setattr(known, "step", -1))
 
 
 def _has_no_grace(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(seen, "GRACE_S", 0.0)
+    patch.setattr(instance_inventory, "GRACE_S", 0.0)
 
 
 def _tells_what_it_ends(patch: pytest.MonkeyPatch) -> None:
@@ -305,7 +305,7 @@ def _tells_what_it_ends(patch: pytest.MonkeyPatch) -> None:
 
 
 def _settles_at_once(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(seen._Lost, "settled", lambda lost, now: True)
+    patch.setattr(instance_inventory._Lost, "settled", lambda lost, now: True)
 
 
 @pytest.mark.parametrize(
