@@ -69,12 +69,8 @@ def sim(
     first, count = seed or 0, seeds or (1 if seed is not None else 100)
     from ..testing.simulator.campaign import Tally, outcomes
 
-    if trace is not None and count != 1:
-        console.print("[red]--trace takes one seed: say which with --seed.[/]")
-        return 2
-    written = trace or report
-    if written is not None and (why := _unwritable(written)) is not None:
-        console.print(f"{written} cannot be written: {why}.", style="red", markup=False, soft_wrap=True)
+    if (refusal := _refusal(count, trace, report)) is not None:
+        console.print(refusal, style="red", markup=False, soft_wrap=True)
         return 2
     if trace is not None:
         return _one(console, first, nodes, span, trace)
@@ -93,12 +89,16 @@ def sim(
     return 1 if tally.broken else 0
 
 
-def _unwritable(path: Path) -> str | None:
-    """The reason why ``path`` cannot be written, or None. Creates it if it is missing, and keeps its content."""
+def _refusal(count: int, trace: Path | None, report: Path | None) -> str | None:
+    """The reason why nothing can be played, or None. A file is created if it is missing, and keeps its content."""
+    if trace is not None and count != 1:
+        return "--trace takes one seed: say which with --seed."
+    written = trace or report
     try:
-        path.open("a").close()
+        if written is not None:
+            written.open("a").close()
     except OSError as error:
-        return error.strerror or str(error)
+        return f"{written} cannot be written: {error.strerror or error}."
     return None
 
 
