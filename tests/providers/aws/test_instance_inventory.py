@@ -47,7 +47,7 @@ def view_of(machine: MachineId, state: instance_inventory.State, **facts: str) -
 
 def test_a_running_machine_is_reachable_at_the_address_that_is_wanted() -> None:
     for public, host in ((True, "198.51.100.7"), (False, "10.0.0.7")):
-        (event,) = tracker(ONE, public=public).answered([view_of(ONE, "running")], 1, 1).events
+        (event,) = tracker(ONE, public=public).full_answer([view_of(ONE, "running")], 1, 1).events
         assert isinstance(event, MachineReachable)
         assert event.machine.address == Address(host, 22, user="ubuntu")
         assert event.machine.private_address == "10.0.0.7"
@@ -62,7 +62,7 @@ def test_a_running_machine_without_its_address_is_not_reachable_yet() -> None:
 
 
 def test_an_interruption_is_told_with_its_cause_and_as_such() -> None:
-    news = tracker(ONE).answered([view_of(ONE, "shutting-down", reason="Server.SpotInstanceTermination")], 1, 1)
+    news = tracker(ONE).full_answer([view_of(ONE, "shutting-down", reason="Server.SpotInstanceTermination")], 1, 1)
     assert news.events == [MachineGone(ONE, "spot interruption")]
     assert news.interrupted == [ONE]
 
