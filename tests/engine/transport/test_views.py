@@ -82,7 +82,7 @@ def test_a_node_that_is_not_ready_has_no_view(views):
 
 @pytest.mark.parametrize("of", [None, world(7, 3, 5)])
 def test_each_thread_of_a_worker_is_a_worker(views, info, of):
-    fields, text = info.of(8, 1, None if of is None else views.world(of, 1), lane=2)
+    fields, text = info.of(8, 1, None if of is None else views.world(of, 1), thread=2)
     assert fields["worker"] == 2
     assert fields["head_port"] > 0
     assert json.loads(text) == fields
