@@ -171,7 +171,7 @@ def _of(**choices: tuple[Any, ...]) -> _How:
 
 _How = Callable[[Random, int], dict[str, Any]]
 _FAULTS: tuple[tuple[type[f.Fault], int, _How], ...] = (  # and how often, and its fields
-    (f.GiveNotice, 5, _notice),
+    (f.Notice, 5, _notice),
     (f.Death, 6, _of(silent=(True, False), reported_s=(None, 0.2, 20.0))),
     (f.Outage, 2, _of(share=(0.3, 0.6, 1.0), silent=(True, False))),
     (f.Reset, 3, _of()),

@@ -105,7 +105,7 @@ class FaultSchedule:
     def _to_host(self, fault: f.Fault, host: Host) -> None:
         site = self._site
         match fault:
-            case f.GiveNotice():
+            case f.Notice():
                 self._notice(fault, host)
             case f.Death(silent=silent, reported_s=reported_s):
                 site.cloud.fell(host.machine, "it died", silent=silent, reported_s=reported_s)
@@ -137,7 +137,7 @@ class FaultSchedule:
             case _:
                 raise AssertionError(fault)
 
-    def _notice(self, fault: f.GiveNotice, host: Host) -> None:
+    def _notice(self, fault: f.Notice, host: Host) -> None:
         self._give_notice(fault, host, fault.seconds)
         match fault.then:
             case "dies":
@@ -150,7 +150,7 @@ class FaultSchedule:
             case _:
                 assert_never(fault.then)
 
-    def _give_notice(self, fault: f.GiveNotice, host: Host, seconds: float | None) -> None:
+    def _give_notice(self, fault: f.Notice, host: Host, seconds: float | None) -> None:
         if fault.by != "node":
             self._site.cloud.give_notice(host.machine, seconds)
         if fault.by != "cloud":

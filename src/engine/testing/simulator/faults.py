@@ -23,7 +23,7 @@ class _Fault:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GiveNotice(_Fault):
+class Notice(_Fault):
     """The cloud will take a machine in ``seconds``; the node learns it, or the provider says it, or both do."""
 
     who: Who
@@ -178,7 +178,7 @@ class Resize(_Fault):
 
 
 Fault = (
-    GiveNotice
+    Notice
     | Death
     | Outage
     | Reset

@@ -147,7 +147,7 @@ def test_one_that_answers_late_works_and_its_replacement_is_ended():
 
 
 def test_a_notice_that_is_withdrawn_replaces_nothing_twice():
-    notice = f.GiveNotice(at_s=60.0, who=0.0, then="withdrawn", after_s=5.0)
+    notice = f.Notice(at_s=60.0, who=0.0, then="withdrawn", after_s=5.0)
     played = play(scenario(notice, jobs=[TRAINING]))
     assert played.violation is None
     assert (played.events["node_notice_withdrawn"], played.machines, played.generations) == (1, 5, 1)

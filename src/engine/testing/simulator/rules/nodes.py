@@ -231,7 +231,7 @@ class NodeRules:
         """Return whether there was more than one trouble since a while before ``since``."""
         recent = [fault for at, fault in self._all_troubles if _over_at(at, fault) > since - MEMORY_S]
         falls = sum(at > since - MEMORY_S for at in self._falls)
-        return len(recent) > 1 or falls > 1 or any(not isinstance(fault, f.Death | f.GiveNotice) for fault in recent)
+        return len(recent) > 1 or falls > 1 or any(not isinstance(fault, f.Death | f.Notice) for fault in recent)
 
     def stands_by(self) -> bool:
         """Return whether a node stands by that can be reached."""
