@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # as `make chaos` does
 from localchaos.plan import FAULTS, FINISH, Life, Strike, draw
 from localchaos.referee import Found, judge
 
-CALM = replace(draw(1, FINISH), limit=0, threads=False)
+CALM = replace(draw(1, FINISH), limit=0, threads=False, as_remote=False)
 RIGHT = [
     {"at": 1.0, "what": "ready"},
     {"at": 2.0, "what": "call", "number": 7, "kind": "plain"},
@@ -53,6 +53,13 @@ def test_a_life_in_which_all_went_well_is_right() -> None:
 def test_what_is_found_afterwards_counts(found: Found, wrong: str) -> None:
     (told,) = judge(CALM, RIGHT, found)
     assert wrong in told
+
+
+def test_only_over_ssh_may_asyncio_log_that_a_connection_is_gone() -> None:
+    found = replace(ENDED, stderr="socket.send() raised exception.\n")
+    assert judge(replace(CALM, as_remote=True), RIGHT, found) == []
+    assert judge(CALM, RIGHT, found) != []
+    assert judge(replace(CALM, as_remote=True), RIGHT, replace(ENDED, stderr=found.stderr + "Traceback")) != []
 
 
 @pytest.mark.parametrize("what", ["threads", "descriptors", "children"])
