@@ -56,7 +56,8 @@ class FreePorts:
         self._kept.clear()
 
     def _keep(self) -> int:
-        """
+        """Return a port that is free, and keep it.
+
         Raises:
             OSError: this host has none left.
         """

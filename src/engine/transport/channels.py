@@ -151,7 +151,8 @@ class Transfer(Channel):
         self.finish(ConnectionResetError(plain(str(exc or "the channel was closed"))))
 
     async def wait(self) -> None:
-        """
+        """Return when the transfer has succeeded.
+
         Raises:
             Exception: it failed, or nothing of it has come for ``stall_s``.
         """

@@ -206,7 +206,8 @@ class NodeConnection:
         return await self._route.open_connection(host, port)
 
     async def _check(self, facts: NodeFacts, said: Mapping[str, Any]) -> None:
-        """
+        """Compare what the node has with what the pool needs.
+
         Raises:
             ConnectFailed: the host has not what the pool needs.
         """

@@ -54,7 +54,7 @@ class Forwards:
 
 
 async def _joined(near_in: Any, near_out: Any, dial: Dial, host: str, port: int) -> None:
-    """Until both directions have ended, or one has failed."""
+    """Carry bytes both ways until both directions have ended, or one has failed."""
     import asyncssh  # which pools on this computer do without
 
     try:

@@ -36,7 +36,8 @@ class Stop:
 
 
 async def stops(address: Address, way: Login, host_key: str) -> Sequence[Stop]:
-    """
+    """Return the hosts on the way to the machine, which is the last of them, and how to log in to each.
+
     Raises:
         asyncssh.Error, OSError, ValueError: a key, a configuration or a known_hosts file cannot be read.
         SpecError: a host key that was given is none.

@@ -57,7 +57,8 @@ async def answers(host: str, port: int) -> bool:
 
 
 def _is_here(family: int, address: Any) -> bool:
-    """
+    """Return whether the address is one of this computer.
+
     Raises:
         OSError: there is no way to that address now.
     """
@@ -92,7 +93,7 @@ def _asked(machines: Sequence[Machine]) -> Iterable[tuple[Address, Login | None]
 
 
 async def _first_stop(address: Address, way: Login | None) -> Place | None:
-    """None: the user's configuration cannot be read any more."""
+    """Return the first host on the way; None: the user's configuration cannot be read any more."""
     if way is None or not (way.config or way.jump):
         return address.host, address.port or 22
     import asyncssh  # which pools on this computer do without

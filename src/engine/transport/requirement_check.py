@@ -74,7 +74,7 @@ def too_little(facts: NodeFacts, wanted: AcceleratorRequest | None) -> CapacityE
 
 
 def differences(packages: Mapping[str, str]) -> list[versions.Mismatch]:
-    """Between this program's packages and a node's; what matters most comes first."""
+    """Return how this program's packages differ from a node's; what matters most comes first."""
     here = installed()
     return versions.compare(here, packages, versions.used(here))
 

@@ -102,7 +102,7 @@ class _Command(asyncssh.SSHClientSession[bytes]):
     # --- ours -----------------------------------------------------------------------------------------------------
 
     async def feed(self, stdin: bytes | AsyncIterable[bytes]) -> None:
-        """All of it, as fast as it is taken; what a command that ended early does not read is not written."""
+        """Write all of ``stdin`` as fast as the command takes it; what is left when the command ends is dropped."""
         with suppress(BrokenPipeError):  # it reads no more
             if isinstance(stdin, bytes):
                 view = memoryview(stdin)
@@ -131,7 +131,8 @@ class _Command(asyncssh.SSHClientSession[bytes]):
         return self._channel
 
     async def wait(self) -> Exit:
-        """
+        """Return how the command ended.
+
         Raises:
             ConnectionResetError: the connection was lost before the command had ended.
         """

@@ -132,7 +132,7 @@ async def connect(
 
 
 async def _as_the_user(machine: Machine, way: Login, common: dict[str, Any]) -> Connected:
-    """Through each jump host in turn. Like ``ssh -J``, each is asked for in the one before."""
+    """Connect through each jump host in turn. As ``ssh -J`` does, each host is dialled from the one before."""
     assert machine.address is not None
     stops = await login.stops(machine.address, way, machine.host_key)
     hops: list[asyncssh.SSHClientConnection] = []

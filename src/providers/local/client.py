@@ -44,7 +44,8 @@ class KeeperClient:
         heard: Callable[[dict[str, Any]], None],
         over: Callable[[], None],
     ) -> None:
-        """
+        """Start a keeper. ``heard`` gets each of its messages; ``over`` is called at its end.
+
         Raises:
             OSError: it cannot be started.
         """
@@ -93,7 +94,7 @@ class KeeperClient:
             raise self.gone()
 
     async def _send(self) -> None:
-        """All that is not sent yet: what a cancelled one has left, too."""
+        """Send all that waits to be sent, also what a cancelled `_send` has left."""
         async with self._sending:
             while self._unsent and not self.ended:
                 try:
@@ -104,7 +105,7 @@ class KeeperClient:
                     return
 
     async def listen(self) -> None:
-        """Until its end. A second goes on where one was cut."""
+        """Receive the keeper's messages until its end. A second call goes on where a cancelled one stopped."""
         async with self._listening:
             if self.ended:
                 return

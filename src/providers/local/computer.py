@@ -15,7 +15,8 @@ ARCHITECTURES = {"aarch64": "arm64", "amd64": "x86_64"}
 
 
 def refuse_too_much(request: LaunchRequest, directory: Path) -> None:
-    """
+    """Refuse a request for more than this computer has.
+
     Raises:
         BadRequest: it has less, or is another kind of computer.
     """

@@ -76,7 +76,8 @@ class LocalFleet:
         self._tasks.start_soon(_shielded, self._keeper.listen)
 
     def _living_keeper(self) -> KeeperClient:
-        """
+        """Return the keeper, or start another one if it has ended.
+
         Raises:
             ProviderError: the last one has ended, and no other can be started.
         """
@@ -145,7 +146,8 @@ class LocalFleet:
             await self.terminate([MachineId(name) for name in late])
 
     async def terminate(self, ids: Sequence[MachineId]) -> None:
-        """
+        """End machines, and return when the keeper confirms it.
+
         Raises:
             ProviderError: it is not confirmed in time.
         """
@@ -210,7 +212,7 @@ class LocalFleet:
         )
 
     def _launched(self, name: str, machine: Machine | None, cause: str) -> None:
-        """One of a launch's machines is there, or (None) died on the way."""
+        """Count a machine that a launch was waiting for: it is there, or (None) died on the way."""
         call = self._launching.pop(name, None)
         if call is None:
             return

@@ -292,7 +292,7 @@ class Keeper:
         self.fork_server(control)
 
     def launch(self, order: dict[str, Any]) -> None:
-        """One that cannot be is gone, with the cause: the others are none the worse."""
+        """Start a machine. One that cannot be started is reported as gone, with the cause, and the others go on."""
         directory = self.directory.parent / order["id"]  # <pool>/n<number>
         try:
             directory.mkdir(mode=0o700)

@@ -224,7 +224,7 @@ def mount_small(directory: Path, mib: int) -> None:
 
 
 def unmount(directory: Path) -> None:
-    """If anything is mounted there."""
+    """Unmount what is mounted there, if anything is."""
     ctypes.CDLL(None).umount2(os.fsencode(directory), MNT_DETACH)
 
 

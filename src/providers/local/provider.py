@@ -91,7 +91,8 @@ class Local:
 
     @asynccontextmanager
     async def open(self, pool: str, entry_points: EntryPoints) -> AsyncIterator[LocalFleet]:
-        """
+        """Start the keeper; at the end of the block it and every machine are gone.
+
         Raises:
             BadRequest: not on Linux.
             JournalError: the state directory cannot be written, or others may write there.
