@@ -92,6 +92,7 @@ class MetadataService:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._servers: dict[int, asyncio.Server] = {}
+        self._answering: dict[int, set[asyncio.Task[None]]] = {}  # a machine may be gone in the middle of its question
         self._thread = threading.Thread(target=self._loop.run_forever, name="metadata", daemon=True)
         self._thread.start()
 
@@ -116,7 +117,13 @@ class MetadataService:
         self._loop.close()
 
     async def _serve(self, pid: int, listening: socket.socket, metadata: Metadata) -> None:
+        answering: set[asyncio.Task[None]] = set()
+
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            answering.add(task)
+            task.add_done_callback(answering.discard)
             try:
                 writer.write(_respond(metadata, await reader.readuntil(b"\r\n\r\n")))
                 await writer.drain()
@@ -126,11 +133,16 @@ class MetadataService:
                 writer.close()
 
         self._servers[pid] = await asyncio.start_server(answer, sock=listening, limit=HEAD_LIMIT)
+        self._answering[pid] = answering
 
     async def _stop(self, pid: int) -> None:
         server = self._servers.pop(pid, None)
         if server is not None:
             server.close()
+            for task in (left := self._answering.pop(pid)):
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
+            await asyncio.sleep(0)  # then their connections are closed as well
 
 
 def _respond(metadata: Metadata, head: bytes) -> bytes:
