@@ -74,8 +74,7 @@ def sim(
         return 2
     if trace is not None:
         return _one(console, first, nodes, span, trace)
-    tally = Tally()
-    began = time.perf_counter()
+    tally, began = Tally(), time.perf_counter()
     with _progress(count) as done:
         for outcome in outcomes(range(first, first + count), nodes=nodes, span_s=span, processes=processes):
             tally.add(outcome)
