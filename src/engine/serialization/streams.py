@@ -41,6 +41,8 @@ class Values(AsyncIterator[Received]):
         self._changed: asyncio.Future[None] | None = None
 
     def push(self, item: Received | Awaitable[Received], grant: Callable[[int], None]) -> None:
+        if isinstance(item, asyncio.Future):  # whoever leaves the stream early does not ask for the value
+            item.add_done_callback(_retrieve)
         self._items.append((item, grant))
         self._wake()
 
@@ -71,6 +73,12 @@ class Values(AsyncIterator[Received]):
         except ConnectionError:  # its node was lost under it: how the task ended says more
             self._items.clear()
             return await self.__anext__()
+
+
+def _retrieve(fetched: asyncio.Future[Received]) -> None:
+    """Take note of the error of a value: asyncio logs those that nobody has asked for."""
+    if not fetched.cancelled():
+        fetched.exception()
 
 
 class Source:

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from outrider.engine.serialization.streams import Source
+from outrider.engine.api.errors import TaskFailed
+from outrider.engine.serialization.payload import Received
+from outrider.engine.serialization.streams import Source, Values
 from outrider.engine.wire import values
 from outrider.engine.wire.values import Dumped
 
@@ -177,3 +179,28 @@ async def test_a_generator_that_waits_when_its_task_ends_is_closed_when_it_goes_
     del source
     gc.collect()
     assert complaints == []
+
+
+async def test_a_value_that_cannot_be_fetched_is_no_complaint_of_asyncios_when_its_stream_was_left() -> None:
+    complaints: list[Any] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, told: complaints.append(told))
+
+    async def fetched() -> Received:
+        raise TaskFailed("its node has no descriptors left")
+
+    fetching, output = loop.create_task(fetched()), Values()
+    output.push(fetching, lambda _: None)
+    await asyncio.wait([fetching])
+    await asyncio.sleep(0)
+    del fetching, output
+    gc.collect()
+    assert complaints == []
+
+
+async def test_a_value_that_cannot_be_fetched_is_the_error_of_who_asks_for_it() -> None:
+    fetching, output = asyncio.get_running_loop().create_future(), Values()
+    output.push(fetching, lambda _: None)
+    fetching.set_exception(TaskFailed("its node has no descriptors left"))
+    with pytest.raises(TaskFailed):
+        await anext(output)
