@@ -6,9 +6,12 @@ that is too large for a socket buffer goes into a memfd that travels along.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from . import limits
 
@@ -18,6 +21,7 @@ OUTPUT_CREDIT = b"\x02"  # from a worker of threads: may they print more? from t
 BORN = b"\x03"  # from a worker: it is ready to read
 
 _DATAGRAM_BYTES = 96 * 1024  # the usual net.core.wmem_default, 208 KiB, is charged twice the size and more
+LOCK_TRIES, LOCK_PAUSE_S = 50, 0.001  # a worker has the lock for microseconds, unless it is stopped then
 _RECEIVE_BYTES = 128 * 1024 - 1024  # below malloc's mmap threshold: 0.25 us instead of 17
 
 Datagram = tuple[bytes, list[int]]
@@ -56,6 +60,46 @@ def receive(pipe: socket.socket, flags: int = 0) -> Datagram:
         return _read_all(spill), fds
     finally:
         os.close(spill)
+
+
+def receive_next(pipe: socket.socket) -> Datagram:
+    """Wait for a message and receive it, but not while the executor server takes messages back: see `taking_back`.
+
+    Raises:
+        limits.Truncated: see `receive`.
+    """
+    while True:
+        pipe.recv(1, socket.MSG_PEEK)
+        fcntl.lockf(pipe, fcntl.LOCK_EX)
+        try:
+            return receive(pipe, socket.MSG_DONTWAIT)
+        except BlockingIOError:  # all of it has been taken back
+            continue
+        finally:
+            fcntl.lockf(pipe, fcntl.LOCK_UN)
+
+
+@contextmanager
+def taking_back(far: socket.socket) -> Iterator[bool]:
+    """Keep the worker from receiving meanwhile: of a definition and the task that needs it, it gets both or neither.
+
+    ``far`` is the worker's end, whose lock is a record lock, which the kernel takes from a process that ends. False:
+    the worker was stopped while it had the lock, and keeps what there is.
+    """
+    for _ in range(LOCK_TRIES):
+        try:
+            fcntl.lockf(far, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            time.sleep(LOCK_PAUSE_S)
+        else:
+            break
+    else:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        fcntl.lockf(far, fcntl.LOCK_UN)
 
 
 def write_all(fd: int, parts: Sequence[bytes | memoryview]) -> None:

@@ -54,7 +54,7 @@ class WorkerProcess:
             self._handle(body, fds)
 
     def _receive(self) -> pipes.Datagram:
-        return pipes.receive(self._pipe)
+        return pipes.receive_next(self._pipe)
 
     def _handle(self, body: bytes, fds: list[int]) -> None:
         message = codec.decode_again(body)  # the executor server has checked it
@@ -148,7 +148,7 @@ class Worker(WorkerProcess):
         self._send_body(pipes.PAUSE)
         while True:
             try:
-                datagram = pipes.receive(self._pipe)
+                datagram = pipes.receive_next(self._pipe)
             except limits.Truncated as error:
                 self._received.append(error)
                 continue

@@ -92,15 +92,16 @@ class WorkerConnection:
 
     def take_back(self) -> Iterator[bytes]:
         """Yield the bodies that the worker has not read and never will, oldest first."""
-        while True:
-            try:
-                body, fds = pipes.receive(self._far, socket.MSG_DONTWAIT)
-            except (BlockingIOError, ConnectionError):
-                break
-            except limits.Truncated as error:  # they are the store's, and sent again from there
-                body, fds = error.body, []
-            _close(fds)
-            yield body
+        with pipes.taking_back(self._far) as may:
+            while may:
+                try:
+                    body, fds = pipes.receive(self._far, socket.MSG_DONTWAIT)
+                except (BlockingIOError, ConnectionError):
+                    break
+                except limits.Truncated as error:  # they are the store's, and sent again from there
+                    body, fds = error.body, []
+                _close(fds)
+                yield body
         unsent, self._outgoing = self._outgoing, deque()
         if unsent:
             self._loop.remove_writer(self._pipe)
