@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from outrider.engine.checkpoint.decisions import (
@@ -121,6 +121,7 @@ def test_ranks_that_are_alike_write_each_thing_once_and_all_together_everything(
 
 @QUICK
 @given(st.lists(ENTRIES, min_size=1, max_size=4))
+@example([[Entry("a", "buffer", 1), Entry("b", "buffer", 1)]] * 2 + [[Entry("c", "buffer", 1)]])
 def test_what_ranks_have_for_themselves_is_found_lacking_until_it_is_written(contents: list[list[Entry]]) -> None:
     """CKPT-1, for ranks that are as different as can be."""
     ranks = len(contents)
