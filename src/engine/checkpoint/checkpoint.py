@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from types import TracebackType
@@ -13,14 +14,13 @@ from typing import Any, NamedTuple, Self
 from ..api.errors import SpecError
 from ..api.settings import seconds
 from ..node import context
-from .agreement import Reader
-from .announcements import Announcements, lead_s
-from .notice import urgent
-from .participant import Participant, begin, this_world
-from .reading import read
+from ..runtime.preemption import stopping
+from .background_saves import BackgroundSaves
+from .participant import begin, this_world
 from .records import complete
-from .save_interval import SaveInterval
-from .saving import Saving, now, spread_s
+from .restore import restore
+from .resume_vote import ResumeVote
+from .save_interval import Announcements, SaveInterval, lead_s, spread_s
 from .snapshot import Memory, Snapshot
 from .urls import VARIABLE, open_store
 
@@ -57,7 +57,7 @@ def checkpoint(
             "this call, root=..."
         )
     if isinstance(keep, bool) or not isinstance(keep, int) or keep < 1:
-        raise SpecError(f"checkpoint: keep takes how many stay, at least 1, not {keep!r}.")
+        raise SpecError(f"checkpoint: keep takes how many complete checkpoints stay, at least 1, not {keep!r}.")
     steps, every_s = _interval(every)
     within_s = seconds("checkpoint: timeout", timeout)
     return Checkpoint(name, os.fspath(root), steps=steps, every_s=every_s, keep=keep, within_s=within_s)
@@ -80,12 +80,13 @@ class Checkpoint:
             alone=self._world.size == 1,
             leads=self._rank == 0,
             lead_s=lead_s(self._store.poll_s),
-            now=now(),
+            now=time.monotonic(),
         )
         self._memory = Memory()
-        self._opened: tuple[Participant, Saving, Announcements | None] | None = None
+        self._saves: BackgroundSaves | None = None  # once this rank has its term
+        self._announcements: Announcements | None = None
         self._timed = every_s is not None
-        self._saved_at = now()
+        self._saved_at = time.monotonic()
         self._loads = 0
         self._hurried = False
         self._closed = False
@@ -104,21 +105,23 @@ class Checkpoint:
                 space for the small files by which ranks agree (``full``): then it may be called again.
             SerializationError: the state cannot be unpickled here.
         """
-        participant, saving, _ = self._participant()
+        saves = self._begun()
         if self._loads:
-            saving.finish()
-        reader = Reader(participant, self._loads, lambda at: (read(self._store, at, self._rank, into),), self._within_s)
-        found = reader.run()
+            saves.wait_complete()
+        vote = ResumeVote(
+            saves.participant, self._loads, lambda at: restore(self._store, at, self._rank, into), self._within_s
+        )
+        restored = vote.run()
         self._loads += 1  # only now: a load that failed, as for lack of space, can be tried again by all ranks
-        loaded = Loaded(0, None) if found is None else Loaded(found.at.step, found.value[0])
+        loaded = Loaded(0, None) if restored is None else Loaded(restored.at.step, restored.state)
         with self._lock:
-            self._interval.resumed(loaded.step, now())
+            self._interval.resumed(loaded.step, time.monotonic())
         return loaded
 
     def due(self, step: int) -> bool:
         """Return whether `save` would save this step. Takes microseconds; ask before you build a costly state."""
         with self._lock:
-            return self._interval.due(step, now(), self._urgent)
+            return self._interval.due(step, time.monotonic(), self._urgent)
 
     def save(self, step: int, state: Any, *, force: bool = False) -> bool:
         """Save ``state`` after ``step`` steps if a save is due, or with ``force``; return whether it was saved.
@@ -135,15 +138,15 @@ class Checkpoint:
         context.stepped("save")
         if not self.due(step) and not force:
             return False
-        participant, saving, _ = self._participant()
-        saving.settle(hurry=True)
+        saves = self._begun()
+        saves.wait_written(hurry=True)
         snapshot = Snapshot(state, self._memory)
-        began = now()
-        delay_s = 0.0 if self._hurried else spread_s(self._rank, participant.term.size, began - self._saved_at)
+        began = time.monotonic()
+        delay_s = 0.0 if self._hurried else spread_s(self._rank, self._world.size, began - self._saved_at)
         self._saved_at = began
         with self._lock:
             self._interval.saved(step, began)
-        saving.start(step, snapshot, delay_s=delay_s)
+        saves.start(step, snapshot, delay_s=delay_s)
         return True
 
     def wait(self) -> None:
@@ -152,8 +155,8 @@ class Checkpoint:
         Raises:
             CheckpointError: the save could not be written, or another rank has not saved that step.
         """
-        if self._opened is not None:
-            self._opened[1].finish()
+        if self._saves is not None:
+            self._saves.wait_complete()
 
     def steps(self) -> list[int]:
         """The steps of the complete checkpoints, newest first."""
@@ -167,14 +170,12 @@ class Checkpoint:
         if self._closed:
             return
         self._closed = True
-        if self._opened is not None:
-            _, saving, announcements = self._opened
-            if announcements is not None:
-                announcements.stop()
-            if failed:
-                saving.settle(hurry=True)
-            else:
-                saving.finish()
+        if self._announcements is not None:
+            self._announcements.stop()
+        if self._saves is not None and failed:
+            self._saves.wait_written(hurry=True)
+        else:
+            self.wait()
 
     def __enter__(self) -> Self:
         return self
@@ -188,23 +189,23 @@ class Checkpoint:
         return f"<checkpoints of {self.name!r} at {self._store.url}>"
 
     def _urgent(self) -> bool:
-        self._hurried = urgent(alone=self._world.size == 1)
+        """Return whether a machine will be taken: the same answer on every rank at the same step."""
+        if self._world.size == 1:
+            self._hurried = stopping(everywhere=False)
+        else:  # outside of a task nobody counts this process's steps
+            self._hurried = context.current() is not None and stopping(everywhere=True)
         return self._hurried
 
-    def _participant(self) -> tuple[Participant, Saving, Announcements | None]:
+    def _begun(self) -> BackgroundSaves:
         if self._closed:
             raise SpecError(f"{self!r} are closed: call checkpoint(...) again.")
-        if self._opened is None:
+        if self._saves is None:
             participant = begin(self._store, self.name, self._world, self._rank, self._within_s)
-            announcements = (
-                Announcements(participant, self._interval, self._lock)
-                if self._timed and not participant.alone
-                else None
-            )
-            if announcements is not None:
-                announcements.start()
-            self._opened = participant, Saving(participant, keep=self._keep, within_s=self._within_s), announcements
-        return self._opened
+            if self._timed and not participant.alone:
+                self._announcements = Announcements(participant, self._interval, self._lock)
+                self._announcements.start()
+            self._saves = BackgroundSaves(participant, keep=self._keep, within_s=self._within_s)
+        return self._saves
 
 
 def _interval(every: object) -> tuple[int | None, float | None]:

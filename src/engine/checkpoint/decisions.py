@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from .records import CheckpointId, Entry, Part, Term, World, complete, term_number
+from .records import ByteRange, CheckpointId, Entry, Part, Term, World, complete, term_number
 
 TERMS_KEPT = 8
 
@@ -50,16 +50,16 @@ def admission(world: World, rank: int, terms: Sequence[Term]) -> Join | Begin | 
     Within one broadcast (or task) the later generation (or attempt) wins, whichever comes first. Between different
     ones the last comer wins, as nothing else orders them.
     """
-    newest = max(terms, key=lambda term: term.number, default=None)
-    for term in sorted(terms, key=lambda term: term.number, reverse=True):
+    newest_first = sorted(terms, key=lambda term: term.number, reverse=True)
+    for term in newest_first:
         if term.world == world:
-            return Join(term) if term is newest else Stale(newest or term)
+            return Join(term) if term is newest_first[0] else Stale(newest_first[0])
         later = (term.generation, term.attempt) > (world.generation, world.attempt)
         if world.pool and (term.pool, term.job) == (world.pool, world.job) and later:
             return Stale(term)
     if rank:
         return Wait()
-    return Begin(newest.number + 1 if newest is not None else 1)
+    return Begin(newest_first[0].number + 1 if newest_first else 1)
 
 
 def shares(entries: Sequence[Entry], ranks: int) -> list[int]:
@@ -79,23 +79,28 @@ def shares(entries: Sequence[Entry], ranks: int) -> list[int]:
 
 
 def first_parts(parts: Iterable[Part]) -> dict[int, Part]:
+    """The parts that say what ranks have, by rank."""
     return {part.rank: part for part in parts if part.number == 0}
 
 
-def written_digests(parts: Iterable[Part]) -> set[str]:
-    """The digests of the contents that are written."""
-    return {name for part in parts for name in part.where}
+def places(parts: Iterable[Part]) -> dict[str, ByteRange]:
+    """The contents that are written, by digest."""
+    return {name: place for part in parts for name, place in part.where.items()}
 
 
 def lacking(parts: Sequence[Part], ranks: int) -> str | None:
     """The reason why the checkpoint is not complete yet; None where it is (CKPT-1)."""
     first = first_parts(parts)
     if missing := [rank for rank in range(ranks) if rank not in first]:
-        return f"nothing of rank {', '.join(map(str, missing[:8]))}{', ...' if len(missing) > 8 else ''}"
-    written = written_digests(parts)
-    if partial := [rank for rank, part in sorted(first.items()) if part.needs() - written]:
-        return f"not all of rank {', '.join(map(str, partial[:8]))}"
+        return f"rank {_listed(missing)} did not save it"
+    written = places(parts)
+    if partial := [rank for rank, part in sorted(first.items()) if part.needs() - written.keys()]:
+        return f"rank {_listed(partial)} did not save all that it has"
     return None
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    return f"{', '.join(map(str, ranks[:8]))}{', ...' if len(ranks) > 8 else ''}"
 
 
 def to_delete(
@@ -123,23 +128,11 @@ def old_terms(keys: Iterable[str], term: int) -> list[int]:
     return sorted(number for number in numbers if number <= term - TERMS_KEPT)
 
 
-@dataclass(frozen=True, slots=True)
-class Propose:
-    """Ask every rank to read this one; None: there is nothing (left)."""
+def verdict(votes: Mapping[int, str], ranks: int) -> str | None:
+    """Count the ranks' votes, each "" or what is wrong with a checkpoint.
 
-    at: CheckpointId | None
-
-
-@dataclass(frozen=True, slots=True)
-class Agreed:
-    """Every rank has read the checkpoint."""
-
-    at: CheckpointId
-
-
-def verdict(at: CheckpointId, votes: Mapping[int, str], ranks: int) -> Agreed | str | None:
-    """Count the ranks' votes ("" or what is wrong): agreed, the reasons against it, or None while votes are missing."""
-    against = [f"rank {rank}: {reason}" for rank, reason in sorted(votes.items()) if reason]
-    if against:
+    Return what is wrong, "" where every rank has read it (CKPT-4), or None while votes are missing.
+    """
+    if against := [f"rank {rank}: {reason}" for rank, reason in sorted(votes.items()) if reason]:
         return "; ".join(against)
-    return Agreed(at) if len(votes) == ranks else None
+    return "" if len(votes) == ranks else None

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from ..api.errors import CheckpointError, CheckpointFenced, SpecError
-from ..api.instance import InstanceInfo
 from ..runtime.instance_info import instance_info
 from .decisions import Begin, Join, Stale, Wait, admission
 from .records import Term, World, term_key, term_number
@@ -36,7 +35,10 @@ class Participant:
         """Raise CheckpointFenced where a later term has begun."""
         numbers = [number for key in self.store.names("terms") if (number := term_number(key)) is not None]
         if numbers and max(numbers) > self.term.number:
-            raise fenced(self.run, self.store, Term.load(self.store.get(term_key(max(numbers)))))
+            raise _fenced(self.run, self.store, Term.load(self.store.get(term_key(max(numbers)))))
+
+    def error(self, message: str) -> CheckpointError:
+        return CheckpointError(message, run=self.run, url=self.store.url)
 
 
 def this_world() -> tuple[World, int]:
@@ -45,15 +47,10 @@ def this_world() -> tuple[World, int]:
     Raises:
         SpecError: there are several processes and no pool has started them, so nothing tells their runs apart.
     """
-    info: InstanceInfo = instance_info()
+    info = instance_info()
     if info.pool:
-        return World(
-            info.pool,
-            info.job,
-            info.generation,
-            info.attempt if info.world_size == 1 else 0,
-            info.world_size,
-        ), info.rank
+        attempt = info.attempt if info.world_size == 1 else 0
+        return World(info.pool, info.job, info.generation, attempt, info.world_size), info.rank
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise SpecError(
             f"checkpoint() outside a pool is for one process, and WORLD_SIZE is {os.environ['WORLD_SIZE']} here: "
@@ -81,7 +78,7 @@ def begin(store: Store, run: str, world: World, rank: int, within_s: float) -> P
             case Join(term):
                 return Participant(store, run, rank, term)
             case Stale(by):
-                raise fenced(run, store, by)
+                raise _fenced(run, store, by)
             case Begin(number):
                 term = Term.begin(number, world)
                 if store.create(term_key(number), term.dump()):
@@ -91,18 +88,19 @@ def begin(store: Store, run: str, world: World, rank: int, within_s: float) -> P
             case other:
                 assert_never(other)
     raise CheckpointError(
-        f"Rank 0 did not open the checkpoints of {run!r} within {within_s:g} s, and rank {rank} waits for it: every "
-        "rank of a broadcast must call checkpoint(...) with the same name.",
+        f"Rank 0 did not open the checkpoints of {run!r} at {store.url} within {within_s:g} s, and rank {rank} waits "
+        "for it: every rank of a broadcast must call checkpoint(...) with the same name and root, and then load() or "
+        "save(). checkpoint(timeout=...) is how long they wait for each other.",
         run=run,
         url=store.url,
     )
 
 
-def fenced(run: str, store: Store, by: Term) -> CheckpointFenced:
+def _fenced(run: str, store: Store, by: Term) -> CheckpointFenced:
     who = f"generation {by.generation} of job {by.job} in pool {by.pool}" if by.pool else "another process"
     return CheckpointFenced(
-        f"{who} has taken the checkpoints of {run!r} over: this world saves nothing any more. Two trainings at a time "
-        "need two names.",
+        f"The checkpoints of {run!r} were taken over by {who}, which began later: this process saves nothing any more. "
+        "Where both are meant to go on, give each a name of its own.",
         run=run,
         url=store.url,
     )

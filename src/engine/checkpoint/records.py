@@ -18,11 +18,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, NamedTuple, Self, TypeVar
-
-R = TypeVar("R", bound="Record")
+from typing import Any, NamedTuple, Self
 
 MANIFEST = "manifest.json"
 METADATA = ".metadata"
@@ -85,6 +83,10 @@ def digest(*pieces: Any) -> str:
     return hashed.hexdigest()
 
 
+def dotted(path: Sequence[str | int]) -> str:
+    return ".".join(map(str, path))
+
+
 class Record:
     """A value that is kept as JSON."""
 
@@ -114,24 +116,18 @@ class World(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Term(Record):
+class Term(World):
     """The numbered term of a world: it fences all worlds with a lower number, as in Raft."""
 
-    number: int
-    pool: str
-    job: int
-    generation: int
-    attempt: int
-    size: int
-    nonce: str
+    number: int = field(kw_only=True)
 
     @classmethod
     def begin(cls, number: int, world: World) -> Term:
-        return cls(number, **asdict(world))
+        return cls(**asdict(world), number=number)
 
     @property
     def world(self) -> World:
-        return World(self.pool, self.job, self.generation, self.attempt, self.size, self.nonce)
+        return World(*(getattr(self, each.name) for each in fields(World)))
 
 
 class Entry(NamedTuple):
@@ -141,7 +137,7 @@ class Entry(NamedTuple):
     the place of this rank's shard in it (``offset``, ``extent``).
     """
 
-    digest: str
+    digest: str  # "" until it is known
     kind: str  # "pickle", "tensor", "buffer"
     size: int
     path: list[str | int] | None = None
@@ -153,7 +149,7 @@ class Entry(NamedTuple):
     @property
     def name(self) -> str | None:
         """The name of a tensor as torch.distributed.checkpoint flattens paths; None for pickles and buffers."""
-        return None if self.path is None else ".".join(map(str, self.path))
+        return None if self.path is None else dotted(self.path)
 
     @property
     def sharded(self) -> bool:

@@ -1,15 +1,20 @@
-"""Decide which steps are saved: every n steps, every n seconds, or because a machine will be taken. No clock, no I/O.
+"""The save interval: a step is saved every n steps, every n seconds, or because a machine will be taken.
 
-All ranks must save the same steps, and each has a clock of its own. So saves by steps are decided by each rank alone,
-while for saves by time rank 0 announces a step a little ahead, and each rank saves at its first step that is not
-before it. A rank that is past that step when it reads the announcement asks for another one, further ahead.
+`SaveInterval` decides, without clock or I/O. All ranks must save the same steps, and each has a clock of its own. So
+saves by steps are decided by each rank alone, while for saves by time rank 0 announces a step a little ahead, and each
+rank saves at its first step that is not before it. A rank that is past that step when it reads the announcement asks
+for another one, further ahead. `Announcements` carries them through the storage.
 """
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable
 from math import ceil
+
+from ..api.errors import CheckpointError
+from .participant import Participant
 
 _RATE_OVER = 32  # steps over which the speed of training is measured
 
@@ -26,16 +31,15 @@ class SaveInterval:
         self._lead_s = lead_s
         self._asked: deque[tuple[float, int]] = deque(maxlen=_RATE_OVER)
         self._answer = False
-        self._calls: set[int] = set()
+        self._announced: set[int] = set()
         self._wants_announcement = False
         self._urgent = False
         self.resumed(0, now)
 
     def resumed(self, step: int, now: float) -> None:
-        """Note that training goes on from ``step``."""
         self._last, self._last_at = step, now
         self._asked.clear()
-        self._calls.clear()
+        self._announced.clear()
         self._wants_announcement = self._answer = False
 
     def due(self, step: int, now: float, urgent: Callable[[], bool]) -> bool:
@@ -45,10 +49,10 @@ class SaveInterval:
         self._asked.append((now, step))
         before, self._urgent = self._urgent, urgent()
         late = self._seconds is not None and now - self._last_at >= self._seconds
-        announced = {target for target in self._calls if target <= step}
-        self._calls -= announced
+        reached = {target for target in self._announced if target <= step}
+        self._announced -= reached
         self._answer = (
-            bool(announced)
+            bool(reached)
             or (self._urgent and not before)
             or (self._steps is None and self._seconds is None)
             or (self._steps is not None and step // self._steps > self._last // self._steps)
@@ -57,7 +61,7 @@ class SaveInterval:
         if self._answer:
             self._last, self._last_at = step, now
             self._wants_announcement = False
-        elif late and self._leads and not self._calls:
+        elif late and self._leads and not self._announced:
             self._wants_announcement = True
         return self._answer
 
@@ -76,10 +80,69 @@ class SaveInterval:
         return step + max(1, ceil(rate * self._lead_s))
 
     def announced(self, target: int) -> None:
-        """Take note of an announced step."""
         if self._asked and self._asked[-1][1] >= target:
             self._lead_s *= 2
             self._wants_announcement = True
         else:
-            self._calls.add(target)
+            self._announced.add(target)
             self._wants_announcement = False
+
+
+class Announcements:
+    """A thread on each rank that writes and reads which step is saved next, from `start` to `stop`.
+
+    ``lock`` guards the interval, which the training uses too.
+    """
+
+    def __init__(self, participant: Participant, interval: SaveInterval, lock: threading.Lock) -> None:
+        self._store = participant.store
+        self._folder = f"terms/{participant.term.number:08}/calls"
+        self._interval, self._lock = interval, lock
+        self._number = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True, name="outrider-checkpoint-announcements")
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(exchange_s(self._store.poll_s)):
+            try:
+                self._exchange()
+            except CheckpointError:  # the next save raises it
+                continue
+
+    def _exchange(self) -> None:
+        key = f"{self._folder}/{self._number:06}"
+        try:
+            target = int(self._store.get(key))
+        except FileNotFoundError:
+            with self._lock:
+                next_announcement = self._interval.next_announcement()
+            if next_announcement is None:
+                return
+            target = next_announcement
+            if not self._store.create(key, b"%d" % target):
+                target = int(self._store.get(key))
+        self._number += 1
+        with self._lock:
+            self._interval.announced(target)
+
+
+def exchange_s(poll_s: float) -> float:
+    """Seconds between two reads of the storage: object storage bills each request."""
+    return 2 * poll_s
+
+
+def lead_s(poll_s: float) -> float:
+    """Seconds until every rank has read an announced step: one interval to write it, one to read it, one to spare."""
+    return 3 * exchange_s(poll_s)
+
+
+def spread_s(rank: int, ranks: int, since_last_s: float) -> float:
+    """Seconds that a rank waits before it writes: ranks spread over a tenth of the time between saves, at most 5 s."""
+    return min(5.0, since_last_s / 10) * rank / ranks

@@ -1,23 +1,24 @@
-"""Tensors are copied, written and read one by one, in the format of ``torch.save``."""
+"""Tensors of a state: copied to main memory, written one by one in the format of ``torch.save``, and loaded."""
 
 from __future__ import annotations
 
 import hashlib
 import io
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..api.errors import SerializationError
-from .records import Damaged, Entry
+from .records import Damaged, Entry, Part, dotted
+from .store import Piece
 
 if TYPE_CHECKING:
-    from .snapshot import Snapshot
-    from .store import Piece
+    from .snapshot import Memory, Snapshot
 
 
-class Copies:
-    """Copies of tensors in main memory, pinned where they come from a GPU. The next snapshot reuses the memory."""
+class TensorMemory:
+    """Main memory for copies of tensors, pinned where they come from a GPU. The next snapshot reuses it."""
 
     def __init__(self) -> None:
         self._kept: dict[int, Any] = {}
@@ -40,8 +41,8 @@ class Copies:
             torch.cuda.current_stream(self._devices.pop()).synchronize()
 
 
-def tensor(
-    source: Any, path: list[str | int] | None, snapshot: Snapshot, copies: Copies
+def add_tensor(
+    source: Any, path: list[str | int] | None, snapshot: Snapshot, memory: Memory
 ) -> tuple[Any, ...] | None:  # its persistent id
     """Add a tensor to a snapshot. None for tensors that must pickle themselves, such as sparse ones and subclasses."""
     is_parameter = type(source) is torch.nn.Parameter
@@ -49,18 +50,25 @@ def tensor(
     local = source.detach()
     if hasattr(source, "__create_chunk_list__"):  # DTensor
         if path is None:
-            raise SerializationError("A DTensor must be in nested dicts and lists, to be found again by its name.")
+            raise SerializationError(
+                "The state has a DTensor inside another object: keep it in nested dicts and lists, to be found again "
+                "by its name."
+            )
         if any(placement.is_partial() for placement in source.placements):
-            raise SerializationError(f"{'.'.join(map(str, path))} is a partial sum: redistribute it before saving.")
+            raise SerializationError(
+                f"The DTensor {dotted(path)} of the state is a partial sum: call its redistribute() before saving.",
+                path=dotted(path),
+            )
         chunks = source.__create_chunk_list__()
         offset, mine = (tuple(chunks[0].offsets), _writes(source, path)) if chunks else (offset, False)
         local = local.to_local()
     elif type(source) not in (torch.Tensor, torch.nn.Parameter) or not _is_plain(local):
         return None
+    memory.tensors = memory.tensors or TensorMemory()
     with torch.no_grad():
-        kept = copies.copy(len(snapshot.entries), local)
+        kept = memory.tensors.copy(len(snapshot.entries), local)
     entry = Entry("", "tensor", kept.nbytes, path, _name(kept.dtype), shape, offset, tuple(kept.shape))
-    index = snapshot.add(entry, lambda: content_digest(kept), lambda: _saved(kept))
+    index = snapshot.add(entry, kept)
     if mine is not None:
         snapshot.writers[index] = mine
     return index, is_parameter, bool(source.requires_grad)
@@ -82,28 +90,131 @@ def _writes(source: Any, path: list[str | int]) -> bool:
     return True
 
 
-def content_digest(content: Any) -> str:
+def tensor_digest(content: Any) -> str:
     hashed = hashlib.blake2b(f"{_name(content.dtype)} {tuple(content.shape)}".encode(), digest_size=32)
     hashed.update(content.contiguous().reshape(-1).view(torch.uint8).numpy())
     return hashed.hexdigest()
 
 
-def _saved(content: Any) -> Piece:
+def saved(content: Any) -> Piece:
     file = io.BytesIO()
     torch.save(content, file)
     return file.getbuffer()
 
 
-def opened(data: Piece, entry: Entry) -> Any:
-    """Read a tensor from bytes; raises `Damaged`."""
-    try:
-        content = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-        if tuple(content.shape) == entry.extent and content_digest(content) == entry.digest:
-            return content
-    except Exception as error:  # torch raises various errors for bytes that are not its own
-        raise Damaged(f"the tensor {entry.name or ''} cannot be read: {type(error).__name__}") from error
-    raise Damaged(f"the tensor {entry.name or ''} is not what was written")
-
-
 def _name(dtype: Any) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+def located(state: object) -> list[tuple[Any, list[str | int]]]:
+    """Find (tensor, path) of each tensor in nested dicts and sequences; its first place counts."""
+    found: dict[int, tuple[Any, list[str | int]]] = {}
+    names: set[str] = set()
+
+    def visit(value: object, path: list[str | int]) -> None:
+        if isinstance(value, torch.Tensor):
+            name = dotted(path)
+            if path and id(value) not in found and name not in names:
+                names.add(name)
+                found[id(value)] = value, path
+        elif isinstance(value, Mapping):
+            for key, each in value.items():
+                visit(each, [*path, str(key)])
+        elif isinstance(value, list | tuple):
+            for index, each in enumerate(value):
+                visit(each, [*path, index])
+
+    visit(state, [])
+    return list(found.values())
+
+
+class TensorLoader:
+    """Makes the tensors of a state: new ones in main memory, or those of ``into``, filled in place.
+
+    ``parts``: what each rank saved; ``own``: this rank's; ``read``: the bytes of an entry.
+    """
+
+    def __init__(self, into: object, parts: Mapping[int, Part], own: Part, read: Callable[[Entry], Piece]) -> None:
+        self._targets = {dotted(path): tensor for tensor, path in located(into)}
+        self._missing = set(self._targets)
+        self._parts = parts
+        self._own = own
+        self._read = read
+
+    def load(self, index: int, is_parameter: bool, requires_grad: bool) -> Any:
+        entry = self._own.entries[index]
+        target = self._targets.get(entry.name or "")
+        if target is not None:
+            self._missing.discard(entry.name or "")
+            self._fill(target, entry)
+            return target
+        if entry.sharded:
+            made = torch.empty(entry.shape, dtype=getattr(torch, entry.dtype))
+            self._copy_shards(entry, made, [0] * made.dim())
+        else:
+            made = self._opened(entry)
+        if is_parameter:
+            return torch.nn.Parameter(made, requires_grad=requires_grad)
+        return made.requires_grad_(requires_grad)
+
+    def finish(self) -> None:
+        """Raise ValueError where ``into`` has tensors that the checkpoint does not have."""
+        if self._missing:
+            names = ", ".join(sorted(self._missing)[:5])
+            raise ValueError(f"load(into=...): the checkpoint has no {names}: leave out of into what was not saved")
+
+    def _fill(self, target: Any, entry: Entry) -> None:
+        if tuple(target.shape) != entry.shape:
+            raise ValueError(
+                f"load(into=...): {entry.name} has the shape {tuple(target.shape)}, and {entry.shape} in the "
+                "checkpoint: make it as it was when it was saved"
+            )
+        if not hasattr(target, "__create_chunk_list__"):
+            self._copy_shards(entry, target, [0] * target.dim())
+            return
+        from torch.distributed.checkpoint.metadata import MetadataIndex
+
+        for chunk in target.__create_chunk_list__():  # of a DTensor: this rank's shard
+            local = target.__get_tensor_shard__(MetadataIndex(entry.name or "", chunk.offsets))
+            if local.numel():
+                self._copy_shards(entry, local, chunk.offsets)
+
+    def _copy_shards(self, entry: Entry, target: Any, offset: Sequence[int]) -> None:
+        """Fill ``target``, which is the box at ``offset`` of a whole tensor, from the shards that ranks saved of it."""
+        filled = 0
+        for shard in self._shards(entry):
+            overlap = [
+                (max(mine, theirs), min(mine + size, theirs + extent))
+                for mine, size, theirs, extent in zip(offset, target.shape, shard.offset, shard.extent, strict=True)
+            ]
+            if all(start < end for start, end in overlap):
+                with torch.no_grad():
+                    source = self._opened(shard)[_box(overlap, shard.offset)]
+                    target[_box(overlap, offset)].copy_(source)
+                filled += source.numel()
+        if filled != target.numel():
+            raise Damaged(f"{entry.name} has only {filled} of {target.numel()} elements")
+
+    def _shards(self, entry: Entry) -> list[Entry]:
+        """The shards of a tensor; this rank's own where several ranks saved the same one."""
+        if not entry.sharded:
+            return [entry]
+        found: dict[tuple[int, ...], Entry] = {}
+        for part in (self._own, *self._parts.values()):
+            for each in part.entries:
+                if each.name == entry.name and not each.vacant:
+                    found.setdefault(each.offset, each)
+        return list(found.values())
+
+    def _opened(self, entry: Entry) -> Any:
+        try:
+            content = torch.load(io.BytesIO(self._read(entry)), map_location="cpu", weights_only=True)
+            if tuple(content.shape) == entry.extent and tensor_digest(content) == entry.digest:
+                return content
+        except Exception as error:  # torch raises various errors for bytes that are not its own
+            raise Damaged(f"the tensor {entry.name or ''} cannot be read: {type(error).__name__}") from error
+        raise Damaged(f"the tensor {entry.name or ''} is not what was written")
+
+
+def _box(bounds: Sequence[tuple[int, int]], offset: Sequence[int]) -> tuple[slice, ...]:
+    return tuple(slice(start - at, end - at) for (start, end), at in zip(bounds, offset, strict=True))

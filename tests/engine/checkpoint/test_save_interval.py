@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider.engine.checkpoint.save_interval import SaveInterval
-from outrider.engine.checkpoint.saving import spread_s
+from outrider.engine.checkpoint.save_interval import SaveInterval, spread_s
 
 
 def save_interval(

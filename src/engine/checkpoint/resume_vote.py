@@ -10,31 +10,30 @@ import json
 import re
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from itertools import count
+from typing import Any, NamedTuple
 
 from ..api.errors import CheckpointError
-from .decisions import Agreed, verdict
+from .decisions import verdict
 from .participant import Participant
 from .records import CheckpointId, Damaged, complete
 from .store import polls
 
-T = TypeVar("T")
-
 _VOTE = re.compile(r"vote-(\d+)-rank-(\d+)-(ok|bad)")
 
 
-@dataclass(frozen=True, slots=True)
-class Found(Generic[T]):
+class Restored(NamedTuple):
+    """A checkpoint, and this rank's state in it."""
+
     at: CheckpointId
-    value: T
+    state: Any
 
 
-class Reader(Generic[T]):
-    """Load one checkpoint: ``read`` gives this rank's part of a checkpoint, or raises `Damaged`."""
+class ResumeVote:
+    """The ``number``-th load of a world. ``read`` gives this rank's state of a checkpoint, or raises `Damaged`."""
 
     def __init__(
-        self, participant: Participant, number: int, read: Callable[[CheckpointId], T], within_s: float
+        self, participant: Participant, number: int, read: Callable[[CheckpointId], Any], within_s: float
     ) -> None:
         self._participant = participant
         self._store = participant.store
@@ -43,12 +42,18 @@ class Reader(Generic[T]):
         self._within_s = within_s
         self._damage: list[str] = []
 
-    def run(self) -> Found[T] | None:
-        """Return what this rank has read; None where the run has no checkpoint.
+    def run(self) -> Restored | None:
+        """Return what this rank resumes from; None where the run has no checkpoint.
 
         Raises:
             CheckpointError: every checkpoint is damaged, or another rank did not answer within ``within_s``.
         """
+        restored = self._run()
+        if restored is None and self._damage:  # training must not silently start from step 0
+            raise self._error(f"all of them are damaged ({'; '.join(self._damage)}); to begin anew take another name")
+        return restored
+
+    def _run(self) -> Restored | None:
         if self._participant.alone:
             return self._first(complete(self._store.names()))
         decided = self._decision()
@@ -56,42 +61,35 @@ class Reader(Generic[T]):
             return self._late(decided)
         return self._lead() if self._participant.leads else self._follow()
 
-    # --- alone ------------------------------------------------------------------------------------------------------
-
-    def _first(self, candidates: list[CheckpointId]) -> Found[T] | None:
+    def _first(self, candidates: list[CheckpointId]) -> Restored | None:
         for at in candidates:
-            value, reason = self._try(at)
-            if value is not None:
-                return value
-            self._warn(at, reason)
-        self._end()
+            restored, damage = self._try(at)
+            if restored is not None:
+                return restored
+            self._warn(at, damage)
         return None
 
-    def _late(self, decided: list[CheckpointId]) -> Found[T] | None:
+    def _late(self, decided: list[CheckpointId]) -> Restored | None:
         """Load the newest checkpoint that this world has completed, or else the one that it resumed from."""
         own = [at for at in complete(self._store.names()) if at.term == self._participant.term.number]
         return self._first([*own, *decided])
 
-    # --- together ---------------------------------------------------------------------------------------------------
-
-    def _lead(self) -> Found[T] | None:
+    def _lead(self) -> Restored | None:
         refused: set[CheckpointId] = set()
-        number = 0
-        while True:
+        for number in count():
             candidates = [at for at in complete(self._store.names()) if at not in refused]
             at = self._propose(number, candidates[0] if candidates else None)
             if at is None:
-                self._decide(None)
-                self._end()
-                return None
-            value = self._vote(number, at)
-            result = self._await_votes(number, at)
-            if isinstance(result, Agreed) and value is not None:
+                break
+            restored, damage = self._vote(number, at)
+            damage = self._await_votes(number, at) or damage
+            if restored is not None and not damage:
                 self._decide(at)
-                return value
-            self._warn(at, str(result))
+                return restored
+            self._warn(at, damage)
             refused.add(at)
-            number += 1
+        self._decide(None)
+        return None
 
     def _propose(self, number: int, at: CheckpointId | None) -> CheckpointId | None:
         """Return the proposal of this number, which an earlier process of this rank may have written already."""
@@ -100,45 +98,47 @@ class Reader(Generic[T]):
             return at
         return _at(json.loads(self._store.get(key)))
 
-    def _await_votes(self, number: int, at: CheckpointId) -> Agreed | str:
+    def _await_votes(self, number: int, at: CheckpointId) -> str:
         votes: dict[int, str] = {}
         for _ in polls(self._store, self._within_s):
             for key in self._store.names(self._folder):
                 found = _VOTE.fullmatch(key.rpartition("/")[2])
                 if found is not None and int(found[1]) == number:
-                    reason = self._store.get(key).decode() if found[3] == "bad" else ""
-                    votes[int(found[2])] = reason
-            if (result := verdict(at, votes, self._participant.term.size)) is not None:
+                    votes[int(found[2])] = self._store.get(key).decode() if found[3] == "bad" else ""
+            if (result := verdict(votes, self._participant.term.size)) is not None:
                 return result
-        missing = sorted(set(range(self._participant.term.size)) - set(votes))
-        raise self._error(f"rank {', '.join(map(str, missing[:8]))} did not read it within {self._within_s:g} s")
+        silent = sorted(set(range(self._participant.term.size)) - set(votes))
+        raise self._error(
+            f"rank {', '.join(map(str, silent[:8]))} did not read step {at.step} within {self._within_s:g} s: every "
+            "rank must call load(), and checkpoint(timeout=...) is how long they wait for each other"
+        )
 
-    def _follow(self) -> Found[T] | None:
+    def _follow(self) -> Restored | None:
         number = 0
-        value: Found[T] | None = None
+        restored: Restored | None = None
         for _ in polls(self._store, self._within_s):
             decided = self._decision()
             if decided is not None:
                 if not decided:
-                    self._end()
                     return None
-                if value is not None and value.at == decided[0]:
-                    return value
-                return self._late(decided)
+                return restored if restored is not None and restored.at == decided[0] else self._late(decided)
             try:
                 proposal = json.loads(self._store.get(f"{self._folder}/proposal-{number:03}.json"))
             except FileNotFoundError:
                 continue
             if (at := _at(proposal)) is not None:
-                value = self._vote(number, at)
+                restored, _damage = self._vote(number, at)
             number += 1
-        raise self._error(f"rank 0 did not say which one within {self._within_s:g} s: every rank must call load()")
+        raise self._error(
+            f"rank 0 did not choose one within {self._within_s:g} s: every rank must call load(), and "
+            "checkpoint(timeout=...) is how long they wait for each other"
+        )
 
-    def _vote(self, number: int, at: CheckpointId) -> Found[T] | None:
-        value, reason = self._try(at)
-        key = f"{self._folder}/vote-{number:03}-rank-{self._participant.rank:05}-{'bad' if reason else 'ok'}"
-        self._store.put(key, [reason.encode()])
-        return value
+    def _vote(self, number: int, at: CheckpointId) -> tuple[Restored | None, str]:
+        restored, damage = self._try(at)
+        key = f"{self._folder}/vote-{number:03}-rank-{self._participant.rank:05}-{'bad' if damage else 'ok'}"
+        self._store.put(key, [damage.encode()])
+        return restored, damage
 
     def _decide(self, at: CheckpointId | None) -> None:
         decision = {"at": at, "damage": self._damage}
@@ -155,32 +155,23 @@ class Reader(Generic[T]):
             self._damage = decision["damage"]
         return [] if at is None else [at]
 
-    # --- either way -------------------------------------------------------------------------------------------------
-
-    def _try(self, at: CheckpointId) -> tuple[Found[T] | None, str]:
+    def _try(self, at: CheckpointId) -> tuple[Restored | None, str]:
         try:
-            return Found(at, self._read(at)), ""
+            return Restored(at, self._read(at)), ""
         except Damaged as damage:
             return None, str(damage)
 
-    def _warn(self, at: CheckpointId, reason: str) -> None:
-        self._damage.append(f"step {at.step}: {reason}")
+    def _warn(self, at: CheckpointId, damage: str) -> None:
+        self._damage.append(f"step {at.step}: {damage}")
         warnings.warn(
-            f"The checkpoint of {self._participant.run!r} at step {at.step} is damaged and is skipped: {reason}.",
+            f"The checkpoint of {self._participant.run!r} at step {at.step} is damaged and is skipped: {damage}.",
             RuntimeWarning,
             stacklevel=2,
         )
 
-    def _end(self) -> None:
-        """Raise where checkpoints exist but all are damaged: training must not silently start from step 0."""
-        if self._damage:
-            raise self._error(f"all of them are damaged ({'; '.join(self._damage)}); to begin anew take another name")
-
     def _error(self, reason: str) -> CheckpointError:
-        return CheckpointError(
-            f"The checkpoints of {self._participant.run!r} cannot be loaded: {reason}.",
-            run=self._participant.run,
-            url=self._store.url,
+        return self._participant.error(
+            f"The checkpoints of {self._participant.run!r} at {self._store.url} cannot be loaded: {reason}."
         )
 
 

@@ -1,0 +1,240 @@
+"""Saves in the background: a thread per save, one at a time. A failure is raised by the next call of the training.
+
+The thread writes this rank's part of a checkpoint and, on rank 0, the manifest once all parts exist.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+
+from ..api.errors import CheckpointError
+from .decisions import first_parts, lacking, old_terms, places, shares, to_delete
+from .participant import Participant
+from .records import (
+    MANIFEST,
+    METADATA,
+    ByteRange,
+    CheckpointId,
+    Damaged,
+    Manifest,
+    Part,
+    complete,
+    digest,
+    part_of,
+    term_key,
+)
+from .snapshot import Snapshot
+from .store import Piece, Store, polls
+
+
+class WrittenParts:
+    """The parts of one checkpoint that have been written so far, each read once."""
+
+    def __init__(self, store: Store, at: CheckpointId) -> None:
+        self._store = store
+        self._at = at
+        self._known: dict[str, Part] = {}
+        self.files: dict[str, tuple[int, str]] = {}  # (size, digest) of the parts, and of the files that they name
+
+    def read(self) -> list[Part]:
+        for key in self._store.names(self._at.folder):
+            name = key.rpartition("/")[2]
+            if part_of(name) is not None and name not in self._known:
+                with suppress(FileNotFoundError, Damaged):  # the part is being removed
+                    data = self._store.get(key)
+                    self._known[name] = part = Part.load(data)
+                    self.files |= {**part.files, name: (len(data), digest(data))}
+        return list(self._known.values())
+
+
+class BackgroundSaves:
+    """The saves of this rank that are not complete yet. For use by one thread."""
+
+    def __init__(self, participant: Participant, *, keep: int, within_s: float) -> None:
+        self.participant = participant
+        self._store = participant.store
+        self._keep = keep
+        self._within_s = within_s
+        self._thread: threading.Thread | None = None
+        self._hurry = threading.Event()  # set: do not wait to see what other ranks write
+        self._failure: CheckpointError | None = None
+        self._incomplete: dict[CheckpointId, WrittenParts] = {}  # on rank 0, which completes them
+        self._newest: CheckpointId | None = None
+        self._begun: Counter[int] = Counter()  # saves by step; the same on all ranks
+
+    def start(self, step: int, snapshot: Snapshot, *, delay_s: float) -> None:
+        """Write in the background. `wait_written` must have returned for the previous save."""
+        self._hurry.clear()
+        self._newest = at = CheckpointId(self.participant.term.number, step, self._begun[step])
+        self._begun[step] += 1
+        self._thread = threading.Thread(target=self._run, args=[at, snapshot, delay_s], name="outrider-checkpoint")
+        self._thread.start()  # no daemon: a script ends only when its last save is written
+
+    def wait_written(self, *, hurry: bool) -> None:
+        """Return when this rank's part is written. ``hurry``: do not wait to see what other ranks have written.
+
+        Raises:
+            CheckpointError: the part could not be written.
+        """
+        if self._thread is not None:
+            if hurry:
+                self._hurry.set()
+            self._thread.join()
+            self._thread = None
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+
+    def wait_complete(self) -> None:
+        """Return when the latest save is complete: every rank's part is written, and the manifest.
+
+        Raises:
+            CheckpointError: the save could not be written, or a rank's part is missing.
+        """
+        self.wait_written(hurry=False)
+        newest, self._newest = self._newest, None
+        if newest is None:
+            return
+        lack: str | None = None
+        for _ in polls(self._store, self._within_s):
+            if self.participant.leads:
+                lack = self._complete()
+            else:  # a later checkpoint may be complete, and this one deleted
+                done = any(at >= newest for at in complete(self._store.names()))
+                lack = None if done else "rank 0 has not completed it"
+            if lack is None:
+                return
+        raise self.participant.error(
+            f"Step {newest.step} of {self.participant.run!r} is not complete at {self._store.url} after "
+            f"{self._within_s:g} s: {lack}. Every rank must save the same steps; checkpoint(timeout=...) is how long "
+            "they wait for each other."
+        )
+
+    def _run(self, at: CheckpointId, snapshot: Snapshot, delay_s: float) -> None:
+        try:
+            self._hurry.wait(delay_s)
+            self._write(at, snapshot)
+            if self.participant.leads:
+                self._incomplete[at] = WrittenParts(self._store, at)
+                for _ in polls(self._store, self._within_s, self._hurry):
+                    if self._complete() is None:
+                        break
+        except CheckpointError as error:
+            error.run = self.participant.run
+            self._failure = error
+        except Exception as error:  # noqa: BLE001  the training's thread raises it
+            self._failure = self.participant.error(
+                f"Step {at.step} of {self.participant.run!r} could not be saved at {self._store.url} "
+                f"({type(error).__name__}: {error}). Older checkpoints stay loadable, and the next save may be tried."
+            )
+            self._failure.__cause__ = error
+
+    def _write(self, at: CheckpointId, snapshot: Snapshot) -> None:
+        """Write this rank's part: first its share, then contents that it needs and no rank has written."""
+        self.participant.check()
+        snapshot.hash()
+        ranks = self.participant.term.size
+        writers = shares(snapshot.entries, ranks)
+        mine = {
+            entry.digest
+            for index, entry in enumerate(snapshot.entries)
+            if snapshot.writers.get(index, writers[index] in (-1, self.participant.rank))
+        }
+        first = self._write_part(at, snapshot, 0, mine)
+        missing = first.needs() - first.where.keys()
+        parts = WrittenParts(self._store, at)
+        for _ in polls(self._store, self._within_s, self._hurry):
+            if not missing:
+                return
+            known = parts.read()
+            missing -= places(known).keys()
+            if len(first_parts(known)) == ranks:
+                break
+        if missing:
+            self._write_part(at, snapshot, 1, missing)
+
+    def _write_part(self, at: CheckpointId, snapshot: Snapshot, number: int, digests: set[str]) -> Part:
+        store, rank = self._store, self.participant.rank
+        file = f"rank-{rank:05}-{secrets.token_hex(4)}.distcp"
+        where: dict[str, ByteRange] = {}
+        hashed, size = hashlib.blake2b(digest_size=32), 0
+
+        def pieces() -> Iterator[Piece]:
+            nonlocal size
+            for index, entry in enumerate(snapshot.entries):
+                if entry.digest in digests and entry.digest not in where:
+                    piece = snapshot.payload(index)
+                    where[entry.digest] = ByteRange(file, size, len(piece))
+                    size += len(piece)
+                    hashed.update(piece)
+                    yield piece
+
+        key = at.part(rank, number)
+        try:
+            store.put(f"{at.folder}/{file}", pieces())
+            entries = [] if number else snapshot.entries
+            part = Part(rank, number, at.term, at.step, entries, where, {file: (size, hashed.hexdigest())})
+            if store.create(key, part.dump()):
+                return part
+            store.delete(f"{at.folder}/{file}")  # an earlier process of this rank has written the part already
+            return Part.load(store.get(key))
+        except CheckpointError:
+            with suppress(CheckpointError):  # the checkpoint cannot become complete any more: free its space
+                store.delete(key)
+                store.delete(f"{at.folder}/{file}")
+            raise
+
+    def _complete(self) -> str | None:
+        """Complete what is possible, forget what is older; return what the newest incomplete one lacks, or None."""
+        lacks = {at: self._complete_one(at, self._incomplete[at]) for at in sorted(self._incomplete)}
+        done = [at for at, lack in lacks.items() if lack is None]
+        if done:
+            self._incomplete = {at: parts for at, parts in self._incomplete.items() if at > done[-1]}
+            self._clean()
+        return lacks[max(self._incomplete)] if self._incomplete else None
+
+    def _complete_one(self, at: CheckpointId, parts: WrittenParts) -> str | None:
+        """Write the manifest if every rank's part exists; otherwise return what is missing."""
+        term = self.participant.term
+        known = parts.read()
+        if (lack := lacking(known, term.size)) is not None:
+            return lack
+        files = dict(parts.files)
+        if any(entry.kind == "tensor" for part in known for entry in part.entries):
+            from .dcp import metadata
+
+            data = metadata(known)
+            self._store.put(f"{at.folder}/{METADATA}", [data])
+            files[METADATA] = len(data), digest(data)
+        manifest = Manifest(
+            step=at.step,
+            term=at.term,
+            generation=term.generation,
+            pool=term.pool,
+            world_size=term.size,
+            written=datetime.now(UTC).isoformat(timespec="seconds"),
+            files=dict(sorted(files.items())),
+        )
+        self.participant.check()
+        self._store.create(f"{at.folder}/{MANIFEST}", manifest.dump())
+        return None
+
+    def _clean(self) -> None:
+        """Delete what is not needed any more, each checkpoint's manifest first, so that nobody loads half of one."""
+        store, term = self._store, self.participant.term.number
+        keys = store.names()
+        done, remains = to_delete(keys, store.folders(), term=term, keep=self._keep)
+        for at in done:
+            store.delete(at.manifest)
+            store.remove(at.folder)
+        for at in remains:
+            store.remove(at.folder)
+        for number in old_terms(keys, term):
+            store.remove(f"terms/{number:08}")
+            store.delete(term_key(number))
