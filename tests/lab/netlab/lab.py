@@ -37,6 +37,7 @@ class Lab:
         self._hosts: dict[str, Host] = {}
         self._networks: list[Network] = []
         self._made = self._links = 0
+        self._closed = False
         self._lock = threading.Lock()
         try:
             self._state.disks.mkdir()
@@ -193,7 +194,10 @@ class Lab:
             groups.remove()
 
     def close(self) -> None:
-        """Everything is gone when this returns."""
+        """Everything is gone when this returns. Again, it does nothing: another lab may have the number."""
+        if self._closed:
+            return
+        self._closed = True
         try:
             for host in self.hosts:
                 host.destroy()

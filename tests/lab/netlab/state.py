@@ -90,8 +90,8 @@ class State:
 
 def claim() -> State:
     """A number that no living lab has; what dead ones left is removed first."""
-    with _locked():
-        _sweep()
+    with locked():
+        remove_dead()
         states = map(State, range(LABS))
         free = next((state for state in states if not state.folder.exists() and not state.links()), None)
         if free is None:
@@ -104,11 +104,12 @@ def claim() -> State:
 
 def sweep() -> None:
     """Remove the labs whose makers are dead; every new lab does that first."""
-    with _locked():
-        _sweep()
+    with locked():
+        remove_dead()
 
 
-def _sweep() -> None:
+def remove_dead() -> None:
+    """Remove the labs whose makers are dead. The lock is the caller's."""
     for folder in STATE.iterdir():
         if folder.name.isdigit():
             state = State(int(folder.name))
@@ -117,7 +118,8 @@ def _sweep() -> None:
 
 
 @contextmanager
-def _locked() -> Iterator[None]:
+def locked() -> Iterator[None]:
+    """Keep other processes of this machine from claiming a lab's number, and from removing what dead labs left."""
     STATE.mkdir(mode=0o700, parents=True, exist_ok=True)
     with (STATE / "lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
