@@ -98,8 +98,8 @@ async def test_copies_of_what_a_dead_pool_left_are_not_ended_and_keep_nothing_fr
     named = [each for each in bobs if each["Key"] != "outrider:launch"]
     bare = [each for each in tags if each["Key"] == "outrider:pool"]
     async with api_of(cloud) as api:
-        image = (await api.call("describe_images"))["Images"][0]["ImageId"]
-        how = {"ImageId": image, "InstanceType": "m7i.large", "MinCount": 1, "MaxCount": 1, "idempotent": True}
+        one = cloud.instance(MachineId(mine[0]))
+        how = {"ImageId": one.image, "InstanceType": one.type, "MinCount": 1, "MaxCount": 1, "idempotent": True}
         copies = set[str]()
         for each in (tags, bobs, named, bare):
             specification = [{"ResourceType": "instance", "Tags": each}]
