@@ -301,7 +301,8 @@ class ExecutorMachine(RuleBasedStateMachine):
             self.ends_the_row(worker)
         elif not worker.took and not worker.told_to_end:
             if worker.fork.worker > self.counted:
-                self.row, self.counted, self.failed_at = self.row + 1, self.forks[-1].worker, self.now
+                begun = self.scheduler._last_worker  # also one that is to be forked, and was not yet
+                self.row, self.counted, self.failed_at = self.row + 1, begun, self.now
             self.stillborn.update(handed)
             places = max(fork.slot for fork in self.forks) + 1
             self.check("EXEC-10", max(self.stillborn.values(), default=0) <= TRIES * places)
