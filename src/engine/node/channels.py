@@ -115,27 +115,25 @@ class BlobIn(ByteStream):
 
 
 class BlobOut(ByteStream):
-    """A blob that a client fetches: `Have` and its bytes, a piece at a time while the connection takes them."""
+    """A blob that a client fetches: `Have` and its bytes, a piece at a time while the connection takes them.
+
+    It reads through the store's descriptor, so that a channel that was accepted needs no other to be served.
+    """
 
     def __init__(self, transport: asyncio.Transport, name: str, store: Store) -> None:
         super().__init__()
         self._transport, self._name, self._store = transport, name, store
-        self._fd: int | None = None  # until all of it is sent
         self._at = 0
+        self._sending = False
         self._paused = False
 
     def begin(self) -> None:
-        """Answer, and send the blob.
-
-        Raises:
-            OSError: there is no descriptor left.
-        """
         self._transport.set_protocol(self)
         fd = self._store.fd(self._name)
         if fd is None:
             self._transport.write(codec.encode(Missing(self._name)))
             return
-        self._fd = os.dup(fd)
+        self._sending = True
         self._transport.write(codec.encode(Have(self._name, os.fstat(fd).st_size)))
         self._pump()
 
@@ -151,21 +149,19 @@ class BlobOut(ByteStream):
 
     def connection_lost(self, exc: Exception | None) -> None:
         del exc
-        self._sent()
+        self._sending = False
 
     def _pump(self) -> None:
-        while self._fd is not None and not self._paused:
-            piece = os.pread(self._fd, _PIECE_BYTES, self._at)
-            if not piece:
-                self._sent()
+        while self._sending and not self._paused:
+            fd = self._store.fd(self._name)
+            if fd is None:  # the client has dropped it, and wants no more of it
+                self._sending = False
+                asyncio.get_running_loop().call_soon(self._transport.close)  # in resume_writing asyncio closes it twice
                 return
+            piece = os.pread(fd, _PIECE_BYTES, self._at)
+            self._sending = bool(piece)
             self._at += len(piece)
             self._transport.write(piece)
-
-    def _sent(self) -> None:
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
 
 
 def peer_uid(sock: socket.socket) -> int:

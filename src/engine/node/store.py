@@ -35,7 +35,12 @@ class Store:
         self._fds[name] = fd
 
     def add_result(self, fd: int) -> str:
-        """Add a worker's blob under a new name, on the client's own machine a path to open. Return the name."""
+        """Add a worker's blob under a new name, on the client's own machine a path to open. Return the name.
+
+        Raises:
+            OSError: this process has too few descriptors left to keep it. It is closed.
+        """
+        limits.kept(fd)
         self._made += 1
         name = f"/proc/{os.getpid()}/fd/{fd}" if self._same_host else f"b{self._made}"
         self.add(name, fd)
@@ -44,7 +49,8 @@ class Store:
     def adopt(self, name: str, path: str, size_bytes: int) -> bool:
         """Open a blob that another process of this machine holds; return False if it is missing or not that large."""
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a fifo would wait for its writer
+            opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a fifo would wait for its writer
+            fd = limits.kept(opened)
         except OSError as error:
             if limits.is_shortage(error):
                 self._unopened[name] = path, size_bytes
@@ -73,7 +79,7 @@ class Incoming:
         self.name = name
         self.size_bytes = size_bytes
         self.missing_bytes = size_bytes
-        self._fd = os.memfd_create("blob", os.MFD_CLOEXEC)
+        self._fd = limits.kept(os.memfd_create("blob", os.MFD_CLOEXEC))
 
     def write(self, data: bytes) -> None:
         """Append ``data``: at most `missing_bytes`."""

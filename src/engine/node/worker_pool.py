@@ -413,7 +413,10 @@ class WorkerPool:
 
     def _keep_blob(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Return the message with a name for its result, which came as a descriptor."""
-        name = self._store.add_result(fds[0])
+        try:
+            name = self._store.add_result(fds[0])
+        except OSError:
+            return _without_value(message)
         match message:
             case wire.Done():
                 return message._replace(value=message.value._replace(blob=name))

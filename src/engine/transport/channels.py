@@ -14,6 +14,7 @@ from ..wire.codec import ProtocolError, Splitter, decode
 from .transfer_progress import TransferProgress
 
 SLICE_BYTES = 256 << 10  # of a blob, between two looks at whether the channel still takes more
+ANSWER_S = 10.0  # for a node to say that it has a blob, which takes it no time
 STALL_S = 60.0  # of a blob from a node whose heartbeats come over the same connection
 TAKEN_S = 300.0  # of a blob to a node: what is on its way, up to 2 MiB, is seen to move only when the node has it all
 
@@ -115,6 +116,7 @@ class Transfer(Channel):
     """One blob: the node's answer is one frame, and what it sends behind that is the blob."""
 
     stall_s: float  # without a byte, and its channel is given up
+    answer_s: float  # without an answer, likewise
 
     def __init__(self, progress: TransferProgress) -> None:
         super().__init__()
@@ -154,18 +156,15 @@ class Transfer(Channel):
         """Return when the transfer has succeeded.
 
         Raises:
-            Exception: it failed, or nothing of it has come for ``stall_s``.
+            Exception: it failed, or nothing of it has come for ``stall_s``, or no answer for ``answer_s``.
         """
-        while True:
-            came = self._progress.at_bytes
-            try:
-                async with asyncio.timeout(self.stall_s):
-                    await asyncio.shield(self.done)
-            except TimeoutError as error:
-                if self._progress.at_bytes == came:
-                    raise ConnectionResetError(f"nothing of it came for {self.stall_s:g} s") from error
-            else:
-                return
+        while not self.done.done():
+            before = self._answer, self._progress.at_bytes
+            limit_s = self.stall_s if self._answer is None else self.answer_s
+            await asyncio.wait([self.done], timeout=limit_s)
+            if not self.done.done() and before == (self._answer, self._progress.at_bytes):
+                raise ConnectionResetError(f"nothing of it came for {limit_s:g} s")
+        self.done.result()
 
     def finish(self, error: Exception | None = None) -> None:
         if not self.done.done():
@@ -179,7 +178,7 @@ class Transfer(Channel):
 class Sending(Transfer):
     """A blob out, a slice at a time while the channel takes it."""
 
-    stall_s = TAKEN_S
+    stall_s = answer_s = TAKEN_S  # the answer comes at the end
 
     def __init__(self, parts: Sequence[Part], progress: TransferProgress) -> None:
         super().__init__(progress)
@@ -213,7 +212,7 @@ class Sending(Transfer):
 class Receiving(Transfer):
     """A blob in, straight into its place."""
 
-    stall_s = STALL_S
+    stall_s, answer_s = STALL_S, ANSWER_S
 
     def __init__(self, progress: TransferProgress) -> None:
         super().__init__(progress)

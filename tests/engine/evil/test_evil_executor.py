@@ -217,6 +217,7 @@ async def test_whatever_is_said_of_a_blob_is_the_error_of_its_task(
     """Of one that is sent, and of one that is fetched. Found by asking what is said by none: calls waited for ever."""
     for kind in (Receiving, Sending):
         monkeypatch.setattr(kind, "stall_s", 0.1)
+        monkeypatch.setattr(kind, "answer_s", 0.1)
     monkeypatch.setattr(blob_transfers, "CHANNEL_PAUSE_S", 0.01)
     monkeypatch.setattr(blob_transfers, "CHANNEL_TRIES", 3)
     async with evil(folder, order) as site:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import resource
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from outrider.engine.node import limits
+from outrider.engine.node.channels import ControlServer, NewChannel
+from outrider.engine.node.store import Incoming, Store
 from outrider.engine.wire import messages as m
+from outrider.engine.wire.codec import encode
 
 pytestmark = pytest.mark.anyio
 
@@ -85,3 +92,79 @@ def test_a_message_without_its_descriptors_is_seen(room):
         assert caught.value.errno == errno.EMFILE
         assert caught.value.body == b"message"
         assert _open() == used
+
+
+@contextmanager
+def _limit(descriptors: int) -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.parametrize("kind", ["results", "arguments", "adopted"])
+def test_blobs_leave_descriptors_for_the_channels_that_fetch_them(kind, tmp_path):
+    """A store that took the last one could not be emptied any more: nobody could connect."""
+    blob = tmp_path / "blob"
+    blob.write_bytes(b"blob")
+    store, used = Store(same_host=False), _open()
+    limit = max(used) + 40
+
+    def add(number: int) -> bool:
+        match kind:
+            case "results":
+                store.add_result(os.open(blob, os.O_RDONLY))
+            case "arguments":
+                Incoming(f"a{number}", 4).done(store)
+            case "adopted":
+                return store.adopt(f"a{number}", str(blob), 4)
+        return True
+
+    with _limit(limit):
+        kept = 0
+        with suppress(OSError):
+            while kept < limit and add(kept):
+                kept += 1
+        spare = [os.dup(0) for _ in range(min(limits.SPARE, limit // 4))]
+        for fd in spare:
+            os.close(fd)
+    assert 0 < kept == len(store.names()) < limit
+    store.close()
+    assert _open() == used
+
+
+async def test_a_channel_that_was_accepted_needs_no_descriptor_to_be_served(tmp_path):
+    blob = tmp_path / "blob"
+    blob.write_bytes(bytes(1 << 20))
+    store = Store(same_host=False)
+    name = store.add_result(os.open(blob, os.O_RDONLY))
+    ours, theirs = socket.socketpair()
+    await asyncio.get_running_loop().connect_accepted_socket(
+        lambda: NewChannel(cast("ControlServer", None), store), theirs
+    )
+    reader, writer = await asyncio.open_connection(sock=ours)
+    with _limit(max(_open()) + 1):
+        writer.write(encode(m.Get(name)))
+        expected = encode(m.Have(name, 1 << 20)) + bytes(1 << 20)
+        assert await reader.readexactly(len(expected)) == expected
+    store.close()
+    writer.close()
+
+
+async def test_a_blob_that_is_dropped_while_it_is_sent_ends_its_channel(tmp_path):
+    blob = tmp_path / "blob"
+    blob.write_bytes(bytes(8 << 20))
+    store = Store(same_host=False)
+    name = store.add_result(os.open(blob, os.O_RDONLY))
+    ours, theirs = socket.socketpair()
+    await asyncio.get_running_loop().connect_accepted_socket(
+        lambda: NewChannel(cast("ControlServer", None), store), theirs
+    )
+    reader, writer = await asyncio.open_connection(sock=ours)
+    writer.write(encode(m.Get(name)))
+    await reader.readexactly(1000)
+    store.drop([name])
+    assert len(await reader.read()) < 8 << 20
+    writer.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from outrider.engine.node.bridge import BEGINS
 from outrider.engine.transport.channels import Control, Receiving
-from outrider.engine.transport.connection import NodeConnection
+from outrider.engine.transport.connection import TRANSFERS, NodeConnection
 from outrider.engine.transport.ssh_route import _SSHChannel
 from outrider.engine.transport.transfer_progress import TransferProgress
 from outrider.engine.wire import messages as wire
@@ -124,6 +125,35 @@ async def test_a_blob_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyP
     transfer.data_received(encode(wire.Have("blob", SIZE)) + b"some of it")
     with pytest.raises(ConnectionResetError, match="nothing of it came"):
         await transfer.wait()
+
+
+async def test_a_node_that_accepts_a_channel_and_says_nothing_on_it_is_not_waited_for_as_one_that_sends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Receiving, "answer_s", 0.001)
+    transfer, _ = receiving()
+    transfer.data_received(encode(wire.Have("blob", SIZE))[:3])
+    with pytest.raises(ConnectionResetError, match=r"nothing of it came for 0\.001 s"):
+        await transfer.wait()
+
+
+async def test_no_more_than_so_many_transfers_are_open_at_a_time() -> None:
+    """Each takes a descriptor of the executor and of its SSH server, which may have few."""
+    opened: list[Any] = []
+
+    async def open_channel(channel: Any) -> None:
+        opened.append(channel)
+
+    connection = NodeConnection.__new__(NodeConnection)
+    connection._transfers = asyncio.Semaphore(TRANSFERS)
+    connection._route = SimpleNamespace(turn=nullcontext, open_channel=open_channel)  # type: ignore[assignment]
+    getting = [asyncio.ensure_future(connection.get(f"b{number}", TransferProgress(8))) for number in range(100)]
+    for number in range(100):
+        for _ in range(5):  # turns of the loop for those whose turn it is
+            await asyncio.sleep(0)
+        assert len(opened) == min(100, number + TRANSFERS)
+        opened[number].data_received(encode(wire.Have("blob", 4)) + b"blob")
+    assert [bytes(await each) for each in getting] == [b"blob"] * 100
 
 
 def test_a_course_ends_when_it_comes_no_further() -> None:
