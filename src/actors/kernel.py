@@ -1,10 +1,9 @@
-"""Actors: each has a mailbox, handles one message at a time, and has a supervisor that restarts it or gives up.
+"""The kernel: an actor with a mailbox handles one message at a time; when it fails, all who wait for it hear of that.
 
 An actor owns its state and handles one message at a time in ``receive``, which is synchronous: it cannot wait, so it
-cannot ask another actor and wait for the answer. Slow work runs in the incarnation's own task group (``Context.tasks``)
-and tells its result back. Others hold a `Ref` and can only ``tell`` and ``ask``. When an actor raises, its `Restart`
-policy decides between a fresh incarnation and giving up; giving up raises out of the supervisor's task group, so
-escalation needs no code.
+cannot ask another actor and wait for the answer. Slow work runs in a task group of the actor's (``Context.tasks``) and
+tells its result back. Others hold a `Ref` and can only ``tell`` and ``ask``. An actor that fails is not restarted: its
+state would be gone. The failure raises out of `running`, so escalation needs no code.
 
 A message whose sender expects an answer has a method ``bounce(error)``, called when no actor will ever handle it.
 """
@@ -49,8 +48,8 @@ class MailboxFull(ActorError):
     """The mailbox is at capacity: the sender outruns the actor."""
 
 
-class RestartsExhausted(ActorError):
-    """An actor failed more often than its restart policy allows; ``__cause__`` is the last failure."""
+class ActorFailed(ActorError):
+    """The actor has failed; ``__cause__`` is why."""
 
 
 class Reply(Generic[R]):
@@ -62,10 +61,6 @@ class Reply(Generic[R]):
         self._done = anyio.Event()
         self._value: R | None = None
         self._error: Exception | None = None
-
-    @property
-    def answered(self) -> bool:
-        return self._done.is_set()
 
     def send(self, value: R) -> None:
         if not self._done.is_set():
@@ -98,30 +93,14 @@ class Actor(Protocol[M_contra]):
     def receive(self, message: M_contra, /) -> None: ...
 
     def stopped(self, error: Exception | None, /) -> None:
-        """Clean up after the incarnation has failed with ``error`` or (None) was stopped; nothing else of it runs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Restart:
-    """A restart policy: at most ``limit`` restarts in any ``within_s`` seconds, each after ``delay_s`` seconds."""
-
-    limit: int = 0
-    within_s: float = 60.0
-    delay_s: float = 0.0
-
-    def allows(self, failures: deque[float], now: float) -> bool:
-        """Add a failure at ``now`` to the recent ``failures`` and say whether another incarnation may follow."""
-        while failures and now - failures[0] >= self.within_s:
-            failures.popleft()
-        failures.append(now)
-        return len(failures) <= self.limit
+        """Clean up after the actor has failed with ``error`` or (None) was stopped; none of its ``tasks`` runs."""
 
 
 class Ref(Generic[M]):
-    """The only way to reach an actor; stays valid across restarts. Not thread-safe: use it on the actor's loop."""
+    """The only way to reach an actor. Not thread-safe: use it on the actor's loop."""
 
     __slots__ = (
-        *("_actor", "_asked", "_capacity", "_failure", "_idle", "_queue", "_scope", "_stopped", "_variables", "_wake"),
+        *("_actor", "_asked", "_capacity", "_failure", "_idle", "_queue", "_stopped", "_variables", "_wake"),
         "name",
     )
 
@@ -134,7 +113,6 @@ class Ref(Generic[M]):
         self._wake = anyio.Event()
         self._actor: Actor[M] | None = None  # set only while the actor is idle
         self._failure: BaseException | None = None  # raised while it handled a message passed by ``tell_inline``
-        self._scope = anyio.CancelScope()
         self._asked: set[Reply[object]] = set()
         self._variables = copy_context()  # the context in which ``tell_inline`` runs the actor; `_serve` sets it
 
@@ -159,8 +137,8 @@ class Ref(Generic[M]):
         """Do as ``tell``, but have an idle actor handle ``message`` before this returns, in the caller's stack.
 
         This saves two turns of the event loop on the path that every task takes. Messages stay in order and are
-        handled one at a time: if the actor is busy or has mail, the message is queued. If the actor fails, its
-        supervisor handles that, as always. Actors must not call this: their own ``receive`` has not returned yet.
+        handled one at a time: if the actor is busy or has mail, the message is queued. If the actor fails, its own task
+        raises that, as always. Actors must not call this: their own ``receive`` has not returned yet.
         What it costs is in docs/decisions/0037-tell-inline.md.
 
         Raises:
@@ -200,89 +178,54 @@ class Ref(Generic[M]):
         finally:
             self._asked.discard(asked)
 
-    def stop(self) -> None:
-        """Cancel the actor now; queued messages bounce."""
-        self._scope.cancel()
-
-    def _end(self) -> None:
+    def _end(self, failure: Exception | None) -> None:
+        """Bounce what is queued, and fail the requests that the actor has not answered."""
         self._stopped = True
-        error = ActorStopped(self.name)
+        stopped = ActorStopped(self.name)
         while self._queue:
-            _bounce(self._queue.popleft(), error)
-        self._fail_asked(error)
-
-    def _fail_asked(self, error: Exception) -> None:
-        """Fail the requests that the actor has not answered, except those still queued."""
-        queued = {id(message.reply) for message in self._queue if isinstance(message, Request)}
+            _bounce(self._queue.popleft(), stopped)
         for reply in self._asked:
-            if id(reply) not in queued:
-                reply.fail(error)
+            reply.fail(failure or stopped)
 
 
 @dataclass(frozen=True, slots=True)
 class Context(Generic[M]):
-    """The context of an incarnation: the actor's own `Ref`, to send results to, and a task group that ends with it."""
+    """The context of an actor: its own `Ref`, to send results to, and the task groups for its slow work."""
 
     ref: Ref[M]
-    tasks: TaskGroup
-
-
-Make = Callable[[Context[M]], Actor[M]]
-
-
-@dataclass(frozen=True, slots=True)
-class Supervisor:
-    """The owner of the tasks in which its actors run."""
-
-    tasks: TaskGroup
-
-    def spawn(self, name: str, make: Make[M], *, restart: Restart = Restart(), capacity: int = 1024) -> Ref[M]:
-        """Start an actor; ``make`` is called once per incarnation."""
-        ref: Ref[M] = Ref(name, capacity)
-        self.tasks.start_soon(_run, ref, make, restart, name=name)
-        return ref
+    tasks: TaskGroup  # ends before ``Actor.stopped`` is called; an error in it is the actor's failure
+    slow_to_end: TaskGroup  # is cancelled after that: for tasks whose end may take seconds
 
 
 @asynccontextmanager
-async def supervisor() -> AsyncIterator[Supervisor]:
-    """Own a set of actors; leaving the block stops them all."""
+async def running(name: str, make: Callable[[Context[M]], Actor[M]], *, capacity: int = 1024) -> AsyncIterator[Ref[M]]:
+    """Run the actor that ``make`` returns; leaving the block stops it."""
+    ref: Ref[M] = Ref(name, capacity)
     async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_run, ref, make, tasks, name=name)
         try:
-            yield Supervisor(tasks)
+            yield ref
         finally:
             tasks.cancel_scope.cancel()
 
 
-async def _run(ref: Ref[M], make: Make[M], restart: Restart) -> None:
-    failures: deque[float] = deque()
-    try:
-        with ref._scope:
-            while True:
-                try:
-                    await _incarnate(ref, make)
-                except Exception as error:
-                    ref._fail_asked(error)
-                    if not restart.allows(failures, anyio.current_time()):
-                        raise RestartsExhausted(ref.name) from error
-                await anyio.sleep(restart.delay_s)
-    finally:
-        ref._end()
-
-
-async def _incarnate(ref: Ref[M], make: Make[M]) -> None:
+async def _run(ref: Ref[M], make: Callable[[Context[M]], Actor[M]], slow_to_end: TaskGroup) -> None:
     actor: Actor[M] | None = None
     failure: Exception | None = None
     try:
         async with anyio.create_task_group() as tasks:
-            actor = make(Context(ref, tasks))
+            actor = make(Context(ref, tasks, slow_to_end))
             await _serve(ref, actor)
-    except Exception as error:  # noqa: BLE001 (raised again, out of its groups of one)
+    except Exception as error:  # noqa: BLE001 (raised again, with the actor's name)
         failure = sole(error)
-        raise failure from failure.__cause__
+        raise ActorFailed(ref.name) from failure
     finally:
         ref._idle, ref._actor, ref._failure = False, None, None
-        if actor is not None:
-            actor.stopped(failure)
+        try:
+            if actor is not None:
+                actor.stopped(failure)
+        finally:
+            ref._end(failure)
 
 
 async def _serve(ref: Ref[M], actor: Actor[M]) -> None:

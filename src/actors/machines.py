@@ -6,7 +6,7 @@ The pure modules `fleet`, `stragglers` and `connectivity` decide.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import assert_never
 
 import anyio
@@ -25,15 +25,14 @@ from ..providers.base import (
 from ..providers.errors import NoCapacity, ProviderError
 from . import events as ev
 from .broadcasts import Broadcasts
-from .calls import Calls
 from .connectivity import Connectivity
 from .fleet import FleetController, NodePhase
-from .kernel import Context, Supervisor
+from .kernel import Context
 from .ledger import Ledger
 from .lifecycle import ENDS, Fact, State
 from .membership import SOURCES_KEPT, Member, Membership
-from .messages import Answered, Leave, NodeMessage, PoolMessage, Queued, Reachable
-from .node import TRIES_AT_ONCE, Dialer, NodeActor
+from .messages import Answered, PoolMessage, Queued
+from .node import TRIES_AT_ONCE, Dialer, NodeConnector
 from .ports import (
     ConnectFailed,
     Connection,
@@ -43,6 +42,7 @@ from .ports import (
     NoWorkers,
     Unfit,
 )
+from .provider_calls import ProviderCalls
 from .stragglers import Stragglers
 
 EARLY_KEPT = 1024  # machines whose events are kept while their launch call has not returned yet
@@ -52,7 +52,6 @@ class Machines:
     def __init__(
         self,
         context: Context[PoolMessage],
-        actors: Supervisor,
         dependencies: Dependencies,
         *,
         nodes: Membership,
@@ -63,9 +62,10 @@ class Machines:
         self.controller = FleetController(spec.desired, retries=spec.launch_retries, spare=spec.spare)
         self.connectivity = Connectivity(reconnect_s=spec.reconnect_s, lease_s=spec.lease_s)
         self.stragglers = Stragglers(spec.desired)
-        self._fleet = fleet = dependencies.fleet
-        self._calls = Calls(context.tasks, context.ref.tell, fleet, dependencies.request, dependencies.observe)
-        self._actors = actors
+        self._fleet = dependencies.fleet
+        self._calls = ProviderCalls(context, dependencies)
+        self._connecting = context.slow_to_end  # closing a connection may take seconds
+        self._connectors: dict[NodeId, NodeConnector] = {}  # until their connections are closed
         self._spec = spec
         tries, returns = anyio.Semaphore(TRIES_AT_ONCE), anyio.Semaphore(TRIES_AT_ONCE)
         self._dialer = Dialer(dependencies.connect, spec.boot_timeout_s, tries, returns, context.ref.tell_inline)
@@ -148,7 +148,8 @@ class Machines:
             self._observe(ev.NodeLaunching(member.id, machine.id, machine.hourly_cost, machine.facts or {}))
             if machine.address is not None:
                 member.life.step(Fact.REACHABLE)
-            member.ref = self._actors.spawn(f"node {member.id}", self._node_actor(member), capacity=64)
+            self._connectors[member.id] = connector = NodeConnector(member.id, machine, self._dialer)
+            self._connecting.start_soon(connector.run, name=f"node {member.id}")
         impatient = (member.id for member in members if member.machine.patience_s is None)  # others time out
         self.stragglers.launched(impatient, now)
         retry_in_s = self.controller.launched([member.id for member in members], asked, now, self._chance())
@@ -180,14 +181,14 @@ class Machines:
             return
         match event:
             case MachineReachable(reachable):
-                if member.life.can(Fact.REACHABLE):
+                if member.life.can(Fact.REACHABLE) and member.id in self._connectors:
                     member.machine = reachable
                     member.life.step(Fact.REACHABLE)
-                    member.tell(Reachable(reachable))
+                    self._connectors[member.id].addressed(reachable)
             case MachineGone(_, cause):
-                member.gone = True
+                member.terminated = True
                 if member.booting:
-                    self.unreached(member.id, ConnectFailed(f"its machine is gone: {cause}"), now)
+                    self._unreached(member, ConnectFailed(f"its machine is gone: {cause}"), now)
                 else:
                     self.lost(member.id, cause, now)
             case PreemptionNotice():
@@ -196,9 +197,6 @@ class Machines:
                 self.noticed(member.id, event, now)
             case _:
                 assert_never(event)
-
-    def _node_actor(self, member: Member) -> Callable[[Context[NodeMessage]], NodeActor]:
-        return lambda context: NodeActor(context, member.id, member.machine, self._dialer)
 
     def _not_launched(self, error: Exception, retry_in_s: float | None) -> None:
         if isinstance(error, NoCapacity) and error.__cause__ is None:
@@ -254,11 +252,16 @@ class Machines:
         assert rank is not None, "it has joined"
         self._observe(ev.NodeReady(member.id, rank, ready, wanted, **member.identity))
 
-    def unreached(self, node: NodeId, error: ConnectFailed, now: float) -> None:
-        """Handle a node that never became ready."""
+    def connection_failed(self, node: NodeId, error: ConnectFailed, now: float) -> None:
+        """Handle that the node cannot be reached, or not any more."""
         member = self._nodes.members[node]
-        if not member.life.can(Fact.UNREACHED):
-            return
+        if member.booting:
+            self._unreached(member, error, now)
+        else:
+            self.lost(node, str(error), now)
+
+    def _unreached(self, member: Member, error: ConnectFailed, now: float) -> None:
+        node = member.id
         member.life.step(Fact.UNREACHED)
         self._observe(ev.NodeFailed(node, str(error)))
         self._fleet.unusable(member.machine.id, str(error), for_good=error.fatal)
@@ -370,9 +373,9 @@ class Machines:
         self._broadcasts.lost(node, cause, now, since=self._away_since.pop(node, None))
 
     def closed(self, node: NodeId) -> None:
-        """Handle that a node's connection is closed and its actor has ended."""
+        """Handle that a node's connection is closed for good."""
         member = self._nodes.members[node]
-        member.closed = True
+        del self._connectors[node]
         self._away_since.pop(node, None)
         if member.life.state in ENDS:
             self._nodes.remove(node)
@@ -454,12 +457,12 @@ class Machines:
         """Close the connections to all nodes; the provider's context ends their machines."""
         self._closing = True
         self._calls.close()
-        for member in self._nodes.members.values():
-            member.tell(Leave())
+        for connector in self._connectors.values():
+            connector.leave()
 
     @property
     def all_closed(self) -> bool:
-        return all(member.closed for member in self._nodes.members.values())
+        return not self._connectors
 
     def _end(self, member: Member, now: float) -> None:
         """Close a node's connection; end its machine after that, or at once if the node is lost."""
@@ -470,12 +473,13 @@ class Machines:
             self._notice_over(member.id)
             self.connectivity.ended(member.id)
             self._ledger.node_lost(member.id, "dismissed", now)
-        member.tell(Leave())
+        if (connector := self._connectors.get(member.id)) is not None:
+            connector.leave()
         if member.life.state is State.LOST:
             self._terminate(member)
 
     def _terminate(self, member: Member) -> None:
-        if not member.terminated and not member.gone:
+        if not member.terminated:
             member.terminated = True
             self._calls.terminate(member.machine.id)
 
@@ -483,4 +487,4 @@ class Machines:
         """Return the machines if all nodes are silent; None: they are not, or no longer."""
         if not self.connectivity.cut_off or self._closing:
             return None
-        return [member.machine for member in self._nodes.members.values() if not member.closed]
+        return [self._nodes.members[node].machine for node in self._connectors]

@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, TypedDict
+from typing import TypedDict
 
 from ..providers.base import Machine, MachineId
-from .kernel import ActorStopped, Ref
 from .lifecycle import Lifecycle, State
 from .ports import Link, NodeFacts, NodeId, Unfit
 from .roster import Roster
-
-if TYPE_CHECKING:
-    from .messages import NodeMessage
 
 SMALL = 32  # nodes; up to so many are told of every change at once
 VIEW_DELAY_LIMIT_S = 10.0
@@ -35,24 +31,21 @@ class Member:
     """A node from the launch of its machine until its connection is closed."""
 
     __slots__ = (
-        *("closed", "dropped_by", "facts", "gone", "id", "life"),
-        *("link", "machine", "notices", "ports", "ref", "terminated", "unfit"),
+        *("dropped_by", "facts", "id", "life"),
+        *("link", "machine", "notices", "ports", "terminated", "unfit"),
     )
 
     def __init__(self, node: NodeId, machine: Machine) -> None:
         self.id = node
         self.machine = machine
         self.life = Lifecycle()
-        self.ref: Ref[NodeMessage] | None = None
         self.link: Link | None = None
         self.facts: NodeFacts | None = None
         self.ports: deque[int] = deque()  # free there
         self.notices: set[str] = set()  # the sources of the notices that stand
         self.dropped_by = ""  # why its connection was last lost
         self.unfit: Unfit | None = None  # why its executor ends by itself
-        self.closed = False  # whether its connection is closed for good
-        self.gone = False  # whether the provider says that its machine is gone
-        self.terminated = False  # whether termination was asked for
+        self.terminated = False  # whether its machine is gone, or its termination was asked for
 
     @property
     def noticed(self) -> bool:
@@ -69,13 +62,6 @@ class Member:
         accelerators = len(facts.accelerators)
         machine, hostname, address = self.machine.id, facts.hostname, facts.address
         return Identity(machine=machine, hostname=hostname, address=address, accelerators=accelerators)
-
-    def tell(self, message: NodeMessage) -> None:
-        if self.ref is not None and not self.closed:
-            try:
-                self.ref.tell(message)
-            except ActorStopped:
-                pass  # it has ended; its `Closed` is on its way
 
 
 class Membership:

@@ -1,4 +1,4 @@
-"""The messages that each actor accepts; the union types are the actors' interfaces."""
+"""The messages that the pool's actor accepts; their union is its interface."""
 
 from __future__ import annotations
 
@@ -151,8 +151,8 @@ class Reached:
 
 
 @dataclass(frozen=True, slots=True)
-class Unreached:
-    """The node was given up before it was ready."""
+class Failed:
+    """The node was given up before it was ready; or its session is gone, or can never be resumed."""
 
     node: NodeId
     error: ConnectFailed
@@ -172,16 +172,8 @@ class Resumed:
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
-    """The connection is lost for good: the session is gone or can never be resumed."""
-
-    node: NodeId
-    cause: str
-
-
-@dataclass(frozen=True, slots=True)
 class Closed:
-    """The node's connection is closed and its actor ends."""
+    """The node's connection is closed for good."""
 
     node: NodeId
 
@@ -201,29 +193,10 @@ FromParts = (
     | Queued
     | Answered
     | Reached
-    | Unreached
+    | Failed
     | Dropped
     | Resumed
-    | Broken
     | Closed
     | Signal
 )
 PoolMessage = FromUsers | FromParts
-
-
-# --- to a node --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Reachable:
-    """The machine has its address now."""
-
-    machine: Machine
-
-
-@dataclass(frozen=True, slots=True)
-class Leave:
-    """Close the connection, if there is one, send `Closed`, and end."""
-
-
-NodeMessage = Reachable | Leave

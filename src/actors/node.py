@@ -1,8 +1,4 @@
-"""One machine's connection: reach it, notice its loss, reconnect until told to leave. No policy but deadlines.
-
-A node actor is not restarted: without its connection the session is gone, so its failure is the node's loss, and the
-fleet's back-off limits how often that may happen.
-"""
+"""One node's connection: reach its machine, notice the loss, reconnect until told to leave. No policy but deadlines."""
 
 from __future__ import annotations
 
@@ -10,27 +6,13 @@ import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Never, assert_never
+from typing import Never
 
 import anyio
 
 from ..providers.base import Machine
-from .kernel import ActorStopped, Context
-from .messages import (
-    Answered,
-    Broken,
-    Closed,
-    Dropped,
-    Leave,
-    NodeMessage,
-    PoolMessage,
-    Queued,
-    Reachable,
-    Reached,
-    Received,
-    Resumed,
-    Unreached,
-)
+from .kernel import ActorStopped
+from .messages import Answered, Closed, Dropped, Failed, PoolMessage, Queued, Reached, Received, Resumed
 from .ports import Connect, ConnectFailed, Connection, NodeId, Report
 
 TRY_AGAIN_S = 0.1  # after the first refused try; then half as long again each time
@@ -42,7 +24,7 @@ TRIES_AT_ONCE = 50  # over all nodes; opening 1,000 connections this way takes 2
 
 @dataclass(frozen=True, slots=True)
 class Dialer:
-    """The means to reach a pool's nodes, shared by their actors."""
+    """The means to reach a pool's nodes, shared by their connectors."""
 
     connect: Connect
     boot_timeout_s: float
@@ -51,9 +33,8 @@ class Dialer:
     tell: Callable[[PoolMessage], None]
 
 
-class NodeActor:
-    def __init__(self, context: Context[NodeMessage], node: NodeId, machine: Machine, dialer: Dialer) -> None:
-        self._context = context
+class NodeConnector:
+    def __init__(self, node: NodeId, machine: Machine, dialer: Dialer) -> None:
         self._node = node
         self._machine = machine
         self._dialer = dialer
@@ -62,22 +43,17 @@ class NodeActor:
         self._work = anyio.CancelScope()
         if machine.address is not None:
             self._addressed.set()
-        context.tasks.start_soon(self._live)
 
-    def receive(self, message: NodeMessage) -> None:
-        match message:
-            case Reachable(machine):
-                self._machine = machine
-                self._addressed.set()
-            case Leave():
-                self._work.cancel()
-            case _:
-                assert_never(message)
+    def addressed(self, machine: Machine) -> None:
+        """Handle that the machine has its address now."""
+        self._machine = machine
+        self._addressed.set()
 
-    def stopped(self, error: Exception | None) -> None:
-        pass
+    def leave(self) -> None:
+        """Have `run` close the connection, if there is one, and end."""
+        self._work.cancel()
 
-    async def _live(self) -> None:
+    async def run(self) -> None:
         connection: Connection | None = None
         try:
             with self._work:
@@ -85,16 +61,14 @@ class NodeActor:
                 self._tell(Reached(self._node, connection))
                 await self._keep(connection)
         except ConnectFailed as error:
-            self._tell(Unreached(self._node, error) if connection is None else Broken(self._node, str(error)))
+            self._tell(Failed(self._node, error))
         except Exception as error:  # noqa: BLE001 (this node's defect must not be the pool's)
-            story = f"{type(error).__name__}: {error}"
-            self._tell(Unreached(self._node, ConnectFailed(story)) if connection is None else Broken(self._node, story))
+            self._tell(Failed(self._node, ConnectFailed(f"{type(error).__name__}: {error}")))
         finally:
             if connection is not None:
                 with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSE_S):
                     await connection.close()
         self._tell(Closed(self._node))
-        self._context.ref.stop()
 
     async def _reach(self) -> Connection:
         """Connect to the machine, trying until it succeeds or the boot timeout is over.
@@ -169,7 +143,7 @@ class NodeActor:
             self._tell(Resumed(self._node))
 
     async def _resume(self, connection: Connection, cause: str) -> None:
-        """Reconnect, trying until it succeeds: the pool decides how long that may take, and sends `Leave`."""
+        """Reconnect, trying until it succeeds: the pool decides how long that may take, and calls `leave`."""
         pause_s = TRY_AGAIN_S
         while True:
             try:

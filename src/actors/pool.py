@@ -20,18 +20,18 @@ from . import events as ev
 from .broadcasts import Broadcasts
 from .events import Observe
 from .gang import Replacement
-from .kernel import ActorStopped, Context, Ref, Reply, Supervisor, supervisor
+from .kernel import ActorStopped, Context, Ref, Reply, running
 from .ledger import Ledger
 from .machines import Machines
 from .membership import Membership
 from .messages import (
     Answered,
     Broadcast,
-    Broken,
     Cancel,
     Close,
     Closed,
     Dropped,
+    Failed,
     Launched,
     LaunchFailed,
     MachineReport,
@@ -46,7 +46,6 @@ from .messages import (
     Signal,
     Snapshot,
     Submit,
-    Unreached,
     WhenReady,
 )
 from .ports import (
@@ -69,7 +68,6 @@ from .ports import (
     Unfit,
 )
 from .rank_waits import RankWaits
-from .watch import WatchActor
 
 MAILBOX = 1 << 20  # submits that may be sent before the actor runs; the public call limits how many wait
 CLOSE_S = 10.0  # for all connections together
@@ -95,19 +93,17 @@ async def supervise(
     back-offs repeatable; ``clock`` is the event loop's clock.
 
     Raises:
-        RestartsExhausted: an actor failed for good (its own error is the cause); the body of the block was cancelled.
+        ActorFailed: the pool's actor failed (its own error is the cause); the body of the block was cancelled.
     """
     chance = Random(seed)  # noqa: S311 (no secret: it spreads retries)
     dependencies = Dependencies(fleet, request, spec, connect, observe, chance, clock, probe)
+
+    def pool_actor(context: Context[PoolMessage]) -> PoolActor:
+        return PoolActor(context, dependencies)
+
     failure: Exception | None = None
     try:
-        async with supervisor() as actors:
-            pool: Ref[PoolMessage] = actors.spawn(
-                "pool",
-                lambda context: PoolActor(context, actors, dependencies),
-                capacity=MAILBOX,
-            )
-            _: Ref[object] = actors.spawn("watch", lambda context: WatchActor(context, fleet, pool.tell))
+        async with running("pool", pool_actor, capacity=MAILBOX) as pool:
             try:
                 yield pool
             finally:
@@ -120,7 +116,7 @@ async def supervise(
 
 
 class PoolActor:
-    def __init__(self, context: Context[PoolMessage], actors: Supervisor, dependencies: Dependencies) -> None:
+    def __init__(self, context: Context[PoolMessage], dependencies: Dependencies) -> None:
         attempts = count(1)
         spec = dependencies.spec
         self._context = context
@@ -131,7 +127,7 @@ class PoolActor:
         )
         replacement = Replacement(spec.replace_timeout_s, elastic=spec.min < spec.desired)
         self._broadcasts = broadcasts = Broadcasts(replacement, ledger, nodes, dependencies.observe, attempts)
-        self._machines = Machines(context, actors, dependencies, nodes=nodes, ledger=ledger, broadcasts=broadcasts)
+        self._machines = Machines(context, dependencies, nodes=nodes, ledger=ledger, broadcasts=broadcasts)
         self._waiters: list[Reply[None]] = []
         self._closers: list[Reply[None]] = []
         self._closing = False
@@ -194,14 +190,12 @@ class PoolActor:
                 machines.reaching(message, now)
             case Reached(node, connection):
                 machines.reached(node, connection, now)
-            case Unreached(node, error):
-                machines.unreached(node, error, now)
+            case Failed(node, error):
+                machines.connection_failed(node, error, now)
             case Dropped(node, lost):
                 machines.dropped(node, lost, now)
             case Resumed(node):
                 machines.resumed(node, now)
-            case Broken(node, cause):
-                machines.lost(node, cause, now)
             case Closed(node):
                 machines.closed(node)
                 self._answer_closers()

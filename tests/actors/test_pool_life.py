@@ -7,7 +7,7 @@ import pytest
 
 from outrider.actors import machines, ports
 from outrider.actors import messages as m
-from outrider.actors.kernel import RestartsExhausted
+from outrider.actors.kernel import ActorFailed
 from outrider.actors.pool import supervise
 from outrider.actors.ports import ConnectFailed, PoolSpec, Reason, Verdict
 from outrider.providers.base import EntryPoints, LaunchRequest
@@ -276,7 +276,7 @@ async def test_a_crash_of_the_pool_is_loud_and_settles_everything(rig, work):
     error = caught.value
     while isinstance(error, BaseExceptionGroup):
         (error,) = error.exceptions
-    assert isinstance(error, RestartsExhausted)
+    assert isinstance(error, ActorFailed)
     assert isinstance(error.__cause__, KeyError)
     assert [ending.reason for ending in endings.values()] == [Reason.CLOSED] * 5
     assert pool.all_endings[broadcast][0][0].reason is Reason.CLOSED

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, assert_never
 
-from ...actors.kernel import RestartsExhausted
+from ...actors.kernel import ActorFailed
 from ...actors.ports import ConnectFailed, GaveUp, NoWorkers, Reason
 from ...providers.errors import (
     BadRequest,
@@ -244,7 +244,7 @@ def pool_error(error: BaseException, block_end: BlockEnd) -> BaseException:
             return cleanup_error(failure, block_end)
         case ProviderError():
             return provider_error(failure)
-        case RestartsExhausted():
+        case ActorFailed():
             story = f"{type(failure.__cause__).__name__}: {failure.__cause__}"
             closed = PoolClosed(f"The pool ended by a defect of Outrider's own ({story}).")
             closed.__cause__ = plainly(error)

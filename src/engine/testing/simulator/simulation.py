@@ -22,7 +22,7 @@ import anyio
 import msgpack
 from anyio.lowlevel import checkpoint
 
-from ....actors.kernel import ActorStopped, RestartsExhausted
+from ....actors.kernel import ActorFailed, ActorStopped
 from ....actors.lifecycle import State
 from ....actors.messages import Broadcast, Cancel, PoolState, Resize, Snapshot, Submit, WhenReady
 from ....actors.pool import CLOSE_S, supervise
@@ -119,7 +119,7 @@ def _story(error: BaseException) -> str:
     while True:
         if isinstance(error, BaseExceptionGroup):
             error = error.exceptions[-1]
-        elif isinstance(error, RestartsExhausted) and error.__cause__ is not None:
+        elif isinstance(error, ActorFailed) and error.__cause__ is not None:
             error = error.__cause__
         else:
             break

@@ -1,22 +1,22 @@
-"""The calls to the provider and the reachability probe: each runs in its own task and sends its result as a message."""
+"""The calls to the provider (launch, terminate, watch) and to the reachability probe: each runs in a task of its own.
+
+Their results are messages to the pool.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import count
-from typing import TYPE_CHECKING
 
 import anyio
 
-from ..providers.base import Fleet, LaunchRequest, Machine, MachineId
+from ..providers.base import Machine, MachineEvent, MachineId
 from ..providers.errors import ProviderError
+from ..providers.watching import Watching
 from . import events as ev
-from .events import Observe
-from .messages import Launched, LaunchFailed, PoolMessage, Signal
-from .ports import ReachabilityProbe
-
-if TYPE_CHECKING:
-    from anyio.abc import TaskGroup
+from .kernel import Context
+from .messages import Launched, LaunchFailed, MachineReport, PoolMessage, Signal
+from .ports import Dependencies, ReachabilityProbe
 
 TERMINATE_TRIES = 4  # after so many failed tries `TerminateFailed` is reported
 TERMINATE_AGAIN_S = 2.0
@@ -24,19 +24,14 @@ TERMINATE_AGAIN_LIMIT_S = 60.0
 ASK_AGAIN_S = 2.0  # pause between calls of the probe while all nodes are silent
 
 
-class Calls:
-    def __init__(
-        self,
-        tasks: TaskGroup,
-        tell: Callable[[PoolMessage], None],
-        fleet: Fleet,
-        request: LaunchRequest,
-        observe: Observe,
-    ) -> None:
-        self._tasks, self._tell = tasks, tell
-        self._fleet, self._request, self._observe = fleet, request, observe
+class ProviderCalls:
+    def __init__(self, context: Context[PoolMessage], dependencies: Dependencies) -> None:
+        self._tasks, self._tell = context.tasks, context.ref.tell
+        self._fleet, self._request = dependencies.fleet, dependencies.request
+        self._observe = dependencies.observe
         self._launching: set[anyio.CancelScope] = set()
         self._asking = False
+        self._tasks.start_soon(self._watch)
 
     def launch(self, machines: int) -> None:
         """Ask the provider for ``machines`` machines; the answer is a `Launched` or `LaunchFailed` message."""
@@ -96,3 +91,20 @@ class Calls:
                 await anyio.sleep(ASK_AGAIN_S)
         finally:
             self._asking = False
+
+    async def _watch(self) -> None:
+        """Read the provider's events about its machines; reopen their stream when it fails (WATCH-1)."""
+        watching = Watching("the machines")
+        while True:
+            try:
+                async for event in self._fleet.events():
+                    self._report(watching.succeeded(anyio.current_time()))
+                    self._report(event)
+                return
+            except Exception as error:  # noqa: BLE001  WATCH-1
+                self._report(watching.failed(error, anyio.current_time()))
+            await anyio.sleep(watching.pause_s)
+
+    def _report(self, event: MachineEvent | None) -> None:
+        if event is not None:
+            self._tell(MachineReport(event))
