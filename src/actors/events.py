@@ -14,19 +14,35 @@ from typing import ClassVar, Protocol
 
 
 @dataclass(frozen=True, slots=True)
-class _Event:
-    name: ClassVar[str]  # as in logs: "node_lost"
+class Event:
+    """The base of all events."""
+
+    name: ClassVar[str] = "event"  # as in logs: "node_lost"
     at: float = field(default=0.0, kw_only=True)  # seconds since the epoch, by the client's clock; 0.0: not yet set
 
     def __init_subclass__(cls) -> None:
         cls.name = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
 
 
+@dataclass(frozen=True, slots=True)
+class NodeEvent(Event):
+    """The base of what happens to one node."""
+
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobEvent(Event):
+    """The base of what happens to a job, its output excepted: `Observe` says whether it wants these."""
+
+    job: int
+
+
 # --- the pool -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class PoolStarting(_Event):
+class PoolStarting(Event):
     pool: str
     provider: str
     wanted: int
@@ -34,7 +50,7 @@ class PoolStarting(_Event):
 
 
 @dataclass(frozen=True, slots=True)
-class PoolReady(_Event):
+class PoolReady(Event):
     """Enough nodes are ready; the rest may still come."""
 
     ready: int
@@ -43,22 +59,22 @@ class PoolReady(_Event):
 
 
 @dataclass(frozen=True, slots=True)
-class PoolResized(_Event):
+class PoolResized(Event):
     wanted: int
 
 
 @dataclass(frozen=True, slots=True)
-class PoolClosing(_Event):
+class PoolClosing(Event):
     """The pool takes no new work, and its machines are being given back."""
 
 
 @dataclass(frozen=True, slots=True)
-class PoolClosed(_Event):
+class PoolClosed(Event):
     """The last event of a pool. Anything that may be left running was reported before, by `ProviderWarned`."""
 
 
 @dataclass(frozen=True, slots=True)
-class BudgetMostlySpent(_Event):
+class BudgetMostlySpent(Event):
     """Four fifths of ``max_cost`` are spent; at the whole the pool is ended. In USD; ``hourly``: USD per hour now."""
 
     spent: float
@@ -70,12 +86,12 @@ class BudgetMostlySpent(_Event):
 
 
 @dataclass(frozen=True, slots=True)
-class NodesRequested(_Event):
+class NodesRequested(Event):
     count: int
 
 
 @dataclass(frozen=True, slots=True)
-class LaunchFailed(_Event):
+class LaunchFailed(Event):
     """The provider launched no machine, or too few; it is asked again ``retry_in_s`` later, or (None) not again."""
 
     error: str
@@ -84,43 +100,39 @@ class LaunchFailed(_Event):
 
 
 @dataclass(frozen=True, slots=True)
-class NodeLaunching(_Event):
-    node: int
+class NodeLaunching(NodeEvent):
     machine: str = ""
     hourly_cost: float = 0.0  # USD
     facts: Mapping[str, str] = field(default_factory=dict)  # what the provider says of it: pid, zone, type, ...
 
 
 @dataclass(frozen=True, slots=True)
-class NodeLate(_Event):
+class NodeLate(NodeEvent):
     """The node is a straggler: others had answered ``others_s`` after their launch. Another machine is asked for.
 
     Whichever of the two is ready first works; the other one is dismissed.
     """
 
-    node: int
     waited_s: float
     others_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class NodePreparing(_Event):
+class NodePreparing(NodeEvent):
     """A step of bringing the image onto the node: an event when it begins, per log line, and at its end (`took_s`).
 
     ``phase``: "probe", "upload", "python", "apt", "packages", "files", "volumes", "run" or "executor".
     """
 
-    node: int
     phase: str
     text: str = ""
     took_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class NodeReady(_Event):
+class NodeReady(NodeEvent):
     """The node can run tasks, and has this rank; ``ready`` of ``wanted`` nodes can."""
 
-    node: int
     rank: int
     ready: int
     wanted: int
@@ -132,22 +144,20 @@ class NodeReady(_Event):
 
 
 @dataclass(frozen=True, slots=True)
-class VersionsDiffer(_Event):
+class VersionsDiffer(NodeEvent):
     """A node has other package versions than this program. Reported once for each such set of versions.
 
     ``versions``: (what, here, there); ``table`` says the same for people, with the possible consequences.
     """
 
-    node: int
     versions: tuple[tuple[str, str, str], ...]
     table: str
 
 
 @dataclass(frozen=True, slots=True)
-class NodeStandby(_Event):
+class NodeStandby(NodeEvent):
     """The node is ready and stands by without work. When it takes the place of a lost node, `NodeReady` follows."""
 
-    node: int
     machine: str = ""
     hostname: str = ""
     address: str = ""
@@ -155,69 +165,58 @@ class NodeStandby(_Event):
 
 
 @dataclass(frozen=True, slots=True)
-class NodeSuspect(_Event):
+class NodeSuspect(NodeEvent):
     """The node's connection is lost or (``silent``) delivers nothing; reconnecting is tried for a while."""
 
-    node: int
     cause: str = ""
     silent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class NodeResumed(_Event):
+class NodeResumed(NodeEvent):
     """A suspect node answered in time, and nothing was lost."""
-
-    node: int
 
 
 @dataclass(frozen=True, slots=True)
-class NodeNoticed(_Event):
+class NodeNoticed(NodeEvent):
     """The node has a preemption notice: the cloud will take its machine in ``seconds``."""
 
-    node: int
     source: str
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
-class NodeNoticeWithdrawn(_Event):
-    node: int
+class NodeNoticeWithdrawn(NodeEvent):
     source: str
 
 
 @dataclass(frozen=True, slots=True)
-class NodeDraining(_Event):
+class NodeDraining(NodeEvent):
     """The node finishes what it runs and gets no new work."""
 
-    node: int
-
 
 @dataclass(frozen=True, slots=True)
-class NodeDismissed(_Event):
+class NodeDismissed(NodeEvent):
     """The node is no longer wanted and is shut down in order."""
 
-    node: int
-
 
 @dataclass(frozen=True, slots=True)
-class NodeFailed(_Event):
+class NodeFailed(NodeEvent):
     """The node never became ready."""
 
-    node: int
     cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class NodeLost(_Event):
+class NodeLost(NodeEvent):
     """A ready node was lost. ``noticed``: the cloud had announced it by a preemption notice."""
 
-    node: int
     cause: str = ""
     noticed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class NetworkSilent(_Event):
+class NetworkSilent(Event):
     """Every connection is silent, perhaps because of this computer's own network. As long as nobody else answers
     either, the nodes are waited for until their lease is over.
     """
@@ -226,7 +225,7 @@ class NetworkSilent(_Event):
 
 
 @dataclass(frozen=True, slots=True)
-class TerminateFailed(_Event):
+class TerminateFailed(Event):
     """Terminating these machines failed several times; it is tried again, at the latest when the pool ends."""
 
     machines: tuple[str, ...]
@@ -234,7 +233,7 @@ class TerminateFailed(_Event):
 
 
 @dataclass(frozen=True, slots=True)
-class ProviderWarned(_Event):
+class ProviderWarned(Event):
     """The provider has a warning for people, in one clause; the pool does nothing about it.
 
     For example: it has had no news of the machines for long, or something that costs nothing is left of the pool.
@@ -244,7 +243,7 @@ class ProviderWarned(_Event):
 
 
 @dataclass(frozen=True, slots=True)
-class SettleFailed(_Event):
+class SettleFailed(Event):
     """The end of a job could not be reported to its caller while the pool was closing; this is a defect."""
 
     error: str
@@ -254,29 +253,26 @@ class SettleFailed(_Event):
 
 
 @dataclass(frozen=True, slots=True)
-class TaskSubmitted(_Event):
-    job: int
+class TaskSubmitted(JobEvent):
     task: int
     function: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class TaskStarted(_Event):
-    job: int
+class TaskStarted(JobEvent):
     task: int
     node: int
     number: int = 1  # which attempt of the task this is
 
 
 @dataclass(frozen=True, slots=True)
-class TaskFinished(_Event):
+class TaskFinished(JobEvent):
     """An attempt ended. ``number``: which attempt it was.
 
     ``verdict``: "returned", "raised", "died" (its process), "terminated" (the same, by SIGTERM or SIGKILL), "timed_out"
     or "killed" (by the pool).
     """
 
-    job: int
     task: int
     node: int
     number: int
@@ -285,10 +281,9 @@ class TaskFinished(_Event):
 
 
 @dataclass(frozen=True, slots=True)
-class TaskRetried(_Event):
+class TaskRetried(JobEvent):
     """The task's node was lost, or it failed and has ``max_restarts`` left; it is queued again, in front."""
 
-    job: int
     task: int
     node: int
     number: int
@@ -296,16 +291,15 @@ class TaskRetried(_Event):
 
 
 @dataclass(frozen=True, slots=True)
-class TaskGaveUp(_Event):
+class TaskGaveUp(JobEvent):
     """The task ended without an outcome of an attempt. ``reason``: as in `Reason`, such as "lost" or "cancelled"."""
 
-    job: int
     task: int
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class TaskOutput(_Event):
+class TaskOutput(Event):
     """A task wrote whole lines, or a piece of a line longer than 64 KiB. ``dropped`` bytes were lost before it.
 
     ``text`` is as the task wrote it, control characters included; Outrider's consoles and logs remove those.
@@ -324,16 +318,14 @@ class TaskOutput(_Event):
 
 
 @dataclass(frozen=True, slots=True)
-class BroadcastSubmitted(_Event):
-    job: int
+class BroadcastSubmitted(JobEvent):
     function: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class GenerationStarted(_Event):
+class GenerationStarted(JobEvent):
     """A generation begins to run ``ranks``: all, or after a loss perhaps only the lost. ``nodes``: one per k ranks."""
 
-    job: int
     generation: int
     nodes: tuple[int, ...]
     ranks: tuple[int, ...]
@@ -342,82 +334,28 @@ class GenerationStarted(_Event):
 
 
 @dataclass(frozen=True, slots=True)
-class GenerationLost(_Event):
+class GenerationLost(JobEvent):
     """The generation lost these nodes; ``on_loss`` decides whether the other ranks' work is void or kept.
 
     Without nodes: a rank failed by itself, and is to be run again with the others (``max_restarts``).
     """
 
-    job: int
     generation: int
     nodes: tuple[int, ...]
     cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class BroadcastFinished(_Event):
+class BroadcastFinished(JobEvent):
     """The broadcast ended. ``verdicts``: by rank, as in `TaskFinished` (``verdict``) or `TaskGaveUp` (``reason``)."""
 
-    job: int
     generation: int
     verdicts: tuple[str, ...]
-
-
-Event = (
-    PoolStarting
-    | PoolReady
-    | PoolResized
-    | PoolClosing
-    | PoolClosed
-    | BudgetMostlySpent
-    | NodesRequested
-    | LaunchFailed
-    | NodeLaunching
-    | NodeLate
-    | NodePreparing
-    | NodeReady
-    | VersionsDiffer
-    | NodeStandby
-    | NodeSuspect
-    | NodeResumed
-    | NodeNoticed
-    | NodeNoticeWithdrawn
-    | NodeDraining
-    | NodeDismissed
-    | NodeFailed
-    | NodeLost
-    | NetworkSilent
-    | TerminateFailed
-    | ProviderWarned
-    | SettleFailed
-    | TaskSubmitted
-    | TaskStarted
-    | TaskFinished
-    | TaskRetried
-    | TaskGaveUp
-    | TaskOutput
-    | BroadcastSubmitted
-    | GenerationStarted
-    | GenerationLost
-    | BroadcastFinished
-)
-
-OfJobs = (
-    TaskSubmitted
-    | TaskStarted
-    | TaskFinished
-    | TaskRetried
-    | TaskGaveUp
-    | BroadcastSubmitted
-    | GenerationStarted
-    | GenerationLost
-    | BroadcastFinished
-)
 
 
 class Observe(Protocol):
     """A callable that gets each event; it must be quick and must not raise."""
 
-    tasks: bool  # whether it wants `OfJobs` events: they cost time on the busiest path
+    tasks: bool  # whether it wants `JobEvent`s: they cost time on the busiest path
 
     def __call__(self, event: Event, /) -> None: ...

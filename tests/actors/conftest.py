@@ -7,13 +7,14 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, get_args
+from typing import Any
 
 import anyio
 import pytest
 import trio
 import trio.testing
 
+from outrider.actors import events
 from outrider.actors import messages as m
 from outrider.actors.events import Event
 from outrider.actors.kernel import Ref
@@ -278,7 +279,7 @@ class Seen:
         return [(at, event) for at, event in self.events if event.name == name]
 
 
-NAMES = {kind.name for kind in get_args(Event)}
+NAMES = {kind.name for kind in vars(events).values() if isinstance(kind, type) and issubclass(kind, Event)}
 
 
 def _facts(event: Event) -> dict[str, object]:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
@@ -137,4 +137,5 @@ def facts(kind: type[Exception]) -> list[str]:
 
 def test_every_event_is_there() -> None:
     told = set(SPAN.findall(section("Events"))) - {"outrider.events", "at", "name"}
-    assert told == {kind.__name__ for kind in get_args(events.Event)}
+    kinds = {kind for kind in vars(events).values() if isinstance(kind, type) and issubclass(kind, events.Event)}
+    assert told == {kind.__name__ for kind in kinds - {events.Event, events.NodeEvent, events.JobEvent}}

@@ -97,7 +97,7 @@ class Observer:
 
     def __call__(self, event: ev.Event, /) -> None:
         """Update the present state and publish the event. Runs in the pool actor, so it raises nothing."""
-        if isinstance(event, ev.OfJobs) and not self.tasks:
+        if isinstance(event, ev.JobEvent) and not self.tasks:
             return
         now = time.time()
         try:
@@ -138,8 +138,8 @@ class Observer:
                 self._pool, self._desired, self._began = event.pool, event.wanted, event.at
             case ev.PoolResized():
                 self._desired = event.wanted
-            case _ if type(event) in STATES:
-                self._change(event.node, state=STATES[type(event)])  # type: ignore[union-attr]
+            case ev.NodeEvent() if type(event) in STATES:
+                self._change(event.node, state=STATES[type(event)])
             case _:
                 self._state = POOL_STATES.get(type(event), self._state)
 
