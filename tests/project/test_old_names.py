@@ -17,6 +17,7 @@ OF_OTHER_THINGS = """
     Asked At Blow Calls Ending Front Host Left Place Printed Refused Seen Snapshot Template Turn Where Wish World
     alike calls ending front hits inventory kinds pace seen turn where wishes words world
     agreement loading reading saving writing Copies Found Loading Reader
+    leftovers
     Board CLAIM Choice Claim Fleet Given Home Late Places Port Post Site Trouble
 """
 # Old names that are to go. Take one out of here when it is gone: then it stays away.

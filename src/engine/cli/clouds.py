@@ -6,14 +6,14 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import anyio
 
 from ...providers.errors import ProviderError
 from ...providers.journal import Intent, Journal, PoolRecord
 from ...providers.owners import Place
-from .leftovers import MachineLeft, PlaceAnswer
+from .orphans import FoundMachine, PlaceAnswer
 
 if TYPE_CHECKING:
     from ...providers.aws.api import Api
@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 AT_A_TIME = 8  # places that are asked concurrently
 
 
-class Cloud(Protocol):
-    """A kind of provider whose machines outlive their client."""
+class AWSCloud:
+    """Amazon EC2, whose machines outlive their client. A place has a region, and optionally an endpoint_url and a
+    profile.
+    """
 
     async def survey(self, place: Place, known: Sequence[Intent]) -> PlaceAnswer:
         """Find everything with a pool's tag in a place, and the machines of ``known`` intents, which may lack tags.
@@ -31,39 +33,6 @@ class Cloud(Protocol):
         Raises:
             ProviderError: the cloud did not answer, or refused.
         """
-        ...
-
-    async def sweep(self, place: Place, pool: str, journal: Journal, *, lease_s: float | None = None) -> None:
-        """End everything of the pool in a place, confirmed, and mark it as settled in the journal.
-
-        ``lease_s``: the lease of its machines in seconds; None where it is unknown.
-
-        Raises:
-            ProviderError: something may be left; `NotGone` says what.
-        """
-        ...
-
-    async def sweep_others(self, place: Place, pool: str, journal: Journal) -> None:
-        """End everything in a place that has the pool's tag and yet is not the pool's, confirmed.
-
-        Raises:
-            ProviderError: something may be left.
-        """
-        ...
-
-    async def everywhere(self, place: Place) -> Sequence[Place]:
-        """All places (regions) that can be reached with the credentials of this one.
-
-        Raises:
-            ProviderError: the cloud did not answer, or refused.
-        """
-        ...
-
-
-class AWSCloud:
-    """Amazon EC2. A place has a region, and optionally an endpoint_url and a profile."""
-
-    async def survey(self, place: Place, known: Sequence[Intent]) -> PlaceAnswer:
         from ...providers.aws.listing import survey
         from ...providers.aws.teardown import FLEET
 
@@ -74,25 +43,41 @@ class AWSCloud:
         return PlaceAnswer("aws", place, tuple(_machine(each, prices) for each in found.machines), found.others)
 
     async def sweep(self, place: Place, pool: str, journal: Journal, *, lease_s: float | None = None) -> None:
+        """End everything of the pool in a place, confirmed, and mark it as settled in the journal.
+
+        ``lease_s``: the lease of its machines in seconds; None where it is unknown.
+
+        Raises:
+            ProviderError: something may be left; `NotGone` says what.
+        """
         from ...providers.aws.teardown import sweep
 
         async with _api(place) as api:
             await sweep(api, pool, journal=journal, lease_s=lease_s)
 
     async def sweep_others(self, place: Place, pool: str, journal: Journal) -> None:
+        """End everything in a place that has the pool's tag and yet is not the pool's, confirmed.
+
+        Raises:
+            ProviderError: something may be left.
+        """
         from ...providers.aws.teardown import sweep_others
 
         async with _api(place) as api:
             await sweep_others(api, pool, journal=journal)
 
     async def everywhere(self, place: Place) -> Sequence[Place]:
+        """Return all places (regions) that can be reached with the credentials of this one.
 
+        Raises:
+            ProviderError: the cloud did not answer, or refused.
+        """
         async with _api(place) as api:
             answer = await api.call("describe_regions")
         return [{**place, "region": region["RegionName"]} for region in answer["Regions"]]
 
 
-CLOUDS: Mapping[str, Cloud] = {"aws": AWSCloud()}
+CLOUDS: Mapping[str, AWSCloud] = {"aws": AWSCloud()}
 
 
 async def ask(records: Sequence[PoolRecord], places: Sequence[Place], *, everywhere: Place | None) -> list[PlaceAnswer]:
@@ -100,38 +85,42 @@ async def ask(records: Sequence[PoolRecord], places: Sequence[Place], *, everywh
 
     ``everywhere``: a place with whose access all regions are asked as well.
     """
-    wanted: dict[tuple[str, tuple[tuple[str, str], ...]], tuple[str, Place]] = {}
-    errors: list[PlaceAnswer] = []
-    known = [(record.provider or "aws", place) for record in records for place in record.places]
-    given: list[Place] = list(places)
+    answers: list[PlaceAnswer] = []
+    wanted = [(record.provider or "aws", place) for record in records for place in record.places]
+    wanted += [("aws", place) for place in places]
     if everywhere is not None:
         try:
-            given += await CLOUDS["aws"].everywhere(everywhere)
+            wanted += [("aws", place) for place in await CLOUDS["aws"].everywhere(everywhere)]
         except ProviderError as error:
-            errors.append(PlaceAnswer("aws", everywhere, error=str(error)))
-    for provider, place in [*known, *(("aws", place) for place in given)]:
-        wanted[provider, tuple(sorted(place.items()))] = (provider, place)
-    limit, answers = anyio.Semaphore(AT_A_TIME), errors
+            answers.append(PlaceAnswer("aws", everywhere, error=_explained(error)))
+    limit = anyio.Semaphore(AT_A_TIME)
 
     async def one(provider: str, place: Place) -> None:
         async with limit:
-            intents = [each for record in records for each in record.intents if dict(each.place) == dict(place)]
+            intents = [each for record in records for each in record.intents if each.place == place]
             answers.append(await _ask(provider, place, intents))
 
     async with anyio.create_task_group() as tasks:
-        for provider, place in wanted.values():
-            tasks.start_soon(one, provider, place)
+        for at, asked in enumerate(wanted):
+            if asked not in wanted[:at]:
+                tasks.start_soon(one, *asked)
     return answers
 
 
 async def _ask(provider: str, place: Place, known: Sequence[Intent]) -> PlaceAnswer:
     cloud = CLOUDS.get(provider)
     if cloud is None:
-        return PlaceAnswer(provider, place, error=f"nobody here knows how to ask {provider}")
+        error = f"this version of Outrider cannot ask {provider}: use the one that has made the pool"
+        return PlaceAnswer(provider, place, error=error)
     try:
         return await cloud.survey(place, known)
-    except ProviderError as error:
-        return PlaceAnswer(provider, place, error=str(error))
+    except ProviderError as failed:
+        return PlaceAnswer(provider, place, error=_explained(failed))
+
+
+def _explained(error: ProviderError) -> str:
+    """Return why a place was not asked. What will not pass by itself comes from the provider with its next step."""
+    return str(error) if error.retry_after_s is None else f"{error}; that may pass by itself: try again"
 
 
 def _api(place: Place) -> AbstractAsyncContextManager[Api]:
@@ -165,8 +154,8 @@ async def _prices(api: Api, machines: Sequence[MachineSeen]) -> dict[tuple[str, 
     return found
 
 
-def _machine(seen: MachineSeen, prices: Mapping[tuple[str, str], float]) -> MachineLeft:
-    return MachineLeft(
+def _machine(seen: MachineSeen, prices: Mapping[tuple[str, str], float]) -> FoundMachine:
+    return FoundMachine(
         seen.id,
         seen.type,
         seen.market,

@@ -1,11 +1,10 @@
-"""The command `outrider`: one verb per module beside this one."""
+"""The command `outrider`."""
 
 from __future__ import annotations
 
 from cyclopts import App
 
-from .gc import gc
-from .ps import ps
+from .pools import gc, ps
 from .sim import sim
 
 app = App(
@@ -13,8 +12,8 @@ app = App(
     help="Runs ordinary Python functions on clusters that exist only while they are needed.",
     version_flags=["--version"],
 )
-for verb in (gc, ps, sim):
-    app.command(verb)
+for command in (gc, ps, sim):
+    app.command(command)
 
 
 def main() -> None:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from cyclopts import Parameter
-from cyclopts.validators import Number
+from cyclopts.types import PositiveFloat, PositiveInt  # noqa: TC002  cyclopts evaluates annotations
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import track
 from rich.table import Table
 
 if TYPE_CHECKING:
@@ -23,16 +20,15 @@ if TYPE_CHECKING:
 
 SHOWN = 3  # broken promises for which a smallest scenario is shown
 TAIL = 30  # lines of a trace that are shown
-Count = Annotated[int | None, Parameter(validator=Number(gte=1))]
 
 
 def sim(
     *,
-    seeds: Count = None,
+    seeds: PositiveInt | None = None,
     seed: int | None = None,
-    nodes: Count = None,
-    span: Annotated[float | None, Parameter(validator=Number(gt=0))] = None,
-    processes: Count = None,
+    nodes: PositiveInt | None = None,
+    span: PositiveFloat | None = None,
+    processes: PositiveInt | None = None,
     shrink: bool = True,
     trace: Path | None = None,
     report: Path | None = None,
@@ -75,10 +71,10 @@ def sim(
     if trace is not None:
         return _one(console, first, nodes, span, trace)
     tally, began = Tally(), time.perf_counter()
-    with _progress(count) as done:
-        for outcome in outcomes(range(first, first + count), nodes=nodes, span_s=span, processes=processes):
-            tally.add(outcome)
-            done()
+    played = outcomes(range(first, first + count), nodes=nodes, span_s=span, processes=processes)
+    shown = Console(stderr=True)
+    for outcome in track(played, "seeds", total=count, console=shown, disable=not shown.is_terminal):
+        tally.add(outcome)
     took_s = time.perf_counter() - began
     _show(console, tally, took_s)
     if report is not None:
@@ -142,20 +138,6 @@ def _written(value: Any) -> str:
 
 
 # --- many -------------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _progress(count: int) -> Iterator[Any]:
-    """Yield a function to call once per seed; it moves a progress bar if stderr is a terminal."""
-    bar = Progress(
-        TextColumn("seeds"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=Console(stderr=True)
-    )
-    if not bar.console.is_terminal:
-        yield lambda: None
-        return
-    with bar:
-        task = bar.add_task("", total=count)
-        yield lambda: bar.advance(task)
 
 
 def _show(console: Console, tally: Tally, took_s: float) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from outrider.engine.cli import clouds
-from outrider.engine.cli.leftovers import MachineLeft, PlaceAnswer
 from outrider.engine.cli.main import app
+from outrider.engine.cli.orphans import FoundMachine, PlaceAnswer
 from outrider.providers.errors import NotAuthorized, NotGone
 from outrider.providers.journal import Intent, Journal
 from outrider.providers.owners import Place
@@ -21,7 +21,7 @@ from outrider.providers.whose import Thing
 
 @dataclass
 class Sky:
-    """A cloud as a dictionary: what there is by region. Implements `clouds.Cloud`."""
+    """A cloud as a dictionary: what there is by region. Stands for `clouds.AWSCloud`."""
 
     regions: dict[str, list[Thing]] = field(default_factory=dict)
     swept: list[tuple[str, str]] = field(default_factory=list)
@@ -33,7 +33,7 @@ class Sky:
         if place["region"] in self.refuses:
             raise NotAuthorized("no credentials")
         there = self.regions.get(place["region"], [])
-        machines = [each for each in there if isinstance(each, MachineLeft)]
+        machines = [each for each in there if isinstance(each, FoundMachine)]
         return PlaceAnswer("aws", place, tuple(machines), tuple(each for each in there if each not in machines))
 
     async def sweep(self, place: Place, pool: str, journal: Journal, *, lease_s: float | None = None) -> None:

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from outrider.engine.cli.leftovers import MachineLeft, PoolLeft
-from outrider.engine.cli.lookup import age, machines, place, price
+from outrider.engine.cli.orphans import FoundMachine, FoundPool
+from outrider.engine.cli.pools import age, machines, place, price
 from outrider.providers.journal import Journal
 
 if TYPE_CHECKING:
     from .conftest import Outrider, Sky
 
 EAST = {"region": "us-east-1", "profile": "work"}
-SPOT = MachineLeft("i-1", "g5.xlarge", "spot", "us-east-1a", "running", 0.0, hourly_usd=0.5)
-POOL = PoolLeft("p", "aws", EAST, "me@here", "alive")
+SPOT = FoundMachine("i-1", "g5.xlarge", "spot", "us-east-1a", "running", 0.0, hourly_usd=0.5)
+POOL = FoundPool("p", "aws", EAST, "me@here", "alive")
 
 
 def test_the_pools_of_the_journal_are_shown_with_their_machines(book: Journal, sky: Sky, outrider: Outrider) -> None:

@@ -1,8 +1,8 @@
-"""Decide which machines in clouds nobody owns any more, by the journal and by tags. No I/O."""
+"""Decide which machines in clouds are orphans, which nobody owns any more, by the journal and by tags. No I/O."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,7 +14,7 @@ Standing = Literal["alive", "dead", "elsewhere", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
-class MachineLeft(Thing):
+class FoundMachine(Thing):
     """One machine as its cloud shows it."""
 
     kind: str  # "g5.xlarge"
@@ -32,13 +32,13 @@ class PlaceAnswer:
 
     provider: str
     place: Place
-    machines: tuple[MachineLeft, ...] = ()
+    machines: tuple[FoundMachine, ...] = ()
     others: tuple[Thing, ...] = ()  # security groups and the like, which cost nothing
     error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class PoolLeft:
+class FoundPool:
     """Everything of one pool in one place.
 
     ``standing`` is "unknown" for things that have the tag of a pool but belong to none that the journal knows.
@@ -49,7 +49,7 @@ class PoolLeft:
     place: Place
     owner: str
     standing: Standing
-    machines: tuple[MachineLeft, ...] = ()
+    machines: tuple[FoundMachine, ...] = ()
     others: tuple[str, ...] = ()
     unsettled: int = 0  # things that may exist there according to the journal
     error: str = ""
@@ -76,19 +76,19 @@ class Verdict:
     why: str
 
 
-def pools_left(records: Sequence[PoolRecord], answers: Sequence[PlaceAnswer]) -> list[PoolLeft]:
+def pools_found(records: Sequence[PoolRecord], answers: Sequence[PlaceAnswer]) -> list[FoundPool]:
     """Every pool in every place that the journal or tags know of, by name. Each thing is in one row."""
     found = [
-        _of_record(record, place, next((each for each in answers if _key(each.place) == _key(place)), None))
+        _of_record(record, place, next((each for each in answers if each.place == place), None))
         for record in records
         for place in record.places or ({},)
     ]
     for asked in answers:
         found += _of_others(asked, [record.claim(asked.place) for record in records])
-    return sorted(found, key=lambda each: (each.pool, _key(each.place), each.standing == "unknown"))
+    return sorted(found, key=lambda each: (each.pool, sorted(each.place.items()), each.standing == "unknown"))
 
 
-def verdict(pool: PoolLeft, *, foreign: bool) -> Verdict:
+def verdict(pool: FoundPool, *, foreign: bool) -> Verdict:
     """Decide whether `gc` removes a pool.
 
     GC-1: what a living owner on this computer has is never touched, nor another computer's unless ``foreign``.
@@ -103,18 +103,19 @@ def verdict(pool: PoolLeft, *, foreign: bool) -> Verdict:
         case "dead":
             return Verdict(True, f"its owner is dead: {pool.owner or 'unknown'}")
         case "elsewhere":
-            return Verdict(foreign, f"its owner may be alive on another computer: {pool.owner}")
+            why = f"its owner may be alive on another computer: {pool.owner}"
         case "unknown" if pool.tagged:
             whose = pool.owner or "nobody that a tag names"
-            return Verdict(foreign, f"it has the tags of a pool here and is not that pool's; its own say: {whose}")
+            why = f"it has the tags of a pool here and is not that pool's; its own say: {whose}"
         case "unknown":
-            return Verdict(foreign, f"the journal here does not know it, and its owner may be alive: {pool.owner}")
+            why = f"the journal here does not know it, and its owner may be alive: {pool.owner}"
+    return Verdict(foreign, why if foreign else f"{why}; if nobody uses it, --foreign removes it")
 
 
-def _of_record(record: PoolRecord, place: Place, asked: PlaceAnswer | None) -> PoolLeft:
+def _of_record(record: PoolRecord, place: Place, asked: PlaceAnswer | None) -> FoundPool:
     """The row of a pool in the journal. An empty one is kept too, as the cloud's answer may be out of date."""
     claim, asked = record.claim(place), asked or PlaceAnswer(record.provider or "aws", place)
-    return PoolLeft(
+    return FoundPool(
         record.pool,
         record.provider or asked.provider,
         place,
@@ -122,12 +123,12 @@ def _of_record(record: PoolRecord, place: Place, asked: PlaceAnswer | None) -> P
         record.standing,
         tuple(each for each in asked.machines if claim.has(each)),
         tuple(each.id for each in asked.others if claim.has(each)),
-        sum(dict(each.place) == dict(place) for each in record.intents),
+        sum(each.place == place for each in record.intents),
         asked.error,
     )
 
 
-def _of_others(asked: PlaceAnswer, claims: Sequence[Claim]) -> list[PoolLeft]:
+def _of_others(asked: PlaceAnswer, claims: Sequence[Claim]) -> list[FoundPool]:
     """Rows of things that belong to no pool in the journal, by the pool that their tag names."""
 
     def is_other(thing: Thing) -> bool:
@@ -136,7 +137,7 @@ def _of_others(asked: PlaceAnswer, claims: Sequence[Claim]) -> list[PoolLeft]:
     machines, others = list(filter(is_other, asked.machines)), list(filter(is_other, asked.others))
     things = [*machines, *others]
     return [
-        PoolLeft(
+        FoundPool(
             pool,
             asked.provider,
             asked.place,
@@ -149,7 +150,3 @@ def _of_others(asked: PlaceAnswer, claims: Sequence[Claim]) -> list[PoolLeft]:
         )
         for pool in sorted({each.pool for each in things})
     ]
-
-
-def _key(place: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted(place.items()))

@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.engine.cli.leftovers import MachineLeft, PlaceAnswer, pools_left, verdict
+from outrider.engine.cli.orphans import FoundMachine, PlaceAnswer, pools_found, verdict
 from outrider.providers.journal import Intent, PoolRecord, Standing
 from outrider.providers.owners import Owner
 from outrider.providers.whose import OURS, Thing, whose
@@ -16,7 +16,7 @@ from outrider.providers.whose import OURS, Thing, whose
 EAST, WEST = {"region": "us-east-1"}, {"region": "us-west-2"}
 ME = Owner("me", "here", 12, "", "", 0.0)
 OTHER = Owner("you", "there", 34, "", "", 0.0)
-MACHINE = MachineLeft(
+MACHINE = FoundMachine(
     "i-1", "g5.xlarge", "spot", "us-east-1a", "running", 0.0, hourly_usd=0.5, pool="p", owner="me@here"
 )
 THEIRS = replace(MACHINE, id="i-2", owner="you@there")
@@ -28,12 +28,12 @@ def record(pool: str = "p", standing: Standing = "dead", owner: Owner = ME) -> P
     return PoolRecord(pool, "aws", (EAST,), owner, standing, intents, (owner.host,))
 
 
-def asked(*machines: MachineLeft, others: tuple[Thing, ...] = ()) -> PlaceAnswer:
+def asked(*machines: FoundMachine, others: tuple[Thing, ...] = ()) -> PlaceAnswer:
     return PlaceAnswer("aws", EAST, machines, others)
 
 
 def test_a_dead_owners_pool_is_removed() -> None:
-    (found,) = pools_left([record()], [asked(MACHINE, others=(GROUP,))])
+    (found,) = pools_found([record()], [asked(MACHINE, others=(GROUP,))])
     assert (found.standing, found.machines, found.others, found.unsettled) == ("dead", (MACHINE,), ("sg-1",), 2)
     assert found.hourly_usd == 0.5
     assert verdict(found, foreign=False).remove
@@ -42,18 +42,18 @@ def test_a_dead_owners_pool_is_removed() -> None:
 
 def test_resources_without_tags_are_removed_too() -> None:
     """The answer may be an old one: sweeping waits until it cannot be."""
-    (found,) = pools_left([record()], [asked()])
+    (found,) = pools_found([record()], [asked()])
     assert (found.machines, found.hourly_usd) == ((), 0)
     assert verdict(found, foreign=False).remove
 
 
 def test_a_machine_whose_tags_somebody_has_removed_is_found_by_its_id() -> None:
-    (found,) = pools_left([record()], [asked(replace(MACHINE, id="i-known", pool="", owner=""))])
+    (found,) = pools_found([record()], [asked(replace(MACHINE, id="i-known", pool="", owner=""))])
     assert [each.id for each in found.machines] == ["i-known"]
 
 
 def test_pool_known_only_by_tags_is_kept() -> None:
-    (found,) = pools_left([], [asked(replace(THEIRS, pool="theirs"))])
+    (found,) = pools_found([], [asked(replace(THEIRS, pool="theirs"))])
     assert (found.standing, found.owner) == ("unknown", "you@there")
     assert not found.ours
     assert not verdict(found, foreign=False).remove
@@ -63,7 +63,7 @@ def test_pool_known_only_by_tags_is_kept() -> None:
 def test_a_copy_of_a_machine_is_another_matter_than_the_pool() -> None:
     """GC-2"""
     for answer in (asked(MACHINE, THEIRS), asked(THEIRS, MACHINE), asked(THEIRS)):
-        found = {each.standing: each for each in pools_left([record()], [answer])}
+        found = {each.standing: each for each in pools_found([record()], [answer])}
         mine, theirs = found["dead"], found["unknown"]
         assert (set(mine.machines), theirs.machines) == ({*answer.machines} - {THEIRS}, (THEIRS,))
         assert verdict(mine, foreign=False).remove
@@ -73,7 +73,7 @@ def test_a_copy_of_a_machine_is_another_matter_than_the_pool() -> None:
 
 
 def test_resource_with_a_pools_tag_and_no_owner_is_kept() -> None:
-    mine, perhaps = pools_left([record()], [asked(replace(MACHINE, owner=""))])
+    mine, perhaps = pools_found([record()], [asked(replace(MACHINE, owner=""))])
     assert (mine.machines, len(perhaps.machines)) == ((), 1)
     assert perhaps.ours
     assert not verdict(perhaps, foreign=False).remove
@@ -81,7 +81,7 @@ def test_resource_with_a_pools_tag_and_no_owner_is_kept() -> None:
 
 def test_each_place_of_a_pool_is_its_own_matter() -> None:
     both = replace(record(), places=(EAST, WEST))
-    east, west = pools_left([both], [asked(MACHINE), PlaceAnswer("aws", WEST, error="no credentials")])
+    east, west = pools_found([both], [asked(MACHINE), PlaceAnswer("aws", WEST, error="no credentials")])
     assert (east.place, len(east.machines), west.place, west.error) == (EAST, 1, WEST, "no credentials")
     assert verdict(east, foreign=False).remove
     assert not verdict(west, foreign=True).remove
@@ -89,17 +89,17 @@ def test_each_place_of_a_pool_is_its_own_matter() -> None:
 
 
 def test_a_pool_without_a_place_is_only_forgotten() -> None:
-    (found,) = pools_left([replace(record(), places=())], [])
+    (found,) = pools_found([replace(record(), places=())], [])
     assert (found.place, found.error) == ({}, "")
     assert verdict(found, foreign=False).remove
 
 
 def test_unknown_price_makes_the_sum_unknown() -> None:
-    (found,) = pools_left([record()], [asked(MACHINE, replace(MACHINE, id="i-3", hourly_usd=None))])
+    (found,) = pools_found([record()], [asked(MACHINE, replace(MACHINE, id="i-3", hourly_usd=None))])
     assert found.hourly_usd is None
 
 
-def machines() -> st.SearchStrategy[MachineLeft]:
+def machines() -> st.SearchStrategy[FoundMachine]:
     return st.builds(
         lambda name, pool, owner, launch: replace(MACHINE, id=name, pool=pool, owner=owner, launch=launch),
         st.sampled_from(["i-1", "i-2", "i-known"]),
@@ -117,7 +117,7 @@ def machines() -> st.SearchStrategy[MachineLeft]:
     st.booleans(),
 )
 def test_a_living_owners_pool_is_never_touched_and_each_thing_is_somebodys(
-    standing: Standing, owner: Owner, seen: Sequence[MachineLeft], unanswered: bool, foreign: bool
+    standing: Standing, owner: Owner, seen: Sequence[FoundMachine], unanswered: bool, foreign: bool
 ) -> None:
     """GC-1, GC-2, and GC-3: of all that was seen with a pool's tag, each thing is in one row."""
     answer = replace(
@@ -126,7 +126,7 @@ def test_a_living_owners_pool_is_never_touched_and_each_thing_is_somebodys(
         machines=() if unanswered else tuple(seen),
     )
     mine = record(standing=standing, owner=owner)
-    rows = pools_left([mine], [answer])
+    rows = pools_found([mine], [answer])
     for found in rows:
         removed = verdict(found, foreign=foreign).remove
         if found.standing == "alive" or found.error:
