@@ -19,7 +19,7 @@ from .client.jobs import BroadcastJob, SubmittedJob
 from .client.mapping import MapItems, MapOptions, MapRun
 from .client.open_pool import OpenPool
 from .client.signals import TaskHold
-from .observe.observer import Observer, PoolSnapshot
+from .observe.observer import Console, Observer, PoolSnapshot
 from .pool_options import DEFAULTS, AttachOptions, PoolOptions, checked
 from .serialization.outcome import load_value
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from ..providers.base import Provider
     from .api.plugin_sides import Attaching
     from .client.budget import Cost
-    from .observe.console import Console
     from .sync import SyncPool
     from .testing.chaos.plan import Chaos
     from .testing.chaos.report import Report

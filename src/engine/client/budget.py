@@ -27,7 +27,7 @@ from ...providers.base import (
     MachineReachable,
 )
 from ..api.errors import BudgetExceeded
-from ..observe.descriptions import cents
+from ..observe.plain import cents
 
 MOSTLY = 0.8  # of what may be spent: worth a word
 HOUR_S = 3600.0

@@ -8,11 +8,9 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from ...actors import events as ev
-from .descriptions import describe, printed
-from .plain import STDERR, stream_of, write_plain
+from .plain import STDERR, describe, printed, stream_of, write_plain
 from .pool_view import PoolView
-from .sink import Sink
-from .writer import Writer
+from .sink import Sink, Writer
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import sys
 import time
-from collections import deque
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, TypeVar, cast
-
-import anyio
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from ...actors import events as ev
 from ...actors.ports import NodeId, Order
@@ -18,9 +17,10 @@ from ..wire.messages import Output
 
 if TYPE_CHECKING:
     from ..serialization.payload import Payload
-    from .console import Console
     from .sink import Sink
 
+Shown = Literal["rich", "plain", "silent"]
+Console = Literal["auto", "rich", "plain", "silent"]
 KEPT = 10_000  # events that a slow reader may be behind before it misses the oldest
 STATES: dict[type[ev.Event], str] = {
     ev.NodeLate: "late",
@@ -66,13 +66,13 @@ class PoolSnapshot:
 
 
 class Observer:
-    """The receiver of one pool's events, an `actors.ports.Observe`."""
+    """The receiver of one pool's events. Implements `actors.events.Observe`."""
 
     def __init__(self, console: Console, *, slots: int) -> None:
         self._console: Console = console
-        self._sink: Sink | None = None
+        self._sinks: Sequence[Sink] = ()
         self._slots_each = slots
-        self._readers: list[_Reader] = []
+        self._readers: list[asyncio.Queue[ev.Event | None]] = []  # None: no more come
         self._pool, self._state, self._desired, self._began = "", "starting", 0, time.time()
         self._nodes: dict[int, NodeState] = {}
         self._launched: dict[int, float] = {}
@@ -81,17 +81,15 @@ class Observer:
         self.tasks = False
 
     def open(self) -> None:
-        """Start the console. Its modules are imported here, not before."""
-        from .console import make_sink
-
-        self._sink = sink = make_sink(self._console)
-        self.tasks = self.tasks or sink.tasks  # a subscriber may have set it already
+        """Start the console."""
+        self._sinks = sinks(self._console)
+        self._update_tasks()
 
     def close(self) -> None:
         for reader in self._readers:
-            reader.end()
-        if self._sink is not None:
-            self._sink.close()
+            _put(reader, None)
+        for sink in self._sinks:
+            sink.close()
 
     # --- events in ------------------------------------------------------------------------------------------------
 
@@ -145,7 +143,7 @@ class Observer:
 
     def printed(self, node: NodeId, order: Order | None, output: Output) -> None:
         """Publish a task's output."""
-        if self._sink is None and not self._readers:
+        if not self._sinks and not self._readers:
             return
         rank, job, name = 0, 0, ""
         if order is not None:
@@ -181,10 +179,13 @@ class Observer:
             self._nodes[node] = replace(self._nodes[node], **changes)
 
     def _publish(self, event: ev.Event) -> None:
-        if self._sink is not None:
-            self._sink(event)
+        for sink in self._sinks:
+            sink(event)
         for reader in self._readers:
-            reader.put(event)
+            _put(reader, event)
+
+    def _update_tasks(self) -> None:
+        self.tasks = bool(self._readers) or any(sink.tasks for sink in self._sinks)
 
     # --- state out --------------------------------------------------------------------------------------------------
 
@@ -197,51 +198,65 @@ class Observer:
         return PoolSnapshot(self._pool, self._state, self._desired, nodes, self.submitted, self.finished)
 
     def subscribe(self) -> AsyncGenerator[ev.Event, None]:
-        """Events from this call on, until the pool has closed."""
-        reader = _Reader()
+        """Iterate over events from this call on, until the pool has closed."""
+        reader: asyncio.Queue[ev.Event | None] = asyncio.Queue()
         self._readers.append(reader)
-        self.tasks = True
+        self._update_tasks()
         return self._read(reader)
 
-    async def _read(self, reader: _Reader) -> AsyncGenerator[ev.Event, None]:
+    async def _read(self, reader: asyncio.Queue[ev.Event | None]) -> AsyncGenerator[ev.Event, None]:
         try:
-            while True:
-                while reader.events:
-                    event = reader.events.popleft()
-                    yield event
-                    if isinstance(event, ev.PoolClosed):
-                        return
-                if reader.ended:
+            while (event := await reader.get()) is not None:
+                yield event
+                if isinstance(event, ev.PoolClosed):
                     return
-                reader.news = anyio.Event()
-                await reader.news.wait()
         finally:
-            if reader in self._readers:
-                self._readers.remove(reader)
-            self.tasks = bool(self._readers) or (self._sink is not None and self._sink.tasks)
+            self._readers.remove(reader)
+            self._update_tasks()
 
 
-class _Reader:
-    """One subscriber's queue of events. When it is full, the oldest are dropped."""
+def _put(reader: asyncio.Queue[ev.Event | None], event: ev.Event | None) -> None:
+    if reader.qsize() == KEPT:
+        reader.get_nowait()
+    reader.put_nowait(event)
 
-    def __init__(self) -> None:
-        self.events: deque[ev.Event] = deque(maxlen=KEPT)
-        self.news = anyio.Event()
-        self.ended = False
 
-    def put(self, event: ev.Event) -> None:
-        self.events.append(event)
-        self.news.set()
+def sinks(console: Console) -> Sequence[Sink]:
+    """Return a sink for the log, and one for what ``console`` asks for. A second live table becomes lines above the
+    first one. Their modules are imported here, not before.
+    """
+    from .log import LogSink
 
-    def end(self) -> None:
-        self.ended = True
-        self.news.set()
+    shown = automatic() if console == "auto" else console
+    if shown == "silent":
+        return [LogSink()]
+    if shown == "rich":
+        from .live import RichSink
+
+        if table := RichSink.claim():
+            return [LogSink(), table]
+    from .plain import PlainSink
+
+    return [LogSink(), PlainSink()]
+
+
+def automatic() -> Shown:
+    """Return what ``console="auto"`` shows: nothing in notebooks and in applications that have set up logging; a table
+    on a terminal; otherwise plain lines.
+    """
+    structlog, ipython = sys.modules.get("structlog"), sys.modules.get("IPython")
+    in_notebook = ipython is not None and getattr(ipython.get_ipython(), "kernel", None) is not None
+    if logging.getLogger().handlers or in_notebook or (structlog is not None and structlog.is_configured()):
+        return "silent"
+    if sys.stderr is not None and sys.stderr.isatty():
+        return "rich"
+    return "plain"
 
 
 E = TypeVar("E", bound=ev.Event)
 
 
 def completed(event: E, at: float, known: dict[str, Any]) -> E:
-    """The event as users see it: with its time and the ``known`` fields, and without control characters."""
+    """Return the event as users see it: with its time and the ``known`` fields, and without control characters."""
     facts = {each.name: getattr(event, each.name) for each in fields(event)} | known | {"at": at}
     return type(event)(**{name: all_plain(value) for name, value in facts.items()})

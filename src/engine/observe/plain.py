@@ -1,19 +1,15 @@
-"""Plain lines: the pool's own on stderr, the output of tasks on the stream that they wrote to."""
+"""Events as lines for people: the pool's own on stderr, the output of tasks on the stream that they wrote to."""
 
 from __future__ import annotations
 
 import sys
 
 from ...actors import events as ev
-from .descriptions import count, describe, printed, seconds
-from .sink import Sink
-from .writer import Writer
+from ..api.printable import lines, one_line
+from .sink import Sink, Writer
 
 STDOUT, STDERR = 1, 2
-
-
-def stream_of(event: ev.TaskOutput) -> int:
-    return STDERR if event.stream == "stderr" else STDOUT
+LONG_S = 5.0  # steps of preparing a node that took this long get a line
 
 
 class PlainSink(Sink):
@@ -55,3 +51,91 @@ def write_plain(text: str, stream: int, dropped: int) -> None:
     if text and target is not None:
         target.write(text)
         target.flush()
+
+
+def stream_of(event: ev.TaskOutput) -> int:
+    return STDERR if event.stream == "stderr" else STDOUT
+
+
+def describe(event: ev.Event) -> str | None:  # noqa: PLR0911, PLR0912 - a table
+    """Describe an event in one printable line; None for events that only programs need."""
+    match event:
+        case ev.PoolStarting():
+            return f"starting {count(event.wanted, 'node')} ({_line(event.provider)})"
+        case ev.PoolReady():
+            return f"{event.ready} of {count(event.wanted, 'node')} ready after {seconds(event.took_s)}"
+        case ev.PoolResized():
+            return f"resizing to {count(event.wanted, 'node')}"
+        case ev.BudgetMostlySpent():
+            return f"{cents(event.spent)} of {cents(event.limit)} USD are spent, at {cents(event.hourly)} USD per hour"
+        case ev.LaunchFailed():
+            again = "not tried again" if event.retry_in_s is None else f"next try in {seconds(event.retry_in_s)}"
+            return f"launch failed: {_line(event.error)}; {again}"
+        case ev.TerminateFailed():
+            return f"{count(len(event.machines), 'machine')} could not be ended yet: {_line(event.error)}"
+        case ev.ProviderWarned():
+            return _line(event.text)
+        case ev.NodeLate():
+            silent = f"node {event.node} has not answered in {seconds(event.waited_s)}"
+            return f"{silent}, others took {seconds(event.others_s)}: another machine is asked for"
+        case ev.NodePreparing() if event.took_s is not None and event.took_s >= LONG_S:
+            return f"node {event.node}: {_line(event.phase)} took {seconds(event.took_s)}"
+        case ev.VersionsDiffer():
+            rows = "".join(f"\n  {one_line(row)}" for row in event.table.splitlines())
+            return f"node {event.node} has other versions than this program:{rows}"
+        case ev.NodeStandby():
+            return f"node {event.node} stands by"
+        case ev.NodeSuspect():
+            return f"node {event.node} does not answer: {_line(event.cause)}"
+        case ev.NodeResumed():
+            return f"node {event.node} answers again, nothing was lost"
+        case ev.NodeNoticed():
+            return f"node {event.node} will be taken in {seconds(event.seconds)} ({_line(event.source)})"
+        case ev.NodeNoticeWithdrawn():
+            return f"node {event.node} stays after all ({_line(event.source)})"
+        case ev.NodeFailed():
+            return f"node {event.node} did not start: {_line(event.cause)}"
+        case ev.NodeLost():
+            return f"node {event.node} lost: {_line(event.cause)}"
+        case ev.NetworkSilent():
+            return f"none of {count(event.nodes, 'node')} answers: is this computer's network up?"
+        case ev.TaskRetried():
+            return f"task {event.task} lost its node and runs again, attempt {event.number}: {_line(event.cause)}"
+        case ev.GenerationLost(nodes=()):
+            return f"broadcast {event.job}: {_line(event.cause)}"
+        case ev.GenerationLost():
+            lost = f"{'nodes' if len(event.nodes) > 1 else 'node'} {', '.join(map(str, event.nodes))}"
+            return f"broadcast {event.job} lost {lost}: {_line(event.cause)}"
+        case ev.GenerationStarted() if event.generation > 1:
+            ranks = count(len(event.ranks), "rank")
+            return f"broadcast {event.job} runs again on {ranks}, generation {event.generation}"
+        case _:
+            return None
+
+
+def printed(event: ev.TaskOutput) -> str:
+    """The output of a task, each line prefixed with its rank and function."""
+    mark = f"[rank {event.rank} · {one_line(event.function) or event.job}] "
+    gap = f"{mark}... {event.dropped:,} bytes were lost here\n" if event.dropped else ""
+    return gap + "".join(f"{mark}{line}\n" for line in lines(event.text))
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def seconds(duration_s: float) -> str:
+    if duration_s < 60:
+        return f"{duration_s:.1f} s"
+    minutes, rest = divmod(int(duration_s), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _line(text: str) -> str:
+    return one_line(text) or "unknown cause"
+
+
+def cents(usd: float) -> str:
+    """Return an amount with two decimals; below a cent, its first two significant digits."""
+    return f"{usd:.2f}" if usd == 0 or abs(usd) >= 0.01 else f"{usd:.2g}" if abs(usd) >= 1e-4 else "less than 0.0001"

@@ -1,13 +1,23 @@
-"""The base of everything that shows events: the log, plain lines, the live table."""
+"""The base of everything that shows events, and the thread that writes to the terminal for it.
+
+A stopped terminal or a full pipe stops that thread, and never the event loop.
+"""
 
 from __future__ import annotations
 
 import logging
+import threading
+import time
 from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ...actors.events import Event
+
+PATIENCE_S = 0.02
+BACKLOG_CHARS = 16 * 1024 * 1024
 
 
 class Sink(ABC):
@@ -28,17 +38,96 @@ class Sink(ABC):
         """Show what was held back, in bounded time. Idempotent; called after the last event."""
 
 
-class SinkGroup(Sink):
-    """A sink that passes each event to several sinks in turn."""
+class Writer:
+    """Run ``write`` for each item put, ``refresh`` every ``interval_s`` (None: never) and ``finish`` at the end.
 
-    def __init__(self, *sinks: Sink) -> None:
-        self._sinks = sinks
-        self.tasks = any(sink.tasks for sink in sinks)
+    ``put`` waits up to `PATIENCE_S` for the thread, so that a task's lines stand before what the client prints of its
+    result. Once the thread has fallen behind, ``put`` waits no more until it has caught up. Items beyond a backlog of
+    `BACKLOG_CHARS` are dropped; ``write`` gets the number of items dropped before its item (stream 0: just now).
+    """
 
-    def show(self, event: Event) -> None:
-        for sink in self._sinks:
-            sink(event)
+    def __init__(
+        self,
+        write: Callable[[str, int, int], None],  # text, stream, items dropped before it
+        *,
+        refresh: Callable[[], None] = lambda: None,
+        finish: Callable[[], None] = lambda: None,
+        interval_s: float | None = None,
+    ) -> None:
+        self._write = write
+        self._refresh = refresh
+        self._finish = finish
+        self._interval_s = interval_s
+        self._items: deque[tuple[str, int, int]] = deque()
+        self._backlog = 0
+        self._dropped = 0
+        self._behind = False
+        self._closing = False
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
 
-    def close(self) -> None:
-        for sink in self._sinks:
-            sink.close()
+    def put(self, text: str, stream: int) -> None:
+        with self._changed:
+            if self._closing:
+                return
+            if self._backlog + len(text) > BACKLOG_CHARS and self._items:
+                self._dropped += 1
+                return
+            self._items.append((text, stream, self._dropped))
+            self._dropped = 0
+            self._backlog += len(text) + 1
+            self.start()
+            self._changed.notify_all()
+            if not self._behind:
+                self._behind = not self._changed.wait_for(self._idle, PATIENCE_S)
+
+    def start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="outrider-console", daemon=True)
+            self._thread.start()
+
+    def close(self, within_s: float = 2.0) -> None:
+        """Write what is left, for at most ``within_s`` seconds. Idempotent."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join(within_s)
+
+    def _idle(self) -> bool:
+        return self._backlog == 0
+
+    def _run(self) -> None:
+        due = time.monotonic()
+        while (item := self._next(due)) is not None or not self._closing:
+            if item is not None:
+                self._guarded(self._write, *item)
+                with self._changed:
+                    self._backlog -= len(item[0]) + 1
+                    if self._idle():
+                        self._behind = False
+                        self._changed.notify_all()
+            if self._interval_s is not None and time.monotonic() >= due:
+                self._guarded(self._refresh)
+                due = time.monotonic() + self._interval_s
+        self._guarded(self._finish)
+
+    def _next(self, due: float) -> tuple[str, int, int] | None:
+        """The next item; None when a refresh is due, or when everything is written and the writer is closing."""
+        with self._changed:
+            wait_s = None if self._interval_s is None else max(0.0, due - time.monotonic())
+            self._changed.wait_for(lambda: self._items or self._dropped or self._closing, wait_s)
+            if self._items:
+                return self._items.popleft()
+            if self._dropped:
+                dropped, self._dropped = self._dropped, 0
+                self._backlog += 1
+                return "", 0, dropped
+            return None
+
+    def _guarded(self, step: Callable[..., None], *arguments: object) -> None:
+        """Call ``step``; log what it raises. A closed stdout or a vanished terminal must not harm the pool."""
+        try:
+            step(*arguments)
+        except Exception as error:  # noqa: BLE001 - the edge
+            logging.getLogger("outrider").debug("console: %r", error)

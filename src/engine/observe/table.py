@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..api.printable import one_line
-from .descriptions import count, seconds
+from .plain import count, seconds
 from .pool_view import PoolView, Row, State
 
 COLOURS = {

@@ -33,8 +33,8 @@ from outrider.engine.api import errors
 from outrider.engine.api.printable import plainly
 from outrider.engine.image.advice import explained
 from outrider.engine.image.shell import Exit
-from outrider.engine.observe.descriptions import describe, printed
 from outrider.engine.observe.observer import completed
+from outrider.engine.observe.plain import describe, printed
 from outrider.engine.observe.pool_view import PoolView
 from outrider.engine.observe.table import View, summary
 from outrider.engine.serialization import error_translation, outcome

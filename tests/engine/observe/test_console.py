@@ -16,8 +16,8 @@ import pytest
 import structlog
 
 from outrider.actors import events as ev
-from outrider.engine.observe.console import automatic, make_sink
 from outrider.engine.observe.live import RichSink
+from outrider.engine.observe.observer import Console, Observer, automatic
 from outrider.engine.observe.plain import PlainSink
 
 
@@ -32,6 +32,12 @@ def automatic_here(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
 
     structlog.reset_defaults()
     return choose
+
+
+def opened(console: Console) -> Observer:
+    observer = Observer(console, slots=1)
+    observer.open()
+    return observer
 
 
 def test_a_pipe_gets_plain_lines(automatic_here: Callable[..., str]) -> None:
@@ -85,25 +91,25 @@ def test_plain_lines(story: list[ev.Event], capsys: pytest.CaptureFixture[str]) 
 
 
 def test_output_on_stderr_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    sink = make_sink("plain")
-    sink(ev.TaskOutput(1, 0, 2, "stderr", "careful\n", "train"))
-    sink.close()
+    observer = opened("plain")
+    observer(ev.TaskOutput(1, 0, 2, "stderr", "careful\n", "train"))
+    observer.close()
     assert capsys.readouterr() == ("", "[rank 2 · train] careful\n")
 
 
 def test_silence(story: list[ev.Event], capfd: pytest.CaptureFixture[str]) -> None:
-    sink = make_sink("silent")
+    observer = opened("silent")
     for event in story:
-        sink(event)
-    sink.close()
+        observer(event)
+    observer.close()
     assert capfd.readouterr() == ("", "")
 
 
 def test_closing_twice_is_once(story: list[ev.Event], capsys: pytest.CaptureFixture[str]) -> None:
     for console in ("plain", "silent"):
-        sink = make_sink(console)  # type: ignore[arg-type]
-        sink.close()
-        sink.close()
+        observer = opened(console)  # type: ignore[arg-type]
+        observer.close()
+        observer.close()
 
 
 def test_a_second_table_becomes_plain_lines() -> None:
@@ -111,7 +117,7 @@ def test_a_second_table_becomes_plain_lines() -> None:
     assert first is not None
     try:
         assert RichSink.claim() is None
-        assert make_sink("rich").tasks is make_sink("plain").tasks
+        assert opened("rich").tasks is opened("plain").tasks
     finally:
         first.close()
     again = RichSink.claim()
@@ -164,21 +170,23 @@ def test_the_table_lives_below_what_is_printed_and_leaves_a_summary() -> None:
     seen = on_a_terminal("""
         import sys, time
         from outrider.actors import events as ev
-        from outrider.engine.observe.console import make_sink
-        sink = make_sink("auto")
+        from outrider.engine.observe.observer import Observer
+        observer = Observer("auto", slots=1)
+        observer.open()
         now = time.time()
-        sink(ev.PoolStarting("p1", "local", 1, 1, at=now))
-        sink(ev.NodeReady(0, 0, 1, 1, "m", "here"))
-        sink(ev.PoolReady(1, 1))
-        sink(ev.TaskSubmitted(1, 1, "train"))
-        sink(ev.TaskStarted(1, 1, 0))
+        observer(ev.PoolStarting("p1", "local", 1, 1, at=now))
+        observer(ev.NodeReady(0, 0, 1, 1, "m", "here"))
+        observer(ev.PoolReady(1, 1))
+        observer.job(1, "train")
+        observer(ev.TaskSubmitted(1, 1))
+        observer(ev.TaskStarted(1, 1, 0))
         while "rich.live" not in sys.modules or not hasattr(sys.stdout, "rich_proxied_file"):
             time.sleep(0.001)
-        sink(ev.TaskOutput(1, 0, 0, "stdout", "loss \\x1b[2J0.5\\n", "train"))
+        observer(ev.TaskOutput(1, 0, 0, "stdout", "loss \\x1b[2J0.5\\n", "train"))
         print("the application's own line")
-        sink(ev.TaskFinished(1, 1, 0, 1, "returned", 0.1))
-        sink(ev.PoolClosed(at=now))
-        sink.close()
+        observer(ev.TaskFinished(1, 1, 0, 1, "returned", 0.1))
+        observer(ev.PoolClosed(at=now))
+        observer.close()
         print("after")
     """)
     assert "\x1b[2J" not in seen

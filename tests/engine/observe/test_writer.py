@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from outrider.engine.observe import writer as module
-from outrider.engine.observe.writer import Writer
+from outrider.engine.observe import sink as module
+from outrider.engine.observe.sink import Writer
 
 
 class Terminal:
