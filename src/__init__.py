@@ -61,9 +61,8 @@ if TYPE_CHECKING:
     from .engine.pool import Pool
     from .engine.pool import Pool as ComputePool
     from .engine.runtime.instance_info import instance_info
-    from .engine.runtime.on_preemption import on_preemption, wait_preemption
     from .engine.runtime.output_filter import silent, stderr, stdout
-    from .engine.runtime.preemption import Preemption, preemption, should_stop
+    from .engine.runtime.preemption import Preemption, on_preemption, preemption, should_stop, wait_preemption
     from .engine.runtime.shards import shard
     from .engine.sync import SyncPool
     from .providers.aws.provider import AWS
@@ -106,11 +105,10 @@ _HOMES = {
     ),
     "engine.api.image": ("Image",),
     "engine.runtime.output_filter": ("silent", "stderr", "stdout"),
-    "engine.runtime.on_preemption": ("on_preemption", "wait_preemption"),
     "engine.api.plugin": ("Plugin",),
     "engine.plugins.registry": ("plugins",),
     "engine.pool": ("Pool", "ComputePool"),
-    "engine.runtime.preemption": ("Preemption", "preemption", "should_stop"),
+    "engine.runtime.preemption": ("Preemption", "on_preemption", "preemption", "should_stop", "wait_preemption"),
     "engine.api.instance": ("InstanceInfo", "Peer"),
     "engine.runtime.instance_info": ("instance_info",),
     "engine.runtime.shards": ("shard",),

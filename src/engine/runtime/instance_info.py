@@ -29,30 +29,12 @@ def instance_info() -> InstanceInfo:
 
 def _parsed(facts: Mapping[str, Any]) -> InstanceInfo:
     kind = facts.get("accelerator")
-    return InstanceInfo(
-        pool=facts["pool"],
-        job=facts["job"],
-        node=facts["node"],
-        total_nodes=facts["total_nodes"],
-        worker=facts["worker"],
-        workers_per_node=facts["workers_per_node"],
-        rank=facts["rank"],
-        world_size=facts["world_size"],
-        local_rank=facts["local_rank"],
-        local_world_size=facts["local_world_size"],
-        is_head=facts["is_head"],
-        head_addr=facts["head_addr"],
-        head_port=facts["head_port"],
-        accelerators=facts["accelerators"],
-        total_accelerators=facts["total_accelerators"],
-        accelerator=None if kind is None else Accelerator(kind["type"], kind["count"], kind["memory_gb"]),
-        peers=tuple(
-            Peer(each["rank"], each["node"], each["hostname"], each["address"], each["port"]) for each in facts["peers"]
-        ),
-        hostname=facts["hostname"],
-        generation=facts["generation"],
-        attempt=facts["attempt"],
+    known: dict[str, Any] = {name: facts[name] for name in InstanceInfo.__match_args__ if name != "accelerator"}
+    known["accelerator"] = None if kind is None else Accelerator(kind["type"], kind["count"], kind["memory_gb"])
+    known["peers"] = tuple(
+        Peer(each["rank"], each["node"], each["hostname"], each["address"], each["port"]) for each in facts["peers"]
     )
+    return InstanceInfo(**known)
 
 
 def _alone() -> InstanceInfo:

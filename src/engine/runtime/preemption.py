@@ -1,24 +1,39 @@
-"""The questions of a task about its machine's end: whether its machine will be taken, when, and when all ranks stop.
+"""Preemption as a task sees it: whether its machine will be taken, when, when all ranks stop, and callbacks for that.
 
-Outside a pool there is never a notice, so that the same function runs anywhere. Asking costs a microsecond.
+Outside a pool there is never a notice, so that the same function runs anywhere. Asking costs a microsecond. As long as
+a callback is registered, a thread looks at the notice page five times a second. There is no such thread otherwise: a
+task that asks for nothing pays nothing.
 """
 
 from __future__ import annotations
 
+import contextvars
+import inspect
+import os
+import sys
+import threading
 import time
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+import traceback
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field, replace
+from functools import partial, update_wrapper
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
 from ..node import context
 from ..node.context import TaskContext
 
 if TYPE_CHECKING:
+    import asyncio
+
     from ..node.notice_page import NoticePage, PostedNotice, World
 
+POLL_S = 0.2
 MARGIN_S = 5.0  # for what comes after a callback: the process's end, the last bytes on their way
 MARGIN_SHARE = 0.2  # of a short notice
 AGREE_S = 5.0  # a round trip to the client and to every node; it takes milliseconds
 _PAUSE_S = 0.001
+
+Callback = TypeVar("Callback", bound="Callable[[Preemption], object]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,3 +153,237 @@ def _waited(page: NoticePage, task: TaskContext, notice: PostedNotice) -> World 
 
 
 _in_vain: set[tuple[int, int]] = set()
+
+# --- callbacks --------------------------------------------------------------------------------------------------------
+
+
+class OnPreemption(Generic[Callback]):
+    """A registered callback. Calling it calls the function; leaving it as a context waits for running calls."""
+
+    def __init__(self, callback: Callback, *, everywhere: bool, margin_s: float | None) -> None:
+        update_wrapper(cast("Any", self), callback)
+        self._callback = callback
+        self._everywhere, self._margin_s = everywhere, margin_s
+        self._loop = _running_loop(callback) if inspect.iscoroutinefunction(callback) else None
+        self._context = contextvars.copy_context()
+        self._lock = threading.Lock()
+        self._is_over = False
+        self._seen: set[tuple[int, ...]] = set()
+        self._calls: list[_Call] = []
+        self.task: TaskContext | None = context.current()
+        self._page: NoticePage | None = context.notice_page()
+        if self._page is not None:
+            _poller.add(self)
+
+    @property
+    def __call__(self) -> Callback:
+        return self._callback
+
+    def cancel(self) -> None:
+        """Stop calling the callback; a call that runs goes on. Idempotent."""
+        with self._lock:
+            self._is_over = True
+        _poller.remove(self)
+
+    def wait(self) -> None:
+        """Wait until the calls that run have ended, or their budget has."""
+        for call in self._calls:
+            call.wait()
+
+    def poll(self) -> None:
+        """Check in the watching thread whether a notice has come and the callback is due."""
+        with self._lock:
+            if self._page is not None and not self._is_over:
+                notice = pending(self._page, self.task, everywhere=self._everywhere)
+                if notice is not None and notice.key not in self._seen:
+                    self._seen.add(notice.key)
+                    if self._margin_s is not None:
+                        notice = replace(notice, margin_s=self._margin_s)
+                    self._calls.append(_Call(self._callback, notice, self._context.copy(), self._loop))
+        for call in self._calls:
+            call.check()
+
+    def __enter__(self) -> OnPreemption[Callback]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.cancel()
+        if self._loop is None:  # on its loop it is the loop's to wait for: `async with`
+            self.wait()
+
+    async def __aenter__(self) -> OnPreemption[Callback]:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        import asyncio
+
+        self.cancel()
+        if self._calls:
+            await asyncio.to_thread(self.wait)
+
+
+@overload
+def on_preemption(
+    callback: Callback, *, everywhere: bool = ..., margin: float | None = ...
+) -> OnPreemption[Callback]: ...
+@overload
+def on_preemption(
+    *, everywhere: bool = ..., margin: float | None = ...
+) -> Callable[[Callback], OnPreemption[Callback]]: ...
+
+
+def on_preemption(
+    callback: Callback | None = None, *, everywhere: bool = False, margin: float | None = None
+) -> OnPreemption[Callback] | Callable[[Callback], OnPreemption[Callback]]:
+    """Call ``callback(notice)`` once when this task's machine will be taken: at once, if it has been told already.
+
+    Registered until the task ends, or as a context until that is left; both wait for a call that runs, for as long as
+    its budget is: the time left less ``margin`` seconds (default 5, or a fifth of a short notice). An async callback
+    runs on the loop it was registered on and is cancelled when its budget is over; any other runs in a thread of its
+    own. What it raises is printed, and the task goes on. ``everywhere``: when any machine of this generation will be
+    taken. Outside a pool it is never called.
+
+    Raises:
+        RuntimeError: an async callback where no loop runs.
+    """
+    make = partial(OnPreemption, everywhere=everywhere, margin_s=margin)
+    return cast("Any", make) if callback is None else make(callback)
+
+
+async def wait_preemption(*, everywhere: bool = False) -> Preemption:
+    """Return when there is a notice. Safe to cancel."""
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    came: asyncio.Future[Preemption] = loop.create_future()
+
+    async def tell(notice: Preemption) -> None:
+        if not came.done():
+            came.set_result(notice)
+
+    async with on_preemption(tell, everywhere=everywhere):
+        return await came
+
+
+class _Call:
+    def __init__(
+        self,
+        callback: Callable[[Preemption], object],
+        notice: Preemption,
+        surroundings: contextvars.Context,
+        loop: asyncio.AbstractEventLoop | None,
+    ) -> None:
+        self._name = getattr(callback, "__qualname__", repr(callback))
+        self._until = notice.at - notice.margin_s
+        self._surroundings = surroundings
+        self._overdue = False
+        self._done = threading.Event()
+        if loop is None:
+            run = partial(self._run, callback, notice)
+            threading.Thread(target=partial(surroundings.run, run), name=f"on_preemption {self._name}").start()
+            return
+        import asyncio
+
+        coroutine = self._awaited(cast("Callable[[Preemption], Coroutine[Any, Any, object]]", callback), notice)
+        try:
+            started = surroundings.run(asyncio.run_coroutine_threadsafe, coroutine, loop)
+            started.add_done_callback(lambda _: self._done.set())
+        except RuntimeError:  # its loop has ended, and with it whatever it was for
+            coroutine.close()
+            self._done.set()
+
+    def wait(self) -> None:
+        self._done.wait(max(0.0, self._until - time.monotonic()))
+
+    def check(self) -> None:
+        if not self._overdue and time.monotonic() > self._until and not self._done.is_set():
+            self._overdue = True
+            self._surroundings.copy().run(self._say, "has used up its time, and is not waited for")
+
+    def _run(self, callback: Callable[[Preemption], object], notice: Preemption) -> None:
+        try:
+            callback(notice)
+        except Exception:  # noqa: BLE001  the edge: reported, not fatal
+            self._report()
+        finally:
+            self._done.set()
+
+    async def _awaited(self, callback: Callable[[Preemption], Coroutine[Any, Any, object]], notice: Preemption) -> None:
+        import asyncio
+
+        try:
+            async with asyncio.timeout(notice.budget_s):
+                await callback(notice)
+        except Exception:  # noqa: BLE001  the edge
+            self._report()
+
+    def _report(self) -> None:
+        self._say("has failed; the task goes on")
+        traceback.print_exc()
+
+    def _say(self, what: str) -> None:
+        print(f"outrider: the on_preemption callback {self._name} {what}", file=sys.stderr, flush=True)
+
+
+class _NoticePoller:
+    """The thread that polls the notice page, for all callbacks of a process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._handlers: list[OnPreemption[Any]] = []
+        self._tasks: set[int] = set()  # attempts that have registered any
+        self._thread: threading.Thread | None = None
+        self._changed = threading.Event()
+
+    def add(self, handler: OnPreemption[Any]) -> None:
+        with self._lock:
+            self._handlers.append(handler)
+            if handler.task is not None and handler.task.attempt not in self._tasks:
+                self._tasks.add(handler.task.attempt)
+                handler.task.closing.append(partial(self._ended, handler.task))
+            if self._thread is None or not self._thread.is_alive():  # it is not, in a forked child
+                self._thread = threading.Thread(target=self._run, daemon=True, name="outrider-preemption")
+                self._thread.start()
+            self._changed.set()
+
+    def remove(self, handler: OnPreemption[Any]) -> None:
+        with self._lock:
+            if handler in self._handlers:
+                self._handlers.remove(handler)
+            self._changed.set()
+
+    def _run(self) -> None:
+        while True:
+            self._changed.clear()
+            with self._lock:
+                handlers = list(self._handlers)
+                if not handlers:
+                    self._thread = None
+                    return
+            for handler in handlers:
+                handler.poll()
+            self._changed.wait(POLL_S)
+
+    def _ended(self, task: TaskContext, failed: bool) -> None:  # noqa: ARG002 - either way
+        """End what a task has registered, as its function is over. Its answer waits for calls that run."""
+        with self._lock:
+            self._tasks.discard(task.attempt)
+            theirs = [handler for handler in self._handlers if handler.task is task]
+        for handler in theirs:
+            handler.cancel()
+        for handler in theirs:
+            handler.wait()
+
+
+def _running_loop(callback: object) -> asyncio.AbstractEventLoop:
+    import asyncio
+
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        name = getattr(callback, "__qualname__", repr(callback))
+        raise RuntimeError(f"{name} is async: register it where the loop runs that is to run it") from None
+
+
+_poller = _NoticePoller()
+os.register_at_fork(after_in_child=_poller.__init__)  # type: ignore[misc]  # callbacks are the process's that registered them

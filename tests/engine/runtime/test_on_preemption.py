@@ -15,7 +15,7 @@ import pytest
 from outrider import Preemption, instance_info, on_preemption, preemption, should_stop, wait_preemption
 from outrider.engine.node import context
 from outrider.engine.node.notice_page import NoticePage, PageText, PostedNotice, World
-from outrider.engine.runtime import on_preemption as module
+from outrider.engine.runtime import preemption as module
 
 pytestmark = pytest.mark.anyio
 
@@ -64,12 +64,12 @@ def anyio_backend() -> str:
 
 @pytest.fixture
 def node(monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
-    monkeypatch.setattr(module, "LOOK_S", 0.002)
+    monkeypatch.setattr(module, "POLL_S", 0.002)
     node = Node()
     yield node
     node.end()
-    until(lambda: module._watch._thread is None)
-    assert module._watch._handlers == []
+    until(lambda: module._poller._thread is None)
+    assert module._poller._handlers == []
     context._process.page = None
     node.page.close()
 
@@ -85,8 +85,8 @@ def until(found: Callable[[], Any]) -> Any:
 def looked_at_twice() -> None:
     """The watching thread has seen what is on the page now."""
     for _ in range(2):
-        module._watch._stirred.set()
-        until(lambda: not module._watch._stirred.is_set())
+        module._poller._changed.set()
+        until(lambda: not module._poller._changed.is_set())
 
 
 def test_a_callback_runs_once_per_notice_in_a_thread_of_the_task(node: Node) -> None:
