@@ -36,8 +36,7 @@ from ..wire.messages import RunFlag
 from .budget import BudgetWatch
 from .cleanup import add_cleanup, cleanup_result, collecting_failures, finished
 from .launch import entry_points, executor_setup, launch_request, new_client_key, pool_spec, requirements
-from .plugin_context import attached
-from .plugin_hosts import PluginHosts
+from .plugin_hosts import PluginHosts, attached
 from .scheduling import broadcast_of, task_of
 
 if TYPE_CHECKING:

@@ -1,7 +1,8 @@
-"""The client's end of the plugin hosts: it starts one on each node, passes messages, and ends them in order.
+"""The halves of plugins: the client's run around an open pool, the nodes' in a plugin host on each of them.
 
 A plugin host is a process on a node that runs the plugins' halves there (see `runtime.plugin_host`). Here it is a task
-beside the slots, which the pool's actor does not know.
+beside the slots, which the pool's actor does not know: it is started, messages are passed, and it is ended in order.
+See `api.plugin_sides` for what both halves are given.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ import asyncio
 import hashlib
 import itertools
 import warnings
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import replace
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
@@ -30,7 +33,7 @@ from ...actors.ports import (
 )
 from ..api.errors import BootstrapError, OutriderError, SpecError
 from ..api.plugin import Plugin
-from ..api.plugin_sides import Joined, Left, News
+from ..api.plugin_sides import Heard, Joined, Left, News
 from ..api.printable import plainly
 from ..runtime.plugin_host import READY, STARTING, plugin_host
 from ..serialization import pickling, program
@@ -40,17 +43,71 @@ from ..serialization.payload import Payload
 from ..serialization.streams import Source, Values
 from ..wire import values
 from ..wire.messages import RunFlag
-from .plugin_context import PluginInbox
 
 if TYPE_CHECKING:
+    from ..pool import Pool
     from ..serialization.importable import ImportableModules
+    from ..transport.connector import Connector
+    from ..transport.forward import Forwards
     from ..transport.link import NodeLink
+    from .open_pool import OpenPool
 
 FIRST_ATTEMPT = 1 << 62  # the pool actor, which never hears of these, counts its own from 1
 KILL_S = 5.0  # for the tasks of a node to be gone
 STOP_S = 20.0  # for all halves of a node to be taken down
 RETIRE_S = 4.5  # for tasks and halves of a node that the pool does not want any more
+AHEAD = 256  # messages of one node that are not read yet; the largest that plugins here send has a few hundred bytes
+AHEAD_BYTES = 1 << 20  # of them all, as they came; one that is larger comes alone
 _END: Any = object()
+
+
+@asynccontextmanager
+async def attached(
+    core: OpenPool, plugins: Sequence[Plugin], hosts: PluginHosts, connector: Connector
+) -> AsyncIterator[Mapping[str, Any]]:
+    """Run the client's half of every plugin that has one, during the block. Yield what each half gives, by plugin."""
+    attaching = [plugin for plugin in plugins if type(plugin).attach is not Plugin.attach]
+    if not attaching:
+        yield {}
+        return
+    from ..transport.forward import Forwards
+
+    handles: dict[str, Any] = {}
+    async with AsyncExitStack() as stack:
+        forwards = await stack.enter_async_context(Forwards())
+        for plugin in attaching:
+            context = PoolContext(core, plugin.name, hosts, connector, forwards)
+            handles[plugin.name] = await stack.enter_async_context(plugin.attach(context))
+        yield handles
+
+
+@dataclass(slots=True)
+class PoolContext:
+    """Implements `api.plugin_sides.PluginContext` for one plugin."""
+
+    core: OpenPool
+    _plugin: str
+    _hosts: PluginHosts
+    _connector: Connector
+    _forwards: Forwards
+
+    @property
+    def pool(self) -> Pool:
+        return self.core.pool
+
+    @property
+    def slots(self) -> int:
+        return self.core.observer.slots()
+
+    async def news(self) -> AsyncIterator[News]:
+        while True:
+            yield await self._hosts.inboxes[self._plugin].read()
+
+    def tell(self, node: NodeId, message: Any) -> None:
+        self._hosts.send(node, self._plugin, message)
+
+    async def forward(self, node: NodeId, port: int) -> str:
+        return await self._connector.forward(node, port, self._forwards)
 
 
 class PluginHosts:
@@ -63,7 +120,7 @@ class PluginHosts:
         self._pool = pool
         self._node_modules = node_modules
         self._plugins = [plugin for plugin in plugins if type(plugin).node is not Plugin.node]
-        self._inboxes = {plugin.name: PluginInbox() for plugin in plugins if type(plugin).attach is not Plugin.attach}
+        self.inboxes = {plugin.name: PluginInbox() for plugin in plugins if type(plugin).attach is not Plugin.attach}
         self._by_node: dict[NodeId, PluginHost] = {}
         self._attempts = itertools.count(FIRST_ATTEMPT)
         self._stopped = False  # then reports of ended tasks are dropped: their slots are not to be filled again
@@ -80,14 +137,21 @@ class PluginHosts:
             ConnectFailed: (``fatal``) a plugin cannot be set up there.
         """
         if not self._plugins:
-            self._tell(Joined(node, facts))
+            self.publish(Joined(node, facts))
             return facts
         try:
             packed = self._packed
         except OutriderError as error:
             raise ConnectFailed(str(error), systematic=True) from error
         self._by_node[node] = host = PluginHost(self, node, link, systematic=systematic)
-        host.run(AttemptId(next(self._attempts)), *packed, self._facts(node, facts))
+        about_node = {
+            "pool": self._pool,
+            "node": int(node),
+            "hostname": facts.hostname,
+            "address": facts.address,
+            "accelerators": facts.accelerators,
+        }
+        host.run(AttemptId(next(self._attempts)), *packed, about_node)
         try:
             env, accelerators = await host.ready
         except BaseException:
@@ -95,7 +159,7 @@ class PluginHosts:
             host.abandon()
             raise
         found = replace(facts, variables=tuple(env.items()), accelerators=tuple(map(tuple, accelerators)))
-        self._tell(Joined(node, found))
+        self.publish(Joined(node, found))
         return found
 
     def reported(self, node: NodeId, reports: Sequence[Report]) -> Sequence[Report]:
@@ -104,53 +168,44 @@ class PluginHosts:
             type(report) is Finished and report.attempt >= FIRST_ATTEMPT for report in reports
         ):
             return reports
-        each = self._by_node.get(node)
+        host = self._by_node.get(node)
         others: list[Report] = []
         for report in reports:
             if not isinstance(report, Finished) or report.attempt < FIRST_ATTEMPT:
                 others.append(report)
-            elif each is not None:
-                each.ended(report)
+            elif host is not None:
+                host.ended(report)
         return [] if self._stopped else others
 
     def left(self, node: NodeId) -> None:
         """Forget the plugin host of a node whose connection is closed for good."""
-        each = self._by_node.pop(node, None)
-        if each is not None:
-            each.abandon()
-        self._tell(Left(node))
+        host = self._by_node.pop(node, None)
+        if host is not None:
+            host.abandon()
+        self.publish(Left(node))
 
     async def stop(self) -> None:
         """End what runs on the nodes, then take all halves down: the pool ends. Bounded."""
         self._stopped = bool(self._plugins)
-        for inbox in self._inboxes.values():
+        for inbox in self.inboxes.values():
             inbox.close()
-        await asyncio.gather(*(each.stop() for each in self._by_node.values()))
+        await asyncio.gather(*(host.stop() for host in self._by_node.values()))
 
     async def retire(self, node: NodeId) -> None:
         """Do the same on one node, which the pool leaves, in the time that the end of one connection has."""
-        each = self._by_node.get(node)
-        if each is not None:
-            await asyncio.wait([asyncio.ensure_future(each.stop())], timeout=RETIRE_S)
+        host = self._by_node.get(node)
+        if host is not None:
+            await asyncio.wait([asyncio.ensure_future(host.stop())], timeout=RETIRE_S)
 
-    def tell(self, node: NodeId, plugin: str, message: Any) -> None:
-        each = self._by_node.get(node)
-        if each is not None:
-            each.inbox.put_nowait((plugin, message))
+    def send(self, node: NodeId, plugin: str, message: Any) -> None:
+        host = self._by_node.get(node)
+        if host is not None:
+            host.outbox.put_nowait((plugin, message))
 
-    async def news(self, plugin: str) -> AsyncIterator[News]:
-        inbox = self._inboxes[plugin]
-        while True:
-            yield await inbox.read()
-
-    async def received(self, node: NodeId, plugin: str, message: Any, size_bytes: int) -> None:
-        """Take a message of a node's half when there is room. Until then no further one of that node is taken."""
-        if plugin in self._inboxes:
-            await self._inboxes[plugin].put_message(node, message, size_bytes)
-
-    def broken(self, node: NodeId) -> None:
-        """Tell the plugins that a plugin host's process has ended by itself."""
-        self._tell(Left(node))
+    def publish(self, news: Joined | Left) -> None:
+        """Tell all plugins of a node that has joined or left, or whose plugin host has ended by itself."""
+        for inbox in self.inboxes.values():
+            inbox.put(news)
 
     @cached_property
     def _packed(self) -> tuple[bytes, bytes]:
@@ -171,19 +226,6 @@ class PluginHosts:
             raise SpecError("The pool's plugins are too large to be sent: give them names of files instead.")
         return code, packed
 
-    def _tell(self, news: Joined | Left) -> None:
-        for inbox in self._inboxes.values():
-            inbox.put(news)
-
-    def _facts(self, node: NodeId, facts: NodeFacts) -> dict[str, Any]:
-        return {
-            "pool": self._pool,
-            "node": int(node),
-            "hostname": facts.hostname,
-            "address": facts.address,
-            "accelerators": facts.accelerators,
-        }
-
 
 class PluginHost:
     """The client's end of one node's plugin host."""
@@ -191,7 +233,7 @@ class PluginHost:
     def __init__(self, hosts: PluginHosts, node: NodeId, link: NodeLink, *, systematic: bool) -> None:
         self._hosts, self._node, self._link, self._systematic = hosts, node, link, systematic
         loop = asyncio.get_running_loop()
-        self.inbox: asyncio.Queue[Any] = asyncio.Queue()
+        self.outbox: asyncio.Queue[Any] = asyncio.Queue()
         self.ready: asyncio.Future[tuple[dict[str, str], Sequence[Any]]] = loop.create_future()
         self._done: asyncio.Future[None] = loop.create_future()
         self._output = Values()
@@ -200,7 +242,7 @@ class PluginHost:
         self._stopping = False
 
     def run(self, attempt: AttemptId, code: bytes, plugins: bytes, facts: dict[str, Any]) -> None:
-        items: Any = _items(self.inbox)
+        items: Any = self._items()
         args, kwargs, inputs = plugin_host(plugins, facts, items).detach()
         digest = hashlib.blake2b(code, digest_size=16).digest()
         self._payload = Payload(
@@ -217,32 +259,44 @@ class PluginHost:
         self._attempt = attempt
         self._link.run(Order(attempt, task, 1))
 
+    async def _items(self) -> AsyncIterator[Any]:
+        while (item := await self.outbox.get()) is not _END:
+            yield item
+
     def ended(self, report: Finished) -> None:
-        """Note that the plugin host's process is over, for whatever reason."""
+        """Note that the plugin host's process is over, for whatever reason. That is acted on once everything that it
+        had sent before is read.
+        """
         self._output.end()
         if not self._done.done():
             self._done.set_result(None)
         assert self._reading is not None, "it runs"
-        self._reading.add_done_callback(lambda _: self._ended_and_heard(report))
+        self._reading.add_done_callback(lambda _: self._read_to_the_end(report))
 
-    def _ended_and_heard(self, report: Finished) -> None:
-        """Act on the end of the process, once everything that it had said before is read."""
+    def _read_to_the_end(self, report: Finished) -> None:
         if not self.ready.done():
             error = error_of(Settled(report.verdict, report.outcome, self._node, 0, 1, 0), self._payload)
             message = f"the plugin {self._setting_up} could not be set up: {error}"
-            reason = error if isinstance(error, OutriderError) else BootstrapError(message, phase="plugins")
-            reason.__cause__ = plainly(error) if reason is not error else None
-            failed = ConnectFailed(message, fatal=True, systematic=self._systematic or reason is error)
-            failed.__cause__ = reason
-            self.ready.set_exception(failed)
-            self.ready.exception()  # whoever waited may have gone
+            if isinstance(error, OutriderError):
+                self._fail(message, error, systematic=True)
+            else:
+                self._fail(message, BootstrapError(message, phase="plugins"), plainly(error))
         elif not self._stopping:
-            self._hosts.broken(self._node)
+            self._hosts.publish(Left(self._node))
+
+    def _fail(
+        self, message: str, reason: OutriderError, cause: Exception | None = None, *, systematic: bool = False
+    ) -> None:
+        reason.__cause__ = cause
+        failed = ConnectFailed(message, fatal=True, systematic=self._systematic or systematic)
+        failed.__cause__ = reason
+        self.ready.set_exception(failed)
+        self.ready.exception()  # whoever waited may have gone
 
     def abandon(self) -> None:
         """Forget the process: its connection is closed for good."""
         self._output.end()
-        self.inbox.put_nowait(_END)
+        self.outbox.put_nowait(_END)
         for feed in self._payload.inputs:
             feed.stop()
         if self._reading is not None:
@@ -255,7 +309,7 @@ class PluginHost:
             return
         self._stopping = True
         await self._link.kill_all(FIRST_ATTEMPT, within_s=KILL_S)
-        self.inbox.put_nowait(_END)
+        self.outbox.put_nowait(_END)
         await asyncio.wait([self._done], timeout=STOP_S)
 
     async def _read(self) -> None:
@@ -273,14 +327,9 @@ class PluginHost:
             said = f"A message of a plugin's half on node {int(self._node)} cannot be read by the client ({what})"
             warnings.warn(f"{said}: the plugins' halves on that node are ended.", RuntimeWarning, stacklevel=2)
         else:
-            said = (
-                f"the plugin {self._setting_up} could not be set up: its message cannot be read by the client ({what})"
-            )
-            failed = ConnectFailed(said, fatal=True, systematic=self._systematic)
-            failed.__cause__ = BootstrapError(said, phase="plugins")
-            failed.__cause__.__cause__ = error
-            self.ready.set_exception(failed)
-            self.ready.exception()  # whoever waited may have gone
+            said = "could not be set up: its message cannot be read by the client"
+            message = f"the plugin {self._setting_up} {said} ({what})"
+            self._fail(message, BootstrapError(message, phase="plugins"), error)
         self._link.kill(self._attempt)  # it waits for room in what nobody reads any more
 
     async def _receive(self) -> None:
@@ -291,10 +340,74 @@ class PluginHost:
             elif kind == READY:
                 if not self.ready.done():
                     self.ready.set_result(message)
-            else:
-                await self._hosts.received(self._node, name, message, len(received.data))
+            elif name in self._hosts.inboxes:
+                await self._hosts.inboxes[name].put_message(self._node, message, len(received.data))
 
 
-async def _items(inbox: asyncio.Queue[Any]) -> AsyncIterator[Any]:
-    while (item := await inbox.get()) is not _END:
-        yield item
+@dataclass(slots=True)
+class _Unread:
+    count: int = 0
+    size_bytes: int = 0
+    room: asyncio.Future[None] | None = None  # somebody waits for it
+
+    @property
+    def is_full(self) -> bool:
+        return self.count >= AHEAD or self.size_bytes >= AHEAD_BYTES
+
+    def wake(self) -> None:
+        if self.room is not None and not self.room.done():
+            self.room.set_result(None)
+
+
+class PluginInbox:
+    """The news that a plugin's half at the client has not read yet. There is one reader.
+
+    INBOX-1: of each node's messages at most `AHEAD` are held, and of at most `AHEAD_BYTES` before the last of them. It
+    is back pressure and not a node's fault that more come: a sender cannot know how fast they are read. Nothing is
+    dropped as long as somebody may read it, and a node that sends more only fills its own memory.
+    """
+
+    def __init__(self) -> None:
+        self._news: deque[tuple[News, int]] = deque()
+        self._unread: dict[NodeId, _Unread] = {}
+        self._closed = False
+        self._changed = asyncio.Event()
+
+    def put(self, news: Joined | Left) -> None:
+        """Add the pool's own news. This does not wait, since there are few for each node."""
+        self._append(news, 0)
+
+    async def put_message(self, node: NodeId, message: object, size_bytes: int) -> None:
+        """Add a node's message when there is room; one call for a node at a time. If cancelled, it is not added."""
+        while not self._closed and (full := self._unread.get(node)) is not None and full.is_full:
+            full.room = asyncio.get_running_loop().create_future()
+            await full.room
+        if not self._closed:
+            unread = self._unread.setdefault(node, _Unread())
+            unread.count += 1
+            unread.size_bytes += size_bytes
+            self._append(Heard(node, message), size_bytes)
+
+    async def read(self) -> News:
+        while not self._news:
+            self._changed.clear()
+            await self._changed.wait()
+        news, size_bytes = self._news.popleft()
+        if isinstance(news, Heard):
+            unread = self._unread[news.node]
+            unread.count -= 1
+            unread.size_bytes -= size_bytes
+            if not unread.count:
+                del self._unread[news.node]
+            unread.wake()
+        return news
+
+    def close(self) -> None:
+        """Drop all further messages, and let those go on that wait for room: nobody reads any more."""
+        self._closed = True
+        for unread in self._unread.values():
+            unread.wake()
+
+    def _append(self, news: News, size_bytes: int) -> None:
+        self._news.append((news, size_bytes))
+        self._changed.set()

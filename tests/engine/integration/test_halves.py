@@ -16,7 +16,7 @@ import pytest
 from outrider import BootstrapError, Local, Nodes, Plugin, Pool, SpecError, TaskKilled, Worker, compute, instance_info
 from outrider.engine.api.plugin_sides import Heard, Joined, Left, News, NodeSide, PluginContext, Setup
 from outrider.engine.client import plugin_hosts
-from outrider.engine.client.plugin_context import AHEAD, PluginInbox
+from outrider.engine.client.plugin_hosts import AHEAD, PluginInbox
 from outrider.engine.integrations import using
 
 pytestmark = pytest.mark.anyio

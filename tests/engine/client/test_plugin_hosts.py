@@ -10,8 +10,8 @@ import pytest
 
 from outrider.actors.ports import NodeId
 from outrider.engine.api.plugin_sides import Heard, Left
-from outrider.engine.client import plugin_context
-from outrider.engine.client.plugin_context import AHEAD, AHEAD_BYTES, PluginInbox
+from outrider.engine.client import plugin_hosts
+from outrider.engine.client.plugin_hosts import AHEAD, AHEAD_BYTES, PluginInbox
 
 pytestmark = pytest.mark.anyio
 ONE, OTHER = NodeId(1), NodeId(2)
@@ -75,6 +75,6 @@ async def test_the_invariant_falls_without_its_guard(
     name: str, size_bytes: int, held: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """INBOX-1"""
-    monkeypatch.setattr(plugin_context, name, 1 << 40)
+    monkeypatch.setattr(plugin_hosts, name, 1 << 40)
     with pytest.raises(AssertionError):
         await test_a_node_whose_messages_nobody_reads_waits_and_loses_none(size_bytes, held)
