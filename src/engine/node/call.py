@@ -12,9 +12,8 @@ from typing import Any, cast
 from ..wire import values
 from ..wire.messages import Cause, Done, Ended, Message, Run, RunFlag, Yield
 from . import blobs, context, limits
-from .environ import Variable
 from .failure import failed, lacking
-from .info import VARIABLE, Info
+from .info import VARIABLE, Info, Variable
 from .streams import Streams
 
 Answer = tuple[Message, list[int]]  # and its blob's descriptor, if it has one

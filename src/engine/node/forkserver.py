@@ -26,7 +26,7 @@ import msgpack
 
 from . import context, limits, process
 from .notice_page import NoticePage
-from .notices.signal_mask import shield
+from .process import shield
 from .template import IMPORT_S, Template
 from .threads import ThreadWorker
 from .worker import Worker

@@ -1,4 +1,4 @@
-"""The limits of a process: descriptors that run out, and what a task has lowered for those that come after it."""
+"""The limits of processes: descriptors or memory that run out, and what a task has lowered for those after it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import os
 import resource
 import socket
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 _CLOEXEC = int(socket.MSG_CMSG_CLOEXEC)  # an enumeration's | costs 1 us
@@ -17,6 +18,8 @@ _INT_BYTES = array.array("i").itemsize
 _SHORTAGES = {errno.EMFILE, errno.ENFILE, errno.ETOOMANYREFS}
 SPARE = 32  # descriptors that blobs leave for the channels on which they are fetched; of a low limit, a quarter
 _WATCHED = resource.RLIMIT_NOFILE, resource.RLIMIT_AS, resource.RLIMIT_NPROC, resource.RLIMIT_FSIZE
+_VMSTAT = Path("/proc/vmstat")
+_CGROUP = Path("/sys/fs/cgroup/memory.events")  # cgroup v2, as a container sees its own
 
 Limits = tuple[tuple[int, int], ...]
 
@@ -153,3 +156,32 @@ def _restored(to: Limits) -> bool:
         except (ValueError, OSError):
             return False
     return True
+
+
+class OomKills:
+    """Kills for memory since the last question; the whole machine's counter includes every cgroup's.
+
+    A worker died of it by a SIGKILL that nobody here sent, while a counter has risen.
+    """
+
+    def __init__(self, *files: Path) -> None:
+        self._files = files or (_VMSTAT, _CGROUP)
+        self._seen = self._count()
+
+    def news(self) -> bool:
+        seen, self._seen = self._seen, self._count()
+        return any(now > before for now, before in zip(self._seen, seen, strict=True))
+
+    def _count(self) -> list[int]:
+        return [_oom_kills(file) for file in self._files]
+
+
+def _oom_kills(file: Path) -> int:
+    try:
+        for line in file.read_text().splitlines():
+            name, _, count = line.partition(" ")
+            if name == "oom_kill":
+                return int(count)
+    except (OSError, ValueError):
+        pass
+    return 0

@@ -1,4 +1,4 @@
-"""Processes: how those of the node end, what they inherit, and how a whole tree is killed."""
+"""Processes: how those of the node end, what they inherit, which signals they survive, and how a tree is killed."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None)
+_shielded: set[int] = set()  # the pid of this process, if it is shielded
 
 
 def die_with_parent(parent: int) -> None:
@@ -28,6 +29,19 @@ def die_with_parent(parent: int) -> None:
 def adopt_orphans() -> None:
     """Make this process the parent of descendants whose parent ends, whatever session they made for themselves."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def shield(numbers: Iterable[int]) -> None:
+    """Keep signals that announce a machine's end, and reach all of its processes, from ending this one.
+
+    Each process of ours calls this for itself: a child that another process forks reacts as usual.
+
+    A handler, and not SIG_IGN: what a task executes would inherit that, and then nobody could end it with SIGTERM.
+    """
+    _shielded.clear()
+    _shielded.add(os.getpid())
+    for number in numbers:
+        signal.signal(number, _heard)
 
 
 def close_all_but(keep: Iterable[int]) -> None:
@@ -101,6 +115,13 @@ def _signal(pid: int, number: signal.Signals) -> None:
         os.kill(pid, number)
     except (ProcessLookupError, PermissionError):  # gone; or it changed its user, and only root can help
         pass
+
+
+def _heard(number: int, frame: object) -> None:
+    del frame
+    if os.getpid() not in _shielded:
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
 
 
 def _children_files() -> bool:

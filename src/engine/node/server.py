@@ -45,12 +45,12 @@ from .channels import ByteStream, NewChannel
 from .facts import facts, objection
 from .freeports import FreePorts
 from .lease import MachineLease
-from .lines import Backlog
 from .notice_page import NoticePage
 from .notices import settings
 from .notices.local import PreemptFile
 from .notices.source import NoticeSource
 from .notices.watcher import PreemptionWatcher
+from .output import Backlog
 from .store import Store
 from .worker_pool import WorkerPool
 

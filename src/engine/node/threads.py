@@ -22,8 +22,7 @@ from ..wire.messages import Cause, Credit, Ended, Input, Kill, Message, Output, 
 from . import context, limits
 from . import pipe as pipes
 from .call import Answer, Interrupted
-from .lines import PIECE_BYTES
-from .output import STDERR, STDOUT
+from .output import PIECE_BYTES, STDERR, STDOUT
 from .streams import Streams
 from .worker import WorkerProcess, without_item
 

@@ -18,8 +18,9 @@ from typing import Any, NoReturn
 
 from ..wire import codec
 from ..wire.messages import Adopt, Credit, Define, Drop, Input, Message, Run, RunFlag, View
-from . import limits, shared
+from . import limits
 from . import pipe as pipes
+from .blobs import adopt_shared, drop_shared
 from .call import Caller
 from .failure import lacking
 from .info import Info
@@ -66,9 +67,9 @@ class WorkerProcess:
             case View(view):
                 self._info.view(view)
             case Adopt(blob):
-                shared.adopt(blob, fds)
+                adopt_shared(blob, fds)
             case Drop(blobs):
-                shared.drop(blobs)
+                drop_shared(blobs)
             case _:
                 self._handle_other(message, fds)
 
@@ -200,4 +201,4 @@ class _Reader:
             if isinstance(message, Credit | Input):
                 self._streams.put(message, fds)
             elif isinstance(message, Drop):
-                shared.drop(message.blobs)
+                drop_shared(message.blobs)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from ..wire.messages import Output
 from . import limits
 from . import pipe as pipes
-from .lines import Lines
+from .output import Lines
 
 _READ_BYTES = 65536  # larger reads are mapped and unmapped each time: 16 us instead of 2
 _WORDS_BYTES = 4096  # kept of what a worker prints before it is ready: it belongs to no attempt

@@ -24,7 +24,6 @@ from . import pipe as pipes
 from .effects import Answer, Deliver, Effect, EndWorker, Fork, GiveUp, Interrupt, Relay, Steal
 from .failure import lacking
 from .freeports import FreePorts
-from .memory import OomKills
 from .notice_page import NoticePage
 from .notices import settings
 from .scheduler import Scheduler
@@ -70,7 +69,7 @@ class WorkerPool:
         self._views: dict[int, bytes] = {}  # attempt of a rank -> the view that its world goes with
         self._outbox: list[ToClient] = []
         self._early: dict[int, list[tuple[wire.Input | wire.Credit, bytes]]] = {}  # for attempts that wait for a worker
-        self._oom = OomKills()
+        self._oom = limits.OomKills()
         self._timer: asyncio.TimerHandle | None = None
         self._listening = True
         self._closing = False

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from ..api.errors import SpecError
-from ..node import shared
+from ..node import blobs
 from .payload import Blob
 
 T = TypeVar("T")
@@ -43,7 +43,7 @@ class Shared(Generic[T]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         pending_references.append(self)
-        return shared.resolve, (self.blob.name, self._sizes)
+        return blobs.resolve_shared, (self.blob.name, self._sizes)
 
 
 pending_references: list[Shared[Any]] = []  # pickled just now, on the loop, into the arguments of the call being packed

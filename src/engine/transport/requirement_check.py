@@ -9,7 +9,7 @@ from typing import Any
 from ...actors.ports import NodeFacts, NodeId
 from ...providers.base import AcceleratorRequest
 from ..api.errors import CapacityError, VersionMismatch
-from ..node.packages import installed
+from ..node.facts import installed_packages
 from ..serialization import versions
 from ..wire.messages import Welcome
 
@@ -75,7 +75,7 @@ def too_little(facts: NodeFacts, wanted: AcceleratorRequest | None) -> CapacityE
 
 def differences(packages: Mapping[str, str]) -> list[versions.Mismatch]:
     """Return how this program's packages differ from a node's; what matters most comes first."""
-    here = installed()
+    here = installed_packages()
     return versions.compare(here, packages, versions.used(here))
 
 

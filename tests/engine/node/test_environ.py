@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from outrider.engine.node.environ import Variable
+from outrider.engine.node.info import Variable
 
 NAME = "OUTRIDER_TEST"
 
@@ -50,7 +50,7 @@ def test_what_a_task_did_to_it_is_undone_by_the_next(variable):
 def test_values_are_not_kept():
     script = f"""
 import resource
-from outrider.engine.node.environ import Variable
+from outrider.engine.node.info import Variable
 variable = Variable({NAME!r})
 def peak(values):
     for number in range(values):

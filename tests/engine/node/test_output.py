@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from outrider.engine.node.lines import PIECE_BYTES, Backlog, Lines
+from outrider.engine.node.output import PIECE_BYTES, Backlog, Lines
 from outrider.engine.wire import messages as m
 
 pytestmark = pytest.mark.anyio

@@ -17,7 +17,7 @@ import pytest
 
 from outrider.engine.node import forkserver, freeports, process
 from outrider.engine.node.freeports import FEW, KEPT, FreePorts
-from outrider.engine.node.memory import OomKills
+from outrider.engine.node.limits import OomKills
 from outrider.engine.wire import messages as m
 from outrider.engine.wire.messages import Cause, RunFlag
 

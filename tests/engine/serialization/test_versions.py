@@ -5,7 +5,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.engine.node.packages import installed
+from outrider.engine.node.facts import installed_packages
 from outrider.engine.serialization.versions import Mismatch, compare, table
 
 HERE = {"Python": "3.11.7", "cloudpickle": "3.1.2", "numpy": "2.4.6", "torch": "2.13.0+cpu", "pandas": "3.1.1"}
@@ -51,4 +51,4 @@ def test_installed_versions_are_read_from_names_where_the_first_folder_counts(tm
     for folder, name in [("a", "numpy-2.4.6"), ("b", "numpy-1.0"), ("b", "Torch-2.13.0+cpu"), ("b", "numpydoc-1.8")]:
         (tmp_path / folder / f"{name}.dist-info").mkdir(parents=True)
     paths = [str(tmp_path / name) for name in ("missing", "a", "b")]
-    assert installed(paths) == {"numpy": "2.4.6", "torch": "2.13.0+cpu"}
+    assert installed_packages(paths) == {"numpy": "2.4.6", "torch": "2.13.0+cpu"}

@@ -8,7 +8,7 @@ from typing import Annotated, get_args, get_origin
 
 import pytest
 
-from outrider.engine.node import facts, freeports, lines, scheduler
+from outrider.engine.node import facts, freeports, output, scheduler
 from outrider.engine.node.streams import WINDOW
 from outrider.engine.wire import codec, messages, values
 from outrider.engine.wire.session import ACK_EVERY, FOR_CLIENTS, FOR_NODES, UNCOUNTED
@@ -82,8 +82,8 @@ def test_limits_are_the_codes() -> None:
     assert {name: int(limit) for name, limit in limits.items()} == {
         "a frame's body": codec.MAX_FRAME_BYTES,
         "an inline value": values.INLINE_BYTES,
-        "a piece of output": lines.PIECE_BYTES,
-        "output kept while the client is away": lines.AWAY_BYTES,
+        "a piece of output": output.PIECE_BYTES,
+        "output kept while the client is away": output.AWAY_BYTES,
         "frames received without `Ack`": ACK_EVERY,
         "input items on the way": WINDOW,
         "ports kept": freeports.KEPT,

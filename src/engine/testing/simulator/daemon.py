@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from ....actors.ports import AttemptId
 from ...node.effects import Answer, Deliver, EndWorker, Fork, GiveUp, Interrupt, Relay, Steal
-from ...node.lines import Backlog
+from ...node.output import Backlog
 from ...node.scheduler import Scheduler
 from ...wire import codec
 from ...wire.messages import (

@@ -14,7 +14,7 @@ import pytest
 
 from outrider.engine.node.notices import local
 from outrider.engine.node.notices.local import PreemptFile, Signals
-from outrider.engine.node.notices.signal_mask import shield
+from outrider.engine.node.process import shield
 
 pytestmark = pytest.mark.anyio
 
@@ -79,7 +79,7 @@ def test_our_processes_survive_and_those_they_fork_do_not() -> None:
 
 def test_what_they_execute_is_ended_as_ever() -> None:
     program = (
-        "import signal, subprocess; from outrider.engine.node.notices.signal_mask import shield; "
+        "import signal, subprocess; from outrider.engine.node.process import shield; "
         "shield([signal.SIGTERM]); child = subprocess.Popen(['sleep', '60']); child.terminate(); "
         "raise SystemExit(-child.wait())"
     )
