@@ -18,7 +18,7 @@ from . import limits
 SPILLED = b"\x00"  # the body is in the first descriptor (no body begins so: msgpack arrays begin with 0x9_)
 PAUSE = b"\x01"  # from a worker: read what the task has printed; from the executor server: it is read, go on
 OUTPUT_CREDIT = b"\x02"  # from a worker of threads: may they print more? from the executor server: they may
-BORN = b"\x03"  # from a worker: it is ready to read
+READY = b"\x03"  # from a worker: it is ready to read
 
 _DATAGRAM_BYTES = 96 * 1024  # the usual net.core.wmem_default, 208 KiB, is charged twice the size and more
 LOCK_TRIES, LOCK_PAUSE_S = 50, 0.001  # a worker has the lock for microseconds, unless it is stopped then

@@ -24,15 +24,16 @@ from __future__ import annotations
 from collections import deque
 
 from ..wire.messages import Cause, Ended, Returned, Run, RunFlag, Started
-from .births import TRIES, Births
 from .effects import Answer, Deliver, Effect, EndWorker, Fork, GiveUp, Interrupt, Relay, Steal
-from .slots import Attempt, Recall, Slot, Worker
+from .slots import TRIES, Attempt, Recall, Slot, StartFailures, Worker
 
 DEPTH = 64  # attempts in a worker's pipe: it hides the round trips between them
 STALL_S = 0.020  # after so long without a result, the attempts that wait in the pipe are taken back
 PATIENCE_S = 1.0  # for a thread to react to its interruption
-SETTLED_S = 1.0  # a worker that has waited for work for so long has been born, and does not fail at its birth
+SETTLED_S = 1.0  # a worker that has waited for work for so long has started, whatever ends it then
 FAREWELL_S = 2.0  # for a fresh process to end by itself (atexit)
+START_S = 60.0  # for a worker to be ready: the fork server waits 20 s for its template to import, and 10 s for a fork
+END_S = 75.0  # more than the fork server gives what does not end (`forkserver.ENDS_S` and `STRAYS_S`)
 _WITH_ANOTHER = 'its process was killed to end another task in it: Worker(kind="process") keeps tasks apart'
 
 # Plain numbers: an enumeration's & costs 1 us, and each task pays for three.
@@ -55,7 +56,9 @@ class Scheduler:
         self._recalls: list[Recall] = []
         self._threads = False
         self._last_worker = 0
-        self._births = Births()
+        self._starts = StartFailures()
+        self._due: dict[int, float] = {}  # worker -> by when it must be ready, or gone
+        self._has_run = False
         self._gave_up = False
 
     # --- events ------------------------------------------------------------------------------------------------------
@@ -99,14 +102,14 @@ class Scheduler:
         self._recalls.append(recall)
         self._answer_recalls()
 
-    def born(self, worker_id: int, now: float) -> None:
+    def ready(self, worker_id: int, now: float) -> None:
         """Handle a worker's report that it is ready: the attempts delivered to it begin."""
         worker = self._workers.get(worker_id)
-        if worker is None or worker.born:
+        if worker is None or worker.ready:
             return
-        worker.born = True
+        worker.ready = True
         if not worker.ending:
-            self._births.born(worker_id)
+            self._due.pop(worker_id, None)
         worker.idle_since = now
         for slot in self._slots:
             if slot.worker is worker and slot.pipe:
@@ -174,7 +177,7 @@ class Scheduler:
         if worker is None:
             return
         worker.stealing = False
-        self._births.gone(worker_id)
+        self._due.pop(worker_id, None)
         self._effects = [effect for effect in self._effects if not _is_request_to(effect, worker_id)]
         for recall in self._recalls:
             recall.waiting.discard(worker_id)
@@ -184,12 +187,12 @@ class Scheduler:
                 self._record_use(worker, slot)
         settled = [each for each in (worker, *self._workers.values()) if each.has_waited(now, SETTLED_S)]
         for each in settled:
-            self._births.used(each.id)  # whatever ends it, it was born well
+            self._starts.succeeded(each.id)
         if (
             worker not in settled
             and not worker.used
             and not worker.ending
-            and self._births.failed(worker_id, self._last_worker, now)
+            and self._starts.failed(worker_id, self._last_worker, now)
         ):
             story = detail or f"{cause} {code}"
             self._give_up(f"no worker could be started there, {TRIES} times in a row ({story})")
@@ -205,9 +208,10 @@ class Scheduler:
 
     def ticked(self, now: float) -> None:
         """Handle everything whose time has come; called when `due` has passed."""
-        if self._births.overdue(now):
+        if any(at <= now for at in self._due.values()):
             self._give_up("its fork server does not answer")
-        if self._births.rested(now):
+        if self._starts.pause_until is not None and self._starts.pause_until <= now:
+            self._starts.pause_until = None
             self._make_missing(now)
             self._count_free()
         for slot in self._slots:
@@ -220,12 +224,12 @@ class Scheduler:
         """Place the attempts that can be placed; return everything that must now happen, in order."""
         if self._gave_up:
             return self._last_effects()
-        while self._ranks and not self._awaits_birth(self._ranks[0].run):
+        while self._ranks and not self._awaits_start(self._ranks[0].run):
             attempt = self._ranks.popleft()
             self._place(attempt, self._beside() if attempt.run.flags & _BESIDE else self._seat(now), now)
         while self._queue:
             attempt = self._queue[0]
-            if attempt.run.flags & _FRESH and self._births.rests_until is not None:
+            if attempt.run.flags & _FRESH and self._starts.pause_until is not None:
                 break
             slot = self._free.pop() if self._free else self._stackable(attempt, now)
             if slot is None:
@@ -240,17 +244,17 @@ class Scheduler:
     @property
     def has_run(self) -> bool:
         """Return whether a worker has taken an attempt. Those BESIDE the slots, which are of plugins, do not count."""
-        return any(
-            not slot.beside and (slot.used or bool(slot.pipe and slot.worker is not None and slot.worker.born))
-            for slot in self._slots
+        return self._has_run or any(
+            slot.pipe and not slot.beside and slot.worker is not None and slot.worker.ready for slot in self._slots
         )
 
     def due(self) -> float | None:
         """Return the time at which `ticked` must be called at the latest; None: never."""
         if self._gave_up:
             return None
-        births = self._births.next_at()
-        times: list[float] = [] if births is None else [births]
+        times = [*self._due.values()]
+        if self._starts.pause_until is not None:
+            times.append(self._starts.pause_until)
         for slot in self._slots:
             if slot.worker is None or slot.worker.ending:
                 continue
@@ -317,7 +321,7 @@ class Scheduler:
         self._effects.append(Deliver(worker.id, run, attempt.body))
         if len(slot.pipe) == 1:
             slot.since = now
-            if worker.born:
+            if worker.ready:
                 self._start(slot, now)
 
     def _start(self, slot: Slot, now: float) -> None:
@@ -401,7 +405,7 @@ class Scheduler:
     def _end_worker(self, worker: Worker, now: float) -> None:
         if not worker.ending:
             worker.ending = True
-            self._births.ending(worker.id, now)
+            self._due[worker.id] = now + END_S
             self._free = [slot for slot in self._free if slot.worker is not worker]
             self._free_extra = [slot for slot in self._free_extra if slot.worker is not worker]
             self._effects.append(EndWorker(worker.id))
@@ -445,7 +449,7 @@ class Scheduler:
     # --- workers -----------------------------------------------------------------------------------------------------
 
     def _make_missing(self, now: float) -> None:
-        if self._births.rests_until is None:
+        if self._starts.pause_until is None:
             for slot in self._slots:
                 if slot.warm is None and not slot.beside:
                     self._make_warm(slot, now)
@@ -460,22 +464,21 @@ class Scheduler:
     def _make(self, index: int, now: float, *, fresh: bool) -> Worker:
         self._last_worker += 1
         self._workers[self._last_worker] = worker = Worker(self._last_worker, fresh)
-        self._births.begun(worker.id, now)
+        self._due[worker.id] = now + START_S
         self._effects.append(Fork(worker.id, index, fresh))
         return worker
 
     def _record_use(self, worker: Worker, slot: Slot) -> None:
         """Record that a worker has taken an attempt: it has answered one, or has died with one that it had read."""
-        slot.used = True
+        self._has_run = self._has_run or not slot.beside
         if not worker.used:
             worker.used = True
-            self._births.used(worker.id)
+            self._starts.succeeded(worker.id)
 
-    def _awaits_birth(self, run: Run) -> bool:
-        """Return whether the attempt's worker is still to be made while births pause after a failure."""
-        if self._births.rests_until is None:
-            return False
-        return bool(run.flags & _FRESH) or not (self._free or self._free_extra)
+    def _awaits_start(self, run: Run) -> bool:
+        """Return whether the attempt's worker is still to be made, while none is started after a failure."""
+        missing = run.flags & _FRESH or not (self._free or self._free_extra)
+        return self._starts.pause_until is not None and bool(missing)
 
     def _give_up(self, reason: str) -> None:
         """End the executor, as no task can run here. Its attempts run elsewhere when it has ended."""

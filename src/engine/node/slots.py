@@ -1,4 +1,4 @@
-"""The scheduler's records of its slots, the workers in them, and the attempts that wait or run."""
+"""The scheduler's records: its slots, the workers in them, the attempts that wait or run, and starts that failed."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from dataclasses import dataclass, field
 
 from ..wire.messages import Cause, Run
 
+TRIES = 5  # to start a worker, in a row; with the pauses they take 0.6 s, which a host short of processes may need
+PAUSE_S = 0.02  # twice as long before each further try
+
 
 @dataclass(slots=True, eq=False)
 class Worker:
     id: int
     fresh: bool
-    born: bool = False  # has reported that it is ready
+    ready: bool = False  # has reported so
     idle_since: float | None = None  # has been ready since then and got nothing to do yet
     used: bool = False  # has taken an attempt
     ending: bool = False
@@ -32,7 +35,6 @@ class Slot:
     stuck: bool = False  # its attempts were taken back, and no result has come since
     leaves_by: float | None = None  # when its fresh worker, which has answered, is ended
     extra: bool = False  # made for a rank of a broadcast that found no free slot; no other attempt runs in it
-    used: bool = False  # some worker in it has taken an attempt
     beside: bool = False  # made for an attempt BESIDE the slots; has no warm worker, and is never free
 
     @property
@@ -63,3 +65,27 @@ class Attempt:
         if self.kill_cause is not None or self.started is None or self.run.timeout_s is None:
             return None
         return self.started + self.run.timeout_s
+
+
+class StartFailures:
+    """How often workers failed to start, in a row. Those that were under way together fail together, as one failure.
+
+    A start has failed when the worker is gone before it has taken an attempt, or has waited for one for long enough.
+    """
+
+    def __init__(self) -> None:
+        self.pause_until: float | None = None  # no worker is to be started before
+        self._in_a_row = 0
+        self._counted = 0  # the last worker that had been made when a failure was counted
+
+    def succeeded(self, worker: int) -> None:
+        if worker > self._counted:
+            self._in_a_row = 0
+
+    def failed(self, worker: int, latest: int, now: float) -> bool:
+        """Record a failure; return whether there were too many. ``latest``: the last worker that was made."""
+        if worker > self._counted:
+            self._counted = latest
+            self._in_a_row += 1
+            self.pause_until = now + PAUSE_S * 2**self._in_a_row
+        return self._in_a_row >= TRIES

@@ -43,7 +43,7 @@ class WorkerProcess:
 
     def serve(self) -> NoReturn:
         """Run what comes out of the pipe until the other end is closed."""
-        self._send_body(pipes.BORN)
+        self._send_body(pipes.READY)
         while True:
             try:
                 body, fds = self._receive()

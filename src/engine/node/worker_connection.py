@@ -31,7 +31,7 @@ class WorkerConnection:
         self.known: set[bytes] = set()  # functions
         self.shared: set[str] = set()  # blobs that it holds for any task
         self.view = b""
-        self.born = False  # until then what it prints belongs to no attempt
+        self.ready = False  # until then what it prints belongs to no attempt
         self.owes = 0  # answers: attempts delivered and not over
         self.last = 0  # the attempt that was delivered last
         self._loop = loop
@@ -184,7 +184,7 @@ class WorkerConnection:
 
     def _claim(self, stream: int) -> list[Output]:
         """Return what was read of a stream as output of the attempt that runs."""
-        if not self.born:
+        if not self.ready:
             self._unclaimed[stream] = self._unclaimed[stream][-_WORDS_BYTES:]
             return []
         data, self._unclaimed[stream] = self._unclaimed[stream], b""

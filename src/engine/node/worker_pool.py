@@ -404,9 +404,9 @@ class WorkerPool:
                 connection.send(mark)
             case pipes.OUTPUT_CREDIT:
                 connection.request_output_credit()
-            case pipes.BORN:
-                connection.born = True
-                self._scheduler.born(connection.worker, self._loop.time())
+            case pipes.READY:
+                connection.ready = True
+                self._scheduler.ready(connection.worker, self._loop.time())
             case _:  # user code that writes into our pipe
                 pass
 
@@ -457,7 +457,7 @@ class WorkerPool:
         self._take_back(connection)
         self._outbox += connection.finish_outputs()
         cause, code = self._cause_of_death(status)
-        if not connection.born and (words := connection.last_words()):
+        if not connection.ready and (words := connection.last_words()):
             print(f"a worker could not be started: {words}", file=sys.stderr, flush=True)
             detail = detail or words.splitlines()[-1]
         self._scheduler.gone(worker, cause, code, detail, self._loop.time())

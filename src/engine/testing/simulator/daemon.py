@@ -230,7 +230,7 @@ class Daemon:
 
     def born(self, process: Process) -> None:
         if process.id in self.workers and not self._ended:
-            self.core.born(process.id, self.site.loop.now)
+            self.core.ready(process.id, self.site.loop.now)
             self.act()
 
     def finished(self, process: Process, message: Done | Failed) -> None:

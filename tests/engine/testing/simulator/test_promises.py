@@ -21,8 +21,8 @@ from outrider.actors.ports import Settled
 from outrider.actors.stragglers import Stragglers
 from outrider.engine.client import budget
 from outrider.engine.client.budget import Budget
-from outrider.engine.node.births import Births
 from outrider.engine.node.scheduler import Scheduler
+from outrider.engine.node.slots import StartFailures
 from outrider.engine.testing.simulator import faults as f
 from outrider.engine.testing.simulator.draw import draw
 from outrider.engine.testing.simulator.rules.promises import PROMISES
@@ -113,12 +113,12 @@ def runs_beside_the_slots(patch: Patch) -> None:
     patch.setattr(Scheduler, "_queue_of", lambda self, attempt: self._ranks)
 
 
-def tries_births_for_ever(patch: Patch) -> None:
-    patch.setattr(Births, "failed", lambda *_: False)
+def starts_workers_for_ever(patch: Patch) -> None:
+    patch.setattr(StartFailures, "failed", lambda *_: False)
 
 
-def gives_up_at_the_first_failed_birth(patch: Patch) -> None:
-    patch.setattr(Births, "failed", lambda *_: True)
+def gives_up_at_the_first_failed_start(patch: Patch) -> None:
+    patch.setattr(StartFailures, "failed", lambda *_: True)
 
 
 def blames_nobody(patch: Patch) -> None:
@@ -276,8 +276,8 @@ DRAWN_BY_HAND = {"SIM-19": busy_with_a_spare, "SIM-25": used_and_barren}
         ("SIM-20", has_a_hole_in_its_table),
         ("SIM-21", waits_for_whoever_is_silent),
         ("SIM-22", believes_every_node),
-        ("SIM-23", tries_births_for_ever),
-        ("SIM-23", gives_up_at_the_first_failed_birth),
+        ("SIM-23", starts_workers_for_ever),
+        ("SIM-23", gives_up_at_the_first_failed_start),
         ("SIM-24", keeps_what_is_too_many),
         ("SIM-25", blames_every_executor_that_ends),
         ("SIM-26", counts_no_launch_without_an_answer),

@@ -25,7 +25,7 @@ TRIES = 4
 
 @dataclass(slots=True)
 class Row:
-    """A row of births that failed, one after another."""
+    """A row of starts that failed, one after another."""
 
     since: float
     length: int = 0
@@ -63,7 +63,7 @@ class ExecutorRules:
         row = self._rows.get(daemon)
         if row is None or row.length < TRIES:
             tries = 0 if row is None else row.length
-            self._site.broken("SIM-23", f"the executor of host {daemon.host.number} ends after {tries} failed births")
+            self._site.broken("SIM-23", f"the executor of host {daemon.host.number} ends after {tries} failed starts")
 
     def _should_have_ended(self, daemon: Daemon, row: Row) -> None:
         if daemon.host.daemon is not daemon or self._rows.get(daemon) is not row:

@@ -1,4 +1,4 @@
-"""Nodes on which no worker can be born: calls settle, with the reason where it does not pass."""
+"""Nodes on which no worker can be started: calls settle, with the reason where it does not pass."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def ends_its_node() -> None:
 
 @dataclass(frozen=True)
 class Blocks(Plugin):
-    """On its nodes no worker can be born any more."""
+    """On its nodes no worker can be started any more."""
 
     name: ClassVar[str] = "blocks"
     fresh_process: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""Workers that cannot be born: the executor says why, and ends, instead of trying for ever."""
+"""Workers that cannot be started: the executor says why, and ends, instead of trying for ever."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def test_a_folder_that_a_task_removed_is_made_again(make):
     assert Path(await client.call(os.getcwd)).is_dir()
 
 
-async def test_where_none_can_be_born_the_executor_says_why_and_ends(make, tmp_path):
+async def test_where_none_can_be_started_the_executor_says_why_and_ends(make, tmp_path):
     ended = []
     client = await make(ended=lambda: ended.append(True))
     await client.call(_remove_it_for_good)
@@ -57,7 +57,7 @@ async def test_so_it_does_where_each_attempt_needs_a_new_one(make, flags):
     assert client.of(waiting, m.Done, m.Failed, m.Ended) == []
 
 
-async def test_ranks_wait_while_births_rest(make):
+async def test_ranks_wait_while_none_is_started(make):
     client = await make(slots=2)
     for rank in [client.run(os.getcwd, world=b"\x80") for _ in range(2)]:
         await client.answer(rank)  # both workers are there
