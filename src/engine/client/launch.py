@@ -24,7 +24,7 @@ RECONNECT_S = 3.0  # a lost connection is tried again before its node counts as 
 
 ENTRY_POINTS = EntryPoints(
     fork_server="outrider.engine.node.forkserver:serve",
-    executor="outrider.engine.node.local_server:serve",
+    executor="outrider.engine.node.server:serve",
     template="outrider.engine.node.template:Template",
 )
 

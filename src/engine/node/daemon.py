@@ -136,13 +136,11 @@ async def _until_ended(
 
     from .server import ExecutorServer
 
-    ended = asyncio.Event()
     executor = ExecutorServer(
         forks,
         directory=options.directory,
         address=options.address,
         same_host=False,
-        ended=ended.set,
         accelerators=await asyncio.to_thread(gpus.answer),
         lease_s=options.lease,
         lease_file=options.lease_file,
@@ -154,7 +152,7 @@ async def _until_ended(
         os.write(ready, _READY)
         os.close(ready)
     try:
-        await ended.wait()
+        await executor.ended.wait()
     finally:
         server.close()
         if _is_ours(options):

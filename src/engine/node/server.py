@@ -7,44 +7,25 @@ leaves in one write.
 from __future__ import annotations
 
 import asyncio
+import gc
+import math
+import os
 import socket
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ..wire import codec
+from ..wire import messages as wire
 from ..wire.codec import ProtocolError
-from ..wire.messages import (
-    PROTOCOL_VERSION,
-    Adopt,
-    Bye,
-    Credit,
-    Define,
-    Drop,
-    Hello,
-    Input,
-    Kill,
-    Lend,
-    Message,
-    Ping,
-    Pong,
-    PreemptionNotice,
-    Recall,
-    Refused,
-    Run,
-    StopAt,
-    Unfit,
-    View,
-    Welcome,
-)
+from ..wire.messages import Hello, Message, PreemptionNotice
 from ..wire.session import FOR_NODES, Session
 from . import limits
 from .channels import ByteStream, NewChannel
 from .facts import facts, objection
 from .freeports import FreePorts
-from .lease import MachineLease
 from .notice_page import NoticePage
 from .notices import settings
 from .notices.local import PreemptFile
@@ -54,12 +35,13 @@ from .output import Backlog
 from .store import Store
 from .worker_pool import WorkerPool
 
+RENEW_S = 1.0  # the machine's lease is renewed at most so often
 CLOSE_S = 6.0  # the fork server gives its workers' process trees 5
 _KEPT_BYTES = 8 << 20  # with so much unacknowledged, tasks that print have to wait
 
 
 class ExecutorServer:
-    """The executor. It ends by itself, and calls ``ended``, on `Bye`, when its lease runs out or its fork server dies.
+    """The executor. It ends by itself, and sets ``ended``, on `Bye`, when its lease runs out or its fork server dies.
 
     ``forks`` is the control socket of a fork server that serves nobody else. ``lease_s`` holds until a client gives its
     own; ``lease_file`` is what its machine lives by, renewed as long as the client is heard. ``same_host``: the client
@@ -73,7 +55,6 @@ class ExecutorServer:
         directory: Path,
         address: str,
         same_host: bool,
-        ended: Callable[[], None],
         accelerators: Sequence[tuple[str, float]] = (),
         lease_s: float | None = None,
         lease_file: str = "",
@@ -82,7 +63,7 @@ class ExecutorServer:
         self._forks = forks
         self._directory = directory
         self._address = address
-        self._ended = ended
+        self.ended = asyncio.Event()
         self._accelerators = accelerators
         self._lease_s = lease_s
         self._machine_lease = MachineLease(lease_file)
@@ -95,9 +76,9 @@ class ExecutorServer:
         self._control: ControlChannel | None = None
         self._choked = False
         self._backlog = Backlog()
-        self._flushing = self._in_turn = False
-        self._told_of_shortage = False
-        self._heard_at = 0.0
+        self._flushing = False
+        self._shortage_logged = False
+        self._client_seen_at = 0.0
         self._lease: asyncio.TimerHandle | None = None
         self._closing: asyncio.Task[None] | None = None
 
@@ -109,13 +90,13 @@ class ExecutorServer:
             store=self._store,
             free_ports=self._ports,
             notice_page=self._notice_page,
-            send=self._send,
+            send=self._send_at_once,
             failed=self._end,
         )
         self._free_ports = self._ports.open()
-        self._heard_at = self._loop.time()
+        self._client_seen_at = self._loop.time()
         self._check_lease()
-        self._watcher = PreemptionWatcher(self._notice_page, self._say)
+        self._watcher = PreemptionWatcher(self._notice_page, self._send)
         self._watcher.start(self._sources)
 
     async def close(self) -> None:
@@ -128,20 +109,18 @@ class ExecutorServer:
         await asyncio.shield(self._closing)
 
     async def listen(self, listener: socket.socket) -> asyncio.Server:
-        """Take connections at ``listener`` from now on."""
-        self._loop.set_exception_handler(self._complained)
+        self._loop.set_exception_handler(self._on_loop_error)
         return await self._loop.create_unix_server(self.channel, sock=listener)
 
-    def _complained(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Say once that no connection can be taken for want of descriptors: asyncio says it 100 times a second."""
+    def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Log once that no connection can be taken for want of descriptors: asyncio logs it 100 times a second."""
         if not limits.is_shortage(context.get("exception")):
             loop.default_exception_handler(context)
-        elif not self._told_of_shortage:
-            self._told_of_shortage = True
+        elif not self._shortage_logged:
+            self._shortage_logged = True
             print(limits.story("the executor server"), file=sys.stderr, flush=True)
 
     def channel(self) -> NewChannel:
-        """Return the protocol for a new connection to this executor."""
         return NewChannel(self, self._store)
 
     def notice(self, source: str, seconds: float | None) -> None:
@@ -153,7 +132,7 @@ class ExecutorServer:
     def greeted(self, transport: asyncio.Transport, hello: Hello, rest: bytes) -> None:
         reason = self._objection(hello)
         if reason is not None:
-            transport.write(codec.encode(Refused(reason, self._facts())))
+            transport.write(codec.encode(wire.Refused(reason, self._facts())))
             transport.close()
             return
         resumed = self._session_name is not None
@@ -168,24 +147,28 @@ class ExecutorServer:
         self._lease_s = hello.lease_s
         self._machine_lease.renew(self._loop.time())
         for entry in self._backlog.take():
-            self._say(entry)
+            self._send(entry)
         if not resumed:
             self._workers.open(hello.setup, cwd=str(self._directory / "work"), address=self._address)
             self._watcher.start(settings.sources(hello.setup.get("notices", ())))
         self._watcher.greeted()
-        welcome = Welcome(
-            PROTOCOL_VERSION, resumed, self._session.received, self._facts(), self._store.names(), self._ports.open()
+        welcome = wire.Welcome(
+            wire.PROTOCOL_VERSION,
+            resumed,
+            self._session.received,
+            self._facts(),
+            self._store.names(),
+            self._ports.open(),
         )
         transport.write(codec.encode(welcome) + self._session.flush())
         self._throttle()
         self._check_lease()
-        self.heard(control, rest)
+        self.received(control, rest)
 
-    def heard(self, control: ControlChannel, data: bytes) -> None:
+    def received(self, control: ControlChannel, data: bytes) -> None:
         if control is not self._control:
             return
-        self._heard_at = self._loop.time()
-        self._in_turn = True
+        self._client_seen_at = self._loop.time()
         try:
             for message, body in self._session.feed_framed(data):
                 self._obey(message, body)
@@ -197,7 +180,8 @@ class ExecutorServer:
             self._end(f"its executor failed ({type(error).__name__}: {error})")
         finally:
             self._workers.act()
-            self._end_turn()
+            if self._session.pending:
+                self._flush()
         self._throttle()
 
     def choked(self, control: ControlChannel, full: bool) -> None:
@@ -222,31 +206,31 @@ class ExecutorServer:
     def _obey(self, message: Message, body: bytes) -> None:  # noqa: PLR0912 (a table)
         workers = self._workers
         match message:
-            case Run():
+            case wire.Run():
                 workers.run(message, body)
-            case Define():
+            case wire.Define():
                 workers.define(message, body)
-            case Credit() | Input():
+            case wire.Credit() | wire.Input():
                 workers.pass_on(message, body)
-            case Kill(attempt):
+            case wire.Kill(attempt):
                 workers.kill(attempt)
-            case Recall(attempts):
+            case wire.Recall(attempts):
                 workers.recall(attempts)
-            case Lend(attempt, blobs):
+            case wire.Lend(attempt, blobs):
                 workers.lend(attempt, blobs)
-            case Drop(blobs):
+            case wire.Drop(blobs):
                 self._store.drop(blobs)
                 workers.drop(blobs)
-            case Adopt(blob, path, size_bytes):
+            case wire.Adopt(blob, path, size_bytes):
                 self._store.adopt(blob, path, size_bytes)
-            case View():
+            case wire.View():
                 workers.view(message)
-            case PreemptionNotice() | StopAt():
+            case PreemptionNotice() | wire.StopAt():
                 self._watcher.received(message)
-            case Ping(sent_ms):
-                self._session.send(Pong(sent_ms))
-                self._machine_lease.renew(self._heard_at)
-            case Bye():
+            case wire.Ping(sent_ms):
+                self._session.send(wire.Pong(sent_ms))
+                self._machine_lease.renew(self._client_seen_at)
+            case wire.Bye():
                 self._end()
             case _:
                 pass
@@ -254,35 +238,29 @@ class ExecutorServer:
     def _facts(self) -> dict[str, Any]:
         return facts(self._address, self._accelerators)
 
-    # --- saying ------------------------------------------------------------------------------------------------------
+    # --- to the client -----------------------------------------------------------------------------------------------
 
-    def _say(self, entry: Message | bytes) -> None:
+    def _send(self, entry: Message | bytes) -> None:
+        if self._queue(entry) and not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    def _send_at_once(self, entries: Sequence[Message | bytes]) -> None:
+        """Send all that came of one event in the worker pool in one write."""
+        for entry in entries:
+            self._queue(entry)
+        self._flush()
+
+    def _queue(self, entry: Message | bytes) -> bool:
+        """Give an entry to the session; return False if it is kept for a client that is away."""
         if self._control is None:
             self._backlog.add(entry)
-            return
+            return False
         if isinstance(entry, bytes):
             self._session.send_body(entry)
         else:
             self._session.send(entry)
-        self._flush_soon()
-
-    def _send(self, entries: Sequence[Message | bytes]) -> None:
-        """Send all that came of one event in the worker pool, at once and in one write."""
-        in_turn, self._in_turn = self._in_turn, True
-        for entry in entries:
-            self._say(entry)
-        if not in_turn:
-            self._end_turn()
-
-    def _end_turn(self) -> None:
-        self._in_turn = False
-        if self._session.pending:
-            self._flush()
-
-    def _flush_soon(self) -> None:
-        if not self._flushing and not self._in_turn:
-            self._flushing = True
-            self._loop.call_soon(self._flush)
+        return True
 
     def _flush(self) -> None:
         self._flushing = False
@@ -306,7 +284,7 @@ class ExecutorServer:
             self._lease = None
         if self._lease_s is None or self._closing is not None:
             return
-        left = self._heard_at + self._lease_s - self._loop.time()
+        left = self._client_seen_at + self._lease_s - self._loop.time()
         if left <= 0:
             self._end()
         else:
@@ -316,10 +294,10 @@ class ExecutorServer:
         """End the executor. ``reason``: why it ends by itself, which is all that its client learns."""
         if self._closing is None:
             if reason:
-                self._say(Unfit(reason, self._workers.has_run))
+                self._send(wire.Unfit(reason, self._workers.has_run))
                 self._flush()
             self._closing = self._loop.create_task(self._close())
-            self._closing.add_done_callback(lambda _: self._ended())
+            self._closing.add_done_callback(lambda _: self.ended.set())
 
     async def _close(self) -> None:
         if self._lease is not None:
@@ -339,7 +317,7 @@ class ControlChannel(ByteStream):
         self._server, self.transport = server, transport
 
     def data_received(self, data: bytes) -> None:
-        self._server.heard(self, data)
+        self._server.received(self, data)
 
     def pause_writing(self) -> None:
         self._server.choked(self, True)
@@ -350,3 +328,39 @@ class ControlChannel(ByteStream):
     def connection_lost(self, exc: Exception | None) -> None:
         del exc
         self._server.lost(self)
+
+
+class MachineLease:
+    """The lease of the machine, which ends when nobody has touched ``file`` for a while. Empty: there is no lease."""
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self._due_at = -math.inf
+        self._logged = False
+
+    def renew(self, now: float) -> None:
+        """Touch the file: the client was just heard. A failure is only logged, once, in the executor's log."""
+        if not self._file or now < self._due_at:
+            return
+        self._due_at = now + RENEW_S
+        try:
+            os.utime(self._file)  # to the kernel's present: who does not own the file may do no more
+        except OSError as error:
+            if not self._logged:
+                self._logged = True
+                print(f"the machine's lease {self._file} is not renewed: {error.strerror}", file=sys.stderr, flush=True)
+
+
+def serve(listener: socket.socket, forks: socket.socket, **options: Any) -> None:
+    """Be the executor of a local node until that ends: see `providers.base.EntryPoints.executor`."""
+
+    async def run() -> None:
+        server = ExecutorServer(forks, address="127.0.0.1", **options)
+        await server.start()
+        await server.listen(listener)
+        await server.ended.wait()
+        await server.close()
+
+    limits.raise_descriptors()
+    gc.set_threshold(50_000, 50, 100)  # no user code here: what is collected often is what tasks pass through
+    asyncio.run(run())

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from outrider.engine.node import channels, local_server
+from outrider.engine.node import channels
+from outrider.engine.node import server as node_server
 from outrider.engine.node.server import ExecutorServer
 from outrider.engine.wire import codec
 from outrider.engine.wire import messages as m
@@ -97,8 +98,8 @@ def place(folder: Path, order: Order) -> None:
 
 def serve(listener: socket.socket, forks: socket.socket, **options: Any) -> None:
     """What `providers.base.EntryPoints.executor` names."""
-    local_server.ExecutorServer = make  # type: ignore[misc,assignment]
-    local_server.serve(listener, forks, **options)
+    node_server.ExecutorServer = make  # type: ignore[misc,assignment]
+    node_server.serve(listener, forks, **options)
 
 
 def make(forks: Any, **options: Any) -> ExecutorServer:

@@ -252,7 +252,6 @@ async def make(forks: socket.socket, tmp_path: Path) -> AsyncIterator[Callable[.
 
     async def start(*, slots: int = 1, kind: str = "process", env: dict[str, str] | None = None,
                     preload: Sequence[str] = (), connect: bool = True, **options: Any) -> Client:  # fmt: skip
-        options.setdefault("ended", lambda: None)
         options.setdefault("same_host", False)
         server = ExecutorServer(forks, directory=tmp_path, address="127.0.0.1", **options)
         servers.append(server)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from outrider.engine.node import lease
-from outrider.engine.node.lease import RENEW_S, MachineLease
+from outrider.engine.node import server
+from outrider.engine.node.server import RENEW_S, MachineLease
 from outrider.engine.wire import messages as m
 
 pytestmark = pytest.mark.anyio
@@ -63,7 +63,7 @@ def test_most_machines_have_none(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 async def test_a_greeting_and_each_heartbeat_renew_it(make: Any, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "RENEW_S", 0.0)
+    monkeypatch.setattr(server, "RENEW_S", 0.0)
     client = await make(connect=False, lease_file=str(file))
     assert not is_renewed(file)
     await client.connect()
@@ -80,7 +80,7 @@ async def test_a_greeting_and_each_heartbeat_renew_it(make: Any, file: Path, mon
 
 
 async def test_nobody_elses_greeting_does(make: Any, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "RENEW_S", 0.0)
+    monkeypatch.setattr(server, "RENEW_S", 0.0)
     client = await make(lease_file=str(file))
     client.cut()
     is_renewed(file)
@@ -92,7 +92,7 @@ async def test_nobody_elses_greeting_does(make: Any, file: Path, monkeypatch: py
 async def test_a_task_that_goes_on_without_its_client_does_not(
     make: Any, file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(lease, "RENEW_S", 0.0)
+    monkeypatch.setattr(server, "RENEW_S", 0.0)
 
     def work() -> None:
         print("still here")

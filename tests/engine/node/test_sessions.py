@@ -181,8 +181,8 @@ async def test_a_ping_is_answered(make: Any) -> None:
 
 
 async def ending(make: Any, **options: Any) -> tuple[Any, asyncio.Event]:
-    over = asyncio.Event()
-    return await make(ended=over.set, **options), over
+    client = await make(**options)
+    return client, client.server.ended
 
 
 async def test_bye_ends_what_runs(make: Any) -> None:

@@ -35,8 +35,7 @@ async def test_a_folder_that_a_task_removed_is_made_again(make):
 
 
 async def test_where_none_can_be_started_the_executor_says_why_and_ends(make, tmp_path):
-    ended = []
-    client = await make(ended=lambda: ended.append(True))
+    client = await make()
     await client.call(_remove_it_for_good)
     await client.answer(client.run(_exit))
     waiting = client.run(os.getcwd, flags=int(m.RunFlag.ANNOUNCE))
@@ -45,7 +44,7 @@ async def test_where_none_can_be_started_the_executor_says_why_and_ends(make, tm
     assert str(tmp_path / "work") in unfit.reason
     assert client.of(waiting, m.Started, m.Output, m.Done, m.Failed, m.Ended) == []  # it never began
     await client.server.close()
-    assert ended
+    assert client.server.ended.is_set()
 
 
 @pytest.mark.parametrize("flags", [m.RunFlag.FRESH, m.RunFlag.FRESH | m.RunFlag.BESIDE])

@@ -296,7 +296,7 @@ async def test_a_machine_that_cannot_be_made_leaves_the_others_alone(request_, t
 FORKS_NOW_AND_THEN = """
 from pathlib import Path
 
-from outrider.engine.node.local_server import serve
+from outrider.engine.node.server import serve
 from outrider.providers.local import processes
 
 really = processes.fork
