@@ -68,7 +68,7 @@ class Attempt:
 
 
 class StartFailures:
-    """How often workers failed to start, in a row. Those that were under way together fail together, as one failure.
+    """Failures to start a worker, counted in a row. Starts that were under way together fail together, as one failure.
 
     A start has failed when the worker is gone before it has taken an attempt, or has waited for one for long enough.
     """
