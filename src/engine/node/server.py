@@ -20,7 +20,7 @@ from typing import Any
 from ..wire import codec
 from ..wire import messages as wire
 from ..wire.codec import ProtocolError
-from ..wire.messages import Hello, Message, PreemptionNotice
+from ..wire.messages import Hello, Message
 from ..wire.session import FOR_NODES, Session
 from . import limits
 from .channels import ByteStream, NewChannel
@@ -203,29 +203,16 @@ class ExecutorServer:
             return "another session is in charge of this executor"
         return objection(hello)
 
-    def _obey(self, message: Message, body: bytes) -> None:  # noqa: PLR0912 (a table)
-        workers = self._workers
+    def _obey(self, message: Message, body: bytes) -> None:
+        if self._workers.obey(message, body):
+            return
         match message:
-            case wire.Run():
-                workers.run(message, body)
-            case wire.Define():
-                workers.define(message, body)
-            case wire.Credit() | wire.Input():
-                workers.pass_on(message, body)
-            case wire.Kill(attempt):
-                workers.kill(attempt)
-            case wire.Recall(attempts):
-                workers.recall(attempts)
-            case wire.Lend(attempt, blobs):
-                workers.lend(attempt, blobs)
             case wire.Drop(blobs):
                 self._store.drop(blobs)
-                workers.drop(blobs)
+                self._workers.drop(blobs)
             case wire.Adopt(blob, path, size_bytes):
                 self._store.adopt(blob, path, size_bytes)
-            case wire.View():
-                workers.view(message)
-            case PreemptionNotice() | wire.StopAt():
+            case wire.PreemptionNotice() | wire.StopAt():
                 self._watcher.received(message)
             case wire.Ping(sent_ms):
                 self._session.send(wire.Pong(sent_ms))

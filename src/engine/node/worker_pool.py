@@ -93,14 +93,41 @@ class WorkerPool:
         self._scheduler.open(slots, threads=threads, now=self._loop.time())
         self.act()
 
-    def view(self, message: wire.View) -> None:
-        self._view = codec.body(message)
+    def obey(self, message: wire.Message, body: bytes) -> bool:
+        """Take an order of the client, to be carried out by `act`; return False if it is not for workers."""
+        match message:
+            case wire.Run(attempt):
+                code = self._functions.get(message.function, (b"", None))[1]
+                if self._store.lacks((message.args.blob, code, *self._lent.get(attempt, ()))):
+                    self._forget(attempt)
+                    self._outbox.append(lacking(attempt, limits.story()))
+                    return True
+                if message.world is not None:  # the next view may come before a worker is given this
+                    self._views[attempt] = self._view
+                self._scheduler.submitted(message, body)
+            case wire.Define():
+                self._functions[message.function] = body, message.blob
+            case wire.Credit() | wire.Input():
+                self._pass_on(message, body)
+            case wire.Kill(attempt):
+                self._scheduler.killed(attempt, self._loop.time())
+            case wire.Recall(attempts):
+                self._scheduler.recalled(attempts)
+            case wire.Lend(attempt, blobs):
+                self._lent[attempt] = blobs
+            case wire.View():
+                self._view = body
+            case _:
+                return False
+        return True
 
-    def define(self, message: wire.Define, body: bytes) -> None:
-        self._functions[message.function] = body, message.blob
-
-    def lend(self, attempt: int, blobs: tuple[str, ...]) -> None:
-        self._lent[attempt] = blobs
+    def _pass_on(self, message: wire.Input | wire.Credit, body: bytes) -> None:
+        """Pass a stream's message on to its task, as soon as that has a worker; to nobody if the task has ended."""
+        connection = self._connections.get(self._streaming.get(message.attempt, 0))
+        if connection is not None:
+            connection.send(body, self._blob(message.item if isinstance(message, wire.Input) else None))
+        elif self._scheduler.knows(message.attempt):
+            self._early.setdefault(message.attempt, []).append((message, body))
 
     def drop(self, blobs: tuple[str, ...]) -> None:
         """Tell workers that were given these blobs to drop them, as the store has."""
@@ -108,31 +135,6 @@ class WorkerPool:
             if connection.shared and (held := connection.shared.intersection(blobs)):
                 connection.shared -= held
                 connection.send(codec.body(wire.Drop(tuple(held))))
-
-    def run(self, run: wire.Run, body: bytes) -> None:
-        code = self._functions.get(run.function, (b"", None))[1]
-        if self._store.lacks((run.args.blob, code, *self._lent.get(run.attempt, ()))):
-            self._lent.pop(run.attempt, None)
-            self._early.pop(run.attempt, None)
-            self._outbox.append(lacking(run.attempt, limits.story()))
-            return
-        if run.world is not None:  # the next view may come before a worker is given this
-            self._views[run.attempt] = self._view
-        self._scheduler.submitted(run, body)
-
-    def kill(self, attempt: int) -> None:
-        self._scheduler.killed(attempt, self._loop.time())
-
-    def recall(self, attempts: tuple[int, ...]) -> None:
-        self._scheduler.recalled(attempts)
-
-    def pass_on(self, message: wire.Input | wire.Credit, body: bytes) -> None:
-        """Pass a stream's message on to its task, as soon as that has a worker; to nobody if the task has ended."""
-        connection = self._connections.get(self._streaming.get(message.attempt, 0))
-        if connection is not None:
-            connection.send(body, self._blob(message.item if isinstance(message, wire.Input) else None))
-        elif self._scheduler.knows(message.attempt):
-            self._early.setdefault(message.attempt, []).append((message, body))
 
     @property
     def has_run(self) -> bool:
@@ -183,7 +185,10 @@ class WorkerPool:
                     case Relay(body):
                         self._outbox.append(body)
                     case Answer(message):
-                        self._forget(message)
+                        if isinstance(message, wire.Returned):
+                            self._forget(*message.attempts)
+                        elif isinstance(message, wire.Ended):
+                            self._forget(message.attempt)
                         self._outbox.append(message)
                     case Steal(worker):
                         self._take_back(self._connections[worker])
@@ -286,22 +291,14 @@ class WorkerPool:
         self._streaming[run.attempt] = connection.worker
         connection.send(body, self._blob(run.args))
         for message, early in self._early.pop(run.attempt, ()):
-            self.pass_on(message, early)
+            self._pass_on(message, early)
 
-    def _forget(self, answer: wire.Started | wire.Ended | wire.Returned) -> None:
+    def _forget(self, *attempts: int) -> None:
         """Forget what is kept for attempts that are over and never ran."""
-        match answer:
-            case wire.Ended(attempt):
-                self._early.pop(attempt, None)
-                self._lent.pop(attempt, None)
-                self._views.pop(attempt, None)
-            case wire.Returned(attempts):
-                for attempt in attempts:
-                    self._early.pop(attempt, None)
-                    self._lent.pop(attempt, None)
-                    self._views.pop(attempt, None)
-            case _:
-                pass
+        for attempt in attempts:
+            self._early.pop(attempt, None)
+            self._lent.pop(attempt, None)
+            self._views.pop(attempt, None)
 
     def _blob(self, value: wire.Value | None) -> list[int]:
         fd = self._store.fd(value.blob) if value is not None else None

@@ -12,7 +12,7 @@ import time
 from datetime import UTC, datetime
 
 from . import http
-from .source import Polling, Report, Unanswered
+from .source import PolledSource, Report, Unanswered
 
 URL = "http://169.254.169.254"
 EVERY_S = 2.0  # AWS suggests 5
@@ -65,44 +65,34 @@ class Imds:
         return self._token
 
 
-class SpotAction:
+class SpotAction(PolledSource):
     """The interruption notice: 120 s before the end. If the action is hibernation, it has begun already."""
 
-    name = "aws"
-
     def __init__(self, url: str = URL) -> None:
+        super().__init__("aws", every_s=EVERY_S)
         self._imds = Imds(url)
 
-    async def watch(self, report: Report) -> None:
-        async def ask() -> None:
-            answer = await self._imds.get("/latest/meta-data/spot/instance-action")
-            report(None if answer is None else _seconds_left(answer))
-
-        await Polling(self.name, every_s=EVERY_S).run(ask)
+    async def ask(self, report: Report) -> None:
+        answer = await self._imds.get("/latest/meta-data/spot/instance-action")
+        report(None if answer is None else _seconds_left(answer))
 
 
-class Rebalance:
+class Rebalance(PolledSource):
     """The recommendation to go elsewhere: an interruption is likely. It names no time; at least 120 s follow.
 
     It may come long before an interruption, together with it, or with none after it: an option of its own.
     """
 
-    name = "aws-rebalance"
-
     def __init__(self, url: str = URL) -> None:
+        super().__init__("aws-rebalance", every_s=EVERY_S)
         self._imds = Imds(url)
+        self._reported = False
 
-    async def watch(self, report: Report) -> None:
-        reported = False
-
-        async def ask() -> None:
-            nonlocal reported
-            there = await self._imds.get("/latest/meta-data/events/recommendations/rebalance") is not None
-            if there != reported:
-                reported = there
-                report(NOTICE_S if there else None)
-
-        await Polling(self.name, every_s=EVERY_S).run(ask)
+    async def ask(self, report: Report) -> None:
+        there = await self._imds.get("/latest/meta-data/events/recommendations/rebalance") is not None
+        if there != self._reported:
+            self._reported = there
+            report(NOTICE_S if there else None)
 
 
 def _seconds_left(answer: http.Answer) -> float:
@@ -115,9 +105,6 @@ def _seconds_left(answer: http.Answer) -> float:
         left = (at - (answer.date or datetime.now(UTC))).total_seconds()
     except (ValueError, LookupError, TypeError, AttributeError):
         return NOTICE_S
-    return min(max(left, 0.0), NOTICE_S) if answer.date else _plausible(left)
-
-
-def _plausible(left: float) -> float:
-    """Return the time left by our clock, which may be wrong: `NOTICE_S` if it cannot be true."""
-    return left if 0.0 <= left <= NOTICE_S else NOTICE_S
+    if answer.date is None and not 0.0 <= left <= NOTICE_S:  # by our clock, which may be wrong
+        return NOTICE_S
+    return min(max(left, 0.0), NOTICE_S)

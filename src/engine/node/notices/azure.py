@@ -12,38 +12,35 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from . import http
-from .source import Polling, Report, Unanswered
+from .source import PolledSource, Report, Unanswered
 
 URL = "http://169.254.169.254"
 EVERY_S = 1.0  # as often as is suggested: a preemption is announced 30 s ahead
 WITHIN_S = 5.0
 FIRST_WITHIN_S = 150.0  # the first question turns the service on: "up to two minutes"
-ENDS = frozenset({"Preempt", "Terminate", "Reboot", "Redeploy"})  # Freeze: a pause of seconds
-LEAST_S = {"Preempt": 30.0, "Terminate": 300.0, "Reboot": 900.0, "Redeploy": 600.0}  # the minimum notice of each
+# The events that end it, and the minimum notice of each; Freeze is a pause of seconds.
+LEAST_S = {"Preempt": 30.0, "Terminate": 300.0, "Reboot": 900.0, "Redeploy": 600.0}
 _METADATA = {"Metadata": "true"}
 _OK = 200
 
 
-class ScheduledEvents:
-    name = "azure"
-
+class ScheduledEvents(PolledSource):
     def __init__(self, url: str = URL) -> None:
+        super().__init__("azure", every_s=EVERY_S)
         self._url = url.rstrip("/")
         self._own = ""  # this machine's name
         self._answered = False
 
-    async def watch(self, report: Report) -> None:
-        async def ask() -> None:
-            self._own = self._own or (await self._get("instance/compute/name?api-version=2021-02-01&format=text")).body
-            answer = await self._get("scheduledevents?api-version=2020-07-01")
-            try:
-                events = json.loads(answer.body)["Events"]
-                ends = [_seconds_left(event, answer.date) for event in events if self._is_ours(event)]
-            except (ValueError, LookupError, TypeError, AttributeError) as error:
-                raise Unanswered(f"scheduled events that cannot be read ({error})") from error
-            report(min(ends, default=None))
-
-        await Polling(self.name, every_s=EVERY_S).run(ask)
+    async def ask(self, report: Report) -> None:
+        self._own = self._own or (await self._get("instance/compute/name?api-version=2021-02-01&format=text")).body
+        answer = await self._get("scheduledevents?api-version=2020-07-01")
+        try:
+            events = json.loads(answer.body)["Events"]
+            ours = [event for event in events if event["EventType"] in LEAST_S and self._own in event["Resources"]]
+            ends = [_seconds_left(event, answer.date) for event in ours]
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise Unanswered(f"scheduled events that cannot be read ({error})") from error
+        report(min(ends, default=None))
 
     async def _get(self, item: str) -> http.Answer:
         within_s = WITHIN_S if self._answered else FIRST_WITHIN_S
@@ -52,9 +49,6 @@ class ScheduledEvents:
             raise Unanswered(f"/metadata/{item} is answered with status {answer.status}")
         self._answered = self._answered or item.startswith("scheduled")
         return answer
-
-    def _is_ours(self, event: dict[str, Any]) -> bool:
-        return event["EventType"] in ENDS and self._own in event["Resources"]
 
 
 def _seconds_left(event: dict[str, Any], date: datetime | None) -> float:

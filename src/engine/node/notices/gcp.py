@@ -10,7 +10,7 @@ import asyncio
 import time
 
 from . import http
-from .source import Polling, Report, Unanswered
+from .source import PolledSource, Report, Unanswered
 
 URL = "http://169.254.169.254"  # metadata.google.internal, without asking a name server
 HOST_S = 60.0  # a query ends after so long without a change
@@ -24,28 +24,25 @@ _OK = 200
 _TERMINATE = "TERMINATE_ON_HOST_MAINTENANCE"
 
 
-class _Value:
+class _Value(PolledSource):
     """One metadata value, as it changes; its end is a fixed time after it was first seen."""
 
     def __init__(self, name: str, item: str, ends: str, seconds: float, url: str) -> None:
-        self.name = name
+        super().__init__(name, every_s=AGAIN_S)
         self._url = f"{url.rstrip('/')}/computeMetadata/v1/instance/{item}"
         self._ends, self._seconds = ends, seconds
         self._etag = ""
         self._at: float | None = None
 
-    async def watch(self, report: Report) -> None:
-        async def ask() -> None:
-            value = await self._next()
-            if value != self._ends:
-                self._at = None
-            elif self._at is None:
-                self._at = time.monotonic() + self._seconds
-            report(None if self._at is None else max(0.0, self._at - time.monotonic()))
-            if not self._etag:
-                await asyncio.sleep(EVERY_S)
-
-        await Polling(self.name, every_s=AGAIN_S).run(ask)
+    async def ask(self, report: Report) -> None:
+        value = await self._next()
+        if value != self._ends:
+            self._at = None
+        elif self._at is None:
+            self._at = time.monotonic() + self._seconds
+        report(None if self._at is None else max(0.0, self._at - time.monotonic()))
+        if not self._etag:
+            await asyncio.sleep(EVERY_S)
 
     async def _next(self) -> str:
         """Return the value: at once the first time, then when it changes."""

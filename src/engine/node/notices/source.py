@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Protocol
 
 FIRST_S, AT_MOST_S = 1.0, 30.0  # between two questions while there is no answer
@@ -26,36 +26,37 @@ class Unanswered(Exception):
     """Raised when the service did not answer, or not as it should: that says nothing about the machine."""
 
 
-class Polling:
-    """A loop that asks a service again and again, less often while it does not answer.
+class PolledSource:
+    """A service that is asked again and again, less often while it does not answer.
 
     The beginning and the end of a failure are logged.
     """
 
     def __init__(self, name: str, *, every_s: float) -> None:
-        self._name, self._every_s = name, every_s
+        self.name = name
+        self._every_s = every_s
         self._failures = 0
 
-    async def run(self, question: Callable[[], Awaitable[None]]) -> None:
-        """Ask forever. A question that fails changes nothing of what was reported before."""
+    async def ask(self, report: Report) -> None:
+        """Ask once. A question that fails changes nothing of what was reported before."""
+        raise NotImplementedError
+
+    async def watch(self, report: Report) -> None:
         while True:
             try:
-                await question()
+                await self.ask(report)
             except Exception as error:  # noqa: BLE001  a defect of ours must not blind this machine either
-                self._failed(error)
+                self._failures += 1
+                if self._failures == 1:
+                    text = str(error) if isinstance(error, Unanswered) else f"{type(error).__name__}: {error}"
+                    self._log(f"{text}; it is asked again")
                 delay = min(AT_MOST_S, FIRST_S * 2.0 ** min(self._failures - 1, 16))
                 await asyncio.sleep(delay * random.uniform(0.5, 1.0))  # noqa: S311  no secret: many nodes ask one service
             else:
-                self._answered()
+                if self._failures:
+                    self._log(f"answers again, after {self._failures} tries")
+                self._failures = 0
                 await asyncio.sleep(self._every_s)
 
-    def _failed(self, error: Exception) -> None:
-        self._failures += 1
-        if self._failures == 1:
-            text = str(error) if isinstance(error, Unanswered) else f"{type(error).__name__}: {error}"
-            print(f"notices: {self._name}: {text}; it is asked again", file=sys.stderr, flush=True)
-
-    def _answered(self) -> None:
-        if self._failures:
-            print(f"notices: {self._name}: answers again, after {self._failures} tries", file=sys.stderr, flush=True)
-        self._failures = 0
+    def _log(self, text: str) -> None:
+        print(f"notices: {self.name}: {text}", file=sys.stderr, flush=True)
