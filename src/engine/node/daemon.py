@@ -28,7 +28,7 @@ from . import devices, forkserver, limits
 
 LEASE_S = 600.0  # the lease until a client has given its own
 _UNMOUNTED_S = 6.0  # volumes still mounted then are unmounted later, by their keeper
-_READY, _FAILED = b"+", b"-"
+_READY = b"+"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

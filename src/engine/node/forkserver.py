@@ -19,6 +19,7 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -35,9 +36,7 @@ from .worker import Worker
 SETUP = 1  # [SETUP, {env, cwd, address, hostname, threads, signals, preload}], the notice page's descriptor: for all
 FORK = 2  # [FORK, worker, index, fresh], and the descriptors of its pipe, stdout and stderr
 KILL = 3  # [KILL, worker]
-# fork server -> executor server
-FORKED = 4  # [FORKED, worker, pid]
-GONE = 5  # [GONE, worker, status, detail]: as of os.waitpid; status -1: it could not be forked
+# fork server -> executor server: [worker, status, detail] of one that is gone; status: of os.waitpid, -1: not forked
 _MESSAGE_BYTES = 256 * 1024
 STRAYS_S = 2.0  # for what a dead worker has left behind to end
 ENDS_S = 60.0  # for a worker that is killed: to let go of eight GPUs, or terabytes of memory, takes a while
@@ -60,10 +59,8 @@ class ForkServer:
 
     def __init__(self, control: socket.socket, keep: Sequence[int] = ()) -> None:
         process.close_all_but({0, 1, 2, control.fileno(), *keep})
-        try:
+        with suppress(PermissionError):  # we lead a group of our own already
             os.setsid()  # whatever kills the executor server's process group leaves us to clean up behind it
-        except PermissionError:  # we lead a group of our own already
-            pass
         process.adopt_orphans()
         self._pid = os.getpid()
         self._had = limits.raise_descriptors()
@@ -116,14 +113,14 @@ class ForkServer:
     def _on_order(self) -> None:
         try:
             data, fds = limits.receive(self._control, _MESSAGE_BYTES, 3)
-        except limits.Truncated as error:
-            self._on_lost_descriptors(*msgpack.unpackb(error.body), why=str(error.strerror))
-            return
         except ConnectionError:
             data, fds = b"", []
         if not data:
             self._end()
         order, *rest = msgpack.unpackb(data, use_list=False)
+        if fds is None:
+            self._on_lost_descriptors(order, *rest)
+            return
         if order == SETUP:
             self._setup = rest[0]
             context.set_notice_page(NoticePage(fds[0]))
@@ -140,18 +137,18 @@ class ForkServer:
         elif order == KILL:
             self._kill(rest[0])
 
-    def _on_lost_descriptors(self, order: int, *rest: Any, why: str) -> None:
+    def _on_lost_descriptors(self, order: int, *rest: Any) -> None:
         """Handle an order that came without its descriptors."""
         if order == FORK:
-            self._send(GONE, rest[0], -1, why)
+            self._report_gone(rest[0], -1, limits.story())
         else:
-            self._setup_error = why
+            self._setup_error = limits.story()
 
     def _kill(self, worker: int) -> None:
         if (waiting := self._waiting.pop(worker, None)) is not None:
             for fd in waiting[2]:
                 os.close(fd)
-            self._send(GONE, worker, signal.SIGKILL, "")
+            self._report_gone(worker, signal.SIGKILL, "")
         for pid in [pid for pid, each in self._workers.items() if each == worker]:
             self._killed.setdefault(pid, time.monotonic())
             process.kill_tree(pid)
@@ -162,10 +159,9 @@ class ForkServer:
                 raise OSError(self._setup_error)
             pid = self._forked(index, fresh, fds)
         except OSError as error:  # no memory, too many processes
-            self._send(GONE, worker, -1, _why_not(error))
+            self._report_gone(worker, -1, _why_not(error))
         else:
             self._workers[pid] = worker
-            self._send(FORKED, worker, pid)
         finally:
             for fd in fds:
                 os.close(fd)
@@ -202,7 +198,7 @@ class ForkServer:
 
     def _on_template_readable(self, template: Template) -> None:
         try:
-            template.hear()
+            template.on_readable()
         except BrokenPipeError:
             self._drop_template(template)
         self._fork_waiting()
@@ -237,7 +233,9 @@ class ForkServer:
             _draw_other_numbers()
             if not self._settled:
                 _settle_in(self._setup)
-            _enter(self._setup["cwd"])
+            folder = Path(self._setup["cwd"])
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # again, if a task has removed it
+            os.chdir(folder)
             limits.lower_descriptors(self._had)
             kind = ThreadWorker if self._setup["threads"] > 1 and not fresh else Worker
             kind(socket.socket(fileno=pipe), index, self._setup, fresh=fresh).serve()
@@ -271,7 +269,7 @@ class ForkServer:
             if not waited_for or died + STRAYS_S <= now:
                 del self._dead[worker]
                 left = [pid for pid, since in self._strays.items() if since >= died]
-                self._send(GONE, worker, status, _withstood(left))
+                self._report_gone(worker, status, _withstood(left))
 
     def _end(self) -> NoReturn:
         """End this process and all its children: the executor server is gone, or wants the fork server gone."""
@@ -284,11 +282,9 @@ class ForkServer:
             select.select([self._woken], [], [], 0.05)
         os._exit(0)
 
-    def _send(self, *message: object) -> None:
-        try:
-            self._control.send(cast("bytes", msgpack.packb(message)))
-        except ConnectionError:  # the next read finds its end of file
-            pass
+    def _report_gone(self, worker: int, status: int, detail: str) -> None:
+        with suppress(ConnectionError):  # the next read finds its end of file
+            self._control.send(cast("bytes", msgpack.packb([worker, status, detail])))
 
 
 def _why_not(error: OSError) -> str:
@@ -336,9 +332,3 @@ def _settle_in(setup: dict[str, Any]) -> None:
     sys.path[:0] = filter(None, asked)
     if "TZ" in setup["env"]:
         time.tzset()
-
-
-def _enter(folder: str) -> None:
-    """Change to the tasks' work folder; make it again if a task has removed it."""
-    Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
-    os.chdir(folder)

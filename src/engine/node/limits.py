@@ -9,6 +9,7 @@ import os
 import resource
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,25 +25,13 @@ _CGROUP = Path("/sys/fs/cgroup/memory.events")  # cgroup v2, as a container sees
 Limits = tuple[tuple[int, int], ...]
 
 
-class Truncated(OSError):
-    """A message arrived without its descriptors: this process can have no more. ``body`` is what did arrive."""
-
-    def __init__(self, body: bytes) -> None:
-        super().__init__(errno.EMFILE, story())
-        self.body = body
-
-    def as_plain(self) -> OSError:
-        """Return the error that a task is given in place of a value that was lost."""
-        return OSError(self.errno, self.strerror)
-
-
-def receive(sock: socket.socket, size_bytes: int, descriptors: int, flags: int = 0) -> tuple[bytes, list[int]]:
+def receive(sock: socket.socket, size_bytes: int, descriptors: int, flags: int = 0) -> tuple[bytes, list[int] | None]:
     """Return one message (empty: the other end is closed) and its descriptors, now the caller's.
 
-    The kernel hands over as many descriptors as fit below the limit, and says so by MSG_CTRUNC alone.
+    None in place of the descriptors: they are lost, as this process can have no more. The kernel hands over as many as
+    fit below the limit, and says so by MSG_CTRUNC alone; those that did arrive are closed.
 
     Raises:
-        Truncated: the message arrived without its descriptors; those that did arrive are closed.
         BlockingIOError: there is no message, and ``flags`` or the socket say not to wait.
     """
     ancillary_bytes = socket.CMSG_SPACE(descriptors * _INT_BYTES)
@@ -56,7 +45,7 @@ def receive(sock: socket.socket, size_bytes: int, descriptors: int, flags: int =
     if told & _TRUNCATED:
         for fd in fds:
             os.close(fd)
-        raise Truncated(body)
+        return body, None
     return body, list(fds)
 
 
@@ -92,20 +81,16 @@ def raise_descriptors() -> tuple[int, int]:
     """Raise this process's descriptor limit to its maximum, as servers do. Return the old limits, to be put back."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
-        try:
+        with suppress(ValueError, OSError):  # more than the kernel allows any process (fs.nr_open)
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        except (ValueError, OSError):  # more than the kernel allows any process (fs.nr_open)
-            pass
     return soft, hard
 
 
 def lower_descriptors(to: tuple[int, int]) -> None:
     """Lower the limit for user code: select() fails with descriptors beyond 1,023; the usual soft limit is lower."""
-    try:
+    with suppress(ValueError, OSError):
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(to[0], hard), hard))
-    except (ValueError, OSError):
-        pass
 
 
 _LONG_US = 1000

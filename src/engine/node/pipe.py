@@ -24,7 +24,7 @@ _DATAGRAM_BYTES = 96 * 1024  # the usual net.core.wmem_default, 208 KiB, is char
 LOCK_TRIES, LOCK_PAUSE_S = 50, 0.001  # a worker has the lock for microseconds, unless it is stopped then
 _RECEIVE_BYTES = 128 * 1024 - 1024  # below malloc's mmap threshold: 0.25 us instead of 17
 
-Datagram = tuple[bytes, list[int]]
+Datagram = tuple[bytes, list[int] | None]  # None: the descriptors are lost, see `limits.receive`
 
 
 def send(pipe: socket.socket, body: bytes, fds: Sequence[int] = (), flags: int = 0) -> None:
@@ -47,13 +47,10 @@ def receive(pipe: socket.socket, flags: int = 0) -> Datagram:
     """Return one message's body (empty: the other end is closed) and its descriptors, now the caller's.
 
     Raises:
-        limits.Truncated: this process had no descriptors left for those that came with it.
         BlockingIOError: there is none, and ``flags`` or the socket say not to wait.
     """
     body, fds = limits.receive(pipe, _RECEIVE_BYTES, 4, flags)
-    if not fds:
-        return body, fds
-    if body != SPILLED:
+    if not fds or body != SPILLED:
         return body, fds
     spill = fds.pop(0)
     try:
@@ -63,11 +60,7 @@ def receive(pipe: socket.socket, flags: int = 0) -> Datagram:
 
 
 def receive_next(pipe: socket.socket) -> Datagram:
-    """Wait for a message and receive it, but not while the executor server takes messages back: see `taking_back`.
-
-    Raises:
-        limits.Truncated: see `receive`.
-    """
+    """Wait for a message and receive it, but not while the executor server takes messages back: see `taking_back`."""
     while True:
         pipe.recv(1, socket.MSG_PEEK)
         fcntl.lockf(pipe, fcntl.LOCK_EX)

@@ -20,6 +20,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, NoReturn, cast
 
 import msgpack
@@ -65,7 +66,7 @@ class Template:
     def fileno(self) -> int:
         return self._control.fileno()
 
-    def hear(self) -> None:
+    def on_readable(self) -> None:
         """Read the template's message once the descriptor is readable: it is ready, or has ended.
 
         Raises:
@@ -98,10 +99,8 @@ class Template:
     def close(self) -> None:
         """End the template. Processes that it forked go on."""
         self._control.close()
-        try:
+        with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
 
     def _answer(self) -> bytes:
         """Return the template's answer; empty if it has ended, or does not answer in time."""
@@ -117,14 +116,13 @@ class _Server:
     def __init__(self, control: socket.socket, become: Become, *, lead: bool) -> None:
         self._control, self._become, self._lead = control, become, lead
 
-    def run(self, parent: int, modules: Sequence[str], settle_in: Callable[[], None] | None) -> NoReturn:
+    def run(self, parent: int, modules: Sequence[str], settle_in: Callable[[], None]) -> NoReturn:
         try:
             process.die_with_parent(parent)
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             process.close_all_but({0, 1, 2, self._control.fileno()})
-            if settle_in is not None:
-                settle_in()
+            settle_in()
             for module in modules:
                 importlib.import_module(module)
             gc.collect()
@@ -141,13 +139,12 @@ class _Server:
 
     def _obey(self) -> bool:
         """Carry out one order. Return False if the parent has closed its end, or cannot be answered any more."""
-        try:
-            data, fds = limits.receive(self._control, _MESSAGE_BYTES, 3)
-        except limits.Truncated as error:
-            self._say(0, str(error.strerror))
-            return True
+        data, fds = limits.receive(self._control, _MESSAGE_BYTES, 3)
         if not data:
             return False
+        if fds is None:
+            self._reply(0, limits.story())
+            return True
         try:
             between = os.fork()
             if between == 0:
@@ -155,7 +152,7 @@ class _Server:
             if os.waitpid(between, 0)[1]:  # killed, perhaps before it answered: the next answer could be mistaken
                 return False
         except OSError as error:
-            self._say(0, str(error))
+            self._reply(0, str(error))
         for fd in fds:
             os.close(fd)
         return True
@@ -174,11 +171,11 @@ class _Server:
                 self._become(order, fds)
             if self._lead:
                 os.setpgid(pid, pid)
-            self._say(pid, "")
+            self._reply(pid, "")
         except OSError as error:
-            self._say(0, str(error))
+            self._reply(0, str(error))
         finally:
             os._exit(0)
 
-    def _say(self, pid: int, detail: str) -> None:
+    def _reply(self, pid: int, detail: str) -> None:
         self._control.send(cast("bytes", msgpack.packb([pid, detail])))

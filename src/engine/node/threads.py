@@ -22,7 +22,7 @@ from ..wire.messages import Cause, Credit, Ended, Input, Kill, Message, Output, 
 from . import context, limits
 from . import pipe as pipes
 from .call import Answer, Interrupted
-from .output import PIECE_BYTES, STDERR, STDOUT
+from .output import STDERR, STDOUT, Lines
 from .streams import Streams
 from .worker import WorkerProcess, without_item
 
@@ -69,12 +69,12 @@ class ThreadWorker(WorkerProcess):
             case _:
                 super()._handle_other(message, fds)
 
-    def _on_lost_descriptors(self, error: limits.Truncated) -> None:
-        message = codec.decode_again(error.body) if error.body != pipes.SPILLED else None
+    def _on_lost_descriptors(self, body: bytes) -> None:
+        message = codec.decode_again(body) if body != pipes.SPILLED else None
         if isinstance(message, Input):
-            self._handle_other(without_item(message, error), [])
+            self._handle_other(without_item(message), [])
         else:
-            super()._on_lost_descriptors(error)
+            super()._on_lost_descriptors(body)
 
     def _run(self, run: Run, fds: list[int]) -> None:
         self._streams[run.attempt] = streams = Streams(run.attempt, self._send)
@@ -160,7 +160,7 @@ class _Routed(io.TextIOBase):
         self._stream = stream
         self._of_process = of_process  # for threads that belong to no attempt
         self._send = send
-        self._lines: dict[int, str] = {}  # attempt -> its unfinished line
+        self._lines: dict[int, Lines] = {}  # by attempt
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
@@ -180,18 +180,18 @@ class _Routed(io.TextIOBase):
         task = context.current()
         if task is None:
             return int(self._of_process.write(text))
-        whole, newline, rest = (self._lines.get(task.attempt, "") + text).rpartition("\n")
-        self._lines[task.attempt] = rest
-        self._send_pieces(task.attempt, whole + newline)
+        lines = self._lines.get(task.attempt)
+        if lines is None:
+            lines = self._lines[task.attempt] = Lines(self._stream)
+        for output in lines.feed(task.attempt, text.encode("utf-8", "backslashreplace")):
+            self._send(output)
         return len(text)
 
     def flush(self) -> None:
         self._of_process.flush()
 
     def finish(self, attempt: int) -> None:
-        self._send_pieces(attempt, self._lines.pop(attempt, ""))
-
-    def _send_pieces(self, attempt: int, text: str) -> None:
-        data = text.encode("utf-8", "backslashreplace")
-        for start in range(0, len(data), PIECE_BYTES):
-            self._send(Output(attempt, self._stream, data[start : start + PIECE_BYTES], 0))
+        """Send the attempt's unfinished line."""
+        if (lines := self._lines.pop(attempt, None)) is not None:
+            for output in lines.finish():
+                self._send(output)

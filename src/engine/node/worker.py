@@ -7,6 +7,7 @@ is set for each task, signal handlers. The pools of loky and inductor and Python
 from __future__ import annotations
 
 import atexit
+import errno
 import os
 import pickle
 import select
@@ -45,14 +46,13 @@ class WorkerProcess:
         """Run what comes out of the pipe until the other end is closed."""
         self._send_body(pipes.READY)
         while True:
-            try:
-                body, fds = self._receive()
-            except limits.Truncated as error:
-                self._on_lost_descriptors(error)
-                continue
+            body, fds = self._receive()
             if not body:
                 os._exit(0)
-            self._handle(body, fds)
+            if fds is None:
+                self._on_lost_descriptors(body)
+            else:
+                self._handle(body, fds)
 
     def _receive(self) -> pipes.Datagram:
         return pipes.receive_next(self._pipe)
@@ -80,13 +80,13 @@ class WorkerProcess:
     def _run(self, run: Run, fds: list[int]) -> None:
         raise NotImplementedError
 
-    def _on_lost_descriptors(self, error: limits.Truncated) -> None:
+    def _on_lost_descriptors(self, body: bytes) -> None:
         """Answer the attempt whose message came without its descriptors; exit if the message was of another kind."""
-        message = codec.decode_again(error.body) if error.body != pipes.SPILLED else None
+        message = codec.decode_again(body) if body != pipes.SPILLED else None
         if not isinstance(message, Run):
-            os.write(2, f"{error.strerror}\n".encode())
+            os.write(2, f"{limits.story()}\n".encode())
             os._exit(0)
-        self._send(lacking(message.attempt, str(error.strerror)))
+        self._send(lacking(message.attempt, limits.story()))
 
     def _answer(self, attempt: int, message: Message, blob: list[int]) -> None:
         try:
@@ -113,15 +113,10 @@ class Worker(WorkerProcess):
     def __init__(self, pipe: socket.socket, index: int, setup: dict[str, Any], *, fresh: bool) -> None:
         super().__init__(pipe, index, setup, alone=True)
         self._fresh = fresh
-        self._received: deque[pipes.Datagram | limits.Truncated] = deque()  # while it waited for something else
+        self._received: deque[pipes.Datagram] = deque()  # while it waited for something else
 
     def _receive(self) -> pipes.Datagram:
-        if not self._received:
-            return super()._receive()
-        datagram = self._received.popleft()
-        if isinstance(datagram, limits.Truncated):
-            raise datagram
-        return datagram
+        return self._received.popleft() if self._received else super()._receive()
 
     def _run(self, run: Run, fds: list[int]) -> None:
         if run.flags & _STREAMED:
@@ -140,29 +135,22 @@ class Worker(WorkerProcess):
             finally:
                 os._exit(0)
 
-    def _on_lost_descriptors(self, error: limits.Truncated) -> None:
-        super()._on_lost_descriptors(error)
+    def _on_lost_descriptors(self, body: bytes) -> None:
+        super()._on_lost_descriptors(body)
         os._exit(0)  # the worker that takes over holds fewer descriptors
 
     def _wait_until_output_is_read(self) -> None:
         """Keep a task's answer from overtaking its output, and the next task's output from mixing with it."""
         self._send_body(pipes.PAUSE)
-        while True:
-            try:
-                datagram = pipes.receive_next(self._pipe)
-            except limits.Truncated as error:
-                self._received.append(error)
-                continue
-            if datagram[0] == pipes.PAUSE:
-                return
+        while (datagram := pipes.receive_next(self._pipe))[0] != pipes.PAUSE:
             if not datagram[0]:
                 os._exit(0)
             self._received.append(datagram)
 
 
-def without_item(message: Input, error: limits.Truncated) -> Input:
-    """Return a stream's message with the error in place of the item, whose descriptor is lost."""
-    return message._replace(item=None, error=pickle.dumps(error.as_plain()))
+def without_item(message: Input) -> Input:
+    """Return a stream's message with an error in place of the item, whose descriptor is lost."""
+    return message._replace(item=None, error=pickle.dumps(OSError(errno.EMFILE, limits.story())))
 
 
 class _Reader:
@@ -189,16 +177,13 @@ class _Reader:
         ready.register(self._pipe, select.POLLIN)
         ready.register(self._stop, select.POLLIN)
         while all(fd != self._stop for fd, _ in ready.poll()):
-            try:
-                body, fds = pipes.receive(self._pipe)
-            except limits.Truncated as error:
-                body, fds = error.body, []
-                if isinstance(message := codec.decode_again(body), Input):
-                    body = codec.body(without_item(message, error))
+            body, fds = pipes.receive(self._pipe)
             if not body:
                 os._exit(0)
             message = codec.decode_again(body)
+            if isinstance(message, Input) and fds is None:
+                message = without_item(message)
             if isinstance(message, Credit | Input):
-                self._streams.put(message, fds)
+                self._streams.put(message, fds or [])
             elif isinstance(message, Drop):
                 drop_shared(message.blobs)

@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
 from ..wire.messages import Output
-from . import limits
 from . import pipe as pipes
 from .output import Lines
 
@@ -71,19 +70,13 @@ class WorkerConnection:
                 return
         self._outgoing.append((body, tuple(os.dup(fd) for fd in fds)))
 
-    def receive(self) -> Iterator[tuple[bytes, list[int] | None]]:
-        """Yield all messages of the worker; if it owes no more answers, stop after one.
-
-        None in place of a message's descriptors: they are lost, as this process can have no more.
-        """
+    def receive(self) -> Iterator[pipes.Datagram]:
+        """Yield all messages of the worker; if it owes no more answers, stop after one."""
         while True:
-            datagram: tuple[bytes, list[int] | None]
             try:
                 datagram = pipes.receive(self._pipe)
             except (BlockingIOError, ConnectionError):
                 return
-            except limits.Truncated as error:
-                datagram = error.body, None
             if not datagram[0]:
                 return
             yield datagram
@@ -98,9 +91,7 @@ class WorkerConnection:
                     body, fds = pipes.receive(self._far, socket.MSG_DONTWAIT)
                 except (BlockingIOError, ConnectionError):
                     break
-                except limits.Truncated as error:  # they are the store's, and sent again from there
-                    body, fds = error.body, []
-                _close(fds)
+                _close(fds or ())  # if they are lost: they are the store's, and sent again from there
                 yield body
         unsent, self._outgoing = self._outgoing, deque()
         if unsent:

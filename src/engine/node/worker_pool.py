@@ -442,9 +442,7 @@ class WorkerPool:
                 self.ended.set()
                 self._fail("its fork server has ended")
                 return
-            kind, worker, *rest = msgpack.unpackb(data)
-            if kind == forkserver.GONE:
-                self._on_gone(worker, *rest)
+            self._on_gone(*msgpack.unpackb(data))
         self.act()
 
     def _on_gone(self, worker: int, status: int, detail: str) -> None:

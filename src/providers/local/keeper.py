@@ -63,7 +63,7 @@ class Template(Protocol):
     ready: bool
 
     def fileno(self) -> int: ...
-    def hear(self) -> None: ...
+    def on_readable(self) -> None: ...
     def fork(self, order: object, fds: Sequence[int]) -> int: ...
     def close(self) -> None: ...
 
@@ -249,7 +249,7 @@ class Keeper:
     def look_at(self, template: Template, *, heard: bool) -> None:
         try:
             if heard:
-                template.hear()
+                template.on_readable()
         except BrokenPipeError:
             self.drop_template()
         if not template.ready and time.monotonic() >= self.late_at:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import resource
 import socket
@@ -85,12 +84,10 @@ def test_a_message_without_its_descriptors_is_seen(room):
         free = [fd for fd in range(max(used) + 4) if fd not in used]
         resource.setrlimit(resource.RLIMIT_NOFILE, (free[room], before[1]))  # room for none, one or two
         try:
-            with pytest.raises(limits.Truncated) as caught:
-                limits.receive(theirs, 100, 3)
+            received = limits.receive(theirs, 100, 3)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, before)
-        assert caught.value.errno == errno.EMFILE
-        assert caught.value.body == b"message"
+        assert received == (b"message", None)
         assert _open() == used
 
 
