@@ -8,8 +8,9 @@ from typing import Annotated, get_args, get_origin
 
 import pytest
 
-from outrider.engine.node import facts, freeports, output, scheduler
+from outrider.engine.node import facts, freeports, limits, output, scheduler
 from outrider.engine.node.streams import WINDOW
+from outrider.engine.transport import blob_transfers, channels, connection
 from outrider.engine.wire import codec, messages, values
 from outrider.engine.wire.session import ACK_EVERY, FOR_CLIENTS, FOR_NODES, UNCOUNTED
 
@@ -100,6 +101,12 @@ def test_numbers_in_the_text_are_the_codes() -> None:
     assert f"`version` is {messages.PROTOCOL_VERSION}." in text
     assert f"keeps {freeports.KEPT} TCP ports" in text
     assert f"when {freeports.FEW} or fewer are left" in text
+    assert f"at most {connection.TRANSFERS} transfers with a node" in text
+    assert f"a `Get` is not answered within {channels.ANSWER_S:g} s" in text
+    assert f"no further byte of the blob comes for {channels.STALL_S:g} s" in text
+    assert f"no `Have` comes for {channels.TAKEN_S:g} s" in text
+    assert f"begun {blob_transfers.CHANNEL_TRIES} times in a row" in text
+    assert f"has {limits.SPARE} descriptors left beside it for other channels (where its limit is below 128" in text
 
 
 def test_the_layout_of_a_value_is_as_computed() -> None:

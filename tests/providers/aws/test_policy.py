@@ -1,4 +1,4 @@
-"""The policy in docs/providers/aws.md allows what a pool asks of AWS, and nobody else's machine is touched with it."""
+"""docs/providers/aws-pool-policy.json allows what a pool asks of AWS, and nobody else's machine is touched with it."""
 
 from __future__ import annotations
 
@@ -26,6 +26,9 @@ from outrider.testing import EC2
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "providers" / "aws.md"
+POOL_POLICY = PAGE.with_name("aws-pool-policy.json")
+VOLUME_POLICY = PAGE.with_name("aws-volume-policy.json")
+POLICY_CHARACTERS = 6144  # of a managed policy, white space not counted: "IAM and AWS STS quotas", IAM User Guide
 POOL = "outrider:pool"
 OURS, STRANGERS = {POOL: "pool"}, {"Name": "somebody else's"}
 WITHIN_S = 20.0
@@ -66,9 +69,7 @@ class Question(NamedTuple):
 
 
 def policy() -> list[dict[str, Any]]:
-    found = re.search(r"```json\n(.+?)```", PAGE.read_text(), re.DOTALL)
-    assert found is not None
-    statements: list[dict[str, Any]] = json.loads(found[1])["Statement"]
+    statements: list[dict[str, Any]] = json.loads(POOL_POLICY.read_text())["Statement"]
     return statements
 
 
@@ -283,6 +284,14 @@ async def test_doors_are_moved_and_leftovers_found_under_the_policy(cloud: EC2, 
     rules = ("RevokeSecurityGroupIngress", "AuthorizeSecurityGroupIngress", "AuthorizeSecurityGroupEgress")
     assert {f"ec2:{rule}" for rule in rules} <= asked.keys()
     assert cloud.left() == []
+
+
+def test_a_policy_can_be_made_of_each_file() -> None:
+    for path in (POOL_POLICY, VOLUME_POLICY):
+        written = path.read_text()
+        assert json.loads(written)["Version"] == "2012-10-17"
+        assert len("".join(written.split())) <= POLICY_CHARACTERS
+        assert f"({path.name})" in PAGE.read_text()
 
 
 def test_policy_allows_reads() -> None:
