@@ -50,13 +50,13 @@ def imports(path: Path) -> Iterator[str]:
             yield ".".join([*base, *([node.module] if node.module else [])])
 
 
-@pytest.mark.parametrize("folder", ["wire", "node", "image/agent", "volumes"])
+@pytest.mark.parametrize("folder", ["wire", "node", "image/installer", "volumes"])
 def test_what_runs_on_a_node_needs_only_the_stdlib_msgpack_and_cloudpickle(folder: str) -> None:
     allowed = sys.stdlib_module_names | {"msgpack", "cloudpickle"}
     ours = (
         "outrider.engine.wire",
         "outrider.engine.node",
-        "outrider.engine.image.agent",
+        "outrider.engine.image.installer",
         "outrider.engine.volumes",
     )
     paths = [*(SRC / "engine" / folder).rglob("*.py")]

@@ -18,6 +18,8 @@ OF_OTHER_THINGS = """
     alike births calls ending front hits inventory kinds pace seen turn where wishes words world
     agreement loading reading saving writing Copies Found Loading Reader
     leftovers
+    advice agent explained frames inbox mounts patterns phase plan prepare root shell
+    Exit Shell
     Board CLAIM Choice Claim Fleet Given Home Late Places Port Post Site Trouble
 """
 # Old names that are to go. Take one out of here when it is gone: then it stays away.

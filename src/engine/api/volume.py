@@ -8,7 +8,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
-from ..volumes import places
+from ..volumes import mount_path
 from .errors import SpecError
 from .secrets import Secret, revealed
 
@@ -48,7 +48,7 @@ class Volume:
         if not isinstance(self.mount, str):
             _refuse(f"Volume(mount=...) takes an absolute path on the nodes, not {_shown(self.mount)}.")
         mount = self.mount.rstrip("/") or "/"
-        if objection := places.objection(mount):
+        if objection := mount_path.objection(mount):
             _refuse(f"Volume(mount={self.mount!r}): it {objection}.")
         object.__setattr__(self, "mount", mount)
         if not isinstance(self.read_only, bool):
@@ -98,7 +98,7 @@ def check_volumes(volumes: object, *, local: bool) -> tuple[Volume, ...]:
     for volume in volumes:
         if not isinstance(volume, Volume):
             _refuse(f"volumes takes Volume(...), not {_shown(volume)}.")
-    if found := places.overlap([volume.mount for volume in volumes]):
+    if found := mount_path.overlap([volume.mount for volume in volumes]):
         upper, lower = found
         _refuse(
             f"volumes: two are mounted at {upper}: give each a folder of its own."

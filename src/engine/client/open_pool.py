@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     from ...actors.kernel import Ref
     from ..api.plugin import Plugin
     from ..api.settings import Options
-    from ..image.bootstrap import Phase, Prepared
+    from ..image.bootstrap import Phase
+    from ..image.install_plan import Prepared
     from ..pool import Pool
     from ..pool_options import Settings
     from ..serialization.payload import Blob, Payload
@@ -258,7 +259,7 @@ class OpenPool:
         """
         if self.settings.provider.local:
             return _nothing_to_prepare
-        from ..image.prepare import prepare
+        from ..image.install_plan import prepare
 
         preparing = self._loop.create_task(prepare(self.settings.image, self.settings.volumes))
         preparing.add_done_callback(self._prepared)

@@ -1,4 +1,4 @@
-"""Bring a prepared image onto one host, over any `Shell`: probe, runtime, agent. Idempotent; safe to cancel."""
+"""Bring a prepared image onto one host: probe, runtime, installer. Idempotent; safe to cancel."""
 
 from __future__ import annotations
 
@@ -8,34 +8,28 @@ import re
 import shlex
 import time
 import zlib
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ...providers.threads import in_thread
 from ..api.errors import BootstrapError
 from ..api.secrets import Scrubber
-from . import plan, probe, wheels
-from .advice import LOG_LINES, explained
-from .agent import frames
-from .file_copies import Copy
-from .phase import Phase
-from .prepare import ClientFacts, Prepared, prepare
+from . import install_plan, probe, wheels
+from .cache import Copy
+from .commands import CommandResult, CommandRunner
+from .hints import LOG_LINES, bootstrap_error
+from .install_plan import Prepared, PythonChoice
+from .installer import protocol
 from .probe import HostFacts
 from .requirements import Requirements
-from .shell import Exit, Shell
 from .uv import Uv
 
-__all__ = ["Bootstrapped", "ClientFacts", "Phase", "Prepared", "bootstrap", "prepare"]
-
-_NOT_IN_PATHS = re.compile(
-    r"[^A-Za-z0-9@._-]"
-)  # the folder's name is put into lists of paths, which a colon would separate
+_NOT_IN_PATHS = re.compile(r"[^A-Za-z0-9@._-]")  # the folder is put into lists of paths, which a colon would separate
 _PIECE_BYTES = 256 << 10
-NEEDS = 1000  # requests of an agent that may wait for an answer; it sends one at a time
-FAILURE = ("phase", "reason", "command", "exit_status", "log", "hint", "timed_out")  # fields of an agent's "failed"
+_MOST_REQUESTS = 1000  # of an installer that may wait for an answer; it sends one at a time
 _PACKED_BYTES = 8 << 20  # larger files are sent as they are: wheels are compressed already
-_CEDE_S = 2.0  # the agent gives up so much before the client does, and reports what it was doing
+_CEDE_S = 2.0  # the installer gives up so much before the client does, and reports what it was doing
 
 # One line each, without quotes inside that some login shells read differently.
 _UNPACK = (
@@ -46,7 +40,14 @@ _UNPACK = (
 # Put before a command so that nobody else can write in what it makes, whatever the login's umask.
 _PRIVATELY = ("sh", "-c", 'umask 077; exec "$@"', "sh", "env")
 
-Progress = Callable[[Phase], None]
+
+class Phase(NamedTuple):
+    """The progress of a bootstrap. ``text``: what is being done (started), or a line of output (line)."""
+
+    name: str  # "probe", "upload", "python", "apt", "packages", "files", "volumes", "run" or "executor", in this order
+    state: Literal["started", "line", "finished"]
+    text: str = ""
+    seconds: float = 0.0  # since the phase began
 
 
 class Bootstrapped(NamedTuple):
@@ -58,7 +59,7 @@ class Bootstrapped(NamedTuple):
 
 
 async def bootstrap(
-    shell: Shell,
+    host: CommandRunner,
     prepared: Prepared,
     *,
     pool: str,
@@ -67,7 +68,7 @@ async def bootstrap(
     address: str | None,
     lease_s: float,
     lease_file: str = "",
-    progress: Progress = lambda _: None,
+    progress: Callable[[Phase], None] = lambda _: None,
 ) -> Bootstrapped:
     """Leave the host with a running executor for ``pool``'s ``node``, within the image's ``bootstrap_timeout``.
 
@@ -80,114 +81,102 @@ async def bootstrap(
         BootstrapError: this host, or this image, cannot do it; says what to do.
         ConnectionError: the connection was lost; try again.
     """
-    work = _Bootstrap(shell, prepared, progress)
-    limit_s = prepared.image.bootstrap_timeout
+    machine = f"{pool}-{_NOT_IN_PATHS.sub('_', machine)}"
+    of_this_node = {
+        "machine": machine,
+        "node": f"{machine}~{node}",
+        "address": address,
+        "lease_s": lease_s,
+        "lease_file": lease_file,
+    }
+    work = _Bootstrap(host, prepared, progress)
     try:
-        async with asyncio.timeout(limit_s):
-            return await work.run(f"{pool}-{_NOT_IN_PATHS.sub('_', machine)}", node, address, lease_s, lease_file)
+        async with asyncio.timeout(prepared.image.bootstrap_timeout):
+            return await work.run(of_this_node)
     except TimeoutError:
-        raise work.hung() from None
+        raise work.error(work.late, log=work.lines, timed_out=True) from None
 
 
 class _Bootstrap:
-    def __init__(self, shell: Shell, prepared: Prepared, progress: Progress) -> None:
-        self._shell, self._prepared = shell, prepared
-        self._scrub = Scrubber(plan.hidden(prepared))
-        self._report = progress
-        self._phase = "probe"
-        self._lines: list[str] = []  # printed in the present phase
+    def __init__(self, host: CommandRunner, prepared: Prepared, progress: Callable[[Phase], None]) -> None:
+        self._host, self.prepared, self._progress = host, prepared, progress
+        self._scrub = Scrubber(install_plan.hidden(prepared))
+        self.phase = "probe"
+        self.lines: list[str] = []  # printed in the present phase
         self._deadline = time.monotonic() + prepared.image.bootstrap_timeout
 
-    async def run(
-        self, machine: str, node: int | str, address: str | None, lease_s: float, lease_file: str
-    ) -> Bootstrapped:
-        prepared = self._prepared
-        runtime = f"runtime/{prepared.runtime.digest}"
+    async def run(self, of_this_node: Mapping[str, Any]) -> Bootstrapped:
+        prepared = self.prepared
         with self._during("probe"):
-            host, choice, tool = await self._survey(runtime)
-        uv = "" if tool is None else tool.place
-        missing = [] if runtime in host.present else [(runtime, prepared.runtime.data)]
+            host = await self._probe()
+            choice = install_plan.choose_python(prepared, host)
+            tool = await self._tool(host, choice)
+        runtime, uv = f"runtime/{prepared.runtime.digest}", "" if tool is None else tool.in_cache
+        missing = {} if runtime in host.present else {runtime: prepared.runtime.data}
         if tool is not None and uv not in host.present:
-            missing.append((uv, await prepared.wheel_cache.packed(tool)))
+            missing[uv] = await prepared.wheel_cache.packed(tool)
         if missing:
-            size = sum(len(data) for _, data in missing)
+            size = sum(map(len, missing.values()))
             with self._during("upload", f"{size / 1e6:.1f} MB"):
-                self._room(host, size)
-                await asyncio.gather(*(self._upload(host, path, data) for path, data in missing))
-        if choice.agent is None:
+                self._check_room(host, size)
+                await asyncio.gather(*(self._upload(host, path, data) for path, data in missing.items()))
+        if choice.installer is None:
             with self._during("python", f"Python {choice.base}, from uv"):
-                agent = await self._fetch_python(host, choice.base, uv)
+                python = await self._fetch_python(host, choice.base, uv)
         else:
-            agent = choice.agent.path
-        made = plan.environment(prepared, host, choice, f"{uv}/uv")
-        order = plan.order(
+            python = choice.installer.path
+        plan = install_plan.install_plan(
             prepared,
             host,
-            choice.base,
-            made,
+            install_plan.environment(prepared, host, choice, f"{uv}/uv"),
+            **of_this_node,
+            python=choice.base,
             runtime=f"{host.cache}/{runtime}",
-            machine=machine,
-            name=f"{machine}~{node}",
-            address=address,
-            lease_s=lease_s,
-            lease_file=lease_file,
             timeout_s=max(self._deadline - time.monotonic() - _CEDE_S, 0.1),
         )
-        return await self._agent(host, agent, order)
+        return await self._install(host, python, plan)
 
-    # --- before there is an agent -----------------------------------------------------------------------------------
+    # --- before there is an installer -------------------------------------------------------------------------------
 
-    async def _survey(self, runtime: str) -> tuple[HostFacts, plan.Choice, wheels.Tool | None]:
-        """Probe the host and choose its Pythons, and the uv that it needs; None: it needs none."""
-        prepared = self._prepared
-        likely = None
-        if prepared.uv is not None and prepared.image.needs_uv:
-            likely = await prepared.wheel_cache.tool(prepared.uv, wheels.here())
-        host = await self._probe([runtime, *([likely.place] if likely is not None else [])])
-        choice = plan.choose(prepared, host)
-        if not choice.environment:
-            return host, choice, None
-        assert prepared.uv is not None, "without it there is no such choice"
-        tool = await prepared.wheel_cache.tool(prepared.uv, wheels.tool_target(host.machine, host.libc))
-        if tool != likely:  # the host lacks a fitting Python, or is of another kind than this computer
-            host = await self._probe([runtime, tool.place])
-        return host, choice, tool
-
-    async def _probe(self, paths: Sequence[str]) -> HostFacts:
-        asked = self._prepared.image.python
-        argv = probe.arguments(self._prepared.client.minor, asked if asked.startswith("/") else "", paths)
-        ended = await self._shell.run(argv, stdin=probe.SCRIPT)
+    async def _probe(self) -> HostFacts:
+        asked = self.prepared.image.python
+        argv = probe.arguments(self.prepared.minor, asked if asked.startswith("/") else "")
+        ended = await self._host.run(argv, stdin=probe.SCRIPT)
         try:
             host = probe.parse(ended.stdout)
-        except probe.ProbeFailed as error:
+        except ValueError as error:
             raise self._failed("the host does not run a shell script as it should", ended, "sh -s") from error
         if host.system != "Linux":
-            raise self._failed(f"the host's system is {host.system or 'unknown'}", hint="use hosts that run Linux")
+            raise self.error(f"the host's system is {host.system or 'unknown'}", hint="use hosts that run Linux")
         if host.refused:
-            raise self._failed(f"the cache {host.cache} cannot be written", log=host.refused.splitlines())
+            raise self.error(f"the cache {host.cache} cannot be written", log=host.refused.splitlines())
         if host.exposed:
-            raise self._exposed(host)
+            owner, mode, path = host.exposed.split(" ", 2)
+            whose = f"uid {owner}, mode {mode}" if owner != "?" else "nobody can say whose it is"
+            raise self.error(
+                f"the cache {host.cache} cannot be trusted, because somebody else may have written what would be run "
+                f"from it: {path} ({whose}; this user is uid {host.uid})",
+                hint=f"remove {path} there, or set OUTRIDER_CACHE in the host's environment to a folder in which only "
+                "this user can write",
+            )
         return host
 
-    def _exposed(self, host: HostFacts) -> BootstrapError:
-        owner, mode, path = host.exposed.split(" ", 2)
-        whose = f"uid {owner}, mode {mode}" if owner != "?" else "nobody can say whose it is"
-        return self._failed(
-            f"the cache {host.cache} cannot be trusted, because somebody else may have written what would be run from "
-            f"it: {path} ({whose}; this user is uid {host.uid})",
-            hint=f"remove {path} there, or set OUTRIDER_CACHE in the host's environment to a folder in which only this "
-            "user can write",
-        )
+    async def _tool(self, host: HostFacts, choice: PythonChoice) -> wheels.Tool | None:
+        """The uv that the host needs; None: it needs none."""
+        if not choice.environment:
+            return None
+        assert self.prepared.uv is not None, "without it there is no such choice"
+        return await self.prepared.wheel_cache.tool(self.prepared.uv, wheels.tool_target(host.machine, host.libc))
 
-    def _room(self, host: HostFacts, size: int) -> None:
+    def _check_room(self, host: HostFacts, size: int) -> None:
         if host.free_bytes is not None and host.free_bytes < 4 * size:  # unpacked it takes three times as much
-            raise self._failed(
+            raise self.error(
                 f"only {host.free_bytes / 1e6:.0f} MB are free in {host.cache}", log=["No space left on device"]
             )
 
     async def _upload(self, host: HostFacts, path: str, data: bytes) -> None:
         folder, _, name = path.partition("/")
-        ended = await self._shell.run(["sh", "-c", _UNPACK, "upload", f"{host.cache}/{folder}", name], stdin=data)
+        ended = await self._host.run(["sh", "-c", _UNPACK, "upload", f"{host.cache}/{folder}", name], stdin=data)
         if ended.status != 0:
             raise self._failed(f"{path} could not be unpacked in {host.cache}", ended, f"tar -xzf - -C {folder}")
 
@@ -195,186 +184,167 @@ class _Bootstrap:
         """Have uv install a Python on a host that has none; returns its path."""
         binary, place = f"{host.cache}/{uv}/uv", f"{host.cache}/pythons"
         env = (*_PRIVATELY, f"UV_CACHE_DIR={host.cache}/uv-cache", f"UV_PYTHON_INSTALL_DIR={place}", "UV_NO_PROGRESS=1")
-        for argv in (
-            [*env, binary, "python", "install", "--no-bin", version],
-            [*env, binary, "python", "find", "--managed-python", "--no-project", version],
+        for words in (
+            ["python", "install", "--no-bin", version],
+            ["python", "find", "--managed-python", "--no-project", version],
         ):
-            ended = await self._shell.run(argv)
+            ended = await self._host.run([*env, binary, *words])
             if ended.status != 0:
-                command = f"uv {shlex.join(argv[len(env) + 1 :])}"
-                hint = (
-                    f"install Python {'.'.join(version.split('.')[:2])} on that host: it has none, and does not get it"
-                )
-                raise self._failed(f"{command} ended with {ended.how}", ended, command, hint=hint)
+                minor, command = ".".join(version.split(".")[:2]), f"uv {shlex.join(words)}"
+                hint = f"install Python {minor} on that host: it has none, and does not get it"
+                raise self._failed(f"{command} ended with {ended.how}", ended, command, hint)
         return ended.stdout.decode().strip().rpartition("\n")[2]  # the last line: a login may print others before it
 
-    # --- the agent --------------------------------------------------------------------------------------------------
+    # --- the installer ----------------------------------------------------------------------------------------------
 
-    async def _agent(self, host: HostFacts, python: str, order: dict[str, Any]) -> Bootstrapped:
-        session = _AgentSession(self._prepared, host, self._on_phase, order)
-        argv = [python, "-I", order["runtime"], "agent"]
+    async def _install(self, host: HostFacts, python: str, plan: dict[str, Any]) -> Bootstrapped:
+        session = _InstallerSession(self, host, plan)
+        argv = [python, "-I", plan["runtime"], "install"]
         try:
-            ended = await self._shell.run(argv, stdin=session.stdin(), output=session.on_output)
+            ended = await self._host.run(argv, stdin=session.stdin(), output=session.on_output)
         finally:
             session.close()
-        if session.garbled:
-            raise self._failed(session.garbled, log=self._lines)
-        if isinstance(session.defect, OSError):
-            raise self._failed(f"a file could not be sent: {session.defect}", hint="try again when nobody writes to it")
-        if session.defect is not None:
-            raise session.defect
-        if session.failure is not None:
-            raise self._agent_error(session.failure)
-        if session.result is None:
-            if ended.status is None and ended.signal is None:
-                raise ConnectionResetError("the connection was lost while the image was being brought there")
-            raise self._failed(f"the agent ended with {ended.how}", ended, shlex.join(argv))
-        return Bootstrapped(session.result["socket"], session.result["python"], session.result["runtime"])
+        if session.outcome is None:
+            raise self._failed(f"the installer ended with {ended.how}", ended, shlex.join(argv))
+        if isinstance(session.outcome, BootstrapError):
+            raise session.outcome
+        return session.outcome
 
-    def _on_phase(self, phase: Phase) -> None:
+    def on_phase(self, phase: Phase) -> None:
         if phase.state == "started":
-            self._phase, self._lines = phase.name, []
+            self.phase, self.lines = phase.name, []
         elif phase.state == "line":
-            self._lines = [*self._lines[-LOG_LINES:], phase.text]
-        self._report(phase)
+            self.lines = [*self.lines[-LOG_LINES:], phase.text]
+        self._progress(phase)
 
     @contextmanager
     def _during(self, name: str, text: str = "") -> Iterator[None]:
         began = time.monotonic()
-        self._on_phase(Phase(name, "started", text))
+        self.on_phase(Phase(name, "started", text))
         yield
-        self._on_phase(Phase(name, "finished", "", time.monotonic() - began))
+        self.on_phase(Phase(name, "finished", "", time.monotonic() - began))
 
     # --- errors -----------------------------------------------------------------------------------------------------
 
-    def _failed(
-        self, reason: str, ended: Exit | None = None, command: str | None = None, *,
-        log: Sequence[str] = (), hint: str = "",
-    ) -> BootstrapError:  # fmt: skip
-        if ended is not None:
-            if ended.status is None and ended.signal is None:
-                raise ConnectionResetError("the connection was lost while the image was being brought there")
-            output = ended.stderr if ended.stderr.strip() else ended.stdout
-            log = output.decode(errors="replace").splitlines()
-        return self._error(reason, command, None if ended is None else ended.status, log, hint)
+    @property
+    def late(self) -> str:
+        return f"it took longer than {self.prepared.image.bootstrap_timeout:g} s"
 
-    def _agent_error(self, failure: dict[str, Any]) -> BootstrapError:
-        self._phase = failure["phase"]
-        return self._error(
-            self._late() if failure["timed_out"] else failure["reason"],
-            failure["command"] or None,
-            failure["exit_status"],
-            failure["log"] or self._lines,
-            failure["hint"],
-            timed_out=failure["timed_out"],
-        )
+    def _failed(self, reason: str, ended: CommandResult, command: str, hint: str = "") -> BootstrapError:
+        output = ended.stderr if ended.stderr.strip() else ended.stdout
+        log = output.decode(errors="replace").splitlines()
+        return self.error(reason, command=command, exit_status=ended.status, log=log, hint=hint)
 
-    def hung(self) -> BootstrapError:
-        return self._error(self._late(), None, None, self._lines, "", timed_out=True)
-
-    def _late(self) -> str:
-        return f"it took longer than {self._prepared.image.bootstrap_timeout:g} s"
-
-    def _error(
-        self, reason: str, command: str | None, status: int | None, log: Sequence[str], hint: str, *,
+    def error(
+        self,
+        reason: str,
+        *,
+        command: str | None = None,
+        exit_status: int | None = None,
+        log: Sequence[str] = (),
+        hint: str = "",
         timed_out: bool = False,
-    ) -> BootstrapError:  # fmt: skip
-        return explained(
-            self._phase,
+    ) -> BootstrapError:
+        return bootstrap_error(
+            self.phase,
             self._scrub(reason),
             command=None if command is None else self._scrub(command),
-            exit_status=status,
+            exit_status=exit_status,
             log=[self._scrub(line) for line in log],
             hint=hint,
             timed_out=timed_out,
         )
 
 
-class _AgentSession:
-    """The conversation with one agent: its requests decide what it is sent."""
+class _InstallerSession:
+    """The conversation with one installer: its requests decide what it is sent."""
 
-    def __init__(
-        self, prepared: Prepared, host: HostFacts, phase: Callable[[Phase], None], order: dict[str, Any]
-    ) -> None:
-        self._prepared, self._host, self._phase = prepared, host, phase
-        self._order = order
-        self._lines = frames.Lines()
+    def __init__(self, work: _Bootstrap, host: HostFacts, plan: dict[str, Any]) -> None:
+        self._work, self._host, self._plan = work, host, plan
+        self._frames = protocol.Lines()
         self._wanted: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
         self._sources: dict[str, wheels.Wheel | Copy] = {
-            file.copy.sha256: file.copy for file in prepared.includes.files.values()
+            file.copy.sha256: file.copy for file in work.prepared.includes.files.values()
         }
-        self.result: dict[str, Any] | None = None
-        self.failure: dict[str, Any] | None = None
-        self.defect: BootstrapError | OSError | None = None  # a failure on the client's side
-        self.garbled = ""  # the agent's violation of the protocol; everything after it is ignored
+        self.outcome: Bootstrapped | BootstrapError | None = None  # the first one; whatever comes after it is ignored
 
     def close(self) -> None:
         self._wanted.put_nowait(None)
 
+    def _decide(self, outcome: Bootstrapped | BootstrapError) -> None:
+        self.outcome = self.outcome or outcome
+        self.close()
+
+    def _broken(self, why: str) -> None:
+        hint = "see what runs on that host: Outrider's installer does not say this"
+        self._decide(self._work.error(f"the installer broke its protocol: {why}", log=self._work.lines, hint=hint))
+
     def on_output(self, data: bytes) -> None:
-        if self.garbled:
-            return
         try:
-            for frame in self._lines.feed(data):
+            for frame in () if self.outcome else self._frames.feed(data):
                 self._take(frame)
         except (KeyError, TypeError, ValueError) as error:
-            self._garble(str(error))
+            self._broken(str(error))
 
     def _take(self, frame: dict[str, Any]) -> None:
+        work = self._work
         match frame["is"]:
             case "phase":
-                self._phase(Phase(frame["name"], frame["state"], frame["text"], frame["seconds"]))
+                state: Any = frame["state"]
+                work.on_phase(Phase(str(frame["name"]), state, str(frame["text"]), float(frame["seconds"])))
             case "need":
-                if self._wanted.qsize() >= NEEDS:
+                if self._wanted.qsize() >= _MOST_REQUESTS:
                     raise ValueError("it asks for more than it waits for")
                 if not all(isinstance(digest, str) for digest in frame.get("files", ())):
                     raise ValueError("it asks for files by what is no text")
                 self._wanted.put_nowait(frame)
             case "result":
-                self.result = {name: str(frame[name]) for name in ("socket", "python", "runtime")}
-                self.close()
+                self._decide(Bootstrapped(str(frame["socket"]), str(frame["python"]), str(frame["runtime"])))
             case "failed":
-                self.failure = {name: frame[name] for name in FAILURE}
-                self.close()
-            case _:
-                pass
-
-    def _garble(self, what: str) -> None:
-        self.garbled = f"the agent broke its protocol: {what}"
-        self.close()
+                work.phase = str(frame["phase"])
+                status, timed_out = frame["exit_status"], bool(frame["timed_out"])
+                error = work.error(
+                    work.late if timed_out else str(frame["reason"]),
+                    command=str(frame["command"]) or None,
+                    exit_status=status if isinstance(status, int) else None,
+                    log=[str(line) for line in frame["log"]] or work.lines,
+                    hint=str(frame["hint"]),
+                    timed_out=timed_out,
+                )
+                self._decide(error)
 
     async def stdin(self) -> AsyncIterator[bytes]:
-        """The bytes for the agent's stdin, which stays open while the agent works, as it ends when stdin does."""
-        yield frames.encode("plan", **self._order)
+        """The bytes for the installer's stdin, which stays open while it works, as it ends when stdin does."""
+        uv, requirements = self._work.prepared.uv, self._work.prepared.requirements
+        yield protocol.encode("plan", **self._plan)
         try:
             while (wanted := await self._wanted.get()) is not None:
                 if wanted.get("wheels"):
-                    if (
-                        self._prepared.uv is None
-                        or self._prepared.requirements is None
-                        or not self._order["environment"]
-                    ):
-                        self._garble("it asks for packages, and the image has none")
+                    if uv is None or requirements is None or self._plan["environment"] is None:
+                        self._broken("it asks for packages, and the image has none")
                         return
-                    yield await self._wheels(self._prepared.uv, self._prepared.requirements)
+                    yield await self._wheels(uv, requirements)
                 for digest in wanted.get("files", ()):
-                    if (source := self._sources.get(digest)) is None:
-                        self._garble(f"it asks for a file that the image does not have: {digest!r:.80}")
+                    if digest not in self._sources:
+                        self._broken(f"it asks for a file that the image does not have: {digest!r:.80}")
                         return
-                    async for part in _file(source):
+                    async for part in _file(self._sources[digest]):
                         yield part
-        except (BootstrapError, OSError) as error:
-            self.defect = error
+        except BootstrapError as error:
+            self._decide(error)
+        except OSError as error:
+            hint = "try again when nobody writes to it"
+            self._decide(self._work.error(f"a file could not be sent: {error}", hint=hint))
 
     async def _wheels(self, uv: Uv, requirements: Requirements) -> bytes:
-        prepared, made = self._prepared, self._order["environment"]
-        python = next((p.version for p in self._host.pythons if p.path == made["python"]), prepared.client.minor)
-        target = wheels.target_of(self._host.machine, self._host.libc)
-        self._phase(Phase("packages", "line", f"resolving for {target}, Python {python}, on this computer"))
+        prepared, host, base = self._work.prepared, self._host, self._plan["environment"]["python"]
+        python = next((each.version for each in host.pythons if each.path == base), prepared.minor)
+        target = wheels.target_of(host.machine, host.libc)
+        self._work.on_phase(Phase("packages", "line", f"resolving for {target}, Python {python}, on this computer"))
         chosen = await prepared.wheel_cache.select(uv, requirements, target, python)
         self._sources |= {wheel.sha256: wheel for wheel in chosen.wheels}
         listed = [(wheel.name, wheel.sha256, wheel.size_bytes) for wheel in chosen.wheels]
-        return frames.encode("wheels", requirements=chosen.requirements, wheels=listed)
+        return protocol.encode("wheels", requirements=chosen.requirements, wheels=listed)
 
 
 async def _file(source: wheels.Wheel | Copy) -> AsyncIterator[bytes]:
@@ -384,7 +354,7 @@ async def _file(source: wheels.Wheel | Copy) -> AsyncIterator[bytes]:
         data = await in_thread(source.read, 0, size, abandon=True)
         smaller = zlib.compress(data, 6)
         is_packed = len(smaller) < len(data)
-        yield frames.encode("file", smaller if is_packed else data, sha256=source.sha256, packed=is_packed)
+        yield protocol.encode("file", smaller if is_packed else data, sha256=source.sha256, packed=is_packed)
         return
     yield json.dumps({"is": "file", "bytes": size, "sha256": source.sha256}).encode() + b"\n"
     sent = 0

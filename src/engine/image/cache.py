@@ -1,16 +1,21 @@
-"""The cache of this computer: wheels and tools that pools fetched or made, kept for later pools."""
+"""Files that this computer keeps for hosts: wheels and tools for later pools, and copies of what a pool includes."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import secrets
+import tempfile
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from ...providers.private import cache_root, make_private
-from .advice import explained
+from .hints import bootstrap_error
+
+_CHUNK_BYTES = 1 << 20
 
 
 def client_cache() -> Path:
@@ -23,7 +28,7 @@ def client_cache() -> Path:
     try:
         make_private(folder)
     except OSError as error:
-        raise explained(
+        raise bootstrap_error(
             "packages",
             f"the cache of this computer, {folder}, cannot be used: {error.strerror}",
             hint=f"remove {folder}, or set OUTRIDER_CACHE here to a folder in which only you can write",
@@ -52,3 +57,49 @@ def written(path: Path) -> Iterator[Path]:
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
+
+
+class FileCopies:
+    """Copies of files as they were when a pool began, so that later machines get the same ones. Not thread-safe.
+
+    They are in one unnamed temporary file, which is gone with its last user, even a killed one.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        with tempfile.TemporaryFile(dir=folder) as nameless:
+            self._fd = os.dup(nameless.fileno())
+        weakref.finalize(self, os.close, self._fd)
+        self._end = 0
+        self._kept: dict[str, Copy] = {}
+
+    def keep(self, fd: int) -> Copy:
+        """Copy the rest of an open file.
+
+        Raises:
+            OSError: it cannot be read, or the disk is full.
+        """
+        digest, end = hashlib.sha256(), self._end
+        while data := os.read(fd, _CHUNK_BYTES):
+            digest.update(data)
+            while data:
+                count = os.pwrite(self._fd, data, end)
+                data, end = data[count:], end + count
+        name = digest.hexdigest()
+        if name not in self._kept:
+            self._kept[name] = Copy(self, name, self._end, end - self._end)
+            self._end = end
+        return self._kept[name]
+
+    def read(self, offset: int, size: int) -> bytes:
+        return os.pread(self._fd, size, offset)
+
+
+class Copy(NamedTuple):
+    copies: FileCopies
+    sha256: str
+    begins: int
+    size_bytes: int
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Read at most ``size`` bytes of the copy from ``offset``."""
+        return self.copies.read(self.begins + offset, min(size, self.size_bytes - offset))

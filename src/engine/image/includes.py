@@ -7,22 +7,26 @@ import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from importlib.machinery import PathFinder
 from pathlib import Path, PurePosixPath
 from types import ModuleType
-from typing import NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from ..api.errors import SpecError
 from ..api.image import Image, check_local
 from ..api.secrets import revealed
-from . import patterns
-from .cache import client_cache
-from .file_copies import Copy, FileCopies
+from .cache import Copy, FileCopies, client_cache
+from .hints import INSTALL
+
+if TYPE_CHECKING:
+    from pathspec import GitIgnoreSpec
+
+_NEVER = {".git", ".hg", ".svn", "__pycache__", ".DS_Store"}
+_COMPILED = (".pyc", ".pyo")
 
 
 class File(NamedTuple):
-    """A copy of one file, as it was when it was read."""
-
     copy: Copy
     executable: bool
 
@@ -34,10 +38,6 @@ class Includes:
     files: Mapping[str, File] = field(default_factory=dict)
     paths: tuple[str, ...] = (".",)
     modules: frozenset[str] = frozenset()  # top-level names that tasks can import because of these files
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(file.copy.size_bytes for file in self.files.values())
 
 
 class Root(NamedTuple):
@@ -75,23 +75,18 @@ def scan(image: Image, *, path: Sequence[str] | None = None) -> Includes:
         return Includes()
     files: dict[str, File] = {}
     copies = FileCopies(client_cache())
-    paths = ["."]
-    modules: set[str] = set()
+    paths = {".": None}
     folders = [Path(entry or ".").resolve() for entry in (sys.path if path is None else path)]
     for root in roots(image):
-        if root.source.is_dir():
-            for source in patterns.walk(root.source, image.excludes):
-                files[(root.place / source.relative_to(root.source)).as_posix()] = _read(source, copies)
-            for folder in folders:  # a folder of sys.path inside the included one is on the nodes' sys.path too
-                if folder.is_relative_to(root.source):
-                    inside = (root.place / folder.relative_to(root.source)).as_posix()
-                    if inside not in paths:
-                        paths.append(inside)
-        else:
+        if not root.source.is_dir():
             files[root.place.as_posix()] = _read(root.source, copies)
-    for place in paths:
-        modules |= _modules(files, place)
-    return Includes(files, tuple(paths), frozenset(modules))
+            continue
+        for source in walk(root.source, image.excludes):
+            files[(root.place / source.relative_to(root.source)).as_posix()] = _read(source, copies)
+        for folder in folders:  # a folder of sys.path inside the included one is on the nodes' sys.path too
+            if folder.is_relative_to(root.source):
+                paths[(root.place / folder.relative_to(root.source)).as_posix()] = None
+    return Includes(files, tuple(paths), frozenset().union(*(_modules(files, place) for place in paths)))
 
 
 def on_this_computer(image: Image) -> Image:
@@ -110,7 +105,7 @@ def on_this_computer(image: Image) -> Image:
     return replace(image, env={**image.env, "PYTHONPATH": path})
 
 
-# --- what is included ----------------------------------------------------------------------------------------------
+# --- what is included -----------------------------------------------------------------------------------------------
 
 
 def _roots_of(include: str | os.PathLike[str] | ModuleType) -> Iterator[Root]:
@@ -124,7 +119,7 @@ def _roots_of(include: str | os.PathLike[str] | ModuleType) -> Iterator[Root]:
         return
     name = os.fspath(include)
     if not all(part.isidentifier() for part in name.split(".")):
-        _refuse(f"Image(includes=...): there is no {path.absolute()}.")
+        _refuse(f"Image(includes=...): there is no {path.absolute()}: correct the path, or leave it out.")
     yield from _module(name)
 
 
@@ -141,25 +136,15 @@ def _module(name: str) -> Iterator[Root]:
         for location in locations:
             yield Root(Path(location).resolve(), PurePosixPath(*parts))
     elif origin is None or not Path(origin).is_file():
-        _refuse(f"Image(includes=...): {name} is not made of files: it comes with Python.")
+        _refuse(f"Image(includes=...): {name} is not made of files: it comes with Python. Leave it out.")
     elif not origin.endswith(".py"):
-        _refuse(f"Image(includes=...): {name} is compiled ({origin}): install it there, by pip=.")
+        _refuse(f"Image(includes=...): {name} is compiled ({origin}): name its package in Image(pip=...) instead.")
     else:
         yield Root(Path(origin).resolve(), PurePosixPath(*parts[:-1], Path(origin).name))
 
 
-def _found(asked: str, name: str, search: list[str] | None) -> tuple[list[str] | None, str | None]:
-    found = _find(name, search)
-    if found is None:
-        _refuse(
-            f"Image(includes=...): {asked!r} is neither a file here ({Path(asked).absolute()}) "
-            "nor a module that can be imported."
-        )
-    return found
-
-
-def _find(name: str, search: Sequence[str] | None) -> tuple[list[str] | None, str | None] | None:
-    """(folders, file) of a module: of the loaded one, or else as an import would find it. None: there is none."""
+def _found(asked: str, name: str, search: Sequence[str] | None) -> tuple[list[str] | None, str | None]:
+    """(folders, file) of a module: of the loaded one, or else as an import would find it."""
     spec = getattr(sys.modules.get(name), "__spec__", None)
     if spec is None and search is not None:
         spec = PathFinder.find_spec(name.rpartition(".")[2], search)  # a namespace's full name would need its parent
@@ -168,12 +153,15 @@ def _find(name: str, search: Sequence[str] | None) -> tuple[list[str] | None, st
         if find_spec is not None and (spec := find_spec(name, None)) is not None:
             break
     if spec is None:
-        return None
+        _refuse(
+            f"Image(includes=...): {asked!r} is neither a file here ({Path(asked).absolute()}) "
+            "nor a module that can be imported: check its name, or install it here."
+        )
     locations = spec.submodule_search_locations
     return None if locations is None else list(locations), spec.origin if spec.has_location else None
 
 
-# --- its files ----------------------------------------------------------------------------------------------------
+# --- its files ------------------------------------------------------------------------------------------------------
 
 
 def _read(source: Path, copies: FileCopies) -> File:
@@ -182,18 +170,106 @@ def _read(source: Path, copies: FileCopies) -> File:
             executable = bool(os.fstat(file.fileno()).st_mode & stat.S_IXUSR)
             return File(copies.keep(file.fileno()), executable)
     except OSError as error:
-        raise SpecError(f"Image(includes=...): {source} cannot be read and copied: {error.strerror}.") from error
+        raise SpecError(
+            f"Image(includes=...): {source} cannot be copied: {error.strerror}. Exclude it, or make it readable."
+        ) from error
 
 
 def _modules(files: Mapping[str, File], place: str) -> set[str]:
     prefix = "" if place == "." else f"{place}/"
-    found: set[str] = set()
-    for path in files:
-        if path.startswith(prefix) and path.endswith(".py"):
-            name = path[len(prefix) :].split("/")[0].removesuffix(".py")
-            if name.isidentifier():
-                found.add(name)
-    return found
+    below = (path[len(prefix) :] for path in files if path.startswith(prefix) and path.endswith(".py"))
+    names = (path.split("/")[0].removesuffix(".py") for path in below)
+    return {name for name in names if name.isidentifier()}
+
+
+def walk(top: Path, excludes: Sequence[str]) -> Iterator[Path]:
+    """Yield every file below ``top`` that is not ignored, in a fixed order; symlinks are followed."""
+    ignored = _Ignored(top, excludes)
+    seen: set[tuple[int, int]] = set()
+    for at, folders, names in os.walk(top, followlinks=True):
+        here = Path(at)
+        status = here.stat()
+        if (status.st_dev, status.st_ino) in seen:  # a symlink to a folder above
+            folders.clear()
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        folders[:] = sorted(
+            name
+            for name in folders
+            if name not in _NEVER
+            and not (here / name / "pyvenv.cfg").exists()
+            and not ignored.has(here / name, is_folder=True)
+        )
+        for name in sorted(names):
+            path = here / name
+            if name in _NEVER or name.endswith(_COMPILED) or ignored.has(path, is_folder=False):
+                continue
+            if path.is_file():  # neither a socket nor a dangling symlink
+                yield path
+
+
+class _Ignored:
+    """Patterns for files below ``top``: of .gitignore files from the repository's top down, and the user's."""
+
+    def __init__(self, top: Path, excludes: Sequence[str]) -> None:
+        self._top, self._excludes = top, excludes
+        self._specs: dict[Path, GitIgnoreSpec | None] = {}
+
+    def has(self, path: Path, *, is_folder: bool) -> bool:
+        """Return whether ``path`` is ignored. The user's patterns win, then the nearest .gitignore that matches."""
+        if self._own is not None and (word := _word(self._own, self._top, path, is_folder)) is not None:
+            return word
+        inside = [folder for folder in path.parents if folder == self._top or folder.is_relative_to(self._top)]
+        for folder in (*inside, *self._above):
+            spec = self._spec(folder)
+            if spec is not None and (word := _word(spec, folder, path, is_folder)) is not None:
+                return word
+        return False
+
+    @cached_property
+    def _own(self) -> GitIgnoreSpec | None:
+        return _compiled(self._excludes) if self._excludes else None
+
+    @cached_property
+    def _above(self) -> list[Path]:
+        """Folders above ``top`` in its repository; none where they ignore ``top`` itself, as it was asked for."""
+        folders: list[Path] = []
+        for folder in () if (self._top / ".git").exists() else self._top.parents:
+            folders.append(folder)
+            if (folder / ".git").exists():
+                break
+        else:
+            return []  # not in a repository
+        for folder in folders:
+            spec, inner = self._spec(folder), self._top
+            while spec is not None and inner != folder:
+                if _word(spec, folder, inner, is_folder=True):
+                    return []
+                inner = inner.parent
+        return folders
+
+    def _spec(self, folder: Path) -> GitIgnoreSpec | None:
+        if folder not in self._specs:
+            file = folder / ".gitignore"
+            lines = file.read_text(errors="replace").splitlines() if file.is_file() else []
+            self._specs[folder] = _compiled(lines) if lines else None
+        return self._specs[folder]
+
+
+def _word(spec: GitIgnoreSpec, base: Path, path: Path, is_folder: bool) -> bool | None:
+    """True: ignored; False: not ignored, by a pattern with ``!``; None: no pattern matches."""
+    return spec.check_file(path.relative_to(base).as_posix() + ("/" if is_folder else "")).include
+
+
+def _compiled(lines: Sequence[str]) -> GitIgnoreSpec:
+    try:
+        from pathspec import GitIgnoreSpec
+    except ImportError as error:
+        raise SpecError(f"Image(includes=...) needs pathspec, to read .gitignore files: {INSTALL}") from error
+    try:
+        return GitIgnoreSpec.from_lines(lines)
+    except ValueError as error:
+        raise SpecError(f"Image(excludes=...) and .gitignore files hold patterns as git knows them: {error}") from error
 
 
 def _refuse(message: str) -> NoReturn:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
 from typing import NamedTuple
 
 # The host's sh reads the script on stdin, so that no login shell has to quote it. Arguments: the wanted minor version,
-# a path or "", then paths in the cache to look for. It is a function, because its commands must not read the script.
+# and the path of an interpreter or "". It is a function, because its commands must not read the script.
 #
 # Programs in the cache are run, by the probe itself too. So nothing there is touched before it is known that nobody
 # else may have put it there; checking the folders is enough, as nobody makes files in a folder without write access.
@@ -19,6 +19,7 @@ entries() {
 } 2>/dev/null
 exposed() {
     while read -r owner mode path; do
+        case "$path" in /*) ;; *) path=$cache/$path ;; esac
         case "$owner $mode" in
             *[2367]? | *[2367]) echo "exposed $owner $mode $path" ;;
             "$1 "* | "0 "*) ;;
@@ -28,7 +29,6 @@ exposed() {
 }
 probe() {
     minor=$1 asked=$2
-    shift 2
     umask 077
     cache=${OUTRIDER_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/outrider}
     echo "outrider-probe 1"
@@ -45,9 +45,7 @@ probe() {
     fi
     refusal=$(: 2>&1 >"$cache/.writable") || echo "refused $refusal"
     df -Pk "$cache" 2>/dev/null | { read -r _; read -r _ _ _ free _; echo "free $free"; }
-    for path; do
-        if [ -e "$cache/$path" ]; then echo "have $path"; fi
-    done
+    for path in "$cache"/runtime/* "$cache"/uv/*; do echo "have ${path#"$cache"/}"; done
     seen=
     tell='import sys; print("%d.%d.%d" % sys.version_info[:3], sys.implementation.name, sys.executable)'
     for python in ${asked:+"$asked"} "python$minor" "/usr/bin/python$minor" "/usr/local/bin/python$minor" \\
@@ -74,10 +72,10 @@ class Python(NamedTuple):
 
     @property
     def minor(self) -> str:
-        return ".".join(self.version.split(".")[:2])
+        return self.version.rpartition(".")[0]
 
     def is_at_least(self, major: int, minor: int) -> bool:
-        return tuple(map(int, self.version.split(".")[:2])) >= (major, minor)
+        return tuple(map(int, self.minor.split("."))) >= (major, minor)
 
 
 class HostFacts(NamedTuple):
@@ -91,7 +89,7 @@ class HostFacts(NamedTuple):
     refused: str  # why the cache cannot be written; empty: it can
     exposed: str  # who else may write in the cache, so that nothing in it is run: "UID MODE PATH"; empty: nobody
     free_bytes: int | None
-    present: frozenset[str]  # those of the paths asked for that are in the cache
+    present: frozenset[str]  # runtimes and uvs in the cache, as "runtime/DIGEST"
     pythons: tuple[Python, ...]  # in the order of preference
 
     @property
@@ -100,52 +98,40 @@ class HostFacts(NamedTuple):
         return f"{self.system}-{self.machine}-{self.libc.replace(' ', '-')}".lower()
 
 
-class ProbeFailed(ValueError):
-    """The output is not the probe's."""
-
-
-def arguments(minor: str, asked: str, paths: Sequence[str]) -> list[str]:
-    return ["sh", "-s", "--", minor, asked, *paths]
+def arguments(minor: str, asked: str) -> list[str]:
+    return ["sh", "-s", "--", minor, asked]
 
 
 def parse(stdout: bytes) -> HostFacts:
     """Parse the output of the probe.
 
     Raises:
-        ProbeFailed: the script did not run to its end.
+        ValueError: the script did not run to its end.
     """
     lines = stdout.decode(errors="replace").splitlines()
     if "outrider-probe 1" not in lines or lines[-1] != "end":
-        raise ProbeFailed("the probe did not run to its end")
+        raise ValueError("the probe did not run to its end")
     facts: dict[str, str] = {}
     present, pythons = [], []
     for line in lines[lines.index("outrider-probe 1") + 1 :]:
         word, _, rest = line.partition(" ")
         if word == "have":
             present.append(rest)
-        elif word in ("python", "asked") and rest.count(" ") >= 2:
-            version, implementation, path = rest.split(" ", 2)
-            pythons.append(Python(version, implementation, path, word == "asked"))
+        elif found := re.fullmatch(r"(?:python|asked) (\d+\.\d+\.\d+) (\S+) (.+)", line, re.ASCII):
+            pythons.append(Python(found[1], found[2], found[3], asked=word == "asked"))
         elif word not in facts:  # a message of several lines may repeat a word
             facts[word] = rest
     system, _, machine = facts.get("system", "").partition(" ")
-    free = facts.get("free", "")
+    libc, free = facts.get("libc", ""), facts.get("free", "")
     return HostFacts(
         system=system,
         machine=machine,
-        libc=facts.get("libc", "other"),
+        libc=libc if re.fullmatch(r"glibc \d+\.\d+(\.\d+)?", libc, re.ASCII) else "other",
         uid=int(facts.get("user", "-1")),
         cache=facts.get("cache", ""),
         refused=facts.get("refused", ""),
-        exposed=_absolute(facts.get("exposed", ""), facts.get("cache", "")),
-        free_bytes=int(free) * 1024 if free.isdigit() else None,
+        exposed=facts.get("exposed", ""),
+        free_bytes=int(free) * 1024 if free.isdecimal() else None,
         present=frozenset(present),
         pythons=tuple(pythons),
     )
-
-
-def _absolute(exposed: str, cache: str) -> str:
-    """Make the path in ``exposed`` absolute; it is relative to the cache."""
-    owner, _, rest = exposed.partition(" ")
-    mode, _, path = rest.partition(" ")
-    return f"{owner} {mode} {path if path.startswith('/') else f'{cache}/{path}'}" if exposed else ""

@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -71,36 +71,23 @@ async def read(image: Image, uv: Uv | None) -> Requirements | None:
     if not image.has_packages:
         return None
     urls, folders = _indexes(image.pip_indexes)
-    only_folders = bool(folders) and not urls
     if image.lock_path is not None:
         assert uv is not None, "prepare has found it"
-        text, urls, locked = await _locked(image.lock_path, uv, urls)
-        folders = (*folders, *locked)
-        return Requirements(
-            text, urls=urls, folders=folders, listed=_listed(folders),
-            options=("--index-strategy", "unsafe-best-match"),
-        )  # fmt: skip
-    reader = await in_thread(_read, image, abandon=True)
-    folders = (*folders, *reader.folders)
+        text, more, locked = await _locked(image.lock_path, uv, urls)
+        found, options = (*folders, *locked), ("--index-strategy", "unsafe-best-match")
+        return Requirements(text, urls=(*urls, *more), folders=found, listed=_listed(found), options=options)
+    reader = await in_thread(_Reader, image, abandon=True)
+    found = (*folders, *reader.folders)
     return Requirements(
-        "\n".join([*reader.lines, ""]),
-        "\n".join([*reader.constraints, ""]) if reader.constraints else "",
+        "".join(f"{line}\n" for line in reader.lines),
+        "".join(f"{line}\n" for line in reader.constraints),
         urls,
-        folders,
-        only_folders,
+        found,
+        only_folders=bool(folders) and not urls,
         variables=reader.variables,
-        listed=_listed(folders),
+        listed=_listed(found),
         wheels=tuple(reader.wheels),
     )
-
-
-def _read(image: Image) -> _Reader:
-    reader = _Reader()
-    for requirement in image.pip:
-        reader.line(requirement, Path.cwd(), "Image(pip=...)")
-    if image.requirements_path is not None:
-        reader.file(image.requirements_path.resolve())
-    return reader
 
 
 def _listed(folders: Sequence[Path]) -> tuple[tuple[str, int], ...]:
@@ -128,41 +115,45 @@ def _indexes(given: Sequence[str | Secret]) -> tuple[tuple[str | Secret, ...], t
 
 
 class _Reader:
-    """Merge requirements files, in pip's format, into one."""
+    """Merges an image's requirements and requirements files, in pip's format, into one text."""
 
-    def __init__(self) -> None:
+    def __init__(self, image: Image) -> None:
         self.lines: list[str] = []
         self.constraints: list[str] = []
         self.folders: list[Path] = []
         self.wheels: list[str] = []
         self.variables: dict[str, str] = {}
         self._read: set[tuple[Path, bool]] = set()
+        for requirement in image.pip:
+            self._line(requirement, Path.cwd(), "Image(pip=...)")
+        if image.requirements_path is not None:
+            self._file(image.requirements_path.resolve())
 
-    def file(self, path: Path, *, constrains: bool = False) -> None:
+    def _file(self, path: Path, *, constrains: bool = False) -> None:
         if (path, constrains) in self._read:
             return
         self._read.add((path, constrains))
         try:
             text = path.read_text()
         except OSError as error:
-            raise SpecError(f"Image(requirements=...): {path} cannot be read: {error.strerror}.") from error
+            raise SpecError(
+                f"Image(requirements=...): {path} cannot be read: {error.strerror}. Mend the path or its mode."
+            ) from error
         for line in _COMMENT.sub("", text.replace("\\\n", " ")).splitlines():
             if line.strip():
-                self.line(line.strip(), path.parent, str(path), constrains=constrains)
+                self._line(line.strip(), path.parent, str(path), constrains=constrains)
 
-    def line(self, line: str, folder: Path, where: str, *, constrains: bool = False) -> None:
+    def _line(self, line: str, folder: Path, where: str, *, constrains: bool = False) -> None:
         for name in _VARIABLE.findall(line):
             if name not in os.environ:
-                _refuse(f"{where} refers to ${{{name}}}, which is not set in this process.")
+                _refuse(f"{where} refers to ${{{name}}}, which is not set in this process: set it, or write it out.")
             self.variables[name] = os.environ[name]
         option = _OPTION.fullmatch(line)
         if option is not None:
             name, value = option.group(1), option.group(2).strip()
-            if name in ("-r", "--requirement", "--requirements"):
-                self.file((folder / value).resolve(), constrains=constrains)
-                return
-            if name in ("-c", "--constraint", "--constraints"):
-                self.file((folder / value).resolve(), constrains=True)
+            is_constraint = name in ("-c", "--constraint", "--constraints")
+            if is_constraint or name in ("-r", "--requirement", "--requirements"):
+                self._file((folder / value).resolve(), constrains=constrains or is_constraint)
                 return
             if name in ("-e", "--editable"):
                 _refuse(_own_code(value, where))
@@ -173,7 +164,7 @@ class _Reader:
             if "://" not in wheel[1]:
                 path = (folder / wheel[1]).absolute()
                 if not path.is_file():
-                    _refuse(f"{where}: there is no {path}.")
+                    _refuse(f"{where}: there is no file {path}: correct the path, or build the wheel.")
                 digest, kept = _kept(path)
                 self.wheels.append(digest)
                 line = f"{path.name.split('-')[0]} @ {kept.as_uri()}{line[wheel.end() :]}"
@@ -193,7 +184,10 @@ def _kept(wheel: Path) -> tuple[str, Path]:
                 if sha256(beside) != digest:
                     raise OSError(errno.EBUSY, "it is being written to")
     except OSError as error:
-        raise SpecError(f"{wheel} cannot be copied to {cache_root()}: {error.strerror}.") from error
+        raise SpecError(
+            f"{wheel} cannot be copied to {cache_root()}: {error.strerror}. Try again when nobody writes it, or with "
+            "more room there."
+        ) from error
     return digest, kept
 
 
@@ -207,56 +201,47 @@ def _own_code(what: str, where: str) -> str:
 async def _locked(
     lock: Path, uv: Uv, given: Sequence[str | Secret]
 ) -> tuple[str, tuple[str | Secret, ...], tuple[Path, ...]]:
-    """A lock as exact requirements with hashes, the indexes, and the folders of wheels that it refers to."""
+    """A lock as exact requirements with hashes; the indexes and folders of wheels that it names besides ``given``."""
     if lock.name == "uv.lock":
         export = ("export", "--frozen", "--no-dev", "--no-emit-project", "--no-emit-local", "--format", "pylock.toml")
         text = await uv.run("--quiet", *export, "--no-header", "--directory", str(lock.parent))
     else:
         text = await in_thread(lock.read_text, abandon=True)
     try:
-        content = tomllib.loads(text)
-        lines = [_exactly(package) for package in content.get("packages", ())]
+        packages = tomllib.loads(text).get("packages", ())
+        lines = [_exactly(package) for package in packages]
     except (tomllib.TOMLDecodeError, KeyError, TypeError) as error:
-        raise SpecError(f"Image(lock=...): {lock} is not a lock that can be read: {error}.") from error
-    indexes = dict.fromkeys(str(package["index"]) for package in content.get("packages", ()) if "index" in package)
+        raise SpecError(f"Image(lock=...): {lock} is not a lock that can be read: {error}. Lock again.") from error
+    indexes = dict.fromkeys(str(package["index"]) for package in packages if "index" in package)
     known = {without_password(revealed(url)).rstrip("/") for url in given} | {await _default_index(uv)}
-    more, folders = _indexes([index for index in indexes if without_password(index).rstrip("/") not in known])
-    return "\n".join([*lines, ""]), (*given, *more), folders
+    urls, folders = _indexes([index for index in indexes if without_password(index).rstrip("/") not in known])
+    return "".join(f"{line}\n" for line in lines), urls, folders
 
 
 def _exactly(package: Mapping[str, Any]) -> str:
+    """A package of a lock as a requirement that only the locked files meet."""
     name = package["name"]
+    marker = f" ; {package['marker']}" if "marker" in package else ""
     if "vcs" in package:
         source = package["vcs"]
-        exact = f"{name} @ {source['type']}+{source['url']}@{source['commit-id']}"
-        return exact + _marker(package)
+        return f"{name} @ {source['type']}+{source['url']}@{source['commit-id']}{marker}"
     if "directory" in package or "version" not in package:
         _refuse(
             f"Image(lock=...): {name} is locked to a folder or file of its own: send it by includes=, or as a wheel."
         )
     files = [*package.get("wheels", ()), *([package["sdist"]] if "sdist" in package else ())]
+    exact = f"{name}=={package['version']}"
     if "archive" in package:
         files = [package["archive"]]
         if "url" in files[0]:
-            return f"{name} @ {files[0]['url']}{_marker(package)}{''.join(_hashes(files))}"
-    return f"{name}=={package['version']}{_marker(package)}{''.join(_hashes(files))}"
-
-
-def _marker(package: Mapping[str, Any]) -> str:
-    return f" ; {package['marker']}" if "marker" in package else ""
-
-
-def _hashes(files: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    for file in files:
-        for algorithm, value in file.get("hashes", {}).items():
-            yield f" --hash={algorithm}:{value}"
+            exact = f"{name} @ {files[0]['url']}"
+    hashes = (item for file in files for item in file.get("hashes", {}).items())
+    return exact + marker + "".join(f" --hash={algorithm}:{value}" for algorithm, value in hashes)
 
 
 async def _default_index(uv: Uv) -> str:
-    lines = (
-        await uv.run("--quiet", "pip", "compile", "--no-header", "--emit-index-url", "-", stdin=b"\n")
-    ).splitlines()
-    found = next((line.split(" ", 1)[1] for line in lines if "index-url " in line), "")
+    asked = await uv.run("--quiet", "pip", "compile", "--no-header", "--emit-index-url", "-", stdin=b"\n")
+    found = next((line.split(" ", 1)[1] for line in asked.splitlines() if "index-url " in line), "")
     return without_password(found).rstrip("/")
 
 

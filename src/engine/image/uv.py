@@ -3,33 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 from ..api.errors import SpecError
 from ..api.secrets import Scrubber, Secret, revealed
-from .advice import explained
-
-INSTALL = "pip install 'outrider[image]'"
+from .hints import INSTALL, bootstrap_error
 
 
 class Uv(NamedTuple):
-    """The uv binary of the installed package ``uv``."""
-
     path: Path
     version: str
 
     @classmethod
     def find(cls, wanted_for: str) -> Uv:
-        """Find the binary.
-
-        Raises:
-            SpecError: uv is not installed; ``wanted_for`` says what needs it.
-        """
+        """Find the binary; where uv is not installed, a `SpecError` says what it is ``wanted_for``."""
         from importlib.metadata import PackageNotFoundError, version
 
         try:
@@ -38,7 +28,7 @@ class Uv(NamedTuple):
             return cls(Path(find_uv_bin()), version("uv"))
         except (ImportError, FileNotFoundError, PackageNotFoundError) as error:
             raise SpecError(
-                f"{wanted_for} needs uv on this computer, from where it is sent to the nodes: {INSTALL}"
+                f"{wanted_for} needs uv on this computer, from where it is sent to the nodes: `{INSTALL}`."
             ) from error
 
     @classmethod
@@ -75,30 +65,18 @@ class Uv(NamedTuple):
         if running.returncode == 0:
             return out.decode()
         scrub = Scrubber(secrets)
-        log = scrub(errors.decode(errors="replace")).splitlines()
         command = scrub(f"uv {' '.join(arguments)}")
-        raise explained(
+        raise bootstrap_error(
             "packages",
             f"on this computer, {command} ended with exit status {running.returncode}",
             command=command,
             exit_status=running.returncode,
-            log=log,
+            log=scrub(errors.decode(errors="replace")).splitlines(),
             systematic=True,
         )
 
 
-@cache
-def digest_of(path: Path) -> str:
-    """The SHA-256 of a file that never changes, shortened to the 32 digits that names in caches have."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:32]
-
-
 def index_environment(urls: Sequence[str | Secret], folders: Sequence[Path] = ()) -> dict[str, str]:
     """Environment variables that tell uv its indexes by preference. As arguments, passwords would be visible."""
-    env: dict[str, str] = {}
-    if urls:
-        env["UV_INDEX"] = " ".join(map(revealed, urls))
-    if folders:
-        env["UV_FIND_LINKS"] = ",".join(map(str, folders))
-    return env
+    env = {"UV_INDEX": " ".join(map(revealed, urls)), "UV_FIND_LINKS": ",".join(map(str, folders))}
+    return {name: value for name, value in env.items() if value}

@@ -16,6 +16,7 @@ import urllib.request
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -24,10 +25,10 @@ from ...providers.threads import in_thread
 from ..api.errors import BootstrapError
 from ..api.secrets import Secret, revealed
 from ..node.bundle import packed
-from .advice import explained
 from .cache import client_cache, sha256, written
+from .hints import bootstrap_error
 from .requirements import Requirements, without_password
-from .uv import Uv, digest_of, index_environment
+from .uv import Uv, index_environment
 
 _PATIENCE_S = 30.0  # for a server that sends nothing
 _TRIES = 3
@@ -35,6 +36,7 @@ _AT_ONCE = 8
 _CHUNK_BYTES = 1 << 20
 _WHEEL = re.compile(r"\w[\w.+!-]*\.whl")
 _NEWEST_GLIBC = 40  # the newest that uv has a name for; newer systems run wheels for older ones
+_tool_sha256 = cache(sha256)
 
 
 class Wheel(NamedTuple):
@@ -47,15 +49,14 @@ class Wheel(NamedTuple):
         return self.path.stat().st_size
 
     def read(self, offset: int, size: int) -> bytes:
-        """Read at most ``size`` bytes of the file from ``offset``."""
         with self.path.open("rb", buffering=0) as file:
             return os.pread(file.fileno(), size, offset)
 
 
 class Selection(NamedTuple):
-    """All wheels of one platform's environment, and requirements that pin exactly these."""
+    """All wheels of one platform's environment."""
 
-    requirements: str
+    requirements: str  # pin exactly these wheels
     wheels: tuple[Wheel, ...]
 
 
@@ -63,7 +64,7 @@ class Tool(NamedTuple):
     """The uv binary for one platform."""
 
     path: Path
-    place: str  # its path in a host's cache
+    in_cache: str  # its folder in a host's cache, "uv/DIGEST"
 
 
 @dataclass(slots=True)
@@ -77,11 +78,7 @@ class WheelCache:
     _packing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def select(self, uv: Uv, wanted: Requirements, target: str, python: str) -> Selection:
-        """The wheels of ``wanted`` for ``target`` (as uv names platforms) and a Python version. Cancel-safe.
-
-        Raises:
-            BootstrapError: there are none, or this computer cannot fetch them.
-        """
+        """The wheels of ``wanted`` for ``target`` (as uv names platforms) and a Python version. Cancel-safe."""
         key = f"{target} {python}"
         async with self._selecting:
             if key not in self._selections:
@@ -89,18 +86,15 @@ class WheelCache:
             return self._selections[key]
 
     async def tool(self, uv: Uv, target: str) -> Tool:
-        """The uv binary for ``target``: this computer's own, or one from uv's wheel for that platform.
-
-        Raises:
-            BootstrapError: the wheel cannot be fetched.
-        """
+        """The uv binary for ``target``: this computer's own, or one from uv's wheel for that platform."""
         async with self._packing:
             if target not in self._tools:
                 path = uv.path
                 if target != here():
                     (wheel,) = (await _select(uv, Requirements(f"uv=={uv.version}\n"), target, "3.11")).wheels
                     path = await in_thread(_unpacked_tool, wheel, abandon=True)
-                self._tools[target] = Tool(path, f"uv/{await in_thread(digest_of, path, abandon=True)}")
+                digest = await in_thread(_tool_sha256, path, abandon=True)
+                self._tools[target] = Tool(path, f"uv/{digest[:32]}")
             return self._tools[target]
 
     async def packed(self, tool: Tool) -> bytes:
@@ -120,13 +114,13 @@ def target_of(machine: str, libc: str) -> str:
 
 
 def here() -> str:
-    """The platform of this computer, as `tool_target` names it; empty if it is not Linux. uv needs only glibc 2.17."""
+    """The platform of this computer, as `tool_target` names it; empty if it is not Linux."""
     system = os.uname()
     return f"{system.machine}-glibc" if system.sysname == "Linux" else ""
 
 
 def tool_target(machine: str, libc: str) -> str:
-    """The platform whose uv runs on a host; comparable with `here`."""
+    """The platform whose uv runs on a host; comparable with `here`. uv needs only glibc 2.17."""
     return f"{machine}-glibc" if libc.startswith("glibc") else f"{machine}-unknown-linux-musl"
 
 
@@ -175,11 +169,9 @@ async def _wheel(
 ) -> Wheel:
     entries = package.get("wheels") or ([package["archive"]] if "archive" in package else [])
     if not entries:
-        raise explained(
-            "packages",
+        raise _refused(
             f"{package['name']} has no wheel, and a host without a way out cannot build it",
-            hint=f"build a wheel of {package['name']}, and put its folder into Image(pip_indexes=[...])",
-            systematic=True,
+            f"build a wheel of {package['name']}, and put its folder into Image(pip_indexes=[...])",
         )
     entry = entries[0]
     url = entry.get("url") or (folder / entry["path"]).resolve().as_uri()
@@ -196,11 +188,9 @@ def _named(url: str) -> str:
     """The file name in a URL. It must be a plain wheel's name, as it becomes a path here and on the nodes."""
     name = unquote(urlsplit(url).path.rpartition("/")[2])
     if not _WHEEL.fullmatch(name):
-        raise explained(
-            "packages",
+        raise _refused(
             f"{name!r} (of {without_password(url)}) is not the name of a wheel",
-            hint="check the index, or the requirement that names this file",
-            systematic=True,
+            "check the index, or the requirement that names this file",
         )
     return name
 
@@ -219,7 +209,10 @@ def _fetched(
                 if expected is not None and sha256(beside) != expected:
                     raise OSError("it is not the file that the index says it is")
         except (OSError, http.client.HTTPException) as error:  # URLError is an OSError
-            raise _unfetched(url, error) from error
+            raise _refused(
+                f"{without_password(url)} could not be fetched to this computer: {getattr(error, 'reason', error)}",
+                "check this computer's network, or name a local folder of wheels in Image(pip_indexes=[...])",
+            ) from error
     return Wheel(name, expected or sha256(path), path)
 
 
@@ -268,14 +261,8 @@ def _credentials(url: str, indexes: Sequence[str | Secret]) -> str:
     return f"{found[0]}:{found[2]}" if found else ""
 
 
-def _unfetched(url: str, error: Exception) -> BootstrapError:
-    reason = getattr(error, "reason", error)
-    return explained(
-        "packages",
-        f"{without_password(url)} could not be fetched to this computer: {reason}",
-        hint="check this computer's network, or name a local folder of wheels in Image(pip_indexes=[...])",
-        systematic=True,
-    )
+def _refused(reason: str, hint: str) -> BootstrapError:
+    return bootstrap_error("packages", reason, hint=hint, systematic=True)
 
 
 def _unpacked_tool(wheel: Wheel) -> Path:
@@ -291,7 +278,7 @@ def _unpacked_tool(wheel: Wheel) -> Path:
 
 def _packed_tool(tool: Tool) -> bytes:
     """The tool as a tar.gz, cached because compressing takes seconds."""
-    kept = client_cache() / f"{tool.place}.tar.gz"
+    kept = client_cache() / f"{tool.in_cache}.tar.gz"
     if not kept.exists():
         with written(kept) as beside:
             beside.write_bytes(packed({"uv": tool.path.read_bytes()}, mode=0o755))

@@ -1,5 +1,5 @@
 # ruff: noqa: UP036 - this file must be understood by whatever Python a host has
-"""The runtime's ``__main__``: ``python3 -I <runtime> agent | volumes | daemon | bridge``. Each is a
+"""The runtime's ``__main__``: ``python3 -I <runtime> install | volumes | daemon | bridge``. Each is a
 module's ``main``."""
 
 import os
@@ -11,13 +11,13 @@ sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "pure")
 
 def run() -> int:
     verb = sys.argv.pop(1) if len(sys.argv) > 1 else ""
-    if verb == "agent":  # brings the host a right Python, so it must do with an old one
+    if verb == "install":  # brings the host a right Python, so it must do with an old one
         if sys.version_info < (3, 8):
             return _too_old("3.8")
-        from outrider.engine.image.agent import main as agent  # absolute: this file is not in the package
+        from outrider.engine.image.installer import main as installer  # absolute: this file is not in the package
 
-        agent.main()
-    if verb == "volumes":  # started by the agent, with its Python
+        installer.main()
+    if verb == "volumes":  # started by the installer, with its Python
         from outrider.engine.volumes import supervisor
 
         return supervisor.main()
@@ -31,7 +31,7 @@ def run() -> int:
         from outrider.engine.node import daemon
 
         return daemon.main()
-    sys.stderr.write("outrider: agent, volumes, daemon or bridge?\n")
+    sys.stderr.write("outrider: install, volumes, daemon or bridge?\n")
     return 2
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ...providers.base import Machine
 from ..api.errors import BootstrapError
-from ..image.shell import Exit, Shell
+from ..image.commands import CommandResult, CommandRunner
 
 # As root, or by sudo. Read on stdin by sh, so that no login shell has to quote it. Under systemd a socket may start a
 # server for each connection: then there is nothing to reload.
@@ -39,7 +39,7 @@ fi
 """
 
 
-async def make(shell: Shell, machine: Machine) -> str:
+async def make(shell: CommandRunner, machine: Machine) -> str:
     """A new key on the machine, not in use yet; the public one.
 
     Raises:
@@ -53,7 +53,7 @@ async def make(shell: Shell, machine: Machine) -> str:
     return f"{kind} {rest[0]}"
 
 
-async def place(shell: Shell, machine: Machine) -> None:
+async def place(shell: CommandRunner, machine: Machine) -> None:
     """The new key answers from the next connection on.
 
     Raises:
@@ -64,13 +64,13 @@ async def place(shell: Shell, machine: Machine) -> None:
         raise _failed("the new host key could not be put in place", ended, machine)
 
 
-async def _as_root(shell: Shell, script: bytes) -> Exit:
+async def _as_root(shell: CommandRunner, script: bytes) -> CommandResult:
     return await shell.run(
         ["sh", "-c", 'if [ "$(id -u)" = 0 ]; then exec sh -s; else exec sudo -n sh -s; fi'], stdin=script
     )
 
 
-def _failed(reason: str, ended: Exit, machine: Machine) -> BootstrapError:
+def _failed(reason: str, ended: CommandResult, machine: Machine) -> BootstrapError:
     log = ended.stderr.decode(errors="replace").splitlines()[-20:]
     story = "".join(f"\n  | {line}" for line in log)
     hint = "use an image whose login user is root or may use sudo without a password, with OpenSSH's server"

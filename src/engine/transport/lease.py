@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from ...actors.ports import ConnectFailed
-from ..image.shell import Shell
+from ..image.commands import CommandRunner
 
 RENEWALS = 4  # in the time of one lease: some may fail
 CHECK_S = 10.0  # for an answer that comes before that of a bootstrap, unless tries at it fail
@@ -33,7 +33,7 @@ class Renewal:
     ``checked``: the first time it is seen whether that does anything. LEASE-1: what cannot end itself is not used.
     """
 
-    def __init__(self, shell: Shell, file: str, lease_s: float, *, checked: bool) -> None:
+    def __init__(self, shell: CommandRunner, file: str, lease_s: float, *, checked: bool) -> None:
         self._shell, self._file, self._every_s = shell, file, lease_s / RENEWALS
         self._armed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         if not checked:
@@ -84,5 +84,5 @@ class Renewal:
             await self._shell.run(["touch", "-c", "--", self._file])
             return
         ended = await self._shell.run(["sh", "-c", CHECK, "outrider-lease", self._file])
-        if ended.status is not None:  # else the connection was lost
+        if ended.status is not None:  # else it was killed
             self._armed.set_result(ended.status == 0)

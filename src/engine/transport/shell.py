@@ -1,4 +1,4 @@
-"""Commands on a host over its SSH connection. Implements `engine.image.shell.Shell`."""
+"""Commands on a host over its SSH connection. Implements `engine.image.commands.CommandRunner`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import asyncssh
 
 from ..api.printable import plainly
-from ..image.shell import Exit
+from ..image.commands import CommandResult
 
 SLICE_BYTES = 256 << 10
 STDERR = 1  # RFC 4254, 5.2: SSH_EXTENDED_DATA_STDERR
@@ -30,8 +30,8 @@ class RemoteShell:
         *,
         stdin: bytes | AsyncIterable[bytes] = b"",
         output: Callable[[bytes], None] | None = None,
-    ) -> Exit:
-        """See `Shell.run`. Cancelled, it closes the channel: the command's input ends and its output breaks."""
+    ) -> CommandResult:
+        """See `CommandRunner.run`. Cancelled, it closes the channel: the command's input ends and its output breaks."""
         command = _Command(output)
         opening = asyncio.ensure_future(
             self._connection.create_session(lambda: command, shlex.join(argv), encoding=None)
@@ -130,7 +130,7 @@ class _Command(asyncssh.SSHClientSession[bytes]):
         assert self._channel is not None, "a command is fed when its channel is open"
         return self._channel
 
-    async def wait(self) -> Exit:
+    async def wait(self) -> CommandResult:
         """Return how the command ended.
 
         Raises:
@@ -142,7 +142,7 @@ class _Command(asyncssh.SSHClientSession[bytes]):
         if self._status is None and self._signal is None:
             raise ConnectionResetError(f"the connection was lost: {self._lost or 'closed by the other side'}")
         out, errors = self._texts.values()
-        return Exit(self._status, self._signal, bytes(out), bytes(errors))
+        return CommandResult(self._status, self._signal, bytes(out), bytes(errors))
 
     def opened(self, opening: asyncio.Future[Any]) -> None:
         """A cancelled open would leak the channel: one that comes late closes itself."""

@@ -16,7 +16,8 @@ from .unix_socket import Interpose
 from .views import Views
 
 if TYPE_CHECKING:
-    from ..image.bootstrap import Phase, Prepared
+    from ..image.bootstrap import Phase
+    from ..image.install_plan import Prepared
     from ..serialization.versions import Mismatch
     from .ssh import PoolKey
 

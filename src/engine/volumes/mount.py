@@ -1,7 +1,4 @@
-"""Mount one volume on this host, keep it mounted, and unmount it.
-
-Runs on Python 3.8 and newer.
-"""
+"""Mount one volume on this host, keep it mounted, and unmount it; and what is mounted where, as the kernel says."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ import ctypes
 import errno
 import hashlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -18,14 +16,16 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from . import mounts, places, rclone
+from . import mount_path, rclone
 from .mount_lock import Busy, MountLock
 
 _ASKED_S, _MOUNTED_S, _LISTED_S = 25.0, 30.0, 10.0
+_UNMOUNTED_S, _BUSY_S = 10.0, 1.5
 _ENDED_S = 1.0  # times three, still less than a pool waits for its nodes to end
 _POLL_S = 0.02
+_UNMOUNT_POLL_S = 0.05
 _AGAIN_S = 2.0
 _SAID_LINES = 20
 _PR_SET_PDEATHSIG = 1
@@ -41,7 +41,7 @@ class MountFailed(Exception):
 
 
 class VolumeMount:
-    """One volume's mount. ``order``: the order to this host; ``volume``: one of its volumes; see `agent.volumes`."""
+    """``order``: the order to this host; ``volume``: one of its volumes; see `image.installer.volumes`."""
 
     def __init__(self, order: Mapping[str, Any], volume: Mapping[str, Any]) -> None:
         self._order, self._volume = order, volume
@@ -58,9 +58,9 @@ class VolumeMount:
         """Mount the volume, or share another pool's mount of it; it is mounted when this returns.
 
         Raises:
-            Refused: it cannot be mounted.
+            MountFailed
         """
-        if objection := places.objection(self.mount):
+        if objection := mount_path.objection(self.mount):
             raise MountFailed(f"{self._volume['mount']} is {self.mount} there, and that {objection}")
         try:
             with self._lock.alone():
@@ -68,10 +68,9 @@ class VolumeMount:
                 if self._lock.own():
                     self._mount()
                 elif self._lock.read_facts().get("identity") != self._identity:
+                    source = self._lock.read_facts().get("source")
                     self._lock.close()
-                    raise MountFailed(
-                        f"another pool has mounted {self._lock.read_facts().get('source')} at {self.mount}"
-                    )
+                    raise MountFailed(f"another pool has mounted {source} at {self.mount}")
         except Busy:
             raise MountFailed(f"another pool has been busy with {self.mount} for minutes") from None
 
@@ -84,7 +83,8 @@ class VolumeMount:
         self._due_at = time.monotonic() + _AGAIN_S
         with suppress(MountFailed, Busy, OSError), self._lock.alone():  # the next check tries again
             self._made = self._lock.read_facts().get("made", [])
-            self._mend()
+            self._remove_dead_mount()
+            self._start()
 
     def end(self) -> bool:
         """End this pool's use of the volume. False where other pools still use our mount: call again later."""
@@ -123,10 +123,6 @@ class VolumeMount:
             self._unmount()
             raise
 
-    def _mend(self) -> None:
-        self._remove_dead_mount()
-        self._start()
-
     def _check_store(self) -> None:
         """Check that the store answers, accepts the credentials and has the bucket: list a name that does not exist."""
         source = self._volume["source"]
@@ -146,13 +142,13 @@ class VolumeMount:
 
     def _remove_dead_mount(self) -> None:
         """Unmount what a killed rclone left here. Refuse if something else is mounted."""
-        found = mounts.at(self.mount)
+        found = mount_at(self.mount)
         if found is None:
             return
-        if found.kind != "fuse.rclone" or not mounts.is_dead(self.mount):
+        if found.kind != "fuse.rclone" or not is_dead(self.mount):
             raise MountFailed(f"something is mounted at {self.mount} already: {found.source} ({found.kind})")
-        if read_facts := mounts.unmount(self.mount):
-            raise MountFailed(f"a dead mount at {self.mount} cannot be taken away: {read_facts}")
+        if problem := unmount(self.mount):
+            raise MountFailed(f"a dead mount at {self.mount} cannot be taken away: {problem}")
 
     def _make_folder(self) -> None:
         path, missing = Path(self.mount), []
@@ -185,7 +181,7 @@ class VolumeMount:
         self._running = running
         threading.Thread(target=self._collect_output, args=(running,), daemon=True).start()
         deadline = time.monotonic() + _MOUNTED_S
-        while (found := mounts.at(self.mount)) is None or found.kind != "fuse.rclone":
+        while (found := mount_at(self.mount)) is None or found.kind != "fuse.rclone":
             if running.poll() is not None:
                 raise MountFailed(f"rclone cannot mount {self.mount}: {self._last_line()}", self._output)
             if time.monotonic() > deadline:
@@ -208,12 +204,12 @@ class VolumeMount:
 
     def _unmount(self) -> None:
         if self._running is not None:
-            mounts.unmount(self.mount)
+            unmount(self.mount)
             _ended(self._running)
             self._running = None
-        found = mounts.at(self.mount)
-        if found is not None and found.kind == "fuse.rclone" and mounts.is_dead(self.mount):
-            mounts.unmount(self.mount)
+        found = mount_at(self.mount)
+        if found is not None and found.kind == "fuse.rclone" and is_dead(self.mount):
+            unmount(self.mount)
         shutil.rmtree(self._cache, ignore_errors=True)
         for folder in (*reversed(self._made), str(self._cache.parent)):
             with suppress(OSError):  # the folder is not empty
@@ -261,3 +257,82 @@ def _end_when_closed(parent: int) -> Callable[[], None]:
             os._exit(1)
 
     return prepare
+
+
+# --- the kernel's mounts --------------------------------------------------------------------------------------------
+
+
+class MountEntry(NamedTuple):
+    point: str
+    kind: str  # "fuse.rclone"
+    source: str
+
+
+def parse(mountinfo: str) -> list[MountEntry]:
+    """Parse text in the form of ``/proc/self/mountinfo``, proc(5). Later mounts hide earlier ones."""
+    found = []
+    for line in mountinfo.split("\n"):  # not splitlines: names may contain other characters that it splits at
+        before, _, after = line.partition(" - ")
+        if after:
+            kind, source = after.split(" ")[:2]
+            found.append(MountEntry(_plain(before.split(" ")[4]), kind, _plain(source)))
+    return found
+
+
+def _plain(written: str) -> str:
+    """Decode the octal escapes of blanks and backslashes."""
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found.group(1), 8)), written)
+
+
+def mount_at(point: str) -> MountEntry | None:
+    """Return the mount that is visible at the path ``point``, or None."""
+    text = os.fsdecode(Path("/proc/self/mountinfo").read_bytes())
+    return next((mount for mount in reversed(parse(text)) if mount.point == point), None)
+
+
+def is_dead(point: str) -> bool:
+    """Return whether the process behind the mount is gone."""
+    try:
+        os.statvfs(point)  # always asks the process; the kernel caches the answer of stat for a second
+    except OSError as error:
+        return error.errno in (errno.ENOTCONN, errno.ECONNABORTED)
+    return False
+
+
+def unmount(point: str) -> str:
+    """Unmount everything of rclone at ``point``. Processes that still use it may see it for a little longer.
+
+    Return the error that prevents it, or "".
+    """
+    deadline = time.monotonic() + _BUSY_S
+    problem, lazily = "", False
+    while True:
+        mount = mount_at(point)
+        if mount is None or mount.kind != "fuse.rclone":
+            return ""
+        if problem and lazily:
+            return problem
+        lazily = time.monotonic() > deadline or is_dead(point)
+        problem = _unmount_once(point, lazily=lazily)
+        if problem:
+            time.sleep(_UNMOUNT_POLL_S)
+
+
+def _unmount_once(point: str, *, lazily: bool) -> str:
+    """Return the error, or "". Only root, or with fusermount the user who mounted it, can unmount."""
+    if os.geteuid() == 0:
+        argv = ["umount", *(["-l"] if lazily else []), "--", point]
+    else:
+        argv = ["fusermount3", "-u", *(["-z"] if lazily else []), "--", point]
+    try:
+        ended = subprocess.run(  # noqa: S603
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=_UNMOUNTED_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    return "" if ended.returncode == 0 else ended.stdout.decode(errors="replace").strip() or "it does not say why"

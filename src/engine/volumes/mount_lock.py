@@ -2,8 +2,6 @@
 
 Three lock files, all released by the kernel when their holder dies: ``lock`` around every change, ``users`` (shared)
 for each pool that uses the mount, ``owner`` for the one whose process mounts it; that one writes its facts into it.
-
-Runs on Python 3.8 and newer.
 """
 
 from __future__ import annotations
@@ -38,11 +36,7 @@ class MountLock:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Hold the lock, so that no other pool changes the mount meanwhile.
-
-        Raises:
-            Busy: another process has held it for 120 s.
-        """
+        """Hold the lock, so that no other pool changes the mount meanwhile; `Busy` if another process keeps it."""
         fd = self._locked()
         try:
             yield
@@ -58,7 +52,7 @@ class MountLock:
         """Become the owner if there is none; return whether this process is the owner."""
         if self._owner < 0:
             fd = self._open("owner")
-            if not _try(fd, fcntl.LOCK_EX):
+            if not _try(fd):
                 os.close(fd)
                 return False
             self._owner = fd
@@ -67,10 +61,10 @@ class MountLock:
     def read_facts(self) -> dict[str, Any]:
         """Read the facts that the present or last owner has written; empty if there are none."""
         try:
-            said: dict[str, Any] = json.loads((self._folder / "owner").read_text())
+            facts: dict[str, Any] = json.loads((self._folder / "owner").read_text())
         except (OSError, ValueError):
             return {}
-        return said
+        return facts
 
     def write_facts(self, facts: dict[str, Any]) -> None:
         os.ftruncate(self._owner, 0)
@@ -83,7 +77,7 @@ class MountLock:
             self._users = -1
         fd = self._open("users")
         try:
-            return _try(fd, fcntl.LOCK_EX)
+            return _try(fd)
         finally:
             os.close(fd)
 
@@ -106,7 +100,7 @@ class MountLock:
         while True:
             with suppress(FileNotFoundError):  # the last holder has just removed the folder
                 fd = self._open("lock")
-                if _try(fd, fcntl.LOCK_EX) and os.fstat(fd).st_nlink:
+                if _try(fd) and os.fstat(fd).st_nlink:
                     return fd
                 os.close(fd)
             if time.monotonic() > deadline:
@@ -123,9 +117,9 @@ def _here() -> str:
     return f"{_BOOT.read_text().strip()} {_NAMESPACE.stat().st_ino}"
 
 
-def _try(fd: int, how: int) -> bool:
+def _try(fd: int) -> bool:
     try:
-        fcntl.flock(fd, how | fcntl.LOCK_NB)
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

@@ -1,7 +1,5 @@
 """Environments for rclone. All options are in the environment, as anyone on the host can read a process's arguments,
 and a version that does not know an option ignores its variable.
-
-Runs on Python 3.8 and newer.
 """
 
 from __future__ import annotations
@@ -58,8 +56,7 @@ def environment(volume: Mapping[str, Any], login: Mapping[str, str]) -> dict[str
         env["RCLONE_S3_PROVIDER"] = "Other"
     given = volume["credentials"]
     if not given:
-        env["RCLONE_S3_ENV_AUTH"] = "true"
-        return env
+        return {**env, "RCLONE_S3_ENV_AUTH": "true"}
     env = {name: value for name, value in env.items() if not name.startswith("AWS_")}
     env["RCLONE_S3_ENV_AUTH"] = "false"
     env["RCLONE_S3_ACCESS_KEY_ID"] = given["AWS_ACCESS_KEY_ID"]

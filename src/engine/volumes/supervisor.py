@@ -1,12 +1,11 @@
 """Keep a node's volumes mounted for as long as its executor lives. Its own process, as root where that is needed.
 
-    python3 -I <runtime> volumes <socket
+    python3 -I <runtime> volumes <SOCKET
 
 Its stdin is a socket. It reads one order (a line of JSON), then nothing until the other ends are closed, because the
-agent failed or the executor ended, in whatever way. It answers ``ready`` or ``failed``, and closes its end when
-everything is unmounted and removed.
-
-Runs on Python 3.8 and newer.
+installer failed or the executor ended, in whatever way. It answers ``ready`` or ``failed``, and closes its end when
+everything is unmounted and removed. It runs on Python 3.8 and newer, as the installer does, and so does all that it
+imports.
 """
 
 from __future__ import annotations
@@ -19,9 +18,8 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Mapping
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
 
 from .mount import MountFailed, VolumeMount
 
@@ -44,14 +42,7 @@ def main() -> int:
         _detach()
         _supervise(client)
     except BaseException:  # noqa: BLE001 - the process ends here
-        _answer(
-            client,
-            {
-                "is": "failed",
-                "reason": "the supervisor of the volumes failed",
-                "log": traceback.format_exc().splitlines(),
-            },
-        )
+        _answer(client, "failed", "the supervisor of the volumes failed", traceback.format_exc().splitlines())
     finally:
         os._exit(0)
 
@@ -69,11 +60,11 @@ def _detach() -> None:
 def _supervise(client: socket.socket) -> None:
     told_to_end: list[int] = []
     mounted: list[VolumeMount] = []
-    answer: dict[str, Any] = {}
+    is_mounting = True
 
     def end(number: int, _: object) -> None:
         told_to_end.append(number)
-        if not answer and len(told_to_end) == 1:  # otherwise ending would wait for a store that does not answer
+        if is_mounting and len(told_to_end) == 1:  # otherwise ending would wait for a store that does not answer
             raise _Ended
 
     woken, waker = os.pipe()
@@ -88,20 +79,17 @@ def _supervise(client: socket.socket) -> None:
             mount = VolumeMount(order, volume)
             mount.begin()
             mounted.append(mount)
-        answer["is"] = "ready"
-    except MountFailed as refused:
-        answer.update({"is": "failed", "reason": refused.reason, "log": refused.log})
-    except (_Ended, OSError, EOFError) as error:
-        answer.update({"is": "failed", "reason": str(error), "log": []})
-    if answer["is"] == "ready":
-        _answer(client, answer)
+        is_mounting = False
+    except (MountFailed, _Ended, OSError, EOFError) as error:
+        is_mounting = False
+        mounted = _end(mounted)
+        _answer(client, "failed", str(error), getattr(error, "log", ()))
+    else:
+        _answer(client, "ready")
         while not told_to_end:
             select.select([woken], [], [], _CHECK_S)
             _check(mounted)
         mounted = _end(mounted)
-    else:
-        mounted = _end(mounted)
-        _answer(client, answer)
     with suppress(OSError):
         client.shutdown(socket.SHUT_RDWR)  # a thread is reading it, so closing it is not enough
     client.close()
@@ -122,16 +110,11 @@ def _end(mounted: list[VolumeMount]) -> list[VolumeMount]:
 
 
 def _line(client: socket.socket) -> bytes:
-    """Return the first line.
-
-    Raises:
-        EOFError: the starter is gone.
-    """
     data = b""
     while not data.endswith(b"\n"):
         more = client.recv(65536)
         if not more:
-            raise EOFError
+            raise EOFError("whoever started it has gone")
         data += more
     return data
 
@@ -144,9 +127,9 @@ def _end_when_closed(client: socket.socket, main: threading.Thread) -> None:
     signal.pthread_kill(main.ident or 0, signal.SIGTERM)  # this wakes the main thread out of any wait
 
 
-def _answer(client: socket.socket, frame: Mapping[str, Any]) -> None:
+def _answer(client: socket.socket, kind: str, reason: str = "", log: Sequence[str] = ()) -> None:
     with suppress(OSError):  # the reader is gone
-        client.sendall(json.dumps(frame).encode() + b"\n")
+        client.sendall(json.dumps({"is": kind, "reason": reason, "log": list(log)}).encode() + b"\n")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from outrider import SSH, Local, Pool, Secret, SpecError, Volume
 from outrider.engine.api.volume import check_volumes
-from outrider.engine.volumes import places
+from outrider.engine.volumes import mount_path
 
 KEYS = {"AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE", "AWS_SECRET_ACCESS_KEY": "canary-1c7d"}
 NAMES = st.text("abcz09._ -", min_size=1, max_size=4).filter(lambda name: name not in (".", ".."))
@@ -97,7 +97,7 @@ def test_one_is_never_inside_of_another(folders: list[str]) -> None:
         for j, two in enumerate(folders)
         if i != j and os.path.commonpath([one, two]) == one
     ]
-    found = places.overlap(folders)
+    found = mount_path.overlap(folders)
     assert (found is None) == (not nested)
     assert found is None or found in nested
 

@@ -25,8 +25,9 @@ import cloudpickle
 import pytest
 
 from outrider import Image
-from outrider.engine.image.bootstrap import Bootstrapped, Phase, Prepared, bootstrap, prepare
-from outrider.engine.image.shell import Exit
+from outrider.engine.image.bootstrap import Bootstrapped, Phase, bootstrap
+from outrider.engine.image.commands import CommandResult
+from outrider.engine.image.install_plan import Prepared, prepare
 from outrider.engine.wire import messages as m
 from outrider.engine.wire import values
 from outrider.engine.wire.codec import encode
@@ -39,7 +40,7 @@ def anyio_backend() -> str:
 
 
 class LocalShell:
-    """Implements `Shell` over processes of this computer. ``environment`` is all that they get."""
+    """Implements `CommandRunner` over processes of this computer. ``environment`` is all that they get."""
 
     def __init__(self, home: Path, **environment: str) -> None:
         home.mkdir(exist_ok=True)
@@ -60,7 +61,7 @@ class LocalShell:
         *,
         stdin: bytes | AsyncIterable[bytes] = b"",
         output: Callable[[bytes], None] | None = None,
-    ) -> Exit:
+    ) -> CommandResult:
         self.commands.append(argv)
         running = await asyncio.create_subprocess_shell(
             shlex.join(argv),
@@ -86,9 +87,9 @@ class LocalShell:
                 take(data)
             status = await running.wait()
             if self.loses(argv):
-                return Exit(None, None, b"", b"")
+                raise ConnectionResetError("lost")
             name = signal.Signals(-status).name.removeprefix("SIG") if status < 0 else None
-            return Exit(None if status < 0 else status, name, bytes(collected), await errors)
+            return CommandResult(None if status < 0 else status, name, bytes(collected), await errors)
         finally:
             feeding.cancel()
             with suppress(asyncio.CancelledError, BrokenPipeError, ConnectionResetError):

@@ -18,10 +18,11 @@ import pytest
 
 from outrider import BootstrapError, Image, Secret
 from outrider.engine.image import bootstrap as bootstrap_
-from outrider.engine.image.agent.executor import socket_path_of
-from outrider.engine.image.bootstrap import bootstrap, prepare
+from outrider.engine.image.bootstrap import bootstrap
+from outrider.engine.image.commands import CommandResult
+from outrider.engine.image.install_plan import prepare
+from outrider.engine.image.installer.executor import socket_path_of
 from outrider.engine.image.probe import HostFacts
-from outrider.engine.image.shell import Exit
 from outrider.engine.node.bundle import packed
 
 pytestmark = pytest.mark.anyio
@@ -66,7 +67,7 @@ async def test_the_second_time_nothing_is_sent(shell: Any, bring: Any) -> None:
     shell.commands.clear()
     await bring(Image(), shell)
     assert bring.done == ["probe", "executor"]
-    assert [argv[-1] for argv in shell.commands[1:]] == ["agent"]
+    assert [argv[-1] for argv in shell.commands[1:]] == ["install"]
 
 
 async def test_nothing_but_the_cache_is_left(shell: Any, bring: Any) -> None:
@@ -85,8 +86,8 @@ async def test_output_of_a_login_shell_is_skipped(shell: Any, bring: Any) -> Non
 
 async def test_what_a_login_prints_is_no_part_of_a_pythons_path(shell: Any) -> None:
     class Chatty:
-        async def run(self, argv: Any, **_: Any) -> Exit:
-            return Exit(0, None, b"Welcome to this host!\n/pythons/3.11/bin/python3.11\n", b"")
+        async def run(self, argv: Any, **_: Any) -> CommandResult:
+            return CommandResult(0, None, b"Welcome to this host!\n/pythons/3.11/bin/python3.11\n", b"")
 
     work = bootstrap_._Bootstrap(Chatty(), await prepare(Image()), lambda _: None)
     host = HostFacts("Linux", "x86_64", "glibc 2.36", 0, "/cache", "", "", None, frozenset(), ())
@@ -137,7 +138,7 @@ async def test_another_try_that_fails_leaves_a_running_executor_alone(
 
 
 async def test_a_lost_connection_can_be_followed_by_another_try(shell: Any, bring: Any) -> None:
-    shell.loses = lambda argv: "agent" in argv  # all was done, and nobody heard of it
+    shell.loses = lambda argv: "install" in argv  # all was done, and nobody heard of it
     with pytest.raises(ConnectionError):
         await bring(Image(), shell, name="same")
     shell.loses = lambda argv: False
@@ -439,12 +440,12 @@ async def test_a_cancelled_bootstrap_ends_everything_on_the_host(shell: Any) -> 
     )
     await started.wait()
     assert len([line for line in processes_of(shell.home) if "sleep 1000" in line]) >= 2
-    agent = os.pidfd_open(shell.pids[-1])
+    installer = os.pidfd_open(shell.pids[-1])
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert await asyncio.to_thread(select.select, [agent], [], [], 20)
-    os.close(agent)
+    assert await asyncio.to_thread(select.select, [installer], [], [], 20)
+    os.close(installer)
     assert processes_of(shell.home) == []
     assert list((shell.cache / "pools").iterdir()) == []
 
@@ -454,7 +455,7 @@ async def test_a_killed_bootstrap_is_an_error_and_the_next_one_works(shell: Any,
     image = Image(run=["test -e ../../../second || kill -9 $PPID; echo through"])
     with pytest.raises(BootstrapError) as caught:
         await bring(image, shell, name="same")
-    assert "the agent ended with" in str(caught.value)
+    assert "the installer ended with" in str(caught.value)
     assert "memory" in caught.value.hint
     (shell.cache / "second").touch()
     await bring(image, shell, name="same")

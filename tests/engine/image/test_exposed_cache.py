@@ -45,7 +45,7 @@ ways = pytest.mark.parametrize(
 
 def probed(cache: Path) -> probe.HostFacts:
     env = {"PATH": os.environ["PATH"], "HOME": "/nowhere", "OUTRIDER_CACHE": str(cache)}
-    argv = probe.arguments("3.99", "", ["runtime/0"])
+    argv = probe.arguments("3.99", "")
     return probe.parse(subprocess.run(argv, input=probe.SCRIPT, env=env, capture_output=True, check=True).stdout)
 
 

@@ -11,10 +11,9 @@ import pytest
 
 from outrider import Secret, Volume
 from outrider.engine.api.image import Image
-from outrider.engine.image import plan
-from outrider.engine.image.agent import apt, volumes
-from outrider.engine.image.agent.work import Failed, Work
-from outrider.engine.image.prepare import prepare
+from outrider.engine.image.install_plan import install_plan, prepare
+from outrider.engine.image.installer import apt, volumes
+from outrider.engine.image.installer.work import Failed, Work
 from outrider.engine.image.probe import HostFacts
 
 HOST = HostFacts("Linux", "x86_64", "glibc 2.36", 0, "/cache", "", "", None, frozenset(), ())
@@ -81,14 +80,11 @@ def test_host_without_fuse_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.anyio
-async def test_order_has_volumes_and_hides_credentials() -> None:
+async def test_plan_has_volumes_and_hides_credentials() -> None:
     keys = {"AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE", "AWS_SECRET_ACCESS_KEY": Secret("canary-77aa")}
     volume = Volume("s3://my-bucket/x", mount="/data", credentials=keys)
     prepared = await prepare(Image(), [volume])
-    order = plan.order(
-        prepared, HOST, "/usr/bin/python3", None, runtime="", machine="", name="", address=None, lease_s=1.0,
-        lease_file="", timeout_s=1.0,
-    )  # fmt: skip
-    assert order["volumes"] == [volume.order()]
-    assert "canary-77aa" in order["secrets"]
+    plan = install_plan(prepared, HOST, None)
+    assert plan["volumes"] == [volume.order()]
+    assert "canary-77aa" in plan["secrets"]
     assert "canary-77aa" not in repr(prepared.volumes)

@@ -31,8 +31,8 @@ from outrider.actors.ports import (
 )
 from outrider.engine.api import errors
 from outrider.engine.api.printable import plainly
-from outrider.engine.image.advice import explained
-from outrider.engine.image.shell import Exit
+from outrider.engine.image.commands import CommandResult
+from outrider.engine.image.hints import bootstrap_error
 from outrider.engine.observe.observer import completed
 from outrider.engine.observe.plain import describe, printed
 from outrider.engine.observe.pool_view import PoolView
@@ -203,9 +203,9 @@ def failures(text: str) -> Iterator[BaseException]:
             yield error_translation.provider_error(kind(text))
     yield error_translation.pickling_error(ValueError(text), "train", "it")
     yield error_translation.unloadable_error(ValueError(text), PLACE)
-    yield explained("apt", text, command=text, log=[text], hint=text)
-    yield explained("apt", text, command=text, log=[text]).at(text, 0)
-    yield hostkeys._failed("it", Exit(1, None, b"", text.encode("utf-8", "replace")), Machine(text, None, ""))
+    yield bootstrap_error("apt", text, command=text, log=[text], hint=text)
+    yield bootstrap_error("apt", text, command=text, log=[text]).at(text, 0)
+    yield hostkeys._failed("it", CommandResult(1, None, b"", text.encode("utf-8", "replace")), Machine(text, None, ""))
     yield errors.version_mismatch(text, {"Python": "3.11"}, {"Python": text})
     facts = NodeFacts(text, text, (), ((text, 1.0),))
     yield requirement_check.too_small(facts, {"cpus": 0}, requirement_check.Wanted(vcpus=1)) or ValueError(text)

@@ -170,7 +170,7 @@ def test_a_directory_that_is_not_its_own_any_more_is_left_alone(runtime: Path, t
 
 def test_an_old_python_is_told_apart() -> None:
     source = (Path(bundle.__file__).parent / "boot.py").read_text()
-    for version_there, verb, least in (("(3, 9, 1)", "daemon", "3.11"), ("(3, 6, 9)", "agent", "3.8")):
+    for version_there, verb, least in (("(3, 9, 1)", "daemon", "3.11"), ("(3, 6, 9)", "install", "3.8")):
         old = source.replace("sys.version_info", version_there)
         code = f"__file__ = '/x'\n{old}"
         said = subprocess.run([sys.executable, "-c", code, verb], capture_output=True, text=True, check=False)

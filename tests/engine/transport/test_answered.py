@@ -14,7 +14,8 @@ import pytest
 
 from outrider.actors.ports import ConnectFailed, NodeFacts, NodeId
 from outrider.engine.client.plugin_hosts import PluginHosts
-from outrider.engine.image.bootstrap import Bootstrapped, Prepared
+from outrider.engine.image.bootstrap import Bootstrapped
+from outrider.engine.image.install_plan import Prepared
 from outrider.engine.transport.channels import Control
 from outrider.engine.transport.connection import NodeConnection
 from outrider.engine.transport.connector import Connector

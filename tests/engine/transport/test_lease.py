@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from outrider.actors.ports import ConnectFailed
-from outrider.engine.image.shell import Exit, Shell
+from outrider.engine.image.commands import CommandResult, CommandRunner
 from outrider.engine.transport import lease
 from outrider.engine.transport.lease import RENEWALS, Renewal
 
@@ -27,12 +27,12 @@ class Here:
     lost = False
     failed = 0
 
-    async def run(self, argv: Sequence[str], **_: Any) -> Exit:
+    async def run(self, argv: Sequence[str], **_: Any) -> CommandResult:
         if self.lost:
             self.failed += 1
             raise ConnectionResetError("the connection was lost")
         ended = subprocess.run(argv, check=False, capture_output=True)
-        return Exit(ended.returncode, None, ended.stdout, ended.stderr)
+        return CommandResult(ended.returncode, None, ended.stdout, ended.stderr)
 
 
 class Stuck:
@@ -43,7 +43,7 @@ class Stuck:
         self.enough = asyncio.Event()
         self._expected = commands
 
-    async def run(self, argv: Sequence[str], **_: Any) -> Exit:
+    async def run(self, argv: Sequence[str], **_: Any) -> CommandResult:
         self.commands.append(argv)
         if len(self.commands) == self._expected:
             self.enough.set()
@@ -52,7 +52,7 @@ class Stuck:
 
 
 @asynccontextmanager
-async def renewing(shell: Shell, file: Path, lease_s: float = 0.05) -> AsyncIterator[None]:
+async def renewing(shell: CommandRunner, file: Path, lease_s: float = 0.05) -> AsyncIterator[None]:
     renewal = Renewal(shell, str(file), lease_s, checked=False)
     try:
         yield
@@ -157,7 +157,7 @@ async def test_a_machine_without_an_armed_lease_is_refused_at_once(tmp_path: Pat
         file.touch()
 
     class Frozen(Here):
-        async def run(self, argv: Sequence[str], **_: Any) -> Exit:
+        async def run(self, argv: Sequence[str], **_: Any) -> CommandResult:
             return await super().run([*argv[:2], f"touch() {{ :; }}; {argv[2]}", *argv[3:]])
 
     renewal = Renewal(Frozen(), str(file), 1000, checked=True)

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from outrider.engine.volumes import mount_lock as claim_
+from outrider.engine.volumes import mount_lock
 from outrider.engine.volumes.mount_lock import MountLock
 
 
 class Sharing(RuleBasedStateMachine):
-    """Keepers come, leave in order, and die; each does to the mount what `mount.Post` does."""
+    """Supervisors come, leave in order, and die; each does to the mount what `mount.VolumeMount` does."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,25 +27,25 @@ class Sharing(RuleBasedStateMachine):
 
     @rule()
     def come(self) -> None:
-        claim = MountLock(self.registry, "/data")
-        with claim.alone():
-            claim.use()
-            if claim.own():
+        lock = MountLock(self.registry, "/data")
+        with lock.alone():
+            lock.use()
+            if lock.own():
                 assert self.owner is None, "LOCK-1: a mount has one owner"
-                self.owner = claim
-                claim.write_facts({"made": ["/data"]})
+                self.owner = lock
+                lock.write_facts({"made": ["/data"]})
             else:
                 assert self.owner is not None, "LOCK-2: who does not own it can rely on somebody who does"
-                assert claim.read_facts() == {"made": ["/data"]}
-        self.wanting.append(claim)
+                assert lock.read_facts() == {"made": ["/data"]}
+        self.wanting.append(lock)
 
     @precondition(lambda self: self.wanting)
     @rule(data=st.data())
     def leave(self, data: st.DataObject) -> None:
-        claim = data.draw(st.sampled_from(self.wanting))
-        self.wanting.remove(claim)
-        self.lingering.append(claim)
-        self.try_to_end(claim)
+        lock = data.draw(st.sampled_from(self.wanting))
+        self.wanting.remove(lock)
+        self.lingering.append(lock)
+        self.try_to_end(lock)
 
     @precondition(lambda self: self.lingering)
     @rule(data=st.data())
@@ -55,42 +55,42 @@ class Sharing(RuleBasedStateMachine):
     @precondition(lambda self: self.wanting or self.lingering)
     @rule(data=st.data())
     def die(self, data: st.DataObject) -> None:
-        claim = data.draw(st.sampled_from(self.wanting + self.lingering))
-        for claims in (self.wanting, self.lingering):
-            if claim in claims:
-                claims.remove(claim)
-        claim.close()
-        if claim is self.owner:
+        lock = data.draw(st.sampled_from(self.wanting + self.lingering))
+        for locks in (self.wanting, self.lingering):
+            if lock in locks:
+                locks.remove(lock)
+        lock.close()
+        if lock is self.owner:
             self.owner = None
             self.inherit()
 
     def inherit(self) -> None:
         """The first that looks after it becomes the owner."""
-        for claim in (*self.wanting, *self.lingering):
-            if claim.own():
+        for lock in (*self.wanting, *self.lingering):
+            if lock.own():
                 assert self.owner is None, "LOCK-1"
-                self.owner = claim
-                claim.write_facts({"made": ["/data"]})
+                self.owner = lock
+                lock.write_facts({"made": ["/data"]})
 
-    def try_to_end(self, claim: MountLock) -> None:
-        with claim.alone():
-            if claim.leave() and claim.own():
+    def try_to_end(self, lock: MountLock) -> None:
+        with lock.alone():
+            if lock.leave() and lock.own():
                 assert not self.wanting, "LOCK-3: nobody's mount is taken away"
                 self.owner = None
-                claim.remove()
-            elif claim is self.owner:
+                lock.remove()
+            elif lock is self.owner:
                 assert self.wanting, "LOCK-4: the last one takes it away"
                 return
-            claim.close()
-        self.lingering.remove(claim)
+            lock.close()
+        self.lingering.remove(lock)
 
     @invariant()
     def someone_owns_what_is_wanted(self) -> None:
         assert not self.wanting or self.owner is not None
 
     def teardown(self) -> None:
-        for claim in (*self.wanting, *self.lingering):
-            claim.close()
+        for lock in (*self.wanting, *self.lingering):
+            lock.close()
         self.scratch.cleanup()
 
 
@@ -102,13 +102,13 @@ TestSharing.settings = settings(deadline=None, max_examples=60, stateful_step_co
 @settings(max_examples=20, deadline=None)
 def test_nothing_is_left_of_a_claim(tmp_path_factory, mount: str) -> None:
     registry = tmp_path_factory.mktemp("run") / "outrider" / "volumes"
-    claim = MountLock(registry, mount)
-    with claim.alone():
-        claim.use()
-        assert claim.own()
-        claim.write_facts({"made": [mount]})
-        assert claim.read_facts() == {"made": [mount]}
-        claim.remove()
+    lock = MountLock(registry, mount)
+    with lock.alone():
+        lock.use()
+        assert lock.own()
+        lock.write_facts({"made": [mount]})
+        assert lock.read_facts() == {"made": [mount]}
+        lock.remove()
     assert not registry.parent.exists()
 
 
@@ -120,7 +120,7 @@ def test_hosts_that_share_a_home_have_mounts_of_their_own(
     here = MountLock(tmp_path, "/data")
     with monkeypatch.context() as patch:
         (tmp_path / "another").write_text("one")
-        patch.setattr(claim_, "_BOOT" if what == "host" else "_NAMESPACE", tmp_path / "another")
+        patch.setattr(mount_lock, "_BOOT" if what == "host" else "_NAMESPACE", tmp_path / "another")
         there = MountLock(tmp_path, "/data")
     for each in (here, there):
         with each.alone():

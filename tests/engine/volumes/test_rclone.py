@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider import Volume
-from outrider.engine.image.advice import advice
+from outrider.engine.image.hints import hint_for
 from outrider.engine.volumes import rclone
 
 KEYS = {"AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE", "AWS_SECRET_ACCESS_KEY": "canary-1c7d"}
@@ -111,8 +111,8 @@ SAID = "2026/11/21 22:55:27 ERROR : : error listing: {}\n2026/11/21 22:55:27 Fai
 def test_a_refusal_is_told_in_one_line_with_what_to_do(said: str, hint: str, systematic: bool) -> None:
     reason = rclone.reason("s3://my-bucket", SAID.format(said))
     assert reason == f"s3://my-bucket cannot be read: {said.splitlines()[0]}"
-    given = advice("volumes", [reason, *SAID.format(said).splitlines()])
-    assert hint in given.hint
+    given = hint_for("volumes", [reason, *SAID.format(said).splitlines()])
+    assert hint in given.text
     assert given.systematic == systematic
 
 

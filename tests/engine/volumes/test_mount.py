@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.engine.volumes import mounts
+from outrider.engine.volumes import mount
 
 LINE = "42 27 0:39 / {} rw,nosuid,nodev,relatime shared:1 master:2 - {} {} rw,user_id=0,group_id=0,allow_other"
 WORDS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1)
@@ -19,16 +19,16 @@ def written(text: str) -> str:
 @given(st.lists(st.tuples(WORDS.map("/{}".format), st.sampled_from(["fuse.rclone", "ext4"]), WORDS), max_size=4))
 def test_every_mount_is_found(table: list[tuple[str, str, str]]) -> None:
     lines = [LINE.format(written(point), kind, written(source)) for point, kind, source in table]
-    assert mounts.parse("\n".join(lines)) == [mounts.Mount(*row) for row in table]
+    assert mount.parse("\n".join(lines)) == [mount.MountEntry(*row) for row in table]
 
 
 def test_lines_that_are_no_mounts_are_skipped() -> None:
-    assert mounts.parse("") == []
-    assert mounts.parse("something else\n") == []
+    assert mount.parse("") == []
+    assert mount.parse("something else\n") == []
 
 
 def test_this_machine_has_a_root() -> None:
-    found = mounts.at("/")
+    found = mount.mount_at("/")
     assert found is not None
-    assert not mounts.is_dead("/")
-    assert mounts.at("/no/such/place") is None
+    assert not mount.is_dead("/")
+    assert mount.mount_at("/no/such/place") is None

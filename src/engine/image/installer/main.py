@@ -1,8 +1,8 @@
 """The bootstrap's half on the node: it reads a plan, carries it out, and reports progress. Idempotent.
 
-    python3 -I <runtime> agent
+    python3 -I <runtime> install
 
-The agent runs on Python 3.8 and newer.
+It runs on Python 3.8 and newer, and so does all that it imports: it brings the right Python.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from . import apt, environment, executor, files, frames, volumes
-from .inbox import Inbox
+from . import apt, environment, executor, files, volumes
+from .protocol import Inbox
 from .work import Failed, Work
 
 
@@ -32,23 +32,24 @@ def _bootstrapped() -> bool:
     os.dup2(2, 1)  # anything else that is printed must not look like a frame
     work = Work(out)
     signal.signal(signal.SIGTERM, lambda *_: work.end("it was ended by signal"))
-    work.send("hello", version=frames.VERSION)
+    work.send("hello")
     inbox = Inbox(sys.stdin.buffer, lambda: work.end("the client has gone"))
     try:
         plan = inbox.next()
         work.hide(plan["secrets"])
-        limit_s: float = plan["timeout_s"]
-        limit = threading.Timer(limit_s, work.end, ["it takes too long"], {"timed_out": True})
+        limit = threading.Timer(plan["timeout_s"], work.end, ["it takes too long"], {"timed_out": True})
         limit.daemon = True
         limit.start()
         work.send("result", **_carry_out(work, inbox, plan))
     except Failed as failure:
         work.fail(failure)
     except OSError as error:
-        work.fail(_os_failure(error))
+        where = f" ({error.filename})" if error.filename else ""
+        work.fail(Failed(f"{error.strerror or error}{where}"))
     except Exception as error:  # noqa: BLE001 - the edge: a defect of ours is reported like any failure
         log = traceback.format_exc().splitlines()
-        work.fail(Failed(f"the agent failed: {type(error).__name__}: {error}", log=log))
+        hint = "this is a defect of Outrider: report it with the lines below"
+        work.fail(Failed(f"the installer failed: {type(error).__name__}: {error}", log=log, hint=hint))
     else:
         return True
     work.clear()
@@ -56,11 +57,11 @@ def _bootstrapped() -> bool:
 
 
 def _carry_out(work: Work, inbox: Inbox, plan: Mapping[str, Any]) -> dict[str, str]:
-    cache, runtime = Path(plan["cache"]), Path(plan["runtime"])
-    directory = cache / "pools" / plan["pool"]
+    cache = Path(plan["cache"])
+    directory = cache / "pools" / plan["node"]
     executor.sweep(directory.parent, socket.gethostname())
     executor.end_others(directory.parent, plan["machine"], directory)
-    with executor.only_agent(directory):
+    with executor.only_installer(directory):
         if not executor.is_running(directory):  # a running executor keeps its directory, even if we fail
             work.scratch.append(directory)
         (directory / "host").write_text(socket.gethostname())
@@ -72,7 +73,7 @@ def _carry_out(work: Work, inbox: Inbox, plan: Mapping[str, Any]) -> dict[str, s
             python = environment.prepare(work, inbox, cache, plan["environment"])
         if not executor.is_running(directory):
             _start(work, inbox, plan, python, directory)
-    return {"socket": str(executor.socket_path_of(directory)), "python": str(python), "runtime": str(runtime)}
+    return {"socket": str(executor.socket_path_of(directory)), "python": str(python), "runtime": plan["runtime"]}
 
 
 def _start(work: Work, inbox: Inbox, plan: Mapping[str, Any], python: Path, directory: Path) -> None:
@@ -90,16 +91,11 @@ def _start(work: Work, inbox: Inbox, plan: Mapping[str, Any], python: Path, dire
             asked = {**env, **plan["env"]}
             asked["PYTHONPATH"] = os.pathsep.join(filter(None, [asked.get("PYTHONPATH"), env["OUTRIDER_PATH"]]))
             for command in plan["run"]:
-                words = ["/bin/sh", "-c", command] if isinstance(command, str) else command
-                shown = command if isinstance(command, str) else ""
-                work.run(words, env=asked, cwd=tree, shown=shown)
+                is_line = isinstance(command, str)
+                words = ["/bin/sh", "-c", command] if is_line else command
+                work.run(words, env=asked, cwd=tree, shown=command if is_line else "")
     with work.during("executor"):
-        runtime = Path(plan["runtime"])
-        lease_s, lease_file = plan["lease_s"], plan["lease_file"]
-        executor.start(
-            work, python, runtime, directory,
-            address=plan["address"], lease_s=lease_s, lease_file=lease_file, env=env, mounted=mounted,
-        )  # fmt: skip
+        executor.start(work, plan, python, directory, env=env, mounted=mounted)
 
 
 def _environment(plan: Mapping[str, Any], python: Path, tree: Path) -> dict[str, str]:
@@ -110,8 +106,3 @@ def _environment(plan: Mapping[str, Any], python: Path, tree: Path) -> dict[str,
         env["VIRTUAL_ENV"] = str(python.parent.parent)
         env["PATH"] = os.pathsep.join([str(python.parent), env.get("PATH", os.defpath)])
     return env
-
-
-def _os_failure(error: OSError) -> Failed:
-    where = f" ({error.filename})" if error.filename else ""
-    return Failed(f"{error.strerror or error}{where}")

@@ -1,18 +1,13 @@
-"""Install missing Debian packages, as root or with sudo. Waits for other installers.
-
-The agent runs on Python 3.8 and newer.
-"""
+"""Install missing Debian packages, as root or with sudo. Waits for other programs that do so."""
 
 from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 import time
 from collections.abc import Sequence
 
-from . import root
-from .work import Failed, Work
+from .work import Failed, Work, ask, become_root
 
 _LOCK_S = 300  # how long to wait for another installer, such as a fresh machine's unattended upgrades
 _RETRY_S = 2.0
@@ -25,46 +20,33 @@ _LOCKED = re.compile(r"could not get lock|unable to (acquire|lock)", re.IGNORECA
 
 
 def missing(packages: Sequence[str]) -> list[str]:
-    """The packages that are not installed, or not in the version asked for.
-
-    Raises:
-        Failed: the host is not Debian or Ubuntu.
-    """
+    """The packages that are not installed, or not in the version asked for."""
     if shutil.which("dpkg-query") is None or shutil.which("apt-get") is None:
         raise Failed("this host has no apt", hint="Image(apt=...) is for Debian and Ubuntu: leave it out for this host")
     return [package for package in packages if not _is_installed(package)]
 
 
 def install(work: Work, packages: Sequence[str]) -> None:
-    """Install Debian packages.
-
-    Raises:
-        Failed: apt failed, or the user cannot become root.
-    """
-    become = root.become("apt", f"install by hand: sudo apt-get install {' '.join(packages)}")
+    become = become_root("apt", f"install by hand: sudo apt-get install {' '.join(packages)}")
     try:
         _apt(work, become, "update")
     except Failed as failure:  # one broken source of several need not matter
         work.line(f"{failure.reason}: trying with the package lists that are there")
+    install = ("install", "--yes", "--no-install-recommends", "--", *packages)
     try:
-        _apt(work, become, "install", "--yes", "--no-install-recommends", "--", *packages)
+        _apt(work, become, *install)
     except Failed as failure:
         if not any("dpkg was interrupted" in line for line in failure.log):
             raise
         work.run([*become, *_QUIETLY, "dpkg", "--configure", "-a"], shown="dpkg --configure -a")
-        _apt(work, become, "install", "--yes", "--no-install-recommends", "--", *packages)
+        _apt(work, become, *install)
 
 
 def _is_installed(package: str) -> bool:
     name, _, version = package.partition("=")
-    asked = subprocess.run(  # noqa: S603
-        ["dpkg-query", "--show", "--showformat", "${db:Status-Status} ${Version}\n", name.partition("/")[0]],  # noqa: S607
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        check=False,
-    )
-    states = [line.split(" ") for line in asked.stdout.decode(errors="replace").splitlines()]
+    form = "${db:Status-Status} ${Version}\n"
+    asked = ask(["dpkg-query", "--show", "--showformat", form, name.partition("/")[0]])
+    states = [line.split(" ") for line in asked.stdout.splitlines()]
     return any(state[0] == "installed" and version in ("", state[-1]) for state in states)
 
 
@@ -77,7 +59,7 @@ def _apt(work: Work, become: Sequence[str], *arguments: str) -> None:
         except Failed as failure:
             if not any(map(_LOCKED.search, failure.log)) or time.monotonic() > deadline:
                 raise
-            work.line("another installer holds apt's lock: waiting")
+            work.line("another program holds apt's lock: waiting")
             time.sleep(_RETRY_S)
         else:
             return

@@ -1,11 +1,7 @@
-"""The node's Python environment, one per digest: made by uv beside its place, renamed, and never changed after.
-
-The agent runs on Python 3.8 and newer.
-"""
+"""The node's Python environment, one per digest: made by uv beside its place, renamed, and never changed after."""
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import socket
@@ -17,20 +13,16 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from . import files
-from .inbox import Inbox
-from .work import Failed, Work
+from .protocol import Inbox
+from .work import Failed, Work, try_lock
 
 _REACH_S = 4.0  # enough for two repetitions of a lost SYN, after 1 and 3 s
 _POLL_S = 0.2
 
 
-def prepare(work: Work, inbox: Inbox, cache: Path, plan: Mapping[str, Any]) -> Path:
-    """Make the environment unless it exists; return its interpreter. ``plan``: see `outrider.engine.image.plan`.
-
-    Raises:
-        Failed: uv failed, or the client cannot send the packages.
-    """
-    place: Path = cache / "envs" / plan["digest"]
+def prepare(work: Work, inbox: Inbox, cache: Path, wanted: Mapping[str, Any]) -> Path:
+    """Make the environment unless it exists; return its interpreter. ``wanted``: see `install_plan.environment`."""
+    place: Path = cache / "envs" / wanted["digest"]
     python = place / "bin" / "python"
     if _works(python):
         return python
@@ -39,12 +31,30 @@ def prepare(work: Work, inbox: Inbox, cache: Path, plan: Mapping[str, Any]) -> P
         if _works(python):  # another pool has made it while we waited
             return python
         beside = place.with_suffix(".new")
-        for leftover in (beside, place):  # left by a killed agent; left by a Python that was removed
+        for leftover in (beside, place):  # left by a killed installer; left by a Python that was removed
             shutil.rmtree(leftover, ignore_errors=True)
         with work.half_made(beside), _private_umask():
-            _make(work, inbox, cache, plan, beside)
+            _make(work, inbox, cache, wanted, beside)
             beside.rename(place)
     return python
+
+
+def _works(python: Path) -> bool:
+    return os.access(python, os.X_OK)  # follows the symlink, whose target may have been removed
+
+
+@contextmanager
+def _locked(work: Work, lock: Path) -> Iterator[None]:
+    """Hold the lock of an environment: of several pools that want the same one, one makes it and the others wait."""
+    fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        if not try_lock(fd):
+            work.line("another pool is making this environment: waiting for it")
+            while not try_lock(fd):
+                time.sleep(_POLL_S)
+        yield
+    finally:
+        os.close(fd)
 
 
 @contextmanager
@@ -57,28 +67,28 @@ def _private_umask() -> Iterator[None]:
         os.umask(before)
 
 
-def _make(work: Work, inbox: Inbox, cache: Path, plan: Mapping[str, Any], place: Path) -> None:
-    uv = _Uv(work, cache, plan)
-    with work.during("python", plan["python"]):
-        uv.run("venv", "--no-project", "--relocatable", *plan["venv"], "--python", plan["python"], str(place))
-    if not plan["requirements"]:
+def _make(work: Work, inbox: Inbox, cache: Path, wanted: Mapping[str, Any], place: Path) -> None:
+    uv = _Uv(work, cache, wanted)
+    with work.during("python", wanted["python"]):
+        uv.run("venv", "--no-project", "--relocatable", *wanted["venv"], "--python", wanted["python"], str(place))
+    if not wanted["requirements"]:
         return
     scratch = place.with_suffix(".wheels")
     with work.during("packages"), work.half_made(scratch):
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir(mode=0o700)
-        requirements, sources = plan["requirements"], []
-        offline = plan["offline"]
+        requirements, sources = wanted["requirements"], []
+        offline = wanted["offline"]
         if offline is None and not uv.has_way_out():
             work.line("this host does not reach the package index: packages come from the client")
             offline = True
         if offline:
             requirements = _fetch(work, inbox, cache / "files", scratch)
             sources = ["--offline", "--no-index"]
-        elif plan["constraints"]:
-            (scratch / "constraints.txt").write_text(plan["constraints"])
+        elif wanted["constraints"]:
+            (scratch / "constraints.txt").write_text(wanted["constraints"])
             sources = ["--constraints", "constraints.txt"]
-        install = ("pip", "install", "--python", str(place / "bin" / "python"), *sources, *plan["install"])
+        install = ("pip", "install", "--python", str(place / "bin" / "python"), *sources, *wanted["install"])
         folder = scratch if offline else None
         uv.run(*install, "--requirements", "-", stdin=requirements.encode(), cwd=scratch, folder=folder)
 
@@ -102,37 +112,35 @@ def _fetch(work: Work, inbox: Inbox, store: Path, folder: Path) -> str:
 class _Uv:
     """The uv binary. Its indexes are passed in the environment, as arguments would show their passwords."""
 
-    def __init__(self, work: Work, cache: Path, plan: Mapping[str, Any]) -> None:
-        self._work, self._plan = work, plan
-        self._binary = str(cache / plan["uv"])
+    def __init__(self, work: Work, cache: Path, wanted: Mapping[str, Any]) -> None:
+        self._work, self._wanted = work, wanted
+        self._binary = str(cache / wanted["uv"])
         self._base = {
+            "UV_HTTP_TIMEOUT": "30",
             **os.environ,
             "NO_COLOR": "1",
             "UV_CACHE_DIR": str(cache / "uv-cache"),
             "UV_NO_PROGRESS": "1",
             "UV_PYTHON_INSTALL_DIR": str(cache / "pythons"),
         }
-        self._base.setdefault("UV_HTTP_TIMEOUT", "30")
-        self._online = {**self._base, **plan["uv_env"]}
+        self._online = {**self._base, **wanted["uv_env"]}
 
     def run(
         self, *arguments: str, stdin: bytes = b"", cwd: Path | None = None, folder: Path | None = None
     ) -> list[str]:
         """Run uv and return its output. ``folder``: use the wheels in it and nothing else."""
         env = self._online if folder is None else {**self._base, "UV_FIND_LINKS": str(folder)}
-        return self._work.run(
-            [self._binary, *arguments], env=env, cwd=cwd, stdin=stdin, shown=f"uv {' '.join(arguments)}"
-        )
+        shown = f"uv {' '.join(arguments)}"
+        return self._work.run([self._binary, *arguments], env=env, cwd=cwd, stdin=stdin, shown=shown)
 
     def has_way_out(self) -> bool:
         """Return whether one of the indexes, or a proxy, can be reached. Only uv knows which index is its default."""
         if any(self._online.get(name) for name in ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")):
             return True
-        indexes = list(self._plan["indexes"])
+        indexes = list(self._wanted["indexes"])
+        ask = ("--quiet", "pip", "compile", "--no-header", "--emit-index-url", "-")
         with suppress(Failed):
-            lines = self.run(
-                "--quiet", "pip", "compile", "--no-header", "--emit-index-url", "-", stdin=b"\n", cwd=Path("/")
-            )
+            lines = self.run(*ask, stdin=b"\n", cwd=Path("/"))
             indexes += [line.split(" ", 1)[1] for line in lines if "index-url " in line]
         return any(map(_is_reachable, indexes))
 
@@ -146,27 +154,3 @@ def _is_reachable(index: str) -> bool:
     except OSError:
         return False
     return True
-
-
-@contextmanager
-def _locked(work: Work, lock: Path) -> Iterator[None]:
-    """Hold the lock of an environment: of several pools that want the same one, one makes it and the others wait."""
-    fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        told = False
-        while True:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if not told:
-                    work.line("another pool is making this environment: waiting for it")
-                    told = True
-                time.sleep(_POLL_S)
-        yield
-    finally:
-        os.close(fd)
-
-
-def _works(python: Path) -> bool:
-    return os.access(python, os.X_OK)  # follows the symlink, whose target may have been removed

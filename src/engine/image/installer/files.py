@@ -1,7 +1,4 @@
-"""The user's own files on the node: stored by content, and laid out anew for each pool.
-
-The agent runs on Python 3.8 and newer.
-"""
+"""The user's own files on the node: stored by content, and laid out anew for each pool."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from .inbox import Inbox
+from .protocol import Inbox
 from .work import Work
 
 _CHUNK_BYTES = 1 << 20
@@ -54,7 +51,7 @@ def lay_out(tree: Path, store: Path, entries: Sequence[Sequence[Any]]) -> None:
 
 
 def forget(store: Path) -> None:
-    """Delete files that have not been used for a long time, and those that a killed agent received in part."""
+    """Delete files that have not been used for a long time, and those that a killed installer received in part."""
     limit = time.time() - _KEPT_S
     with suppress(OSError), os.scandir(store) as entries:
         for entry in entries:

@@ -1,7 +1,4 @@
-"""Decide from a path alone whether a volume may be mounted there, on the client and again on the host.
-
-Runs on Python 3.8 and newer.
-"""
+"""Decide from a path alone whether a volume may be mounted there, on the client and again on the host."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Volumes on the node: install what mounts them and start their supervisor; see `outrider.engine.volumes`.
-
-The agent runs on Python 3.8 and newer.
-"""
+"""Volumes on the node: install what mounts them and start their supervisor; see `outrider.engine.volumes`."""
 
 from __future__ import annotations
 
@@ -16,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from outrider.engine.volumes import places, rclone
+from outrider.engine.volumes import mount_path, rclone
 
-from . import apt, root
-from .work import Failed, Work
+from . import apt
+from .work import Failed, Work, ask, become_root
 
 PACKAGES = {"rclone": "rclone", "fusermount3": "fuse3"}
 _FUSE = (10, 229)  # Documentation/admin-guide/devices.txt
@@ -27,11 +24,7 @@ _STARTED_S = 30.0
 
 
 def mount(work: Work, plan: Mapping[str, Any]) -> socket.socket | None:
-    """Mount the plan's volumes until every copy of the returned socket is closed; None: there are none.
-
-    Raises:
-        Failed: a volume cannot be mounted.
-    """
+    """Mount the plan's volumes until every copy of the returned socket is closed; None: there are none."""
     volumes: Sequence[Mapping[str, Any]] = plan["volumes"]
     if not volumes:
         return None
@@ -40,7 +33,7 @@ def mount(work: Work, plan: Mapping[str, Any]) -> socket.socket | None:
         _install(work)
     with work.during("volumes", ", ".join(f"{volume['source']} at {volume['mount']}" for volume in volumes)):
         _check_host()
-        become = [] if as_user else root.become("mounting", f"mount below {_home()}, with rclone and fuse3 installed")
+        become = [] if as_user else become_root("mounting", f"mount below {_home()}, with rclone and fuse3 installed")
         is_root = bool(become) or os.geteuid() == 0
         order = {
             "volumes": volumes,
@@ -62,7 +55,7 @@ def _user_can_mount(folders: Sequence[str]) -> bool:
     """Return whether a user without root can mount them: with rclone and fuse3 installed, and below their home."""
     if os.geteuid() == 0 or any(shutil.which(tool) is None for tool in PACKAGES):
         return False
-    below = all(places.is_in(os.path.realpath(folder), _home()) for folder in folders)
+    below = all(mount_path.is_in(os.path.realpath(folder), _home()) for folder in folders)
     return below and os.access("/dev/fuse", os.R_OK | os.W_OK)
 
 
@@ -87,8 +80,7 @@ def _check_host() -> None:
         is_there = False
     if not is_there:
         raise Failed("this host has no /dev/fuse")
-    output = subprocess.run(["rclone", "version"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)  # noqa: S607
-    found_version = rclone.version(output.stdout.decode(errors="replace"))
+    found_version = rclone.version(ask(["rclone", "version"]).stdout)
     if found_version < rclone.LEAST:
         least = ".".join(map(str, rclone.LEAST))
         raise Failed(
@@ -119,7 +111,7 @@ def _start_supervisor(work: Work, argv: Sequence[str], order: Mapping[str, Any])
     ours.sendall(json.dumps(order).encode() + b"\n")
     output = ours.makefile("rb").readline()
     if not output:
-        raise Failed("the supervisor of the volumes ended without an answer")
+        raise Failed("the supervisor of the volumes ended without an answer", hint="see whether it was killed there")
     answer: dict[str, Any] = json.loads(output)
     if answer["is"] != "ready":
         raise Failed(answer["reason"], log=answer["log"])

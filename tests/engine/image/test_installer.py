@@ -1,4 +1,4 @@
-"""The agent: what it does for apt, that old Pythons understand it, and what it says."""
+"""The installer: what it does for apt, that old Pythons understand it, and what it says."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from typing import Any
 import pytest
 
 from outrider import BootstrapError, Image
-from outrider.engine.image import plan
-from outrider.engine.image.agent import apt, frames, inbox
-from outrider.engine.image.agent.work import Failed, Work
+from outrider.engine.image import install_plan
+from outrider.engine.image.installer import apt, protocol
+from outrider.engine.image.installer.work import Failed, Work
 from outrider.engine.image.probe import Python
 from outrider.engine.node import bundle
 
 pytestmark = pytest.mark.anyio
 
 SRC = Path(bundle.__file__).parents[2]
-AGENT = [
-    *(SRC / "engine" / "image" / "agent").glob("*.py"),
+INSTALLER = [
+    *(SRC / "engine" / "image" / "installer").glob("*.py"),
     *(SRC / "engine" / "volumes").glob("*.py"),
     *(SRC / name for name in ("__init__.py", "engine/node/boot.py", "engine/node/process.py")),
 ]
 
 
-@pytest.mark.parametrize("path", AGENT, ids=lambda path: path.name)
-def test_python_3_8_understands_the_agent(path: Path) -> None:
+@pytest.mark.parametrize("path", INSTALLER, ids=lambda path: path.name)
+def test_python_3_8_understands_the_installer(path: Path) -> None:
     """Its grammar; and annotations, which are the only place for newer types, are never evaluated."""
     tree = ast.parse(path.read_text(), feature_version=(3, 8))
     annotated = any(isinstance(node, ast.FunctionDef) and node.returns for node in ast.walk(tree))
@@ -58,10 +58,12 @@ def old_pythons() -> list[str]:
 async def test_an_old_python_carries_out_a_plan(
     python: str, shell: Any, bring: Any, make_wheel: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It runs the agent; tasks run on the one that uv has made an environment of."""
+    """It runs the installer; tasks run on the one that uv has made an environment of."""
     wheels = make_wheel("brought").parent
     old = Python("3.8.0", "cpython", python)
-    monkeypatch.setattr(plan, "choose", lambda *_: plan.Choice(old, sys.executable, environment=True))
+    monkeypatch.setattr(
+        install_plan, "choose_python", lambda *_: install_plan.PythonChoice(old, sys.executable, environment=True)
+    )
     image = Image(pip=["brought"], pip_indexes=[str(wheels)], includes=[wheels], run=["ls wheels"])
     node = await bring(image, shell)
     assert shell.commands[-1][0] == python
@@ -71,15 +73,15 @@ async def test_an_old_python_carries_out_a_plan(
 
 
 @pytest.mark.parametrize("python", [sys.executable, *old_pythons()])
-def test_an_agent_whose_client_has_gone_says_so_and_ends(python: str, tmp_path: Path) -> None:
+def test_an_installer_whose_client_has_gone_says_so_and_ends(python: str, tmp_path: Path) -> None:
     with tarfile.open(fileobj=io.BytesIO(bundle.build().data)) as archive:
         archive.extractall(tmp_path, filter="data")
-    start = [python, "-I", tmp_path, "agent"]
-    agent = subprocess.run(start, stdin=subprocess.DEVNULL, capture_output=True, check=False)
-    output = [json.loads(line) for line in agent.stdout.splitlines()]
+    start = [python, "-I", tmp_path, "install"]
+    installer = subprocess.run(start, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    output = [json.loads(line) for line in installer.stdout.splitlines()]
     assert [frame["is"] for frame in output] == ["hello", "failed"]
     assert output[1]["reason"] == "the client has gone"
-    assert agent.stderr == b""
+    assert installer.stderr == b""
 
 
 # --- frames ---------------------------------------------------------------------------------------------------------
@@ -88,32 +90,32 @@ def test_an_agent_whose_client_has_gone_says_so_and_ends(python: str, tmp_path: 
 def test_frames_survive_every_way_of_being_cut() -> None:
     frames_ = b'motd\n{"is":"motd"}\n{"is":"hello","version":1}\n{"is":"phase","text":"\\u00e9\\n"}\n'
     for at in range(len(frames_)):
-        lines = frames.Lines()
+        lines = protocol.Lines()
         found = lines.feed(frames_[:at]) + lines.feed(frames_[at:])
         assert [frame["is"] for frame in found] == ["hello", "phase"]
 
 
 def test_a_line_without_an_end_is_refused_and_kept_in_its_pieces_until_then() -> None:
-    """An agent that says 64 MiB without a newline kept the client busy for minutes: each piece copied all before it."""
-    lines, piece = frames.Lines(), bytes(1 << 10)
-    for number in range(frames.LINE_BYTES // len(piece)):
+    """One that says 64 MiB without a newline kept the client busy for minutes: each piece copied all before it."""
+    lines, piece = protocol.Lines(), bytes(1 << 10)
+    for number in range(protocol.LINE_BYTES // len(piece)):
         assert lines.feed(piece) == []
         assert len(lines._rest) == number + 1, "a piece is put together with others before its line is whole"
     with pytest.raises(ValueError, match="of at most 1048576"):
         lines.feed(b"x")
     with pytest.raises(ValueError, match="of at most 1048576"):
-        frames.Lines().feed(bytes(frames.LINE_BYTES + 1) + b"\n")
+        protocol.Lines().feed(bytes(protocol.LINE_BYTES + 1) + b"\n")
 
 
 def test_a_line_may_come_byte_by_byte() -> None:
-    lines = frames.Lines()
+    lines = protocol.Lines()
     output = b'{"is":"hello"}\n{"is":"phase","text":"' + b"x" * 5000 + b'"}\n'
     found = [frame for byte in output for frame in lines.feed(bytes([byte]))]
     assert [frame["is"] for frame in found] == ["hello", "phase"]
 
 
 def test_lines_that_are_no_frames_are_skipped() -> None:
-    lines = frames.Lines()
+    lines = protocol.Lines()
     assert [frame["is"] for frame in lines.feed(b'{"is":"hello"}\nSegmentation fault\n[1]\n{"is":"result"}\n')] == [
         "hello", "result"
     ]  # fmt: skip
@@ -247,25 +249,25 @@ async def test_apts_failure_reaches_the_user(host: Path, shell: Any, bring: Any)
     assert bring.done == ["probe", "apt", "executor"]
 
 
-def test_an_agent_that_nobody_listens_to_ends_all_the_same(tmp_path: Path) -> None:
+def test_an_installer_that_nobody_listens_to_ends_all_the_same(tmp_path: Path) -> None:
     """Its connection is dead and its words have filled the pipe: it is stuck saying more when its time is up."""
     with tarfile.open(fileobj=io.BytesIO(bundle.build().data)) as archive:
         archive.extractall(tmp_path / "runtime", filter="data")
     cache = tmp_path / "cache"
     cache.mkdir(mode=0o700)  # as the probe leaves it
     plan_ = {
-        "cache": str(cache), "runtime": str(tmp_path / "runtime"), "pool": "p~0", "machine": "p",
+        "cache": str(cache), "runtime": str(tmp_path / "runtime"), "node": "p~0", "machine": "p",
         "secrets": [], "apt": [], "python": sys.executable, "environment": None, "files": [], "paths": ["."],
         "run": ["yes"], "env": {}, "volumes": [], "address": None, "lease_s": 9.0, "lease_file": "", "timeout_s": 1.0,
     }  # fmt: skip
-    start = [sys.executable, "-I", str(tmp_path / "runtime"), "agent"]
-    with subprocess.Popen(start, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as agent:
-        assert agent.stdin is not None
-        assert agent.stdout is not None
-        agent.stdin.write(frames.encode("plan", **plan_))
-        agent.stdin.flush()
-        assert agent.wait(60) == 1
-        output = [frame for frame in frames.Lines().feed(agent.stdout.read()) if frame["is"] == "failed"]
+    start = [sys.executable, "-I", str(tmp_path / "runtime"), "install"]
+    with subprocess.Popen(start, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as installer:
+        assert installer.stdin is not None
+        assert installer.stdout is not None
+        installer.stdin.write(protocol.encode("plan", **plan_))
+        installer.stdin.flush()
+        assert installer.wait(60) == 1
+        output = [frame for frame in protocol.Lines().feed(installer.stdout.read()) if frame["is"] == "failed"]
     assert [frame["reason"] for frame in output] in ([], ["it takes too long"]), "it ended for something else"
     assert list(cache.glob("pools/*")) == []
 
@@ -273,7 +275,7 @@ def test_an_agent_that_nobody_listens_to_ends_all_the_same(tmp_path: Path) -> No
 def test_half_a_file_is_not_kept_when_the_client_goes(tmp_path: Path) -> None:
     gone = threading.Event()
     stream = io.BytesIO(b'{"is":"file","bytes":9,"sha256":"name"}\nhalf')
-    box = inbox.Inbox.__new__(inbox.Inbox)
+    box = protocol.Inbox.__new__(protocol.Inbox)
     box._stream, box._closed, box._frames, box._folder = stream, gone.set, queue.Queue(), tmp_path
     box._read()
     assert gone.is_set()

@@ -1,4 +1,4 @@
-"""An agent that prepares a host may say anything: it costs that host, and the error says what it said."""
+"""An installer may say anything: it costs that host, and the error says what it said."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 
 from outrider import Image
 from outrider.engine.api.errors import BootstrapError
-from outrider.engine.image.shell import Exit
+from outrider.engine.image.commands import CommandResult
 
 pytestmark = pytest.mark.anyio
 
 
 class EvilHost:
-    """Implements `Shell`. The probe finds this computer; its agent says ``frames``, whatever it is sent."""
+    """Implements `CommandRunner`. The probe finds this computer; its installer says ``frames``, whatever it is sent."""
 
     def __init__(self, host: Any, frames: Sequence[object]) -> None:
         self._host, self._frames = host, frames
@@ -27,8 +27,8 @@ class EvilHost:
         *,
         stdin: bytes | AsyncIterable[bytes] = b"",
         output: Callable[[bytes], None] | None = None,
-    ) -> Exit:
-        if argv[-1] != "agent":
+    ) -> CommandResult:
+        if argv[-1] != "install":
             return await self._host.run(argv, stdin=stdin, output=output)  # type: ignore[no-any-return]
         assert output is not None
         assert not isinstance(stdin, bytes)
@@ -36,7 +36,15 @@ class EvilHost:
             output(json.dumps(frame, separators=(",", ":")).encode() + b"\n")
         async for _ in stdin:
             pass
-        return Exit(0, None, b"", b"")
+        return CommandResult(0, None, b"", b"")
+
+
+FAILED = {"phase": [], "reason": 17, "command": {}, "exit_status": "1", "log": [None], "hint": 0, "timed_out": 0}
+
+
+async def test_failure_of_wrong_types_is_an_error_of_that_host(shell: Any, bring: Any) -> None:
+    with pytest.raises(BootstrapError, match="phase \\[\\]: 17"):
+        await bring(Image(), EvilHost(shell, [{"is": "failed", **FAILED}]))
 
 
 @pytest.mark.parametrize(
@@ -47,11 +55,13 @@ class EvilHost:
         ({"is": "need", "files": [17]}, "files by what is no text"),
         ({"is": "need", "files": 17}, "not iterable"),
         ({"is": "result"}, "'socket'"),
-        ({"is": "failed", "phase": "run"}, "'reason'"),
-        ({"is": "phase"}, "'name'"),
+        ({"is": "failed", "phase": "run"}, "'exit_status'"),
+        ({"is": "phase"}, "'state'"),
+        ({"is": "phase", "name": "run", "state": "line", "text": "", "seconds": "soon"}, "'soon'"),
+        ({"is": "failed", **FAILED, "log": 17}, "not iterable"),
     ],
 )
 async def test_protocol_violation_is_an_error_of_that_host(shell: Any, bring: Any, frame: object, output: str) -> None:
-    with pytest.raises(BootstrapError, match="the agent broke its protocol") as caught:
+    with pytest.raises(BootstrapError, match="the installer broke its protocol") as caught:
         await bring(Image(), EvilHost(shell, [frame]))
     assert output in str(caught.value)

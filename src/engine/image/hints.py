@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from ..api.errors import BootstrapError
 
+INSTALL = "pip install 'outrider[image]'"
 LOG_LINES = 20  # of the end of a command's output, in an error's message
 
 _OFFLINE = "have packages fetched on this computer: Image(offline=True)"
@@ -16,7 +17,7 @@ _BY_HAND = "run the command there by hand to see more"
 _LONGER = "if it only was slow, raise Image(bootstrap_timeout=...)"
 
 
-class _Sign(NamedTuple):
+class _KnownFailure(NamedTuple):
     """A known failure: any of the patterns ``words``, in any command's log or only in those of one ``phase``."""
 
     words: tuple[str, ...]
@@ -30,115 +31,115 @@ class _Sign(NamedTuple):
 
 _KEYS = "Volume(credentials={'AWS_ACCESS_KEY_ID': Secret.env('AWS_ACCESS_KEY_ID'), ...})"
 _VOLUMES = (
-    _Sign(
+    _KnownFailure(
         ("there is no bucket", "nosuchbucket"),
         "check the bucket's name; one of another store than Amazon's needs Volume(endpoint=...)",
         systematic=True,
     ),
-    _Sign(("there is nothing in s3:",), "check the prefix: nothing is below it", systematic=True),
-    _Sign(
+    _KnownFailure(("there is nothing in s3:",), "check the prefix: nothing is below it", systematic=True),
+    _KnownFailure(
         ("nocredentialproviders", "no valid providers", "failed to refresh cached credentials", "ec2rolerequest"),
         f"give the nodes an instance profile, AWS(instance_profile=...), or say {_KEYS}",
         systematic=True,
     ),
-    _Sign(
+    _KnownFailure(
         ("expiredtoken", "token.* expired"),
         "the credentials have expired: get new ones, or give the nodes an instance profile",
         systematic=True,
     ),
-    _Sign(
+    _KnownFailure(
         ("invalidaccesskeyid", "signaturedoesnotmatch", "invalidtoken"),
         "the store does not know these credentials: check both halves of the key, and whose store it is",
         systematic=True,
     ),
-    _Sign(
+    _KnownFailure(
         ("accessdenied", "access denied", "forbidden", "status code: 403"),
         "allow s3:ListBucket on the bucket and s3:GetObject on its objects (and, to write, s3:PutObject, "
         "s3:DeleteObject and s3:AbortMultipartUpload) to whoever the nodes are",
         systematic=True,
     ),
-    _Sign(
+    _KnownFailure(
         ("requesttimetooskewed",),
         "set that host's clock: stores refuse requests that are more than 15 minutes off",
     ),
-    _Sign(
+    _KnownFailure(
         ("permanentredirect", "authorizationheadermalformed", "movedpermanently", "illegallocationconstraint"),
         "the bucket is in another region: name it, Volume(region=...)",
         systematic=True,
     ),
-    _Sign(
+    _KnownFailure(
         ("x509", "certificate"),
         "the host does not trust the store's certificate: install it there, or name its file in AWS_CA_BUNDLE",
     ),
-    _Sign(
+    _KnownFailure(
         (
             *("no such host", "connection refused", "i/o timeout", "network is unreachable", "no route to host"),
             *("did not answer", "deadline exceeded", "timeout awaiting", "connection reset", "server misbehaving"),
         ),
         "see whether that host reaches the store: its network, a VPC endpoint or NAT for S3, Volume(endpoint=...)",
     ),
-    _Sign(
+    _KnownFailure(
         ("no /dev/fuse", "fuse device not found", "mount failed: operation not permitted", "modprobe fuse"),
         "load it there (`modprobe fuse`); a container needs --device /dev/fuse --cap-add SYS_ADMIN",
     ),
-    _Sign(
+    _KnownFailure(
         ("is not empty", "is mounted at .* already", "has mounted", "the folder .* cannot be used"),
         "choose another mount=, or free that one: a volume takes an empty folder, or one that is not there yet",
     ),
 )
 
-# The first sign that matches counts: a full disk explains everything else.
-_SIGNS = (
-    _Sign(
+# The first one that matches counts: a full disk explains everything else.
+_FAILURES = (
+    _KnownFailure(
         ("no space left on device", "disk quota exceeded", r"os error 28\b"),
         "free space on that disk, or set OUTRIDER_CACHE in the host's environment to a folder on another",
     ),
-    _Sign(
+    _KnownFailure(
         ("read-only file system", "cache .* cannot be written"),
         "set OUTRIDER_CACHE in the host's environment to a folder that this user can write",
     ),
-    _Sign(
+    _KnownFailure(
         ("unable to locate package", "has no installation candidate", r"version '.*' for '.*' was not found"),
         "check the names in Image(apt=...): this host's release of Debian or Ubuntu may call them differently",
         "apt",
     ),
-    _Sign(
+    _KnownFailure(
         ("could not get lock", "unable to (acquire|lock)"),
         "another installer runs on that host: wait for it, or end it (`ps aux | grep -e apt -e dpkg`)",
         "apt",
     ),
-    _Sign(
+    _KnownFailure(
         ("temporary failure resolving", "could not resolve", "failed to fetch", "unable to connect", "timed out"),
         "see whether that host reaches its Debian mirror, or install by hand there what Image(apt=...) names",
         "apt",
     ),
-    _Sign(
+    _KnownFailure(
         (r"hash(es)? (mismatch|for)", "hash mismatch"),
         "the index serves other files than the lock names: lock again, or name the right index",
         "packages",
         systematic=True,
     ),
-    _Sign(
+    _KnownFailure(
         ("401 unauthorized", "403 forbidden", "invalid credentials", "authentication"),
         "give the index its password: Image(pip_indexes=[Secret('https://user:password@host/simple')])",
         "packages",
         systematic=True,
     ),
-    _Sign(
+    _KnownFailure(
         ("invalid peer certificate", "certificate verify", "unknownissuer", "tls handshake"),
         f"the host does not trust the index's certificate: install it there, or {_OFFLINE}",
     ),
-    _Sign(
+    _KnownFailure(
         ("timed? ?out", "timeout"),
         f"the index does not answer: check it, or {_OFFLINE}",
         "packages",
     ),
-    _Sign(
+    _KnownFailure(
         ("dns error", "failed to lookup", "connection refused", "network is unreachable", "error sending request"),
         f"the index cannot be reached: open the way, or {_OFFLINE}",
         "packages",
     ),
-    _Sign(
+    _KnownFailure(
         (
             "no solution found",
             "not found in the package registry",
@@ -150,13 +151,15 @@ _SIGNS = (
         "packages",
         systematic=True,
     ),
-    _Sign(
+    _KnownFailure(
         (r"error: command .*(gcc|cc|g\+\+)", "gcc: not found", "failed to build"),
         "a package is compiled there: give it a compiler, Image(apt=['build-essential']), or take one that has a wheel",
         "packages",
     ),
-    _Sign(("no interpreter found", "downloads? .*(disabled|never)", "failed to (download|install)"), _PYTHON, "python"),
-    _Sign(
+    _KnownFailure(
+        ("no interpreter found", "downloads? .*(disabled|never)", "failed to (download|install)"), _PYTHON, "python"
+    ),
+    _KnownFailure(
         (r"no module named '?_?(ctypes|ssl|asyncio|multiprocessing|json|concurrent)",),
         "its Python is not whole (python3-minimal?): install the package python3 there",
     ),
@@ -170,7 +173,7 @@ _BY_PHASE = {
     "files": "see whether the user can write into the cache",
     "volumes": "try it there by hand, with rclone, to see more",
     "run": f"{_BY_HAND}: it ran in the folder of the includes, with the image's Python first in PATH",
-    "executor": "look at the lines below: they end with the executor's own log",
+    "executor": "see the executor's own log, at the end of the lines below",
 }
 _WHEN_LATE = {
     "probe": "see why that host does not answer: log in there, and look at its load and its disks",
@@ -181,26 +184,25 @@ _WHEN_LATE = {
 }
 
 
-class Advice(NamedTuple):
-    hint: str  # the next step, in one clause
+class Hint(NamedTuple):
+    text: str  # the next step, in one clause
     systematic: bool  # whether another host would fail in the same way
 
 
-def advice(phase: str, texts: Sequence[str], *, exit_status: int | None = None, timed_out: bool = False) -> Advice:
-    """Choose the advice for a failure by its texts, exit status or timeout."""
+def hint_for(phase: str, texts: Sequence[str], *, exit_status: int | None = None, timed_out: bool = False) -> Hint:
     text = "\n".join(texts)
-    for sign in _VOLUMES if phase == "volumes" else _SIGNS:
-        if sign.phase in (None, phase) and (phase != "run" or sign is _SIGNS[0]) and sign.is_in(text):
-            return Advice(sign.hint, sign.systematic)
+    for known in _VOLUMES if phase == "volumes" else _FAILURES:
+        if known.phase in (None, phase) and (phase != "run" or known is _FAILURES[0]) and known.is_in(text):
+            return Hint(known.hint, known.systematic)
     if timed_out:
-        return Advice(_WHEN_LATE.get(phase, f"see what it did last, below; {_LONGER}"), systematic=False)
+        return Hint(_WHEN_LATE.get(phase, f"see what it did last, below; {_LONGER}"), systematic=False)
     if exit_status in (-9, 137):
         hint = "the host killed it, as it does when its memory is full: use a larger one, or do less at once"
-        return Advice(hint, systematic=False)
-    return Advice(_BY_PHASE.get(phase, "try again"), systematic=False)
+        return Hint(hint, systematic=False)
+    return Hint(_BY_PHASE.get(phase, "try again"), systematic=False)
 
 
-def explained(
+def bootstrap_error(
     phase: str,
     reason: str,
     *,
@@ -211,10 +213,10 @@ def explained(
     systematic: bool = False,
     timed_out: bool = False,
 ) -> BootstrapError:
-    """The error for a failure, with the advice for it unless ``hint`` gives one."""
+    """The error for a failure, with the hint that fits it unless ``hint`` is one."""
     log = log[-LOG_LINES:]
-    known = advice(phase, [reason, *log], exit_status=exit_status, timed_out=timed_out)
-    hint = hint or known.hint
+    known = hint_for(phase, [reason, *log], exit_status=exit_status, timed_out=timed_out)
+    hint = hint or known.text
     story = "".join(f"\n  | {line}" for line in log)
     return BootstrapError(
         f"Bringing the image failed in phase {phase}: {reason}. Next: {hint}.{story}",

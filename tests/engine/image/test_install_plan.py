@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from outrider import BootstrapError, Image, Secret
-from outrider.engine.image import plan, probe
-from outrider.engine.image.advice import advice
-from outrider.engine.image.bootstrap import bootstrap, prepare
-from outrider.engine.image.prepare import ClientFacts, Prepared
-from outrider.engine.image.probe import HostFacts, ProbeFailed, Python
-from outrider.engine.image.shell import Exit
+from outrider.engine.image import install_plan, probe
+from outrider.engine.image.bootstrap import bootstrap
+from outrider.engine.image.commands import CommandResult
+from outrider.engine.image.hints import hint_for
+from outrider.engine.image.install_plan import Prepared, PythonChoice, choose_python, hidden, prepare
+from outrider.engine.image.probe import HostFacts, Python
 from outrider.engine.image.wheels import target_of, tool_target
 from outrider.engine.node.devices import parse as parse_devices
 
@@ -37,7 +37,7 @@ def host(*pythons: Python, **changes: Any) -> HostFacts:
 
 
 async def prepared(uv: bool = True, **options: Any) -> Prepared:
-    made = await prepare(Image(**options), client=ClientFacts("3.11.7", "3.1.2"))
+    made = await prepare(Image(**options), python="3.11.7")
     from dataclasses import replace
 
     return made if uv else replace(made, uv=None)
@@ -47,7 +47,7 @@ async def prepared(uv: bool = True, **options: Any) -> Prepared:
 
 
 def probed(*arguments: str, **environment: str) -> bytes:
-    argv = probe.arguments("3.11", *(arguments or ("",)), [])
+    argv = probe.arguments("3.11", *(arguments or ("",)))
     env = {"PATH": os.environ["PATH"], **environment}
     return subprocess.run(argv, input=probe.SCRIPT, env=env, capture_output=True, check=True).stdout
 
@@ -70,7 +70,7 @@ def test_the_cache_is_where_the_host_says(tmp_path: Path) -> None:
 
 def test_incomplete_probe_output_is_refused() -> None:
     for output in (b"", b"This account is currently not available.\n", b"outrider-probe 1\nsystem Linux x86_64\n"):
-        with pytest.raises(ProbeFailed):
+        with pytest.raises(ValueError, match="did not run to its end"):
             probe.parse(output)
 
 
@@ -78,20 +78,20 @@ def test_incomplete_probe_output_is_refused() -> None:
 
 
 async def test_the_hosts_own_python_is_used_where_it_fits() -> None:
-    assert plan.choose(await prepared(), host(PY311, PY39)) == plan.Choice(PY311, PY311.path, environment=False)
+    assert choose_python(await prepared(), host(PY311, PY39)) == PythonChoice(PY311, PY311.path, environment=False)
 
 
 async def test_packages_make_an_environment_of_it(wheels: Path) -> None:
-    chosen = plan.choose(await prepared(pip=["x"], pip_indexes=[str(wheels)]), host(PY311))
-    assert chosen == plan.Choice(PY311, PY311.path, environment=True)
+    chosen = choose_python(await prepared(pip=["x"], pip_indexes=[str(wheels)]), host(PY311))
+    assert chosen == PythonChoice(PY311, PY311.path, environment=True)
 
 
 async def test_uv_brings_a_python_where_the_hosts_does_not_fit() -> None:
-    chosen = plan.choose(await prepared(), host(PY39))
-    assert chosen == plan.Choice(PY39, "3.11", environment=True)
-    assert plan.choose(await prepared(), host()) == plan.Choice(None, "3.11", environment=True)
-    exactly = plan.choose(await prepared(python="3.11.9"), host(PY311))
-    assert exactly == plan.Choice(PY311, "3.11.9", environment=True)
+    chosen = choose_python(await prepared(), host(PY39))
+    assert chosen == PythonChoice(PY39, "3.11", environment=True)
+    assert choose_python(await prepared(), host()) == PythonChoice(None, "3.11", environment=True)
+    exactly = choose_python(await prepared(python="3.11.9"), host(PY311))
+    assert exactly == PythonChoice(PY311, "3.11.9", environment=True)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ async def test_uv_brings_a_python_where_the_hosts_does_not_fit() -> None:
 )
 async def test_host_without_a_fitting_python_is_an_error_with_a_next_step(pythons: Any, why: str) -> None:
     with pytest.raises(BootstrapError, match=why) as caught:
-        plan.choose(await prepared(uv=False), host(*pythons))
+        choose_python(await prepared(uv=False), host(*pythons))
     assert "nstall Python 3.11 there" in caught.value.hint or "install 3.11 there" in caught.value.hint
     assert "pip install 'outrider[image]'" in caught.value.hint
     assert (caught.value.phase, caught.value.systematic) == ("python", False)
@@ -109,15 +109,15 @@ async def test_host_without_a_fitting_python_is_an_error_with_a_next_step(python
 async def test_a_named_interpreter_is_that_one_or_an_error() -> None:
     image = await prepared(python="/opt/python3")
     named = Python("3.11.4", "cpython", "/opt/python3", asked=True)
-    assert plan.choose(image, host(named)) == plan.Choice(named, named.path, environment=False, isolated=False)
+    assert choose_python(image, host(named)) == PythonChoice(named, named.path, environment=False, isolated=False)
     older = Python("3.10.4", "cpython", "/opt/python3", asked=True)
     with pytest.raises(BootstrapError, match=r"its Python is 3\.10\.4") as caught:
-        plan.choose(image, host(older))
+        choose_python(image, host(older))
     assert caught.value.hint == "name a Python 3.11 there in Image(python=...), or leave python out"
-    with pytest.raises(BootstrapError, match="/opt/python3 is not a Python there"):
-        plan.choose(image, host(PY311))
+    with pytest.raises(BootstrapError, match=r"'/opt/python3'\) is not a Python there"):
+        choose_python(image, host(PY311))
     with pytest.raises(BootstrapError, match=r"its Python is 3\.12\.0"):
-        plan.choose(image, host(named._replace(version="3.12.0")))
+        choose_python(image, host(named._replace(version="3.12.0")))
 
 
 # --- the plan -------------------------------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ async def test_a_named_interpreter_is_that_one_or_an_error() -> None:
 
 async def test_environments_differ_by_what_they_are_made_of(wheels: Path) -> None:
     def digest(made: Prepared, there: HostFacts) -> str:
-        found = plan.environment(made, there, plan.choose(made, there), "uv/0/uv")
+        found = install_plan.environment(made, there, choose_python(made, there), "uv/0/uv")
         assert found is not None
         return str(found["digest"])
 
@@ -147,11 +147,11 @@ async def test_passwords_are_in_uvs_environment_and_hidden_everywhere() -> None:
         pip=["x"], pip_indexes=[Secret("https://me:canary%2F1@host/simple")], env={"TOKEN": Secret("canary-token")}
     )
     there = host(PY311)
-    environment = plan.environment(made, there, plan.choose(made, there), "uv/0/uv")
+    environment = install_plan.environment(made, there, choose_python(made, there), "uv/0/uv")
     assert environment is not None
     assert environment.pop("uv_env")["UV_INDEX"] == "https://me:canary%2F1@host/simple"
     assert "canary" not in json.dumps(environment)
-    assert {"https://me:canary%2F1@host/simple", "canary%2F1", "canary/1", "canary-token"} <= set(plan.hidden(made))
+    assert {"https://me:canary%2F1@host/simple", "canary%2F1", "canary/1", "canary-token"} <= set(hidden(made))
 
 
 def test_platforms_as_uv_names_them() -> None:
@@ -183,35 +183,37 @@ def test_platforms_as_uv_names_them() -> None:
     ],
 )
 def test_output_of_programs_becomes_a_next_step(phase: str, output: str, next_step: str) -> None:
-    assert next_step in advice(phase, ["before", output, "after"], exit_status=1).hint
+    assert next_step in hint_for(phase, ["before", output, "after"], exit_status=1).text
 
 
 def test_timeout_and_kill_have_advice_too() -> None:
-    assert "bootstrap_timeout" in advice("packages", ["Resolved 3 packages"], timed_out=True).hint
-    assert "bootstrap_timeout" in advice("run", [], timed_out=True).hint
-    assert "memory" in advice("run", [], exit_status=137).hint
+    assert "bootstrap_timeout" in hint_for("packages", ["Resolved 3 packages"], timed_out=True).text
+    assert "bootstrap_timeout" in hint_for("run", [], timed_out=True).text
+    assert "memory" in hint_for("run", [], exit_status=137).text
 
 
 # --- hosts that one does not have at hand ---------------------------------------------------------------------------
 
 
 class Scripted:
-    """Implements `Shell` for a host that answers as it is told to."""
+    """Implements `CommandRunner` for a host that answers as it is told to."""
 
-    def __init__(self, *answers: tuple[str, Exit | None]) -> None:
+    def __init__(self, *answers: tuple[str, CommandResult | Exception | None]) -> None:
         self.answers = answers
 
-    async def run(self, argv: Any, *, stdin: Any = b"", output: Any = None) -> Exit:
+    async def run(self, argv: Any, *, stdin: Any = b"", output: Any = None) -> CommandResult:
         for part, answer in self.answers:
             if part in " ".join(argv):
                 if answer is None:
                     await asyncio.Event().wait()
+                if isinstance(answer, Exception):
+                    raise answer
                 return answer  # type: ignore[return-value]
         raise AssertionError(f"nobody expected {argv}")
 
 
-def answers(text: str, status: int | None = 0, errors: str = "") -> Exit:
-    return Exit(status, None, text.encode(), errors.encode())
+def answers(text: str, status: int | None = 0, errors: str = "") -> CommandResult:
+    return CommandResult(status, None, text.encode(), errors.encode())
 
 
 NO_PYTHON = "outrider-probe 1\nsystem Linux x86_64\nlibc glibc 2.36\nuser 0\ncache /c\nfree 9999999\nend\n"
@@ -259,7 +261,7 @@ async def test_a_host_that_does_not_answer_the_probe() -> None:
 async def test_a_connection_that_dies_is_no_fault_of_the_image() -> None:
     with pytest.raises(ConnectionError):
         await bootstrap(
-            Scripted(("sh -s", Exit(None, None, b"", b""))),
+            Scripted(("sh -s", ConnectionResetError("lost"))),
             await prepare(Image()), pool="p", machine="m", node=0, address=None, lease_s=9,
         )  # fmt: skip
 

@@ -1,11 +1,7 @@
-"""Start the executor on the prepared node, in a directory of the pool's own.
-
-The agent runs on Python 3.8 and newer.
-"""
+"""Start the executor on the prepared node, in a directory of the pool's own; end those that were here before."""
 
 from __future__ import annotations
 
-import fcntl
 import glob
 import hashlib
 import os
@@ -18,20 +14,21 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
-from .work import TAIL_LINES, Failed, Work
+from .work import TAIL_LINES, Failed, Work, try_lock
 
 _SUN_PATH = 104  # bytes of a socket's path that every system accepts, including the final NUL
 _TAKEOVER_S = 10.0
 
 
 @contextmanager
-def only_agent(directory: Path) -> Iterator[None]:
-    """Be the node's only agent: end one that the client started before its connection was lost."""
+def only_installer(directory: Path) -> Iterator[None]:
+    """Be the node's only installer: end one that the client started before its connection was lost."""
     directory.parent.mkdir(mode=0o700, exist_ok=True)
     directory.mkdir(mode=0o700, exist_ok=True)
     directory.chmod(0o700)
-    fd = _locked(directory / "agent")
+    fd = _locked(directory / "installer")
     try:
         os.ftruncate(fd, 0)
         os.pwrite(fd, str(os.getpid()).encode(), 0)
@@ -46,21 +43,22 @@ def _locked(path: Path) -> int:
     while True:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            waited = time.monotonic() - began
-            with suppress(OSError, ValueError):
-                os.kill(int(os.pread(fd, 20, 0)), signal.SIGTERM if waited < _TAKEOVER_S else signal.SIGKILL)
-            os.close(fd)
-            if waited > 2 * _TAKEOVER_S:
-                raise Failed("an earlier bootstrap of this node does not end") from None
-            time.sleep(0.1)
-        else:
+        if try_lock(fd):
             with suppress(OSError):  # the last holder may have removed the folder: then lock the new file
                 if path.stat().st_ino == os.fstat(fd).st_ino:
                     return fd
             os.close(fd)
+            continue
+        waited = time.monotonic() - began
+        with suppress(OSError, ValueError):
+            os.kill(int(os.pread(fd, 20, 0)), signal.SIGTERM if waited < _TAKEOVER_S else signal.SIGKILL)
+        os.close(fd)
+        if waited > 2 * _TAKEOVER_S:
+            raise Failed(
+                f"an earlier bootstrap of this node does not end (its process id is in {path})",
+                hint="end that process there, or wait for it, and try again",
+            )
+        time.sleep(0.1)
 
 
 def is_running(directory: Path) -> bool:
@@ -70,21 +68,13 @@ def is_running(directory: Path) -> bool:
     except OSError:
         return False
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    else:
-        return False
+        return not try_lock(fd)
     finally:
         os.close(fd)
 
 
 def end_others(pools: Path, machine: str, own: Path) -> None:
-    """End the executors that this pool has left on this machine, and all their processes.
-
-    Raises:
-        Failed: one does not end.
-    """
+    """End the executors that this pool has left on this machine, and all their processes."""
     for directory in pools.glob(f"{glob.escape(machine)}~*"):
         if directory == own:
             continue
@@ -92,7 +82,10 @@ def end_others(pools: Path, machine: str, own: Path) -> None:
         while is_running(directory):
             waited = time.monotonic() - began
             if waited > 2 * _TAKEOVER_S:
-                raise Failed(f"an executor that this pool had here before does not end (see {directory})")
+                raise Failed(
+                    f"an executor that this pool had here before does not end (its process id is in {directory}/lock)",
+                    hint="end that process there, and try again",
+                )
             _kill(directory, signal.SIGTERM if waited < _TAKEOVER_S else signal.SIGKILL)
             time.sleep(0.02)
         _remove(directory)
@@ -106,6 +99,28 @@ def _kill(directory: Path, number: signal.Signals) -> None:
             os.kill(pid, number)
 
 
+def sweep(pools: Path, host: str) -> None:
+    """Remove directories of executors that were killed by a crash or a power cut of this very host."""
+    with suppress(OSError), os.scandir(pools) as entries:
+        for entry in entries:
+            directory = Path(entry.path)
+            if entry.stat().st_mtime < time.time() - 86400 and _is_of(host, directory) and not is_running(directory):
+                _remove(directory)
+
+
+def _is_of(host: str, directory: Path) -> bool:
+    try:
+        return (directory / "host").read_text() == host
+    except OSError:
+        return False
+
+
+def _remove(directory: Path) -> None:
+    """Remove the directory of an executor that is gone, and the folder of its socket."""
+    for folder in {socket_path_of(directory).parent, directory}:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def socket_path_of(directory: Path) -> Path:
     """The path of the executor's socket: in the directory, or in /tmp where that path would be too long."""
     path = directory / "executor.sock"
@@ -117,76 +132,45 @@ def socket_path_of(directory: Path) -> Path:
 
 def start(
     work: Work,
+    plan: Mapping[str, Any],
     python: Path,
-    runtime: Path,
     directory: Path,
     *,
-    address: str | None,
-    lease_s: float,
-    lease_file: str,
     env: Mapping[str, str],
-    mounted: socket.socket | None = None,
-) -> Path:
-    """Start the executor; return its socket once it accepts connections.
+    mounted: socket.socket | None,
+) -> None:
+    """Start the executor; return once its socket accepts connections.
 
     ``mounted``: the socket that keeps volumes mounted; the executor inherits it.
-
-    Raises:
-        Failed: with the end of the executor's log.
     """
     path = socket_path_of(directory)
     if path.parent != directory:
-        _private(path.parent)
+        _make_private(path.parent)
         work.scratch.append(path.parent)
     log = directory / "log"
     with suppress(FileNotFoundError):
         log.unlink()
-    options = ["--directory", str(directory), "--socket", str(path), "--lease", str(lease_s), "--remove"]
-    if address is not None:
-        options += ["--address", address]
-    if lease_file:
-        options += ["--lease-file", lease_file]
+    options = ["--directory", str(directory), "--socket", str(path), "--lease", str(plan["lease_s"]), "--remove"]
+    if plan["address"] is not None:
+        options += ["--address", plan["address"]]
+    if plan["lease_file"]:
+        options += ["--lease-file", plan["lease_file"]]
+    if mounted is not None:
+        options += ["--volumes", str(mounted.fileno())]
+    pass_on = [] if mounted is None else [mounted]
     try:
-        pass_on = [] if mounted is None else [mounted]
-        options += [word for each in pass_on for word in ("--volumes", str(each.fileno()))]
-        work.run([str(python), "-I", str(runtime), "daemon", *options], env=env, pass_on=pass_on)
+        work.run([str(python), "-I", plan["runtime"], "daemon", *options], env=env, pass_on=pass_on)
     except Failed as failure:
         with suppress(OSError):
             failure.log = [*failure.log, *log.read_text(errors="replace").splitlines()][-TAIL_LINES:]
         raise
-    return path
 
 
-def sweep(pools: Path, host: str) -> None:
-    """Remove directories of executors that were killed by a crash or a power cut of this very host."""
-    with suppress(OSError), os.scandir(pools) as entries:
-        for entry in entries:
-            directory = Path(entry.path)
-            if (
-                entry.stat().st_mtime < time.time() - 86400
-                and _text(directory / "host") == host
-                and not is_running(directory)
-            ):
-                _remove(directory)
-
-
-def _remove(directory: Path) -> None:
-    """Remove the directory of an executor that is gone, and the folder of its socket."""
-    for folder in {socket_path_of(directory).parent, directory}:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _private(directory: Path) -> None:
+def _make_private(directory: Path) -> None:
     """Make a private folder below one that everybody can write to, or fail."""
     with suppress(FileExistsError):
         directory.mkdir(mode=0o700)
     found = directory.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise Failed(f"{directory} is there and is not a private folder of this user", hint=f"remove {directory}")
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""
+        reason = f"{directory} is there and is not a private folder of this user (uid {os.getuid()})"
+        raise Failed(reason, hint=f"remove {directory} there, or have its owner (uid {found.st_uid}) do so")

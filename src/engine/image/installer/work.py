@@ -1,10 +1,8 @@
-"""The agent's reports to the client, the commands it runs, and ending them all when it ends.
-
-The agent runs on Python 3.8 and newer.
-"""
+"""The installer's reports to the client, the commands it runs (as root where needed), and ending them when it ends."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shlex
 import shutil
@@ -21,26 +19,21 @@ from typing import Any
 
 from outrider.engine.node import process
 
-from . import frames
+from . import protocol
 
 TAIL_LINES = 40
 LINE_CHARACTERS = 500
 _KEPT_LINES = 10_000
 _GRACE_S = 2.0  # for processes of root: only their sudo can end them, and only by SIGTERM
+_ANSWERED_S = 30.0  # for a command that only says something, and should do so at once
 _TRAILING_S = 1.0  # for the last output of a command that has ended; a process left behind may hold the pipe open
 
 
 class Failed(Exception):
-    """A phase failed. ``log``: the end of its command's output."""
+    """A phase of the bootstrap failed. ``log``: the end of its command's output."""
 
     def __init__(
-        self,
-        reason: str,
-        *,
-        command: str = "",
-        exit_status: int | None = None,
-        log: Sequence[str] = (),
-        hint: str = "",
+        self, reason: str, *, command: str = "", exit_status: int | None = None, log: Sequence[str] = (), hint: str = ""
     ) -> None:
         super().__init__(reason)
         self.reason, self.command, self.exit_status, self.log, self.hint = reason, command, exit_status, log, hint
@@ -67,7 +60,7 @@ class Work:
         with self._sending:
             if not self._over:
                 self._over = kind in ("result", "failed")
-                frames.send(self._out, kind, **facts)
+                protocol.send(self._out, kind, **facts)
 
     def fail(self, failure: Failed, *, timed_out: bool = False) -> None:
         self.send(
@@ -107,7 +100,7 @@ class Work:
         Raises:
             Failed: it could not be started, or its exit status is not 0.
         """
-        command = shown or " ".join(map(shlex.quote, argv))
+        command = shown or shlex.join(argv)
         try:
             running = subprocess.Popen(  # noqa: S603 - commands of the user, and ours
                 argv,
@@ -132,12 +125,10 @@ class Work:
         listening.join(_TRAILING_S)
         if status != 0:
             how = f"exit status {status}" if status > 0 else f"signal {signal.Signals(-status).name}"
-            raise Failed(
-                f"{_short(command)} ended with {how}",
-                command=command,
-                exit_status=status,
-                log=list(lines)[-TAIL_LINES:],
-            )
+            line = command.splitlines()[0]
+            short = line if len(line) <= 120 else f"{line[:117]}..."
+            log = list(lines)[-TAIL_LINES:]
+            raise Failed(f"{short} ended with {how}", command=command, exit_status=status, log=log)
         return list(lines)
 
     def _listen(self, running: subprocess.Popen[bytes], lines: deque[str]) -> None:
@@ -203,6 +194,61 @@ class Work:
         return text if len(text) <= LINE_CHARACTERS else f"{text[: LINE_CHARACTERS - 3]}..."
 
 
+def try_lock(fd: int) -> bool:
+    """Take the lock of an open file, until it is closed; False: another process has it."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def ask(argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Run a command that only says something.
+
+    Raises:
+        Failed: it cannot be run, or does not end.
+    """
+    command = shlex.join(argv)
+    try:
+        return subprocess.run(  # noqa: S603
+            argv,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_ANSWERED_S,
+            check=False,
+            encoding="utf-8",
+            errors="replace",
+        )
+    except OSError as error:
+        raise Failed(f"{argv[0]} cannot be run: {error.strerror}", command=command) from error
+    except subprocess.TimeoutExpired as error:
+        reason = f"{command} did not end within {_ANSWERED_S:g} s"
+        raise Failed(reason, command=command, hint="run it there by hand to see what it waits for") from error
+
+
+def become_root(what: str, otherwise: str) -> list[str]:
+    """The prefix of a command that needs root. ``what`` needs it; ``otherwise``: another way out, for the error.
+
+    Raises:
+        Failed: the user is not root and has no sudo without a password.
+    """
+    if os.geteuid() == 0:
+        return []
+    if shutil.which("sudo") is None:
+        raise Failed(f"{what} needs root, and there is no sudo", hint=f"log in as root, or {otherwise}")
+    asked = ask(["sudo", "-n", "true"])
+    if asked.returncode != 0:
+        raise Failed(
+            f"{what} needs root, and sudo asks for a password",
+            command="sudo -n true",
+            exit_status=asked.returncode,
+            log=asked.stderr.splitlines()[-3:],
+            hint=f"allow this user sudo without a password, or {otherwise}",
+        )
+    return ["sudo", "-n"]
+
+
 def _alive(pid: int) -> list[int]:
     return [child for child in process.children(pid) if not _is_zombie(child)]
 
@@ -212,8 +258,3 @@ def _is_zombie(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"Z"
     except OSError:
         return True
-
-
-def _short(command: str) -> str:
-    line = command.splitlines()[0]
-    return line if len(line) <= 120 else f"{line[:117]}..."

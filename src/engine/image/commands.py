@@ -1,4 +1,4 @@
-"""The protocol of a connection to a host, on which a bootstrap runs commands."""
+"""Commands on a host: all that a bootstrap needs of the connection to it."""
 
 from __future__ import annotations
 
@@ -6,22 +6,18 @@ from collections.abc import AsyncIterable, Callable, Sequence
 from typing import NamedTuple, Protocol
 
 
-class Exit(NamedTuple):
-    """The end of a command. ``status`` is None if a ``signal`` ended it; both are None if the connection was lost."""
-
-    status: int | None
+class CommandResult(NamedTuple):
+    status: int | None  # None: a signal ended the command
     signal: str | None
     stdout: bytes
     stderr: bytes  # its last part, if it is long
 
     @property
     def how(self) -> str:
-        if self.status is not None:
-            return f"exit status {self.status}"
-        return f"signal {self.signal}" if self.signal else "lost with its connection"
+        return f"signal {self.signal}" if self.status is None else f"exit status {self.status}"
 
 
-class Shell(Protocol):
+class CommandRunner(Protocol):
     """One host, logged in as one user."""
 
     async def run(
@@ -30,11 +26,11 @@ class Shell(Protocol):
         *,
         stdin: bytes | AsyncIterable[bytes] = b"",
         output: Callable[[bytes], None] | None = None,
-    ) -> Exit:
+    ) -> CommandResult:
         """Run a command to its end. ``argv`` is quoted here for the user's login shell.
 
         ``stdin`` is written and then closed; an iterator is left when the command ends. ``output`` gets stdout as it
-        arrives (`Exit.stdout` is empty then). Cancelling closes the command's stdin and ends it.
+        arrives (the result has none then). Cancelling closes the command's stdin and ends it.
 
         Raises:
             ConnectionError: the connection is lost.

@@ -1,0 +1,185 @@
+"""Decide what a host gets: `prepare` reads the image, once per pool; the probe of a host makes it an install plan."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+from ...providers.threads import in_thread
+from ..api.errors import BootstrapError
+from ..api.image import Image
+from ..api.secrets import revealed, revealed_env, secrets_in, shown_forms
+from ..api.volume import Volume
+from ..node import bundle
+from . import includes, requirements
+from .hints import INSTALL, bootstrap_error
+from .includes import Includes
+from .probe import HostFacts, Python
+from .requirements import Requirements, without_password
+from .uv import Uv, index_environment
+from .wheels import WheelCache
+
+_INSTALLER_PYTHON = (3, 8)  # the oldest that the installer runs on; tasks need the client's own minor version
+_BRING_IT = f"`{INSTALL}` here: then it is brought along"
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """An image, read and resolved as far as this computer can; `bootstrap` brings it to each host."""
+
+    image: Image
+    python: str  # this program's version, "3.11.7", whose minor version nodes must have
+    runtime: bundle.Runtime
+    includes: Includes
+    requirements: Requirements | None  # None: the image asks for no packages
+    uv: Uv | None  # None: not installed here, and not needed so far
+    wheel_cache: WheelCache  # wheels, and uv for other platforms, fetched when the first node needs them
+    secrets: tuple[str, ...]  # texts that no log may show
+    volumes: tuple[Volume, ...] = ()
+
+    @property
+    def minor(self) -> str:
+        return self.python.rpartition(".")[0]
+
+
+async def prepare(image: Image, volumes: Sequence[Volume] = (), *, python: str = platform.python_version()) -> Prepared:
+    """Read the included files and the lock, and build the runtime archive. Cancel-safe.
+
+    Raises:
+        SpecError: the image names something that does not exist, or needs uv, which is not installed here.
+        BootstrapError: the lock cannot be read.
+    """
+    needing_uv = "Image(" + ("pip=...)" if image.has_packages else f"python={image.python!r})")
+    uv = Uv.find(needing_uv) if image.needs_uv else Uv.if_installed()
+    runtime, included, required = await asyncio.gather(
+        in_thread(bundle.build, abandon=True),
+        in_thread(includes.scan, image, abandon=True),
+        requirements.read(image, uv),
+    )
+    secrets = secrets_in(image.env, image.pip_indexes, [volume.secrets for volume in volumes])
+    hidden = tuple(secret.reveal() for secret in secrets)
+    return Prepared(image, python, runtime, included, required, uv, WheelCache(), hidden, tuple(volumes))
+
+
+@dataclass(frozen=True, slots=True)
+class PythonChoice:
+    """The Pythons of a host: one of its own for the installer, one for tasks."""
+
+    installer: Python | None  # None: the host has no Python at all
+    base: str  # for tasks: a path there, or a version that uv must fetch
+    environment: bool  # whether uv makes an environment for tasks; otherwise they use ``base`` itself
+    isolated: bool = True  # False: the environment also sees the packages of the interpreter that the user has named
+
+
+def choose_python(prepared: Prepared, host: HostFacts) -> PythonChoice:
+    """Choose the Pythons of a host.
+
+    Raises:
+        BootstrapError: the host cannot have the right Python.
+    """
+    asked, wanted = prepared.image.python, prepared.minor
+    has_packages = prepared.requirements is not None
+    if asked.startswith("/"):
+        given = next((python for python in host.pythons if python.asked), None)
+        if given is None:
+            raise _refused(
+                f"Image(python={asked!r}) is not a Python there",
+                "correct the path in Image(python=...), or leave python out",
+            )
+        if not _fits(given, wanted):
+            raise _other_python(given, wanted)
+        return PythonChoice(given, given.path, has_packages, isolated=False)
+    exact = asked if asked.count(".") == 2 else None
+    for python in host.pythons:
+        if _fits(python, wanted) and exact in (None, python.version):
+            return PythonChoice(python, python.path, has_packages)
+    if prepared.uv is None:
+        raise _no_python(host, wanted)
+    able = next((python for python in host.pythons if python.is_at_least(*_INSTALLER_PYTHON)), None)
+    return PythonChoice(able, exact or wanted, environment=True)
+
+
+def environment(prepared: Prepared, host: HostFacts, choice: PythonChoice, uv: str) -> dict[str, Any] | None:
+    """The parameters for making an environment; None: tasks use ``choice.base``. ``uv``: its path in the cache."""
+    if not choice.environment:
+        return None
+    wanted = prepared.requirements or Requirements("")
+    base = next((python.version for python in host.pythons if python.path == choice.base), "")
+    packages = wanted.identity() if prepared.requirements else None
+    identity = [1, host.platform, choice.base, base, choice.isolated, packages]
+    return {
+        "digest": hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32],
+        "python": choice.base,
+        "venv": [] if choice.isolated else ["--system-site-packages"],
+        "uv": uv,
+        "uv_env": {**index_environment(wanted.urls), **wanted.variables},
+        "indexes": [without_password(revealed(url)) for url in wanted.urls],
+        "requirements": wanted.text,
+        "constraints": wanted.constraints,
+        "install": list(wanted.options),
+        "offline": wanted.is_local or prepared.image.offline,
+    }
+
+
+def install_plan(
+    prepared: Prepared, host: HostFacts, environment: dict[str, Any] | None, **of_this_node: Any
+) -> dict[str, Any]:
+    """The installer's whole plan as JSON values. The installer gets it on stdin, and stores none of it."""
+    image = prepared.image
+    return {
+        **of_this_node,
+        "cache": host.cache,
+        "secrets": hidden(prepared),
+        "apt": list(image.apt),
+        "environment": environment,
+        "files": [
+            [place, file.copy.sha256, file.copy.size_bytes, file.executable]
+            for place, file in prepared.includes.files.items()
+        ],
+        "paths": list(prepared.includes.paths),
+        "volumes": [volume.order() for volume in prepared.volumes],
+        "run": [command if isinstance(command, str) else list(command) for command in image.run],
+        "env": revealed_env(image.env),
+    }
+
+
+def hidden(prepared: Prepared) -> list[str]:
+    """Texts that no output may show: secrets in every form."""
+    wanted = prepared.requirements or Requirements("")
+    passwords = [password for url in wanted.urls for password in _passwords(revealed(url))]
+    return shown_forms({*prepared.secrets, *wanted.variables.values(), *passwords})
+
+
+def _passwords(url: str) -> list[str]:
+    """The password of a URL, as it is written there and decoded."""
+    login, _, _ = url.partition("://")[2].partition("/")[0].rpartition("@")
+    written = login.partition(":")[2]
+    return [written, unquote(written)] if written else []
+
+
+def _fits(python: Python, minor: str) -> bool:
+    return python.minor == minor and python.implementation == "cpython"
+
+
+def _no_python(host: HostFacts, wanted: str) -> BootstrapError:
+    if host.pythons:
+        return _other_python(host.pythons[0], wanted)
+    return _refused("it has no python3", f"install Python {wanted} there, or {_BRING_IT}")
+
+
+def _other_python(python: Python, wanted: str) -> BootstrapError:
+    shown = python.version if python.implementation == "cpython" else f"{python.implementation} {python.version}"
+    reason = f"its Python is {shown} ({python.path}), and this program's is {wanted}: functions cross as bytecode"
+    if python.asked:
+        return _refused(reason, f"name a Python {wanted} there in Image(python=...), or leave python out")
+    return _refused(reason, f"install Python {wanted} there, or run this program with {python.minor}, or {_BRING_IT}")
+
+
+def _refused(reason: str, hint: str) -> BootstrapError:
+    return bootstrap_error("python", f"the host cannot run tasks, because {reason}", hint=hint)

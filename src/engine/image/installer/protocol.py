@@ -1,0 +1,149 @@
+"""The protocol of client and installer: frames of one line of JSON, towards the host followed by a body of bytes.
+
+To the installer: ``plan`` first; then a ``file`` (``sha256``, its bytes, ``packed`` by zlib where that is smaller) for
+each that it asked for, and ``wheels`` if it needs those. From the installer: ``hello``; ``phase`` for progress;
+``need``; at the end ``result`` or ``failed``. When the client closes before that, the installer ends all that it
+started.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import queue
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+LINE_BYTES = 1 << 20  # the longest line from an installer; its longest is the end of a log
+_CHUNK_BYTES = 1 << 18
+
+
+def encode(kind: str, body: bytes = b"", **facts: Any) -> bytes:
+    """Encode one frame to the installer."""
+    head = json.dumps({"is": kind, "bytes": len(body), **facts}, separators=(",", ":"))
+    return head.encode() + b"\n" + body
+
+
+def send(fd: int, kind: str, **facts: Any) -> None:
+    """Write one frame from the installer."""
+    data = (json.dumps({"is": kind, **facts}, separators=(",", ":")) + "\n").encode()
+    while data:
+        data = data[os.write(fd, data) :]
+
+
+class Lines:
+    """Decode frames from the installer. Lines before the first frame come from the login shell, and are dropped."""
+
+    def __init__(self) -> None:
+        self._rest: list[bytes] = []  # pieces of an unfinished line
+        self._rest_bytes = 0
+        self._greeted = False
+
+    def feed(self, data: bytes) -> list[dict[str, Any]]:
+        """Decode the frames in ``data`` and what came before.
+
+        Raises:
+            ValueError: a line is longer than `LINE_BYTES`.
+        """
+        frames: list[dict[str, Any]] = []
+        for line in self._lines(data):
+            self._greeted = self._greeted or line.startswith(b'{"is":"hello"')
+            if self._greeted and line.startswith(b'{"is":'):  # other lines are no frames, such as a crash's traceback
+                with suppress(ValueError):
+                    frames.append(json.loads(line))
+        return frames
+
+    def _lines(self, data: bytes) -> list[bytes]:
+        *lines, rest = data.split(b"\n")
+        if lines:
+            lines[0] = b"".join((*self._rest, lines[0]))
+            self._rest, self._rest_bytes = [], 0
+        self._rest.append(rest)
+        self._rest_bytes += len(rest)
+        longest = max([self._rest_bytes, *map(len, lines)])
+        if longest > LINE_BYTES:
+            raise ValueError(f"a line of {longest} bytes, of at most {LINE_BYTES}")
+        return lines
+
+
+class Inbox:
+    """Frames from the client, read in a thread; files are stored as they arrive.
+
+    ``closed`` is called in the reading thread when the client is gone.
+    """
+
+    def __init__(self, stream: BinaryIO, closed: Callable[[], Any]) -> None:
+        self._stream, self._closed = stream, closed
+        self._frames: queue.Queue[dict[str, Any] | OSError] = queue.Queue()
+        self._folder = Path()
+        threading.Thread(target=self._read, name="inbox", daemon=True).start()
+
+    def store_in(self, folder: Path) -> None:
+        """Store files in ``folder`` from now on, named by their SHA-256."""
+        self._folder = folder
+
+    def next(self) -> dict[str, Any]:
+        """Wait for the next frame; a file's comes when the file is stored.
+
+        Raises:
+            OSError: the file cannot be stored.
+        """
+        frame = self._frames.get()
+        if isinstance(frame, OSError):
+            raise frame
+        return frame
+
+    def _read(self) -> None:
+        while True:
+            try:
+                line = self._stream.readline()
+                if not line.endswith(b"\n"):
+                    raise EOFError
+                head: dict[str, Any] = json.loads(line)
+                if head["is"] == "file":
+                    self._store(head)
+            except (EOFError, KeyError, ValueError, zlib.error):  # the client has closed, or this is not our protocol
+                self._closed()
+                return
+            except OSError as error:
+                self._frames.put(error)
+            else:
+                self._frames.put(head)
+
+    def _store(self, head: dict[str, Any]) -> None:
+        """Store a file beside its place, then rename it. Its bytes are read to the end even if it cannot be stored."""
+        path = self._folder / head["sha256"]
+        beside = self._folder / f"{head['sha256']}.{os.urandom(8).hex()}"  # other installers may write here as well
+        digest = hashlib.sha256()
+        body = self._body(head["bytes"], packed=head.get("packed", False))
+        try:
+            with beside.open("wb") as target:
+                for data in body:
+                    digest.update(data)
+                    target.write(data)
+                target.flush()
+                os.fsync(target.fileno())
+            if digest.hexdigest() != head["sha256"]:
+                raise OSError(f"what arrived as {head['sha256']} is something else")
+            beside.replace(path)
+        except OSError:
+            for _ in body:
+                pass
+            raise
+        finally:  # a stored file has been renamed by now
+            with suppress(OSError):
+                beside.unlink()
+
+    def _body(self, size: int, *, packed: bool) -> Iterator[bytes]:
+        unpack = zlib.decompressobj()
+        while size:
+            data = self._stream.read(min(size, _CHUNK_BYTES))
+            if not data:
+                raise EOFError
+            size -= len(data)
+            yield unpack.decompress(data) if packed else data
