@@ -190,18 +190,6 @@ class Splitter:
             self._size += len(data)
 
 
-class Decoder:
-    """Turns a byte stream of frames into messages."""
-
-    __slots__ = ("_splitter",)
-
-    def __init__(self) -> None:
-        self._splitter = Splitter()
-
-    def feed(self, data: bytes) -> list[m.Message]:
-        return [decode(body) for body in self._splitter.feed(data)]
-
-
 class _Form(NamedTuple):
     """The rules to check and make one message."""
 
@@ -294,17 +282,14 @@ _KINDS: dict[Any, _Kind] = {
 def _form(make: type[Any], *before: _Kind) -> _Form:
     hints = get_type_hints(make, include_extras=True).values()
     fields = [[kind] for kind in before]
-    fields += [[_kind(hint) for hint in (get_args(each) if _is_union(each) else (each,))] for each in hints]
+    alternatives = [get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,) for hint in hints]
+    fields += [[_kind(hint) for hint in each] for each in alternatives]
     shapes = frozenset(product(*([type_ for kind in kinds for type_ in kind.types] for kinds in fields)))
     numbers = ((index, kind.range) for index, kinds in enumerate(fields) for kind in kinds)
     ranges = tuple((index, range_.least, range_.most) for index, range_ in numbers if range_)
     refine = tuple((index, kind.refine) for index, kinds in enumerate(fields) for kind in kinds if kind.refine)
     records = tuple((index, kind.record) for index, kinds in enumerate(fields) for kind in kinds if kind.record)
     return _Form(make, shapes, ranges, refine, records)
-
-
-def _is_union(hint: object) -> bool:
-    return get_origin(hint) in (Union, UnionType)
 
 
 _pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack

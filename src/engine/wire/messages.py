@@ -338,25 +338,8 @@ class Missing(NamedTuple):
     blob: str
 
 
-ToNode = (
-    Hello | View | Define | Run | Kill | Recall | Drop | Adopt | Lend | StopAt | Bye | Input | Credit | PreemptionNotice
-)
-ToClient = (
-    Welcome
-    | Refused
-    | Started
-    | Done
-    | Failed
-    | Ended
-    | Returned
-    | Yield
-    | Credit
-    | Output
-    | Asked
-    | PreemptionNotice
-    | Ports
-    | Unfit
-)
-Unreliable = Ack | Ping | Pong
+ToNode = Hello | View | Define | Run | Kill | Recall | Drop | Adopt | Lend | StopAt | Bye | Input
+ToClient = Welcome | Refused | Started | Done | Failed | Ended | Returned | Yield | Output | Asked | Ports | Unfit
+BothWays = Credit | PreemptionNotice | Ack | Ping | Pong
 Bulk = Put | Get | Have | Missing
-Message = ToNode | ToClient | Unreliable | Bulk
+Message = ToNode | ToClient | BothWays | Bulk

@@ -14,49 +14,15 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from typing import get_args
 
 from . import codec
 from .codec import ProtocolError
-from .messages import (
-    Ack,
-    Adopt,
-    Asked,
-    Bye,
-    Credit,
-    Define,
-    Done,
-    Drop,
-    Ended,
-    Failed,
-    Hello,
-    Input,
-    Kill,
-    Lend,
-    Message,
-    Output,
-    Ping,
-    Pong,
-    Ports,
-    PreemptionNotice,
-    Recall,
-    Refused,
-    Returned,
-    Run,
-    Started,
-    StopAt,
-    Unfit,
-    View,
-    Welcome,
-    Yield,
-)
+from .messages import Ack, BothWays, Hello, Message, Ping, Pong, Refused, ToClient, ToNode, Welcome
 
 UNCOUNTED = frozenset({Hello, Welcome, Refused, Ack, Ping, Pong})
-FOR_NODES = frozenset({Ack, Ping, Pong, Credit}) | frozenset(
-    {View, Define, Run, Kill, Recall, Drop, Adopt, Lend, StopAt, Bye, Input, PreemptionNotice}
-)
-FOR_CLIENTS = frozenset({Welcome, Refused, Ack, Ping, Pong, Credit}) | frozenset(
-    {Started, Done, Failed, Ended, Returned, Yield, Output, PreemptionNotice, Asked, Ports, Unfit}
-)
+FOR_NODES = frozenset(get_args(ToNode | BothWays)) - {Hello}  # which the server takes before there is a session
+FOR_CLIENTS = frozenset(get_args(ToClient | BothWays))
 ACK_EVERY = 64  # reliable frames received that make an `Ack` due; a heartbeat does, whatever their number
 # At a client, for one node: generous. An honest node that stalls leaves its tasks' orders, and a window of items for
 # each, unacknowledged: 400 tasks with the largest orders and items that ride in frames are 400 * 17 * 64 KiB = 425 MiB.
@@ -76,11 +42,11 @@ class Session:
         "_acked",
         "_acknowledge",
         "_acknowledged",
-        "_connected",
         "_keeps_bytes",
         "_kept",
         "_out",
         "_splitter",
+        "connected",
         "kept_bytes",
         "received",
     )
@@ -95,19 +61,15 @@ class Session:
         self._acknowledged = 0  # reliable frames of ours that the other end has; `_kept` begins behind it
         self._kept: deque[bytes] = deque()
         self._out: list[bytes] = []
-        self._connected = False
+        self.connected = False
         self._splitter = codec.Splitter()
-
-    @property
-    def connected(self) -> bool:
-        return self._connected
 
     def send(self, message: Message) -> None:
         """Queue for the next `flush`. Uncounted messages are lost while there is no connection."""
         frame = codec.encode(message)
         if type(message) not in UNCOUNTED:
             self._keep(frame)
-        elif self._connected:
+        elif self.connected:
             self._out.append(frame)
             self._acknowledge = True  # a heartbeat: the other end forgets what we have, at the latest now
 
@@ -118,11 +80,11 @@ class Session:
     @property
     def pending(self) -> bool:
         """Return whether `flush` has something to write."""
-        return self._connected and (bool(self._out) or self.received - self._acked >= ACK_EVERY)
+        return self.connected and (bool(self._out) or self.received - self._acked >= ACK_EVERY)
 
     def flush(self) -> bytes:
         """Return the bytes to write now; empty if there are none or no connection. An `Ack` that is due comes first."""
-        if not self._connected:
+        if not self.connected:
             return b""
         if self._acknowledge or self.received - self._acked >= ACK_EVERY:
             self._acknowledge = False
@@ -135,16 +97,16 @@ class Session:
         return data
 
     def feed(self, data: bytes) -> list[Message]:
-        """Return the messages completed by ``data``, without the session's own.
+        """Do the same as `feed_framed`, and return the messages alone."""
+        return [message for message, _ in self.feed_framed(data)]
+
+    def feed_framed(self, data: bytes) -> list[tuple[Message, bytes]]:
+        """Return the messages completed by ``data``, without the session's own, each with its body, to be relayed.
 
         Raises:
             ProtocolError: nothing of ``data`` counts as received; after a reconnect the other end sends it again. Or
                 the other end acknowledges too little of what it was sent.
         """
-        return [message for message, _ in self.feed_framed(data)]
-
-    def feed_framed(self, data: bytes) -> list[tuple[Message, bytes]]:
-        """Do the same as `feed`, and return each message's body beside it, to be relayed."""
         messages: list[tuple[Message, bytes]] = []
         counted = 0
         for body in self._splitter.feed(data):
@@ -165,7 +127,7 @@ class Session:
 
     def lost(self) -> None:
         """Handle the loss of the connection: half a frame is forgotten, the rest kept."""
-        self._connected = False
+        self.connected = False
         self._splitter = codec.Splitter()
         self._out.clear()
 
@@ -176,14 +138,14 @@ class Session:
             ProtocolError: it cannot have that many, or had more before: it is not the other end of this session.
         """
         self._release(peer_received)
-        self._connected = True
+        self.connected = True
         self._acknowledge = True  # the other end may know less than we have by now
         self._out = [*self._kept]
 
     def _keep(self, frame: bytes) -> None:
         self._kept.append(frame)
         self.kept_bytes += len(frame)
-        if self._connected:
+        if self.connected:
             self._out.append(frame)
 
     def _release(self, acknowledged: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 import cloudpickle
@@ -116,8 +117,8 @@ def _explain(obj: object, names: str | Sequence[str], error: Exception) -> Unpic
             if (found := _failure(item)) is not None:
                 path, obj, error = _blame(name, item, found, set(), _DEPTH)
                 break
-    kind = type(obj)
-    return Unpicklable(path, f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."), _reason(error))
+    kind, reason = type(obj), (str(error) or type(error).__name__).strip().splitlines()[0]
+    return Unpicklable(path, f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."), reason[:500])
 
 
 def _blame(path: str, obj: object, error: Exception, seen: set[int], depth: int) -> tuple[str, object, Exception]:
@@ -144,28 +145,22 @@ def _failure(obj: object) -> Exception | None:
 def _children(obj: object) -> Iterator[tuple[str, object]]:
     """Yield the parts that an object is made of, each with the step that leads to it."""
     if isinstance(obj, dict):
-        for index, (key, value) in enumerate(obj.items()):
-            if index == _WIDTH:
-                return
+        for key, value in islice(obj.items(), _WIDTH):
             yield f"[{key!r:.60}]", value
     elif isinstance(obj, list | tuple | set | frozenset):
-        for index, value in enumerate(obj):
-            if index == _WIDTH:
-                return
+        for index, value in islice(enumerate(obj), _WIDTH):
             yield f"[{index}]" if isinstance(obj, list | tuple) else "{" + f"{value!r:.60}" + "}", value
     else:
         yield from _attributes(obj)
 
 
 def _attributes(obj: object) -> Iterator[tuple[str, object]]:
-    closure = getattr(obj, "__closure__", None)
-    if closure is not None and (code := getattr(obj, "__code__", None)) is not None:
-        for name, cell in zip(code.co_freevars, closure, strict=False):
+    if (code := getattr(obj, "__code__", None)) is not None:
+        for name, cell in zip(code.co_freevars, getattr(obj, "__closure__", None) or (), strict=False):
             try:
                 yield f" (its variable {name!r})", cell.cell_contents
             except ValueError:  # not bound yet
                 continue
-    if (code := getattr(obj, "__code__", None)) is not None:
         scope = getattr(obj, "__globals__", {})
         for name in code.co_names:
             if name in scope:
@@ -181,7 +176,3 @@ def _attributes(obj: object) -> Iterator[tuple[str, object]]:
         for name in (slots,) if isinstance(slots, str) else slots:
             if hasattr(obj, name):
                 yield f".{name}", getattr(obj, name)
-
-
-def _reason(error: Exception) -> str:
-    return (str(error) or type(error).__name__).strip().splitlines()[0][:500]

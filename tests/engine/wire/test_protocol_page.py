@@ -62,7 +62,7 @@ def test_the_tables_say_who_says_what() -> None:
 @pytest.mark.parametrize("line", HEX)
 def test_an_example_is_a_frame(line: str) -> None:
     data = bytes.fromhex(line)
-    (message,) = codec.Decoder().feed(data)
+    (message,) = map(codec.decode, codec.Splitter().feed(data))
     assert codec.encode(message) == data
 
 
