@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from ..serialization.versions import Mismatch
     from ..transport.connector import Connector
     from ..transport.terms import Terms
-    from ..transport.unix_socket import Interpose
+    from ..transport.unix_route import Interpose
     from .budget import Cost
     from .takeover import TakeoverRecord
 

@@ -7,8 +7,7 @@ import platform
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol
+from typing import Any
 
 import cloudpickle
 
@@ -21,9 +20,9 @@ from ..wire import messages as wire
 from ..wire.codec import ProtocolError, encode
 from ..wire.session import KEPT_BYTES, Session
 from . import requirement_check
-from .channels import Channel, Control, Receiving, Sending, Transfer
-from .connect_errors import ExecutorGone
+from .channels import Control, Receiving, Sending, Transfer
 from .link import NodeLink
+from .route import ExecutorGone, Route
 from .terms import NodePlugins, Terms
 from .transfer_progress import TransferProgress
 from .unix_route import UnixRoute
@@ -37,64 +36,6 @@ EVICT_AGAIN_S = 2.0
 TRANSFERS = 16  # at a time: each takes a descriptor of the executor and of what forwards to it, and they share one way
 UNFIT_S = 10.0  # for an executor that has said so to have ended: its workers have 6 s
 FAREWELL_S = 4.0  # for a host to end its tasks' process trees, and then its executor
-
-
-class Route(Protocol):
-    """The way to one machine's executor, at most one connection at a time. Each of its methods raises ordinary errors,
-    which `refused` puts into words.
-    """
-
-    @property
-    def reached(self) -> bool: ...
-
-    @property
-    def bootstrapped(self) -> bool:
-        """Return whether the executor was put there, and might go on when it is out of reach."""
-        ...
-
-    async def reach(self, *, again: bool) -> None:
-        """Connect to the machine. ``again``: it was met before, and there are seconds until it is given up."""
-        ...
-
-    async def prepare(self) -> None:
-        """See to it that an executor is there. Failed or cancelled, it leaves that to `abort`."""
-        ...
-
-    def greeted(self) -> None:
-        """The executor has answered: it renews the machine's lease itself from now on."""
-        ...
-
-    def forget(self) -> None:
-        """The executor was never met, and may be gone: the next `prepare` sees to another one."""
-        ...
-
-    def turn(self) -> AbstractAsyncContextManager[object]:
-        """Enter before a channel for a blob is opened, and leave when it is closed: there may be few of them."""
-        ...
-
-    async def open_channel(self, channel: Channel) -> None:
-        """Cancel-safe.
-
-        Raises:
-            ExecutorGone, OSError
-        """
-        ...
-
-    async def open_connection(self, host: str, port: int) -> tuple[Any, Any]:
-        """See `NodeConnection.open_connection`."""
-        ...
-
-    async def refused(self, error: BaseException) -> ConnectFailed:
-        """Return the error that is raised for ``error``, which one of these methods has raised."""
-        ...
-
-    def begin_another(self, reached: Callable[[], None]) -> None:
-        """Begin another connection beside one that is silent, if there is none. The next `reach` takes it over."""
-        ...
-
-    def begin_no_other(self) -> None: ...
-
-    def abort(self) -> None: ...
 
 
 def route_to(node: NodeId, machine: Machine, terms: Terms) -> Route:
@@ -200,11 +141,7 @@ class NodeConnection:
         return self._machine.on_this_computer
 
     async def open_connection(self, host: str, port: int) -> tuple[Any, Any]:
-        """Return a reader and a writer of a stream to what the node reaches there, over the present connection.
-
-        Raises:
-            OSError, asyncssh.Error
-        """
+        """See `Route.open_connection`."""
         return await self._route.open_connection(host, port)
 
     async def _check(self, facts: NodeFacts, said: Mapping[str, Any]) -> None:

@@ -1,17 +1,23 @@
-"""One SSH connection to a machine, with its host key checked: by the pool's own key, or as the user would log in."""
+"""One SSH connection to a machine, with its host key checked, and the commands that run over it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import shlex
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import asyncssh
 
 from ...providers.base import Login, Machine
 from ...providers.inherited import keep_here
+from ..api.printable import plainly
+from ..image.commands import CommandResult
 from . import login
-from .unix_socket import Interpose, connected
+from .login import CONNECT_S, JumpFailed
+from .unix_route import Interpose, connected
 
 CIPHERS = (
     "aes128-gcm@openssh.com",
@@ -20,16 +26,11 @@ CIPHERS = (
 )
 WINDOW_BYTES = 16 << 20  # for downloads; at 80 ms round trip asyncssh's 2 MiB would give 24 MB/s
 PACKET_BYTES = 64 << 10  # larger packets cross malloc's mmap threshold
-CONNECT_S = 10.0
 ALIVE_S = 15.0  # between probes of a connection that says nothing, as in a long installation; three unanswered end it
+SLICE_BYTES = 256 << 10  # of a command's input and output
+LAST_BYTES = 64 << 10  # of stderr, and of stdout that nobody listens to: what an error shows
 
-
-class JumpFailed(ConnectionError):
-    """A host on the way to the machine cannot be passed; its cause says why."""
-
-    def __init__(self, stop: login.Stop) -> None:
-        super().__init__(f"jump host {stop.host}")
-        self.stop = stop
+T = TypeVar("T")
 
 
 class _Client(asyncssh.SSHClient):
@@ -153,3 +154,136 @@ async def _as_the_user(machine: Machine, way: Login, common: dict[str, Any]) -> 
             hop.abort()
         raise
     return Connected(hops[-1], hops[:-1])
+
+
+async def hedged(
+    begin: Callable[[], Coroutine[Any, Any, T]], discard: Callable[[T], object], *, every_s: float, at_once: int
+) -> T:
+    """Return the result of the first try that succeeds. Another begins every ``every_s``, up to ``at_once`` of them: a
+    connection that is begun without a network hears late of one, as TCP asks again after 1, 3 and 7 s.
+
+    The others are cancelled, and what they give all the same is discarded. Cancel-safe if ``begin`` is.
+
+    Raises:
+        Exception: what the first of them that failed has raised, if none had succeeded by then.
+    """
+    tries: list[asyncio.Task[T]] = []
+    taken: asyncio.Task[T] | None = None
+    try:
+        while True:
+            if len(tries) < at_once:
+                tries.append(asyncio.ensure_future(begin()))
+            pause_s = every_s if len(tries) < at_once else None
+            done, _ = await asyncio.wait(tries, timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
+            if done:
+                taken = min(done, key=lambda each: (each.exception() is not None, tries.index(each)))
+                return taken.result()
+    finally:
+        for each in tries:
+            if each is not taken:
+                each.cancel()
+                each.add_done_callback(partial(discard_result, discard))
+
+
+def discard_result(discard: Callable[[T], object], over: asyncio.Future[T]) -> None:
+    """Discard what came of a try that nobody waits for any more."""
+    if not over.cancelled() and over.exception() is None:
+        discard(over.result())
+
+
+async def opened(opening: Coroutine[Any, Any, T], close: Callable[[T], object]) -> T:
+    """Return the channel that ``opening`` gives. A cancelled open would leak it: one that comes late is closed."""
+    task = asyncio.ensure_future(opening)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        task.add_done_callback(partial(discard_result, close))
+        raise
+
+
+class RemoteShell:
+    """Implements `engine.image.commands.CommandRunner`. Each command has its own channel."""
+
+    def __init__(self, connection: asyncssh.SSHClientConnection) -> None:
+        self._connection = connection
+
+    async def run(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: bytes | AsyncIterable[bytes] = b"",
+        output: Callable[[bytes], None] | None = None,
+    ) -> CommandResult:
+        """See `CommandRunner.run`. Cancelled, it closes the channel: the command's input ends and its output breaks."""
+        try:
+            session = self._connection.open_session(shlex.join(argv), encoding=None)
+            streams = await opened(session, lambda late: late[0].channel.close())
+        except asyncssh.Error as error:
+            raise ConnectionResetError(f"the connection was lost: {plainly(error)}") from error
+        feeding = asyncio.ensure_future(_feed(streams[0], stdin))
+        ending = asyncio.ensure_future(_end(*streams, output))
+        try:
+            await asyncio.wait([feeding, ending], return_when=asyncio.FIRST_COMPLETED)
+            if feeding.done():
+                feeding.result()
+            return await ending
+        finally:
+            for task in (feeding, ending):
+                task.cancel()
+                task.add_done_callback(partial(discard_result, lambda _: None))
+            streams[0].channel.close()
+
+
+async def _feed(command: asyncssh.SSHWriter[bytes], stdin: bytes | AsyncIterable[bytes]) -> None:
+    """Write all of ``stdin`` as fast as the command takes it; what is left when the command ends is dropped.
+
+    Raises:
+        Exception: what the input's own iterator has raised.
+    """
+    async for part in _slices(stdin) if isinstance(stdin, bytes) else stdin:
+        try:
+            command.write(part)
+            await command.drain()
+        except (OSError, asyncssh.Error):  # it reads no more, or the connection was lost, as `_end` hears
+            return
+    command.write_eof()
+
+
+async def _slices(data: bytes) -> AsyncIterator[bytes]:
+    for at in range(0, len(data), SLICE_BYTES):
+        yield data[at : at + SLICE_BYTES]
+
+
+async def _end(
+    stdin: asyncssh.SSHWriter[bytes],
+    stdout: asyncssh.SSHReader[bytes],
+    stderr: asyncssh.SSHReader[bytes],
+    output: Callable[[bytes], None] | None,
+) -> CommandResult:
+    """Return how the command ended.
+
+    Raises:
+        ConnectionResetError: the connection was lost before the command had ended.
+    """
+    channel, out, errors = stdin.channel, bytearray(), bytearray()
+    assert isinstance(channel, asyncssh.SSHClientChannel)
+    lost: Exception | None = None
+    try:
+        await asyncio.gather(_read(stdout, output or partial(_keep, out)), _read(stderr, partial(_keep, errors)))
+        await channel.wait_closed()
+    except (OSError, asyncssh.Error) as error:
+        lost = plainly(error)
+    status, signal = channel.get_exit_status(), channel.get_exit_signal()
+    if status is None:
+        raise ConnectionResetError(f"the connection was lost: {lost or 'closed by the other side'}")
+    return CommandResult(status if signal is None else None, signal and signal[0], bytes(out), bytes(errors))
+
+
+async def _read(source: asyncssh.SSHReader[bytes], output: Callable[[bytes], None]) -> None:
+    while data := await source.read(SLICE_BYTES):
+        output(data)
+
+
+def _keep(text: bytearray, data: bytes) -> None:
+    text += data
+    del text[:-LAST_BYTES]

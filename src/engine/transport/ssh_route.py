@@ -19,11 +19,11 @@ from ...providers.base import Machine
 from ..api.errors import BootstrapError
 from ..api.printable import plainly
 from ..node.bridge import BEGINS
-from . import hedge, hostkeys, lease, ssh
+from . import first_contact, ssh
 from .channels import Channel
-from .connect_errors import ExecutorGone
-from .shell import RemoteShell
-from .ssh_errors import ssh_refusal
+from .login import ssh_refusal
+from .route import ExecutorGone, Route
+from .ssh import RemoteShell
 from .terms import Terms
 
 if TYPE_CHECKING:
@@ -35,18 +35,17 @@ BRIDGES = 8  # for blobs at a time: sshd's MaxSessions is 10, and the control ch
 _NOT_CONNECTED = 2  # SSH_OPEN_CONNECT_FAILED, RFC 4254 5.1
 
 
-class SSHRoute:
-    """Implements `connection.Route`."""
-
+class SSHRoute(Route):
     def __init__(self, node: NodeId, machine: Machine, terms: Terms) -> None:
-        self._node, self._machine, self._terms = node, machine, terms
+        super().__init__(machine)
+        self._node, self._terms = node, terms
         self._ssh: ssh.Connected | None = None
         self._executor: Bootstrapped | None = None
         self._bridged: bool | None = None  # the host's SSH server does not forward sockets; None: not tried yet
         self._bridges = asyncio.Semaphore(BRIDGES)
         self._host_keys = terms.pinned(machine)  # in place of the machine's, from when it was replaced
         self._nudge: asyncio.Task[object] | None = None
-        self._renewal: lease.Renewal | None = None  # of the machine's lease, until the executor takes over
+        self._renewal: first_contact.LeaseRenewal | None = None  # of the machine's lease, until the executor takes over
         self._another: asyncio.Task[ssh.Connected] | None = None  # in place of one that is silent
 
     @property
@@ -68,7 +67,8 @@ class SSHRoute:
         connection, machine = self._connection, self._machine
         if machine.lease:
             shell, lease_s = RemoteShell(connection), self._terms.lease_s
-            self._renewal = lease.Renewal(shell, machine.lease, lease_s, checked=self._executor is None)
+            checked = self._executor is None
+            self._renewal = first_contact.LeaseRenewal(shell, machine.lease, lease_s, checked=checked)
         if machine.rotate_host_key and len(self._host_keys) != 1:
             await self._rotate(RemoteShell(connection))
         if machine.on_this_computer:
@@ -108,8 +108,8 @@ class SSHRoute:
 
     def begin_no_other(self) -> None:
         another, self._another = self._another, None
-        if another is not None and not another.cancel() and not another.cancelled() and another.exception() is None:
-            another.result().abort()
+        if another is not None and not another.cancel():
+            ssh.discard_result(lambda unused: unused.abort(), another)
 
     def _begun(self, reached: Callable[[], None], another: asyncio.Task[ssh.Connected]) -> None:
         if another is not self._another or another.cancelled():
@@ -121,7 +121,7 @@ class SSHRoute:
 
     async def _dial_anew(self) -> ssh.Connected:
         """Soon after a network is back: there are seconds until the node is given up."""
-        return await hedge.first(self._dial, ssh.Connected.abort, every_s=ANEW_S, at_once=TRIES)
+        return await ssh.hedged(self._dial, ssh.Connected.abort, every_s=ANEW_S, at_once=TRIES)
 
     async def _dial(self) -> ssh.Connected:
         key = self._terms.key
@@ -131,17 +131,13 @@ class SSHRoute:
     # --- what is seen to before an executor is spoken to ------------------------------------------------------------
 
     async def _rotate(self, shell: RemoteShell) -> None:
-        """Replace the host key that others may have seen.
-
-        Raises:
-            BootstrapError, ConnectionError
-        """
+        """Replace the host key that others may have seen."""
         machine = self._machine
         async with asyncio.timeout(ROTATE_S):
             if not self._host_keys:
-                self._host_keys = (await hostkeys.make(shell, machine), machine.host_key)
+                self._host_keys = (await first_contact.make_host_key(shell, machine), machine.host_key)
             await self._tell_host_keys()
-            await hostkeys.place(shell, machine)
+            await first_contact.use_host_key(shell, machine)
         self._host_keys = self._host_keys[:1]
         await self._tell_host_keys()
 
@@ -191,24 +187,13 @@ class SSHRoute:
         return self._bridges if self._bridged else nullcontext()
 
     async def open_channel(self, channel: Channel) -> None:
-        """Open a channel to the executor's socket; over a command there, where the server forbids forwarding. A
-        cancelled open would leak the channel: one that comes late closes itself.
-        """
-        opening = asyncio.ensure_future(self._opened(channel))
+        """Open a channel to the executor's socket; over a command there, where the server forbids forwarding."""
         try:
-            await asyncio.shield(opening)
+            await ssh.opened(self._opened(channel), lambda _: channel.close())
         except asyncssh.Error as error:
             raise ConnectionResetError(str(plainly(error))) from error
-        except asyncio.CancelledError:
-            opening.add_done_callback(partial(_close_late, channel))
-            raise
 
     async def _opened(self, channel: Channel) -> None:
-        """Open the channel, whoever waits for it.
-
-        Raises:
-            ExecutorGone, asyncssh.Error
-        """
         connection, executor = self._connection, self._executor
         how: dict[str, Any] = {"encoding": None, "window": ssh.WINDOW_BYTES, "max_pktsize": ssh.PACKET_BYTES}
         if not self._bridged:
@@ -235,11 +220,6 @@ class SSHRoute:
     async def open_connection(
         self, host: str, port: int
     ) -> tuple[asyncssh.SSHReader[bytes], asyncssh.SSHWriter[bytes]]:
-        """Return a stream to what the machine reaches there.
-
-        Raises:
-            OSError, asyncssh.Error
-        """
         return await self._connection.open_connection(host, port, encoding=None)
 
 
@@ -278,11 +258,6 @@ class _SSHChannel(asyncssh.SSHUNIXSession[bytes], asyncssh.SSHClientSession[byte
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._channel.connection_lost(exc)
-
-
-def _close_late(channel: Channel, opening: asyncio.Future[None]) -> None:
-    if not opening.cancelled() and opening.exception() is None:
-        channel.close()
 
 
 async def _nudged(connection: asyncssh.SSHClientConnection) -> None:

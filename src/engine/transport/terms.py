@@ -12,7 +12,7 @@ from ...providers.base import Machine
 from ..wire import messages as wire
 from . import requirement_check
 from .link import NodeLink
-from .unix_socket import Interpose
+from .unix_route import Interpose
 from .views import Views
 
 if TYPE_CHECKING:

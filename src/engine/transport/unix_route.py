@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import Any
+from collections.abc import Awaitable, Callable
 
-from ...actors.ports import ConnectFailed
 from ...providers.base import Machine
 from ...providers.inherited import keep_here
+from ..node.channels import peer_uid
 from .channels import Channel
-from .connect_errors import refusal
-from .unix_socket import Interpose, connected
+from .route import Route
+
+Interpose = Callable[[Machine, socket.socket], Awaitable[socket.socket]]  # puts a proxy between: see `testing.chaos`
 
 
-class UnixRoute:
-    """Implements `connection.Route`."""
-
-    bootstrapped = False
+class UnixRoute(Route):
+    """The executor has been started by who made the machine. Another connection on this very computer would find out
+    no more about one that is silent.
+    """
 
     def __init__(self, machine: Machine, interpose: Callable[[], Interpose | None]) -> None:
-        self._machine, self._interpose = machine, interpose
+        super().__init__(machine)
+        self._interpose = interpose
         self._socket: socket.socket | None = None  # of the first channel, from when the machine is reached
         self._channels: list[Channel] | None = None  # None: it is not reached
 
@@ -30,8 +31,7 @@ class UnixRoute:
     def reached(self) -> bool:
         return self._channels is not None
 
-    async def reach(self, *, again: bool) -> None:
-        del again
+    async def reach(self, *, again: bool) -> None:  # noqa: ARG002
         self._socket, self._channels = await self._connected(), []
 
     async def _connected(self) -> socket.socket:
@@ -40,16 +40,6 @@ class UnixRoute:
             sock = await interpose(self._machine, sock)
         keep_here(sock)
         return sock
-
-    async def prepare(self) -> None:
-        """The executor has been started by who made the machine."""
-
-    def greeted(self) -> None: ...
-
-    def forget(self) -> None: ...
-
-    def turn(self) -> AbstractAsyncContextManager[object]:
-        return nullcontext()
 
     async def open_channel(self, channel: Channel) -> None:
         channels, sock = self._channels, self._socket
@@ -67,17 +57,6 @@ class UnixRoute:
         channels[:] = [each for each in channels if each.is_open]
         channels.append(channel)
 
-    async def open_connection(self, host: str, port: int) -> tuple[Any, Any]:
-        raise ConnectionRefusedError(f"{host}:{port} is reached from here as from a node on this computer")
-
-    async def refused(self, error: BaseException) -> ConnectFailed:
-        return refusal(self._machine, error)
-
-    def begin_another(self, reached: Callable[[], None]) -> None:
-        """Do nothing: on this very computer another connection would find out no more."""
-
-    def begin_no_other(self) -> None: ...
-
     def abort(self) -> None:
         if self._socket is not None:
             self._socket.close()
@@ -85,3 +64,27 @@ class UnixRoute:
         channels, self._channels = self._channels, None
         for channel in channels or ():
             channel.abort()
+
+
+def connected(path: str) -> socket.socket:
+    """Return a socket that is connected to the one there, if it is this program's user who listens.
+
+    Its path may be longer than the 107 bytes of ``sun_path``: the directory's descriptor leads to it.
+
+    Raises:
+        OSError: also at once, where nobody takes connections at present: nobody is kept waiting.
+    """
+    sock = socket.socket(socket.AF_UNIX)
+    sock.setblocking(False)
+    try:
+        anchor = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY)  # noqa: PTH120
+        try:
+            sock.connect(f"/proc/self/fd/{anchor}/{os.path.basename(path)}")  # noqa: PTH119
+        finally:
+            os.close(anchor)
+        if (uid := peer_uid(sock)) != os.geteuid():
+            raise PermissionError(f"user {uid} listens at {path}, and not the user of this program")
+    except BaseException:
+        sock.close()
+        raise
+    return sock

@@ -39,13 +39,12 @@ from outrider.engine.observe.pool_view import PoolView
 from outrider.engine.observe.table import View, summary
 from outrider.engine.serialization import error_translation, outcome
 from outrider.engine.serialization.payload import Payload, Received
-from outrider.engine.transport import hostkeys, requirement_check, ssh
+from outrider.engine.transport import first_contact, requirement_check, ssh
 from outrider.engine.transport.channels import Control, Receiving
 from outrider.engine.transport.connection import NodeConnection
 from outrider.engine.transport.link import NodeLink
-from outrider.engine.transport.login import Stop
-from outrider.engine.transport.shell import RemoteShell
-from outrider.engine.transport.ssh_errors import ssh_refusal
+from outrider.engine.transport.login import JumpFailed, Stop, ssh_refusal
+from outrider.engine.transport.ssh import RemoteShell
 from outrider.engine.transport.ssh_route import SSHRoute
 from outrider.engine.transport.transfer_progress import TransferProgress
 from outrider.engine.transport.views import Views
@@ -205,7 +204,9 @@ def failures(text: str) -> Iterator[BaseException]:
     yield error_translation.unloadable_error(ValueError(text), PLACE)
     yield bootstrap_error("apt", text, command=text, log=[text], hint=text)
     yield bootstrap_error("apt", text, command=text, log=[text]).at(text, 0)
-    yield hostkeys._failed("it", CommandResult(1, None, b"", text.encode("utf-8", "replace")), Machine(text, None, ""))
+    yield first_contact._failed(
+        "it", CommandResult(1, None, b"", text.encode("utf-8", "replace")), Machine(text, None, "")
+    )
     yield errors.version_mismatch(text, {"Python": "3.11"}, {"Python": text})
     facts = NodeFacts(text, text, (), ((text, 1.0),))
     yield requirement_check.too_small(facts, {"cpus": 0}, requirement_check.Wanted(vcpus=1)) or ValueError(text)
@@ -272,6 +273,8 @@ class Hostile:
     def is_closed(self) -> bool:
         return True
 
+    open_session = create_session
+
     async def create_unix_connection(self, *_: object, **__: object) -> None:
         raise self._error
 
@@ -293,7 +296,7 @@ async def raised(text: str) -> list[BaseException]:
     channel, transfer = Control(), Receiving(TransferProgress(1))
     channel.connection_lost(asyncssh.ConnectionLost(text))
     transfer.connection_lost(asyncssh.ConnectionLost(text))
-    lost = ssh.JumpFailed(Stop("it", 22, None, None))  # type: ignore[arg-type]
+    lost = JumpFailed(Stop("it", 22, None, None))  # type: ignore[arg-type]
     lost.__cause__ = asyncssh.ConnectionLost(text)
     completed = [
         await ssh_refusal(Machine("0", None, ""), error)  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from outrider.engine.transport import hedge
+from outrider.engine.transport import ssh
 
 pytestmark = pytest.mark.anyio
 SOON_S = 0.001
@@ -45,7 +45,7 @@ class Line:
         return number
 
     async def first(self, at_once: int = 3) -> int:
-        return await hedge.first(self.begin, self.discarded.append, every_s=SOON_S, at_once=at_once)
+        return await ssh.hedged(self.begin, self.discarded.append, every_s=SOON_S, at_once=at_once)
 
 
 async def test_one_that_succeeds_at_once_is_the_only_one() -> None:

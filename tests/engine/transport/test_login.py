@@ -13,8 +13,8 @@ import pytest
 from outrider.actors.ports import ConnectFailed
 from outrider.engine.api.errors import AuthError, HostKeyError, SpecError
 from outrider.engine.transport import login, ssh
-from outrider.engine.transport.shell import RemoteShell
-from outrider.engine.transport.ssh_errors import ssh_refusal
+from outrider.engine.transport.login import ssh_refusal
+from outrider.engine.transport.ssh import RemoteShell
 from outrider.providers.base import Address, Login, Machine, MachineId
 
 pytestmark = pytest.mark.anyio
@@ -171,7 +171,7 @@ async def test_a_jump_host_is_checked_like_any_other(serve: Serve, tmp_path: Pat
     async with serve() as bastion, serve() as inner:
         known = tmp_path / "inner-alone"
         known.write_text(f"[127.0.0.1]:{inner.port} {inner.public_key}\n")
-        with pytest.raises(ssh.JumpFailed) as error:
+        with pytest.raises(login.JumpFailed) as error:
             await ssh.connect(inner.machine(known_hosts=(str(known),), jump=f"gate@127.0.0.1:{bastion.port}"), KEY)
         assert isinstance(error.value.__cause__, asyncssh.HostKeyNotVerifiable)
         assert bastion.logins == [] == inner.logins

@@ -11,7 +11,7 @@ import asyncssh
 import pytest
 
 from outrider.engine.transport import ssh
-from outrider.engine.transport.shell import LAST_BYTES, RemoteShell
+from outrider.engine.transport.ssh import LAST_BYTES, RemoteShell
 
 pytestmark = pytest.mark.anyio
 Serve = Callable[..., AbstractAsyncContextManager[Any]]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from outrider.engine.node import channels
-from outrider.engine.transport import unix_socket
+from outrider.engine.transport import unix_route
 from outrider.engine.transport.channels import Control
 from outrider.engine.transport.unix_route import UnixRoute
 from outrider.engine.wire import messages as wire
@@ -68,7 +68,7 @@ def test_the_user_at_the_other_end_is_known() -> None:
 async def test_where_another_user_listens_nothing_is_said(
     route: UnixRoute, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unix_socket, "peer_uid", lambda _: os.geteuid() + 1)
+    monkeypatch.setattr(unix_route, "peer_uid", lambda _: os.geteuid() + 1)
     with pytest.raises(PermissionError, match="and not the user of this program"):
         await route.reach(again=False)
     assert not route.reached

@@ -15,7 +15,7 @@ FULL_BYTES = 1 << 20  # in flight in one direction; beyond that the sender has t
 
 
 class Wires:
-    """One wire per node, a `transport.unix_socket.Interpose`."""
+    """One wire per node, a `transport.unix_route.Interpose`."""
 
     def __init__(self) -> None:
         self._wires: dict[str, Wire] = {}

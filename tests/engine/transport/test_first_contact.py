@@ -14,8 +14,8 @@ import pytest
 
 from outrider.actors.ports import ConnectFailed
 from outrider.engine.image.commands import CommandResult, CommandRunner
-from outrider.engine.transport import lease
-from outrider.engine.transport.lease import RENEWALS, Renewal
+from outrider.engine.transport import first_contact
+from outrider.engine.transport.first_contact import RENEWALS, LeaseRenewal
 
 pytestmark = pytest.mark.anyio
 PATIENCE_S = 60.0
@@ -53,7 +53,7 @@ class Stuck:
 
 @asynccontextmanager
 async def renewing(shell: CommandRunner, file: Path, lease_s: float = 0.05) -> AsyncIterator[None]:
-    renewal = Renewal(shell, str(file), lease_s, checked=False)
+    renewal = LeaseRenewal(shell, str(file), lease_s, checked=False)
     try:
         yield
         assert not renewal._task.done()
@@ -141,7 +141,7 @@ async def test_an_armed_lease_is_seen_and_renewed_and_the_work_done(
     file = Path(name)
     file.touch()
     os.utime(file, (0, 0))
-    renewal = Renewal(Here(), str(file), 1000, checked=True)
+    renewal = LeaseRenewal(Here(), str(file), 1000, checked=True)
     try:
         assert await renewal.during(work([]), "i-1") == "the executor"
         assert file.stat().st_mtime > 0
@@ -160,7 +160,7 @@ async def test_a_machine_without_an_armed_lease_is_refused_at_once(tmp_path: Pat
         async def run(self, argv: Sequence[str], **_: Any) -> CommandResult:
             return await super().run([*argv[:2], f"touch() {{ :; }}; {argv[2]}", *argv[3:]])
 
-    renewal = Renewal(Frozen(), str(file), 1000, checked=True)
+    renewal = LeaseRenewal(Frozen(), str(file), 1000, checked=True)
     try:
         with pytest.raises(ConnectFailed, match="the lease of machine i-1 is not armed") as refused:
             await asyncio.wait_for(renewal.during(work(done, asyncio.Event()), "i-1"), PATIENCE_S)
@@ -176,7 +176,7 @@ async def test_work_that_fails_before_the_lease_was_seen_says_why(tmp_path: Path
     async def fails() -> str:
         raise ConnectionResetError("the connection was lost")
 
-    renewal = Renewal(Stuck(1), str(tmp_path / "lease"), 1000, checked=True)
+    renewal = LeaseRenewal(Stuck(1), str(tmp_path / "lease"), 1000, checked=True)
     try:
         with pytest.raises(ConnectionResetError):
             await asyncio.wait_for(renewal.during(fails(), "i-1"), PATIENCE_S)
@@ -186,7 +186,7 @@ async def test_work_that_fails_before_the_lease_was_seen_says_why(tmp_path: Path
 
 async def test_the_invariant_falls_without_its_guard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """LEASE-1"""
-    monkeypatch.setattr(lease, "CHECK", "exit 0")
+    monkeypatch.setattr(first_contact, "CHECK_LEASE", "exit 0")
     monkeypatch.setitem(globals(), "PATIENCE_S", 0.2)
     with pytest.raises(TimeoutError):
         await test_a_machine_without_an_armed_lease_is_refused_at_once(tmp_path, there=True)

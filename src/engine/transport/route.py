@@ -1,0 +1,108 @@
+"""The way to one machine's executor: what all ways have in common, and why a machine could not be reached."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Any
+
+from ...actors.ports import ConnectFailed
+from ...providers.base import Machine
+from ..api.errors import BootstrapError, OutriderError
+from ..api.printable import plainly
+from ..wire.codec import ProtocolError
+from .channels import Channel
+
+
+class ExecutorGone(ConnectionError):
+    """The machine is there, and nobody listens at its executor's socket any more, nor will again."""
+
+
+class Route:
+    """Has one connection at a time, at most. Each method raises ordinary errors, which `refused` puts into words."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    @property
+    def reached(self) -> bool:
+        raise NotImplementedError
+
+    @property
+    def bootstrapped(self) -> bool:
+        """Return whether the executor was put there, and might go on when it is out of reach."""
+        return False
+
+    async def reach(self, *, again: bool) -> None:
+        """Connect to the machine. ``again``: it was met before, and there are seconds until it is given up."""
+        raise NotImplementedError
+
+    async def prepare(self) -> None:
+        """See to it that an executor is there. Failed or cancelled, it leaves that to `abort`."""
+
+    def greeted(self) -> None:
+        """The executor has answered: it renews the machine's lease itself from now on."""
+
+    def forget(self) -> None:
+        """The executor was never met, and may be gone: the next `prepare` sees to another one."""
+
+    def turn(self) -> AbstractAsyncContextManager[object]:
+        """Enter before a channel for a blob is opened, and leave when it is closed: there may be few of them."""
+        return nullcontext()
+
+    async def open_channel(self, channel: Channel) -> None:
+        """Cancel-safe.
+
+        Raises:
+            ExecutorGone, OSError
+        """
+        raise NotImplementedError
+
+    async def open_connection(self, host: str, port: int) -> tuple[Any, Any]:
+        """Return a reader and a writer of a stream to what the node reaches there, over the present connection.
+
+        Raises:
+            OSError, asyncssh.Error
+        """
+        raise ConnectionRefusedError(f"{host}:{port} is reached from here as from a node on this computer")
+
+    async def refused(self, error: BaseException) -> ConnectFailed:
+        """Return the error that is raised for ``error``, which one of these methods has raised."""
+        return refusal(self._machine, error)
+
+    def begin_another(self, reached: Callable[[], None]) -> None:
+        """Begin another connection beside one that is silent, if there is none. The next `reach` takes it over."""
+
+    def begin_no_other(self) -> None: ...
+
+    def abort(self) -> None:
+        raise NotImplementedError
+
+
+def refusal(machine: Machine, error: BaseException, place: str = "") -> ConnectFailed:  # noqa: PLR0911  a table
+    """Return the error that `actors.ports.Connect` raises for ``error``. Its cause, if any, is what users catch.
+
+    ``place``: how people call the machine.
+    """
+    error, place = plainly(error), place or f"machine {machine.id}"
+    match error:
+        case ConnectFailed():
+            return error
+        case BootstrapError():
+            return because(error, systematic=error.systematic)
+        case OutriderError():
+            return because(error, systematic=True)
+        case ExecutorGone():
+            return ConnectFailed("its executor is gone", fatal=True)
+        case ProtocolError():
+            return ConnectFailed(f"machine {machine.id} does not speak the protocol: {error}", systematic=True)
+        case TimeoutError(errno=None):
+            return ConnectFailed(f"{place} did not answer in time")
+        case _:
+            return ConnectFailed(f"{place} cannot be reached: {error}")
+
+
+def because(told: OutriderError, *, systematic: bool = False) -> ConnectFailed:
+    failed = ConnectFailed(str(told), fatal=True, systematic=systematic)
+    failed.__cause__ = told
+    return failed
