@@ -11,7 +11,7 @@ from ..node.channels import ByteStream
 from ..serialization.payload import Part, huge_buffer
 from ..wire import messages as wire
 from ..wire.codec import ProtocolError, Splitter, decode
-from .transfer_progress import TransferProgress
+from .blob_transfers import TransferProgress
 
 SLICE_BYTES = 256 << 10  # of a blob, between two looks at whether the channel still takes more
 ANSWER_S = 10.0  # for a node to say that it has a blob, which takes it no time

@@ -20,11 +20,11 @@ from ..wire import messages as wire
 from ..wire.codec import ProtocolError, encode
 from ..wire.session import KEPT_BYTES, Session
 from . import requirement_check
+from .blob_transfers import TransferProgress
 from .channels import Control, Receiving, Sending, Transfer
 from .link import NodeLink
 from .route import ExecutorGone, Route
 from .terms import NodePlugins, Terms
-from .transfer_progress import TransferProgress
 from .unix_route import UnixRoute
 
 HEARTBEAT_S = 2.0

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from ...actors.ports import (
     Asked,
@@ -28,6 +29,7 @@ from ...providers.base import MachineId, PreemptionNotice
 from ..api.errors import TaskFailed
 from ..node import limits
 from ..node.notices.pending import NAME_CHARS, bounded
+from ..node.streams import WINDOW
 from ..serialization.payload import Blob, Payload, Received, map_shared
 from ..serialization.streams import AHEAD
 from ..wire import messages as wire
@@ -35,17 +37,16 @@ from ..wire import values
 from ..wire.codec import ProtocolError
 from ..wire.session import ACK_EVERY
 from .blob_transfers import BlobTransfers, Bulk, refuse_lost
-from .input_stream import InputStream
 
 if TYPE_CHECKING:
     from ..wire.session import Session
+    from ..wire.values import Dumped
     from .views import Views
 
 
 # Plain numbers: an enumeration's operators cost 1 us.
 _LISTENS, _ANNOUNCE, _STREAM = int(wire.RunFlag.LISTENS), int(wire.RunFlag.ANNOUNCE), int(wire.RunFlag.STREAM)
 
-T = TypeVar("T")
 
 _FROM_OUTSIDE = {signal.SIGTERM, signal.SIGKILL}  # what whoever ends a machine sends to its processes
 
@@ -80,9 +81,9 @@ class NodeLink:
         self._held_back: dict[int, asyncio.Task[None]] = {}  # attempts whose blob is still on its way
         self._codes: dict[bytes, Blob] = {}  # of functions too large for a frame
         self._inputs: dict[tuple[int, int], InputStream] = {}
-        self._fetching: dict[int, wire.Done | wire.Failed] = {}  # results whose blob is still on its way
+        self._fetching: set[int] = set()  # attempts whose result lies in a blob that is still on its way
         self._credit: dict[int, int] = {}  # values that a running generator may send, and has not
-        self._transfers = BlobTransfers(node, bulk, same_host=same_host, send=self.send)
+        self._transfers = BlobTransfers(bulk, same_host=same_host, send=self.send)
 
     # --- the pool's side ----------------------------------------------------------------------------------------
 
@@ -156,7 +157,6 @@ class NodeLink:
         self.send(wire.StopAt(*stop))
 
     def drop(self, blob: Blob) -> None:
-        """Have the node drop the blob: no attempt will read it any more."""
         self._transfers.drop(blob)
 
     def forget(self, function: bytes) -> None:
@@ -172,16 +172,14 @@ class NodeLink:
     def attach(self, write: Callable[[bytes], object]) -> None:
         """Handle that a connection is there (again), on which the session has been resumed."""
         self._write = write
-        self._transfers.attach(write)
+        self._transfers.attach()
         self._schedule()
-        for attempt, message in self._fetching.items():
-            self._transfers.spawn(self._fetch(attempt, message))
 
     def detach(self) -> None:
-        """Handle the loss of the connection: frames wait in the session, and transfers start over on the next one."""
+        """Handle the loss of the connection: frames wait in the session, and transfers start over on the next."""
         self._write = None
         self.session.lost()
-        self._transfers.detach(keep=self._held_back.values())
+        self._transfers.detach()
 
     def close(self) -> None:
         self._write = None
@@ -284,15 +282,15 @@ class NodeLink:
             return Finished(AttemptId(attempt), _verdict(message), message, 0.0)
         value = message.value if isinstance(message, wire.Done) else message.error
         if value is not None and value.blob is not None and not self._same_host:
-            self._fetching[attempt] = message
-            self._transfers.spawn(self._fetch(attempt, message))
+            self._fetching.add(attempt)
+            self._transfers.spawn(self._fetch(message, value))
             return None
         try:
             received = None if value is None else self._arrived(value, message.duration_us)
         except ConnectionError:  # and with it what it had: that it is lost follows
             return None
         except Exception as error:  # noqa: BLE001  no memory, say: this task's, and no other's of the same read
-            return self._unfetched(attempt, error)
+            return self._failed(attempt, "fetch", error)
         return self._finished(message, received)
 
     def _finished(self, message: wire.Done | wire.Failed, received: Received | None) -> Finished:
@@ -303,10 +301,10 @@ class NodeLink:
             return Finished(AttemptId(message.attempt), Verdict.RETURNED, received, busy_s)
         return Finished(AttemptId(message.attempt), Verdict.RAISED, (message, received), busy_s)
 
-    def _unfetched(self, attempt: int, error: Exception) -> Finished:
-        self._over(attempt)
-        failed = wire.Failed(attempt, "fetch", type(error).__name__, str(error), "", None, 0)
-        return Finished(AttemptId(attempt), Verdict.RAISED, (failed, None), 0.0)
+    def _failed(self, attempt: int, phase: str, error: Exception) -> Finished:
+        """Return the report of an attempt whose data could not be sent or fetched."""
+        why = limits.story("this program") if phase == "send" and limits.is_shortage(error) else str(error)
+        return self._finished(wire.Failed(attempt, phase, type(error).__name__, why, "", None, 0), None)
 
     def _arrived(self, value: wire.Value, duration_us: int = 0) -> Received:
         """Return a value that is here, or on this computer.
@@ -340,15 +338,12 @@ class NodeLink:
                 await self._transfers.ensure_placed(payload.blob)
         except Exception as error:  # noqa: BLE001  no memory, say: the task's, and no other's
             del self._held_back[run.attempt]
-            self._over(run.attempt)
-            why = limits.story("this program") if limits.is_shortage(error) else str(error)
-            failed = wire.Failed(run.attempt, "send", type(error).__name__, why, "", None, 0)
-            self._reports([Finished(AttemptId(run.attempt), Verdict.RAISED, (failed, None), 0.0)])
+            self._reports([self._failed(run.attempt, "send", error)])
         else:
             del self._held_back[run.attempt]
-            world = self._orders[AttemptId(run.attempt)].world
-            if world is not None:  # its peers were left out if the view named them, and there may be another one by now
-                run = run._replace(world=self._views.world(world, self._orders[AttemptId(run.attempt)].rank))
+            order = self._orders[run.attempt]
+            if order.world is not None:  # its peers were left out if the view named them, and there may be another now
+                run = run._replace(world=self._views.world(order.world, order.rank))
             self._send_run(run)
             self._schedule()
 
@@ -362,22 +357,15 @@ class NodeLink:
             self._defined.add(payload.function)
             self.send(wire.Define(payload.function, b"", blob.name))
 
-    async def _fetch(self, attempt: int, message: wire.Done | wire.Failed) -> None:
-        value = message.value if isinstance(message, wire.Done) else message.error
-        assert value is not None, "only a value that lies in a blob is fetched"
-        received: Received | Exception
+    async def _fetch(self, message: wire.Done | wire.Failed, value: wire.Value) -> None:
         try:
-            received = await self._transfers.fetch(value, message.duration_us)
+            finished = self._finished(message, await self._transfers.fetch(value, message.duration_us))
         except ConnectionError:  # the node is lost, which is told by itself
             return
         except Exception as error:  # noqa: BLE001  it will not come: whoever waits for it is told
-            received = error
-        if self._fetching.pop(attempt, None) is None:
-            return
-        if isinstance(received, Exception):
-            self._reports([self._unfetched(attempt, received)])
-        else:
-            self._reports([self._finished(message, received)])
+            finished = self._failed(message.attempt, "fetch", error)
+        self._fetching.discard(message.attempt)
+        self._reports([finished])
 
     # --- streams ------------------------------------------------------------------------------------------------
 
@@ -421,7 +409,7 @@ class NodeLink:
         inputs = () if order is None else cast("Payload", order.task.content).inputs
         if stream not in range(len(inputs)) or not count:
             return  # fenced; a node that errs: what else it says in this read is heard; or it takes no more
-        feed = self._inputs.setdefault((attempt, stream), InputStream(self, attempt, stream))
+        feed = self._inputs.setdefault((attempt, stream), InputStream(self._transfers, attempt, stream))
         feed.granted(count)
         inputs[stream].wanted(count, feed.give)
 
@@ -441,8 +429,47 @@ class NodeLink:
                 if feed is not None:
                     feed.close()
 
-    async def place(self, blob: Blob) -> None:
+
+class InputStream:
+    """The items that a `payload.StreamInput` gives a task, in order. What they leave on the node is dropped again."""
+
+    def __init__(self, transfers: BlobTransfers, attempt: int, stream: int) -> None:
+        self._transfers, self._attempt, self._stream = transfers, attempt, stream
+        self._given = self._granted = 0
+        self._blobs: deque[tuple[int, Blob]] = deque()  # with the number of their item
+
+    async def give(self, item: Dumped | None, error: bytes | None = None) -> None:
+        value = None
+        if item is not None:
+            value = values.inline(item) if item.total <= values.INLINE_BYTES else await self._place(item)
+        self._given += 1
+        self._transfers.send(wire.Input(self._attempt, self._stream, value, error))
+
+    async def _place(self, item: Dumped) -> wire.Value:
+        blob = Blob(f"{self._attempt}.{self._stream}.{self._given}", item.parts, item.total)
+        self._blobs.append((self._given, blob))
         await self._transfers.place(blob)
+        return wire.Value(b"", item.sizes, blob.name)
+
+    def granted(self, count: int) -> None:
+        """The task takes ``count`` more, so of those before all but a window's worth have been taken.
+
+        Raises:
+            ProtocolError: it would take more than a window's worth at a time.
+        """
+        if self._granted + count - self._given > WINDOW:
+            raise ProtocolError(f"attempt {self._attempt} asks for {count} items more, of at most {WINDOW} on the way")
+        self._granted += count
+        while self._blobs and self._blobs[0][0] < self._granted - WINDOW:
+            self._let_go(self._blobs.popleft()[1])
+
+    def close(self) -> None:
+        while self._blobs:
+            self._let_go(self._blobs.popleft()[1])
+
+    def _let_go(self, blob: Blob) -> None:
+        blob.close()
+        self._transfers.send(wire.Drop((blob.name,)))
 
 
 def _verdict(ended: wire.Ended) -> Verdict:

@@ -142,7 +142,7 @@ class Site:
                 link._credit,
                 link._recalled,
                 link._inputs,
-                link._transfers.progress,
+                link._transfers.moving,
             ):
                 assert not book, book
             assert link.session.kept_bytes < 1 << 20

@@ -40,13 +40,13 @@ from outrider.engine.observe.table import View, summary
 from outrider.engine.serialization import error_translation, outcome
 from outrider.engine.serialization.payload import Payload, Received
 from outrider.engine.transport import first_contact, requirement_check, ssh
+from outrider.engine.transport.blob_transfers import TransferProgress
 from outrider.engine.transport.channels import Control, Receiving
 from outrider.engine.transport.connection import NodeConnection
 from outrider.engine.transport.link import NodeLink
 from outrider.engine.transport.login import JumpFailed, Stop, ssh_refusal
 from outrider.engine.transport.ssh import RemoteShell
 from outrider.engine.transport.ssh_route import SSHRoute
-from outrider.engine.transport.transfer_progress import TransferProgress
 from outrider.engine.transport.views import Views
 from outrider.engine.wire.messages import LOST, Cause, Ended, Failed, Get, Value
 from outrider.engine.wire.session import Session

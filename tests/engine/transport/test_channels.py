@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from outrider.engine.node.bridge import BEGINS
+from outrider.engine.transport.blob_transfers import TransferProgress
 from outrider.engine.transport.channels import Control, Receiving
 from outrider.engine.transport.connection import TRANSFERS, NodeConnection
 from outrider.engine.transport.ssh_route import _SSHChannel
-from outrider.engine.transport.transfer_progress import TransferProgress
 from outrider.engine.wire import messages as wire
 from outrider.engine.wire.codec import ProtocolError, encode
 

@@ -30,8 +30,8 @@ from outrider.engine.node.streams import WINDOW
 from outrider.engine.serialization.payload import Blob, Part, Payload
 from outrider.engine.serialization.streams import AHEAD, Values
 from outrider.engine.transport import blob_transfers, link
+from outrider.engine.transport.blob_transfers import TransferProgress
 from outrider.engine.transport.link import NodeLink
-from outrider.engine.transport.transfer_progress import TransferProgress
 from outrider.engine.transport.views import Views
 from outrider.engine.wire import messages as wire
 from outrider.engine.wire.codec import ProtocolError, encode
@@ -285,8 +285,9 @@ async def test_a_result_whose_connections_are_lost_again_and_again_is_its_tasks_
     node.bulk.stands_still.add("result")
     node.run(1)
     node.says(done(1, "result"))
-    for _ in range(99):
-        await asyncio.sleep(0)
+    for begun in range(1, blob_transfers.CHANNEL_TRIES + 1):
+        while node.bulk.begun["result"] < begun:
+            await asyncio.sleep(0)
         node.link.detach()
         await asyncio.sleep(0)
         node.link.session.resume(node.link.session._acknowledged)
@@ -295,7 +296,7 @@ async def test_a_result_whose_connections_are_lost_again_and_again_is_its_tasks_
     failed, _ = report.outcome
     assert (report.verdict, failed.phase, failed.kind) == (Verdict.RAISED, "fetch", "RuntimeError")
     assert node.bulk.begun["result"] == blob_transfers.CHANNEL_TRIES
-    assert not node.link._transfers.progress
+    assert not node.link._transfers.moving
 
 
 async def test_a_result_that_comes_further_each_time_is_waited_for() -> None:
@@ -306,7 +307,7 @@ async def test_a_result_that_comes_further_each_time_is_waited_for() -> None:
     node.says(done(1, "result"))
     (report,) = await node.finished()
     assert (report.verdict, report.outcome.data) == (Verdict.RETURNED, b"result")
-    assert not node.link._transfers.progress
+    assert not node.link._transfers.moving
 
 
 async def test_a_generator_sends_no_more_than_it_was_granted() -> None:

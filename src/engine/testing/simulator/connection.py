@@ -25,8 +25,8 @@ from ....actors.ports import (
 )
 from ....providers.base import Machine, PreemptionNotice
 from ...serialization.payload import Blob, Part, Received
+from ...transport.blob_transfers import TransferProgress
 from ...transport.link import NodeLink
-from ...transport.transfer_progress import TransferProgress
 from ...wire import codec
 from ...wire import messages as wire
 from ...wire.session import Session
