@@ -17,7 +17,7 @@ OF_OTHER_THINGS = """
     Asked At Blow Calls Ending Front Host Left Place Printed Refused Seen Snapshot Template Turn Where Wish World
     alike births calls ending front hits inventory kinds pace seen turn where wishes words world
     agreement loading reading saving writing Copies Found Loading Reader
-    leftovers
+    leftovers launch scheduling LOOK_S Watch
     advice agent explained frames inbox mounts patterns phase plan prepare root shell
     Exit Shell
     Board CLAIM Choice Claim Fleet Given Home Late Places Port Post Site Trouble

@@ -1,17 +1,21 @@
-"""The jobs that callers hold: awaitable, and cancelled with whoever awaits them."""
+"""The jobs that callers hold, and how each is run: as the ledger's task, or as the broadcast that a gang gets."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from ...actors.ports import Ending
+from ...actors.ports import BroadcastSpec, Ending, JobId, NodeFacts, OnLoss, Task, TaskId
+from ..api.errors import SpecError
+from ..api.plugin import one_listens
+from ..node.freeports import FEW as MOST_PORTS
 from ..serialization.outcome import unpack, unpack_all
 from ..serialization.payload import Payload
 
 if TYPE_CHECKING:
-    from ..api.settings import Options
+    from ..api.plugin import Plugin
+    from ..api.settings import OnLossOption, Options
     from .open_pool import OpenPool
 
 R = TypeVar("R")
@@ -19,7 +23,9 @@ _UNASKED = object()
 
 
 class SubmittedJob(Generic[R]):
-    """One submitted call. Implements `calls.Job`. It settles once; the value is unpickled when it is asked for."""
+    """One submitted call, awaitable, and cancelled with whoever awaits it. Implements `calls.Job`. It settles once; the
+    value is unpickled when it is asked for.
+    """
 
     __slots__ = ("_core", "_options", "_settled", "_value", "future", "id", "payload")
 
@@ -81,3 +87,78 @@ class BroadcastJob(SubmittedJob[list[R]]):
 
     def settle_all(self, endings: Sequence[Ending], _generation: int) -> None:
         self(endings)  # type: ignore[arg-type]
+
+
+def task_of(job: JobId, payload: Payload, options: Options, on: int | None) -> Task:
+    """Return the task of a job that runs once, on the node of rank ``on`` or on any. A task that streams runs at most
+    once, since its values, or its caller's, are gone.
+    """
+    at_most_once = options.at_most_once or payload.output is not None or bool(payload.inputs)
+    return Task(
+        TaskId(job),
+        job,
+        payload.function,
+        payload,
+        on,
+        0 if at_most_once else options.retries,
+        at_most_once,
+        options.queue_timeout_s,
+        0 if at_most_once else options.max_restarts,
+    )
+
+
+def on_loss_of(options: Options, pool: OnLossOption, *, collective: bool) -> OnLoss:
+    """Return what a broadcast does when it loses a rank: what the call's options say, else the pool's.
+
+    "auto" is a restart of all ranks where they wait for each other (``collective``), else of the lost rank alone.
+    ``max_restarts`` implies "restart", and ``retry="never"`` implies "fail": `Options` refuses contradictions.
+    """
+    if options.at_most_once:
+        return OnLoss.FAIL
+    if options.max_restarts:
+        return OnLoss.RESTART
+    match pool if options.on_loss == "auto" else options.on_loss:
+        case "auto":
+            return OnLoss.RESTART if collective else OnLoss.RESEND
+        case chosen:
+            return OnLoss[chosen.upper()]
+
+
+def broadcast_of(
+    job: JobId,
+    payload: Payload,
+    options: Options,
+    plugins: Sequence[Plugin],
+    *,
+    on_loss: OnLossOption,
+    nodes: Iterable[NodeFacts],
+) -> BroadcastSpec:
+    """Return the broadcast of a call with these plugins. ``on_loss``: the pool's. ``nodes``: those that are ready now.
+
+    Raises:
+        SpecError: the plugins contradict each other, or ask too much of a node.
+        Exception: whatever a plugin raises.
+    """
+
+    def ranks_per_node(facts: NodeFacts) -> int:
+        return max((plugin.ranks_per_node(facts) for plugin in plugins), default=1)
+
+    collective = any(plugin.collective for plugin in plugins)
+    every_rank_listens = one_listens(plugins) == "ranks"
+    for facts in nodes if plugins else ():
+        ranks = ranks_per_node(facts)  # asked here as well: its caller hears what a plugin raises, not the pool's actor
+        if every_rank_listens and ranks > MOST_PORTS:
+            raise SpecError(f"{ranks} ranks per node would each need a port: at most {MOST_PORTS} of a node can.")
+    return BroadcastSpec(
+        job=job,
+        function=payload.function,
+        content=payload,
+        on_loss=on_loss_of(options, on_loss, collective=collective),
+        collective=collective,
+        ranks_per_node=ranks_per_node,
+        every_rank_listens=every_rank_listens,
+        at_most_once=options.at_most_once,
+        queue_timeout_s=options.queue_timeout_s,
+        restarts=options.retries,
+        max_restarts=options.max_restarts,
+    )

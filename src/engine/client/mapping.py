@@ -20,6 +20,8 @@ from ..wire import values
 from .jobs import SubmittedJob
 
 if TYPE_CHECKING:
+    from ..api.settings import Options
+    from ..serialization.payload import Payload
     from .open_pool import OpenPool
 
 T = TypeVar("T")
@@ -61,13 +63,10 @@ class MapRun(Generic[T]):
         return self._results()
 
     def __await__(self) -> Generator[Any, None, list[T]]:
-        return self._collect().__await__()
+        return self._collected().__await__()
 
-    async def _collect(self) -> list[T]:
-        results: list[T] = []
-        async for chunk in self.chunks():
-            results.extend(chunk)
-        return results
+    async def _collected(self) -> list[T]:
+        return [result async for chunk in self.chunks() for result in chunk]
 
     async def _results(self) -> AsyncIterator[T]:
         chunks = self.chunks()
@@ -84,7 +83,7 @@ class MapRun(Generic[T]):
         """
         news = asyncio.Event()  # a chunk has landed, or there is one to send
         source, size = items_of(self._items, news), ChunkSize()
-        waiting: deque[_Sent[T]] = deque()
+        waiting: deque[_SentChunk] = deque()
         under_way = 0
         try:
             while True:
@@ -116,21 +115,20 @@ class MapRun(Generic[T]):
                 under_way -= sent.count
         finally:
             for sent in waiting:
-                sent.job.cancel()
+                sent.cancel()
             await source.close()
 
-    def _send(self, items: list[Any], news: asyncio.Event) -> _Sent[T]:
+    def _send(self, items: list[Any], news: asyncio.Event) -> _SentChunk:
         call: Call[list[Any]] = Call(self._function, (items,), {}, self._options)
         payload = self._core.packer.pack(call)
-        job: SubmittedJob[list[Any]] = SubmittedJob(self._core, payload, self._options)
-        sent: _Sent[T] = _Sent(job, len(items), news)
-        self._core.submit(job.id, payload, self._options, None, sent.settle)
+        sent = _SentChunk(self._core, payload, self._options, len(items), news)
+        self._core.submit(sent.id, payload, self._options, None, sent)
         return sent
 
-    def _landed(self, waiting: deque[_Sent[T]]) -> _Sent[T] | None:
+    def _landed(self, waiting: deque[_SentChunk]) -> _SentChunk | None:
         """Take out the chunk whose results are due, if they are there: the oldest one, or (unordered) any."""
         for sent in waiting:
-            if sent.job.done():
+            if sent.done():
                 waiting.remove(sent)
                 return sent
             if self._ordered:
@@ -138,25 +136,24 @@ class MapRun(Generic[T]):
         return None
 
 
-class _Sent(Generic[T]):
-    """A chunk that was submitted."""
+class _SentChunk(SubmittedJob[list[Any]]):
+    __slots__ = ("busy_s", "count", "news", "place")
 
-    __slots__ = ("busy_s", "count", "job", "news", "place")
-
-    def __init__(self, job: SubmittedJob[list[Any]], count: int, news: asyncio.Event) -> None:
-        self.job, self.count, self.news, self.busy_s = job, count, news, 0.0
+    def __init__(self, core: OpenPool, payload: Payload, options: Options, count: int, news: asyncio.Event) -> None:
+        super().__init__(core, payload, options)
+        self.count, self.news, self.busy_s = count, news, 0.0
         self.place: AttemptPlace | None = None
 
-    def settle(self, ending: Ending) -> None:
-        self.job(ending)
+    def __call__(self, ending: Ending) -> None:
+        super().__call__(ending)
         if isinstance(ending, Settled) and ending.verdict is Verdict.RETURNED:
             self.busy_s = cast("Received", ending.outcome).busy_s
-            self.place = AttemptPlace(self.job.payload.name, int(ending.node), ending.rank, ending.number)
+            self.place = AttemptPlace(self.payload.name, int(ending.node), ending.rank, ending.number)
         self.news.set()
 
-    def results(self) -> tuple[list[T], Exception | None]:
+    def results(self) -> tuple[list[Any], Exception | None]:
         """Return the results up to the first item that failed, and that item's error."""
-        results: list[Any] = self.job.result()
+        results = self.result()
         if not results or not isinstance(results[-1], Raised):
             return results, None
         failed = results.pop().failed

@@ -12,6 +12,7 @@ import os
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Never
 
 import anyio
@@ -21,7 +22,7 @@ from ...actors.kernel import ActorStopped
 from ...actors.messages import Broadcast, Cancel, PoolState, Resize, Snapshot, Submit, WhenReady
 from ...actors.pool import supervise
 from ...actors.ports import Ending, JobId, NodeId
-from ...providers.base import Fleet, Machine
+from ...providers.base import Fleet
 from ...providers.errors import NotGone
 from ..api.errors import BudgetExceeded, CleanupError, PoolClosed
 from ..api.machine_spec import outlives
@@ -35,9 +36,9 @@ from ..serialization.packer import Packer
 from ..wire.messages import RunFlag
 from .budget import BudgetWatch
 from .cleanup import add_cleanup, cleanup_result, collecting_failures, finished
-from .launch import entry_points, executor_setup, launch_request, new_client_key, pool_spec, requirements
+from .from_settings import entry_points, executor_setup, launch_request, new_client_key, pool_spec, requirements
+from .jobs import broadcast_of, task_of
 from .plugin_hosts import PluginHosts, attached
-from .scheduling import broadcast_of, task_of
 
 if TYPE_CHECKING:
     from ...actors.kernel import Ref
@@ -54,6 +55,8 @@ if TYPE_CHECKING:
     from ..transport.unix_route import Interpose
     from .budget import Cost
     from .takeover import TakeoverRecord
+
+    PreparedImage = Callable[[], Awaitable[Prepared]]
 
 SNAPSHOT_S = 10.0  # for the pool's own actor to answer
 
@@ -124,7 +127,7 @@ class OpenPool:
                     await self._serve(stack, cleanup_failures)
             except BaseException as error:
                 failure = pool_error(error, self._block_end(error))
-                if _is_cancelled(error):
+                if isinstance(error, asyncio.CancelledError):
                     raise
             finally:
                 self._ref = None
@@ -176,7 +179,7 @@ class OpenPool:
         from ..transport.terms import Terms
         from ..transport.views import Views
 
-        return Terms(
+        terms = Terms(
             pool=self.id,
             views=Views(self.name, self.settings.worker.concurrency),
             key=new_client_key(self.settings) if takeover is None else takeover.key,
@@ -189,10 +192,10 @@ class OpenPool:
             printed=self.observer.printed,
             plugins=hosts,
             interpose=lambda: self.interpose,
-            turn="" if takeover is None else takeover.turn,
-            pinned=_launched_with if takeover is None else takeover.pinned,
-            rotated=None if takeover is None else takeover.rotated,
         )
+        if takeover is None:
+            return terms
+        return replace(terms, turn=takeover.turn, pinned=takeover.pinned, rotated=takeover.rotated)
 
     def _end(self, failure: BaseException | None, cleanup_failures: Sequence[NotGone]) -> None:
         """Record how the pool ended and what is left of it, and tell whoever waits for it."""
@@ -206,10 +209,11 @@ class OpenPool:
             add_cleanup(failure, self.cleanup)
         elif isinstance(failure, BudgetExceeded):
             failure.add_note("Its machines are gone, as their provider confirms.")
+        cancelled = isinstance(failure, asyncio.CancelledError)
         if not self._ready.done():
-            self._ready.set_exception(PoolClosed("start was cancelled") if _is_cancelled(failure) else failure)
+            self._ready.set_exception(PoolClosed("start was cancelled") if cancelled else failure)
             self._ready.exception()  # the starter has been told, or has gone
-        elif not _is_cancelled(failure):
+        elif not cancelled:
             self._failure = failure
 
     def _block_end(self, failure: BaseException | None) -> BlockEnd:
@@ -253,7 +257,7 @@ class OpenPool:
     def cost(self) -> Cost:
         return self._budget.cost
 
-    def _image(self, stack: AsyncExitStack) -> Callable[[], Awaitable[Prepared]]:
+    def _image(self, stack: AsyncExitStack) -> PreparedImage:
         """Start to put together what goes onto machines that are not this computer, while they boot; return how to
         await it.
         """
@@ -338,7 +342,7 @@ class OpenPool:
         """``plugins``: those of the call's function."""
         if any(plugin.fresh_ranks for plugin in plugins):
             payload.flags |= RunFlag.FRESH
-        nodes = () if self._connector is None else self._connector.facts
+        nodes = self._connected.facts
         spec = broadcast_of(job, payload, options, plugins, on_loss=self.settings.on_loss, nodes=nodes)
         self.tell(Broadcast(spec, settle))
 
@@ -358,25 +362,20 @@ class OpenPool:
         """See `Packer.set_outer_plugins`."""
         self._packer.set_outer_plugins(plugins)
 
-    # --- connections ----------------------------------------------------------------------------------------------
-
     def cut(self, node: NodeId, cause: str) -> None:
         """See `Connector.cut`."""
-        if self._connector is not None:
-            self._connector.cut(node, cause)
+        self._connected.cut(node, cause)
+
+    @property
+    def _connected(self) -> Connector:
+        assert self._connector is not None, "who has packed anything had an open pool"
+        return self._connector
 
     def _drop(self, blob: Blob) -> None:
-        if self._connector is not None:
-            self._connector.drop(blob)
+        self._connected.drop(blob)
 
     def _forget(self, digest: bytes) -> None:
-        if self._connector is not None:
-            self._connector.forget(digest)
-
-
-def _launched_with(_: Machine) -> tuple[str, ...]:
-    """Pin no host key but the one that the machine was launched with."""
-    return ()
+        self._connected.forget(digest)
 
 
 async def _nothing_to_prepare() -> Never:
@@ -392,7 +391,3 @@ async def _uncancelled_exits() -> AsyncIterator[AsyncExitStack]:
                 yield stack
             finally:
                 exits.shield = True
-
-
-def _is_cancelled(error: BaseException) -> bool:
-    return isinstance(error, asyncio.CancelledError)

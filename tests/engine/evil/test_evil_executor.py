@@ -20,7 +20,7 @@ import evil_home
 from evil_home import Order, packed
 
 from outrider import Local, OutriderError, Pool, compute
-from outrider.engine.client import launch
+from outrider.engine.client import from_settings
 from outrider.engine.transport import blob_transfers
 from outrider.engine.transport.channels import Receiving, Sending
 from outrider.engine.wire import codec
@@ -42,9 +42,9 @@ def anyio_backend() -> str:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("OUTRIDER_STATE", str(tmp_path / "state"))
     monkeypatch.setenv("OUTRIDER_EVIL", str(tmp_path))
-    usual = {field: getattr(launch.ENTRY_POINTS, field) for field in launch.ENTRY_POINTS.__slots__}
-    evil = launch.ENTRY_POINTS.__class__(**usual | {"executor": "evil_home:serve"})
-    monkeypatch.setattr(launch, "ENTRY_POINTS", evil)
+    usual = {field: getattr(from_settings.ENTRY_POINTS, field) for field in from_settings.ENTRY_POINTS.__slots__}
+    evil = from_settings.ENTRY_POINTS.__class__(**usual | {"executor": "evil_home:serve"})
+    monkeypatch.setattr(from_settings, "ENTRY_POINTS", evil)
     return tmp_path
 
 

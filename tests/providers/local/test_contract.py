@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from outrider.engine.client.launch import ENTRY_POINTS
+from outrider.engine.client.from_settings import ENTRY_POINTS
 from outrider.providers import contract
 from outrider.providers.local.provider import Local
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from ....actors.kernel import Ref
     from ....actors.messages import PoolMessage
 
-RECONNECT_S = 3.0  # as in `engine.client.launch`: a test compares them
+RECONNECT_S = 3.0  # as in `engine.client.from_settings`: a test compares them
 PATIENCE_S = 4 * 3600.0  # after the last fault: whatever has not ended by then never will
 REST_S = 90.0  # and whatever is to be cleared away is gone by then
 LOOK_S = 15.0

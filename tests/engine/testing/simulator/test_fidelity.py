@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outrider.engine.client import launch
+from outrider.engine.client import from_settings
 from outrider.engine.node import freeports
 from outrider.engine.testing.simulator import connection as played
 from outrider.engine.testing.simulator import daemon, simulation
@@ -23,7 +23,7 @@ def test_connections_have_the_same_patience(name):
 
 
 def test_so_have_pools():
-    assert simulation.RECONNECT_S == launch.RECONNECT_S
+    assert simulation.RECONNECT_S == from_settings.RECONNECT_S
     assert (daemon.PORTS_KEPT, daemon.PORTS_FEW) == (freeports.KEPT, freeports.FEW)
 
 

@@ -30,8 +30,8 @@ ENTRY_POINTS = EntryPoints(
 
 
 def entry_points(settings: Settings) -> EntryPoints:
-    """Return what a provider runs whose machines are processes. They share the modules that plugins preload, unless
-    importing these might depend on the tasks' environment.
+    """Return what a provider whose machines are processes runs in them. They share the modules that plugins preload,
+    unless importing these might depend on the tasks' environment.
     """
     return ENTRY_POINTS if settings.image.env else replace(ENTRY_POINTS, preload=_preload(settings))
 
