@@ -139,7 +139,7 @@ class Ref(Generic[M]):
         This saves two turns of the event loop on the path that every task takes. Messages stay in order and are
         handled one at a time: if the actor is busy or has mail, the message is queued. If the actor fails, its own task
         raises that, as always. Actors must not call this: their own ``receive`` has not returned yet.
-        What it costs is in docs/decisions/0037-tell-inline.md.
+        What it costs is in docs/decisions/0001-synchronous-receive.md.
 
         Raises:
             ActorStopped, MailboxFull: as ``tell``.
