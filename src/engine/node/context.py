@@ -60,39 +60,37 @@ def notice_page() -> NoticePage | None:
     return _process.page
 
 
-class Input(Iterator[Any]):
+class _StreamedArgument:
     """Stands for an argument that is streamed from the client; pickled with the arguments, live in the task."""
 
     def __init__(self, index: int) -> None:
         self.index = index
-        self._streams: Streams | None = None
+        self._task: TaskContext | None = None
 
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[object, ...]]:
+        return _live, (type(self), self.index)
+
+    def _streams(self) -> Streams:
+        if self._task is None or self._task.streams is None:
+            raise RuntimeError("this iterator stands for a streamed argument: only the task it was sent to can read it")
+        return self._task.streams
+
+
+class Input(_StreamedArgument, Iterator[Any]):
     def __next__(self) -> Any:
-        return _bound(self._streams).next(self.index)
+        return self._streams().next(self.index)
 
     def close(self) -> None:
         """Take no more items: the client's iterator is closed."""
-        _bound(self._streams).close(self.index)
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[object, ...]]:
-        return _bind, (type(self), self.index)
+        self._streams().close(self.index)
 
 
-class AsyncInput(AsyncIterator[Any]):
-    """An argument that is streamed from the client, as `Input`, for asyncio."""
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-        self._streams: Streams | None = None
-
+class AsyncInput(_StreamedArgument, AsyncIterator[Any]):
     async def __anext__(self) -> Any:
-        return await _bound(self._streams).anext(self.index)
+        return await self._streams().anext(self.index)
 
     async def aclose(self) -> None:
-        _bound(self._streams).close(self.index)
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[object, ...]]:
-        return _bind, (type(self), self.index)
+        self._streams().close(self.index)
 
 
 def enter(task: TaskContext, *, alone: bool) -> None:
@@ -134,17 +132,10 @@ def _opened(path: str) -> NoticePage | None:
         return None
 
 
-def _bind(kind: type[Any], index: int) -> Any:
-    stream = kind(index)
-    task = current()
-    stream._streams = task.streams if task is not None else None
-    return stream
-
-
-def _bound(streams: Streams | None) -> Streams:
-    if streams is None:
-        raise RuntimeError("this iterator stands for a streamed argument: only the task it was sent to can read it")
-    return streams
+def _live(kind: type[_StreamedArgument], index: int) -> _StreamedArgument:
+    argument = kind(index)
+    argument._task = current()
+    return argument
 
 
 _task: ContextVar[TaskContext | None] = ContextVar("outrider_task", default=None)

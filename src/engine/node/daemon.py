@@ -145,7 +145,6 @@ async def _until_ended(
         lease_s=options.lease,
         lease_file=options.lease_file,
     )
-    await executor.start()
     directory, path = options.directory, options.socket
     server = await executor.listen(_listening(path))
     if ready is not None:

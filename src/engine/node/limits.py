@@ -17,7 +17,6 @@ _CLOEXEC = int(socket.MSG_CMSG_CLOEXEC)  # an enumeration's | costs 1 us
 _TRUNCATED = int(socket.MSG_CTRUNC)
 _INT_BYTES = array.array("i").itemsize
 _SHORTAGES = {errno.EMFILE, errno.ENFILE, errno.ETOOMANYREFS}
-SPARE = 32  # descriptors that blobs leave for the channels on which they are fetched; of a low limit, a quarter
 _WATCHED = resource.RLIMIT_NOFILE, resource.RLIMIT_AS, resource.RLIMIT_NPROC, resource.RLIMIT_FSIZE
 _VMSTAT = Path("/proc/vmstat")
 _CGROUP = Path("/sys/fs/cgroup/memory.events")  # cgroup v2, as a container sees its own
@@ -47,21 +46,6 @@ def receive(sock: socket.socket, size_bytes: int, descriptors: int, flags: int =
             os.close(fd)
         return body, None
     return body, list(fds)
-
-
-def kept(fd: int) -> int:
-    """Return a blob's descriptor if `SPARE` others are left beside it, and close it otherwise.
-
-    The kernel gives the lowest number that is free, so the number says how many are taken.
-
-    Raises:
-        OSError: too few are left.
-    """
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if fd < limit - min(SPARE, limit // 4):
-        return fd
-    os.close(fd)
-    raise OSError(errno.EMFILE, story())
 
 
 def is_shortage(error: BaseException | None) -> bool:

@@ -23,7 +23,8 @@ from ..wire.codec import ProtocolError
 from ..wire.messages import Hello, Message
 from ..wire.session import FOR_NODES, Session
 from . import limits
-from .channels import ByteStream, NewChannel
+from .blobs import BlobStore
+from .client_channels import ByteStream, NewChannel
 from .facts import facts, objection
 from .freeports import FreePorts
 from .notice_page import NoticePage
@@ -32,7 +33,6 @@ from .notices.local import PreemptFile
 from .notices.source import NoticeSource
 from .notices.watcher import PreemptionWatcher
 from .output import Backlog
-from .store import Store
 from .worker_pool import WorkerPool
 
 RENEW_S = 1.0  # the machine's lease is renewed at most so often
@@ -60,15 +60,15 @@ class ExecutorServer:
         lease_file: str = "",
         sources: Sequence[NoticeSource] | None = None,
     ) -> None:
-        self._forks = forks
-        self._directory = directory
+        self._loop = asyncio.get_running_loop()
+        self._work = directory / "work"
+        self._work.mkdir(exist_ok=True)
         self._address = address
         self.ended = asyncio.Event()
         self._accelerators = accelerators
         self._lease_s = lease_s
         self._machine_lease = MachineLease(lease_file)
-        self._sources = [PreemptFile(directory / "preempt")] if sources is None else sources
-        self._store = Store(same_host=same_host)
+        self._store = BlobStore(same_host=same_host)
         self._ports = FreePorts()
         self._notice_page = NoticePage()
         self._session = Session(FOR_NODES)
@@ -78,26 +78,20 @@ class ExecutorServer:
         self._backlog = Backlog()
         self._flushing = False
         self._shortage_logged = False
-        self._client_seen_at = 0.0
+        self._client_seen_at = self._loop.time()
         self._lease: asyncio.TimerHandle | None = None
         self._closing: asyncio.Task[None] | None = None
-
-    async def start(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        (self._directory / "work").mkdir(exist_ok=True)
         self._workers = WorkerPool(
-            self._forks,
+            forks,
             store=self._store,
             free_ports=self._ports,
             notice_page=self._notice_page,
             send=self._send_at_once,
             failed=self._end,
         )
-        self._free_ports = self._ports.open()
-        self._client_seen_at = self._loop.time()
-        self._check_lease()
         self._watcher = PreemptionWatcher(self._notice_page, self._send)
-        self._watcher.start(self._sources)
+        self._watcher.start([PreemptFile(directory / "preempt")] if sources is None else sources)
+        self._check_lease()
 
     async def close(self) -> None:
         """End every task's process tree and all the rest. Idempotent; takes up to `CLOSE_S` where the kernel hangs.
@@ -121,7 +115,7 @@ class ExecutorServer:
             print(limits.story("the executor server"), file=sys.stderr, flush=True)
 
     def channel(self) -> NewChannel:
-        return NewChannel(self, self._store)
+        return NewChannel(self.greeted, self._store)
 
     def notice(self, source: str, seconds: float | None) -> None:
         """Tell the client and every task that this machine will be taken in ``seconds``, or (None) not after all."""
@@ -149,7 +143,7 @@ class ExecutorServer:
         for entry in self._backlog.take():
             self._send(entry)
         if not resumed:
-            self._workers.open(hello.setup, cwd=str(self._directory / "work"), address=self._address)
+            self._workers.open(hello.setup, cwd=str(self._work), address=self._address)
             self._watcher.start(settings.sources(hello.setup.get("notices", ())))
         self._watcher.greeted()
         welcome = wire.Welcome(
@@ -343,7 +337,6 @@ def serve(listener: socket.socket, forks: socket.socket, **options: Any) -> None
 
     async def run() -> None:
         server = ExecutorServer(forks, address="127.0.0.1", **options)
-        await server.start()
         await server.listen(listener)
         await server.ended.wait()
         await server.close()

@@ -21,13 +21,13 @@ from ..wire import messages as wire
 from ..wire.codec import ProtocolError
 from . import forkserver, limits
 from . import pipe as pipes
+from .blobs import BlobStore
 from .effects import Answer, Deliver, Effect, EndWorker, Fork, GiveUp, Interrupt, Relay, Steal
 from .failure import lacking
 from .freeports import FreePorts
 from .notice_page import NoticePage
 from .notices import settings
 from .scheduler import Scheduler
-from .store import Store
 from .worker_connection import WorkerConnection
 
 _LISTENS = int(wire.RunFlag.LISTENS)
@@ -46,7 +46,7 @@ class WorkerPool:
         self,
         forks: socket.socket,
         *,
-        store: Store,
+        store: BlobStore,
         free_ports: FreePorts,
         notice_page: NoticePage,
         send: Callable[[Sequence[ToClient]], None],

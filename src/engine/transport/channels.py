@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from ..api.printable import plain
-from ..node.channels import ByteStream
+from ..node.client_channels import ByteStream
 from ..serialization.payload import Part, huge_buffer
 from ..wire import messages as wire
 from ..wire.codec import ProtocolError, Splitter, decode

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 from ...providers.base import Machine
 from ...providers.inherited import keep_here
-from ..node.channels import peer_uid
+from ..node.client_channels import peer_uid
 from .channels import Channel
 from .route import Route
 

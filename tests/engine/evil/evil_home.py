@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from outrider.engine.node import channels
+from outrider.engine.node import client_channels
 from outrider.engine.node import server as node_server
 from outrider.engine.node.server import ExecutorServer
 from outrider.engine.wire import codec
@@ -120,10 +120,10 @@ class EvilExecutor(ExecutorServer):
         self._store._same_host = False  # large results go through channels, which it serves
         self._sizes = iter(order.sizes * 1000)
         if order.sizes:
-            channels.Have = self._have  # type: ignore[misc,assignment]
+            client_channels.Have = self._have  # type: ignore[misc,assignment]
         if order.blobs is not None:
-            channels.BlobOut.begin = lambda blob: self._blob(blob._transport)  # type: ignore[method-assign]
-            channels.BlobIn.data_received = lambda blob, data: self._blob(blob._transport)  # type: ignore[method-assign]
+            client_channels.BlobOut.begin = lambda blob: self._blob(blob._transport)  # type: ignore[method-assign]
+            client_channels.BlobIn.data_received = lambda blob, data: self._blob(blob._transport)  # type: ignore[method-assign]
 
     def _blob(self, transport: asyncio.Transport) -> None:
         transport.write(self._order.blobs or b"")

@@ -255,7 +255,6 @@ async def make(forks: socket.socket, tmp_path: Path) -> AsyncIterator[Callable[.
         options.setdefault("same_host", False)
         server = ExecutorServer(forks, directory=tmp_path, address="127.0.0.1", **options)
         servers.append(server)
-        await server.start()
         client = Client(server, {"slots": slots, "kind": kind, "env": env or {}, "preload": list(preload)})
         if connect:
             assert isinstance(await client.connect(), m.Welcome)

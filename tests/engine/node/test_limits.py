@@ -9,13 +9,12 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import cast
 
 import pytest
 
 from outrider.engine.node import limits
-from outrider.engine.node.channels import ControlServer, NewChannel
-from outrider.engine.node.store import Incoming, Store
+from outrider.engine.node.blobs import SPARE, BlobStore, IncomingBlob
+from outrider.engine.node.client_channels import NewChannel
 from outrider.engine.wire import messages as m
 from outrider.engine.wire.codec import encode
 
@@ -106,7 +105,7 @@ def test_blobs_leave_descriptors_for_the_channels_that_fetch_them(kind, tmp_path
     """A store that took the last one could not be emptied any more: nobody could connect."""
     blob = tmp_path / "blob"
     blob.write_bytes(b"blob")
-    store, used = Store(same_host=False), _open()
+    store, used = BlobStore(same_host=False), _open()
     limit = max(used) + 40
 
     def add(number: int) -> bool:
@@ -114,7 +113,7 @@ def test_blobs_leave_descriptors_for_the_channels_that_fetch_them(kind, tmp_path
             case "results":
                 store.add_result(os.open(blob, os.O_RDONLY))
             case "arguments":
-                Incoming(f"a{number}", 4).done(store)
+                IncomingBlob(f"a{number}", 4).done(store)
             case "adopted":
                 return store.adopt(f"a{number}", str(blob), 4)
         return True
@@ -124,7 +123,7 @@ def test_blobs_leave_descriptors_for_the_channels_that_fetch_them(kind, tmp_path
         with suppress(OSError):
             while kept < limit and add(kept):
                 kept += 1
-        spare = [os.dup(0) for _ in range(min(limits.SPARE, limit // 4))]
+        spare = [os.dup(0) for _ in range(min(SPARE, limit // 4))]
         for fd in spare:
             os.close(fd)
     assert 0 < kept == len(store.names()) < limit
@@ -135,12 +134,10 @@ def test_blobs_leave_descriptors_for_the_channels_that_fetch_them(kind, tmp_path
 async def test_a_channel_that_was_accepted_needs_no_descriptor_to_be_served(tmp_path):
     blob = tmp_path / "blob"
     blob.write_bytes(bytes(1 << 20))
-    store = Store(same_host=False)
+    store = BlobStore(same_host=False)
     name = store.add_result(os.open(blob, os.O_RDONLY))
     ours, theirs = socket.socketpair()
-    await asyncio.get_running_loop().connect_accepted_socket(
-        lambda: NewChannel(cast("ControlServer", None), store), theirs
-    )
+    await asyncio.get_running_loop().connect_accepted_socket(lambda: NewChannel(lambda *_: None, store), theirs)
     reader, writer = await asyncio.open_connection(sock=ours)
     with _limit(max(_open()) + 1):
         writer.write(encode(m.Get(name)))
@@ -153,12 +150,10 @@ async def test_a_channel_that_was_accepted_needs_no_descriptor_to_be_served(tmp_
 async def test_a_blob_that_is_dropped_while_it_is_sent_ends_its_channel(tmp_path):
     blob = tmp_path / "blob"
     blob.write_bytes(bytes(8 << 20))
-    store = Store(same_host=False)
+    store = BlobStore(same_host=False)
     name = store.add_result(os.open(blob, os.O_RDONLY))
     ours, theirs = socket.socketpair()
-    await asyncio.get_running_loop().connect_accepted_socket(
-        lambda: NewChannel(cast("ControlServer", None), store), theirs
-    )
+    await asyncio.get_running_loop().connect_accepted_socket(lambda: NewChannel(lambda *_: None, store), theirs)
     reader, writer = await asyncio.open_connection(sock=ours)
     writer.write(encode(m.Get(name)))
     await reader.readexactly(1000)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from outrider.engine.node import channels
+from outrider.engine.node import client_channels
 from outrider.engine.transport import unix_route
 from outrider.engine.transport.channels import Control
 from outrider.engine.transport.unix_route import UnixRoute
@@ -62,7 +62,7 @@ HELLO = encode(wire.Hello(1, "session", 0, "3.11", "3", 60.0, {}))
 def test_the_user_at_the_other_end_is_known() -> None:
     one, other = socket.socketpair()
     with one, other:
-        assert channels.peer_uid(one) == os.geteuid()
+        assert client_channels.peer_uid(one) == os.geteuid()
 
 
 async def test_where_another_user_listens_nothing_is_said(
@@ -81,10 +81,10 @@ async def test_where_another_user_listens_nothing_is_said(
 async def test_only_the_executors_own_user_and_root_are_heard(
     route: UnixRoute, listener: socket.socket, monkeypatch: pytest.MonkeyPatch, uid: int, heard: bool
 ) -> None:
-    monkeypatch.setattr(channels, "peer_uid", lambda _: uid)
+    monkeypatch.setattr(client_channels, "peer_uid", lambda _: uid)
     greeting: Any = Greeting()
     serving = await asyncio.get_running_loop().create_unix_server(
-        lambda: channels.NewChannel(greeting, Any),
+        lambda: client_channels.NewChannel(greeting.greeted, Any),
         sock=listener,  # type: ignore[arg-type]
     )
     control = Control()

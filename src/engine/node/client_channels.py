@@ -8,22 +8,17 @@ import asyncio
 import os
 import socket
 import struct
-from typing import Protocol, cast
+from collections.abc import Callable
+from typing import cast
 
 from ..wire import codec
 from ..wire.codec import ProtocolError
 from ..wire.messages import Get, Have, Hello, Missing, Put
 from . import limits
-from .store import Incoming, Store
+from .blobs import BlobStore, IncomingBlob
 
 _PIECE_BYTES = 65536
 _CREDENTIALS = struct.Struct("3i")  # <linux/socket.h>: struct ucred {pid, uid, gid}
-
-
-class ControlServer(Protocol):
-    """The receiver of control channels: the executor server."""
-
-    def greeted(self, transport: asyncio.Transport, hello: Hello, rest: bytes) -> None: ...
 
 
 class ByteStream(asyncio.BufferedProtocol):
@@ -46,9 +41,9 @@ class ByteStream(asyncio.BufferedProtocol):
 class NewChannel(ByteStream):
     """A connection whose first frame is still to come. Another user's is closed at once; root is everybody."""
 
-    def __init__(self, server: ControlServer, store: Store) -> None:
+    def __init__(self, greeted: Callable[[asyncio.Transport, Hello, bytes], None], store: BlobStore) -> None:
         super().__init__()
-        self._server, self._store = server, store
+        self._greeted, self._store = greeted, store
         self._splitter = codec.Splitter()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -71,9 +66,9 @@ class NewChannel(ByteStream):
     def _begin(self, first: object, rest: bytes) -> None:
         match first:
             case Hello() as hello:
-                self._server.greeted(self._transport, hello, rest)
+                self._greeted(self._transport, hello, rest)
             case Put(name, size_bytes):
-                incoming = BlobIn(self._transport, Incoming(name, size_bytes), self._store)
+                incoming = BlobIn(self._transport, IncomingBlob(name, size_bytes), self._store)
                 self._transport.set_protocol(incoming)
                 incoming.data_received(rest)
             case Get(name):
@@ -85,10 +80,10 @@ class NewChannel(ByteStream):
 class BlobIn(ByteStream):
     """A blob that a client sends: it exists when it is complete, and then `Have` answers."""
 
-    def __init__(self, transport: asyncio.Transport, incoming: Incoming, store: Store) -> None:
+    def __init__(self, transport: asyncio.Transport, incoming: IncomingBlob, store: BlobStore) -> None:
         super().__init__()
         self._transport, self._store = transport, store
-        self._incoming: Incoming | None = incoming
+        self._incoming: IncomingBlob | None = incoming
 
     def data_received(self, data: bytes) -> None:
         incoming = self._incoming
@@ -120,7 +115,7 @@ class BlobOut(ByteStream):
     It reads through the store's descriptor, so that a channel that was accepted needs no other to be served.
     """
 
-    def __init__(self, transport: asyncio.Transport, name: str, store: Store) -> None:
+    def __init__(self, transport: asyncio.Transport, name: str, store: BlobStore) -> None:
         super().__init__()
         self._transport, self._name, self._store = transport, name, store
         self._at = 0
