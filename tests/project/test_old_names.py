@@ -15,7 +15,7 @@ OF_OTHER_THINGS = """
     base board box choice claim clean core definitions ec2 executor hand home keeper leaving places ports post reach
     refusal remote rules runtime shield sides silence site source spec task testing translate wanted
     Asked At Blow Calls Ending Front Host Left Place Printed Refused Seen Snapshot Template Turn Where Wish World
-    alike births calls ending front hits inventory kinds pace seen turn where wishes words world
+    alike calls ending front hits inventory kinds pace seen turn where wishes words world
     agreement loading reading saving writing Copies Found Loading Reader
     leftovers launch scheduling LOOK_S Watch
     advice agent explained frames inbox mounts patterns phase plan prepare root shell

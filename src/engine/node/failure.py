@@ -83,5 +83,4 @@ def _users(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _clean(text: str) -> str:
-    """Return the text with whatever UTF-8 cannot encode escaped."""
     return text.encode("utf-8", "backslashreplace").decode()

@@ -55,8 +55,6 @@ def serve(control: socket.socket, *keep: int) -> NoReturn:
 
 
 class ForkServer:
-    """The fork server of one executor."""
-
     def __init__(self, control: socket.socket, keep: Sequence[int] = ()) -> None:
         process.close_all_but({0, 1, 2, control.fileno(), *keep})
         with suppress(PermissionError):  # we lead a group of our own already
@@ -138,7 +136,6 @@ class ForkServer:
             self._kill(rest[0])
 
     def _on_lost_descriptors(self, order: int, *rest: Any) -> None:
-        """Handle an order that came without its descriptors."""
         if order == FORK:
             self._report_gone(rest[0], -1, limits.story())
         else:
@@ -288,7 +285,6 @@ class ForkServer:
 
 
 def _why_not(error: OSError) -> str:
-    """Return why a process could not be forked."""
     if error.errno == errno.EAGAIN:
         limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
         return f"{error}: its user has as many processes as it may, the limit is {limit} (ulimit -u), or its cgroup has"

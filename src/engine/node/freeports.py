@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import resource
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 import msgpack
@@ -61,33 +62,26 @@ class FreePorts:
         Raises:
             OSError: this host has none left.
         """
-        for _ in range(TRIES):
-            port = self._dice.choice(PORTS)
-            if port in self._others:
-                continue
-            try:
-                return self._keep_this(port)
-            except OSError:  # somebody has it
-                pass
-        return self._keep_this(0)
-
-    def _keep_this(self, port: int) -> int:
-        """0: any that the kernel has.
-
-        Raises:
-            OSError
-        """
         sock = socket.socket()
         try:
-            sock.bind(("", port))
+            self._bind(sock)
         except OSError:
             sock.close()
             raise
         # Or whoever it is kept for could not bind it for a minute after it has served a connection.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        port = sock.getsockname()[1]
+        port: int = sock.getsockname()[1]
         self._kept[port] = sock
         return port
+
+    def _bind(self, sock: socket.socket) -> None:
+        for _ in range(TRIES):
+            port = self._dice.choice(PORTS)
+            if port not in self._others:
+                with suppress(OSError):  # somebody has it
+                    sock.bind(("", port))
+                    return
+        sock.bind(("", 0))  # any that the kernel has
 
 
 def _given_by_the_kernel() -> range:

@@ -42,8 +42,6 @@ _FRESH, _ANNOUNCE, _BESIDE = int(RunFlag.FRESH), int(RunFlag.ANNOUNCE), int(RunF
 
 
 class Scheduler:
-    """The decisions of one executor."""
-
     def __init__(self) -> None:
         self._effects: list[Effect] = []
         self._queue: deque[Attempt] = deque()
@@ -178,7 +176,12 @@ class Scheduler:
             return
         worker.stealing = False
         self._due.pop(worker_id, None)
-        self._effects = [effect for effect in self._effects if not _is_request_to(effect, worker_id)]
+        # No request to it: its last result may have made an attempt that is to be ended the first in its pipe.
+        self._effects = [
+            effect
+            for effect in self._effects
+            if not isinstance(effect, Steal | Interrupt | EndWorker) or effect.worker != worker_id
+        ]
         for recall in self._recalls:
             recall.waiting.discard(worker_id)
         slots = [slot for slot in self._slots if worker in (slot.worker, slot.warm)]
@@ -222,8 +225,9 @@ class Scheduler:
 
     def decide(self, now: float) -> list[Effect]:
         """Place the attempts that can be placed; return everything that must now happen, in order."""
-        if self._gave_up:
-            return self._last_effects()
+        if self._gave_up:  # no attempt begins any more, and those that have ended are reported
+            effects, self._effects = self._effects, []
+            return [effect for effect in effects if isinstance(effect, Answer | Relay | GiveUp)]
         while self._ranks and not self._awaits_start(self._ranks[0].run):
             attempt = self._ranks.popleft()
             self._place(attempt, self._beside() if attempt.run.flags & _BESIDE else self._seat(now), now)
@@ -485,16 +489,3 @@ class Scheduler:
         if not self._gave_up:
             self._gave_up = True
             self._effects.append(GiveUp(reason))
-
-    def _last_effects(self) -> list[Effect]:
-        """Return the effects after giving up: no attempt begins any more, and those that have ended are reported."""
-        effects, self._effects = self._effects, []
-        return [effect for effect in effects if isinstance(effect, Answer | Relay | GiveUp)]
-
-
-def _is_request_to(effect: Effect, worker_id: int) -> bool:
-    """Return whether the effect is a request to this worker, which is gone.
-
-    Such a request exists when the worker's last result made an attempt that is to be ended the first in its pipe.
-    """
-    return isinstance(effect, Steal | Interrupt | EndWorker) and effect.worker == worker_id

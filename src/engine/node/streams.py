@@ -33,16 +33,13 @@ class Streams:
         self._credit = 0
         self._closed = False  # the receiver of the output takes no more
 
-    def put(self, message: Message, fds: list[int]) -> None:
+    def put(self, message: Input | Credit, fds: list[int]) -> None:
         with self._lock:
-            match message:
-                case Input():
-                    self._items[message.stream].append((message, fds))
-                case Credit(_, stream, count) if stream == OUTPUT:
-                    self._credit += count
-                    self._closed = self._closed or count == 0
-                case _:
-                    pass
+            if isinstance(message, Input):
+                self._items[message.stream].append((message, fds))
+            elif message.stream == OUTPUT:
+                self._credit += message.count
+                self._closed = self._closed or message.count == 0
         self.wake()
 
     def wake(self) -> None:

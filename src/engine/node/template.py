@@ -111,8 +111,6 @@ class Template:
 
 
 class _Server:
-    """The template process itself."""
-
     def __init__(self, control: socket.socket, become: Become, *, lead: bool) -> None:
         self._control, self._become, self._lead = control, become, lead
 

@@ -31,8 +31,6 @@ _WINDOW_BYTES = 64 * 1024  # as much as a process's pipe takes
 
 
 class ThreadWorker(WorkerProcess):
-    """A worker with one thread per slot of its node."""
-
     def __init__(self, pipe: socket.socket, index: int, setup: dict[str, Any], *, fresh: bool) -> None:
         del fresh  # such a task gets a process worker
         super().__init__(pipe, index, setup, alone=False)
@@ -51,8 +49,6 @@ class ThreadWorker(WorkerProcess):
         for thread in range(self._size):
             threading.Thread(target=self._run_next, args=(thread,), daemon=True, name=f"outrider-{thread}").start()
         super().serve()
-
-    # --- messages ----------------------------------------------------------------------------------------------------
 
     def _handle(self, body: bytes, fds: list[int]) -> None:
         if body == pipes.OUTPUT_CREDIT:
@@ -80,8 +76,6 @@ class ThreadWorker(WorkerProcess):
         self._streams[run.attempt] = streams = Streams(run.attempt, self._send)
         self._threads[run.attempt] = _NONE_YET
         self._runs.put((run, fds, streams))
-
-    # --- attempts ----------------------------------------------------------------------------------------------------
 
     def _run_next(self, thread: int) -> None:
         while True:
@@ -124,8 +118,6 @@ class ThreadWorker(WorkerProcess):
                 self._output_credit.notify_all()  # it may wait for that, or for its client
         if streams is not None:
             streams.wake()
-
-    # --- what tasks print --------------------------------------------------------------------------------------------
 
     def _print(self, output: Output) -> None:
         """Send output; wait while too much of it is unread, unless the attempt is over."""

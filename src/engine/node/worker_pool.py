@@ -31,6 +31,7 @@ from .scheduler import Scheduler
 from .worker_connection import WorkerConnection
 
 _LISTENS = int(wire.RunFlag.LISTENS)
+_VALUES = {wire.Done: "value", wire.Yield: "item", wire.Failed: "error"}  # where messages have what may be a blob
 
 ToClient = wire.Message | bytes  # a message, or the body of one
 
@@ -358,7 +359,9 @@ class WorkerPool:
                     if self._views:
                         self._views.pop(message.attempt, None)
                     if not self._scheduler.finished(connection.worker, message.attempt, body, now):
-                        self._store.drop(_blobs(message))
+                        value: wire.Value | None = getattr(message, _VALUES[type(message)])
+                        if value is not None and value.blob is not None:
+                            self._store.drop([value.blob])
                 case wire.Ended(attempt):
                     connection.owes -= 1
                     self._streaming.pop(attempt, None)
@@ -391,7 +394,7 @@ class WorkerPool:
             return None
         if fds == []:
             return message, body
-        message = _without_value(message) if fds is None else self._keep_blob(message, fds)
+        message = self._with_blob(message, fds)
         return message, codec.body(message)
 
     def _on_mark(self, connection: WorkerConnection, mark: bytes) -> None:
@@ -407,21 +410,22 @@ class WorkerPool:
             case _:  # user code that writes into our pipe
                 pass
 
-    def _keep_blob(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Return the message with a name for its result, which came as a descriptor."""
+    def _with_blob(self, message: wire.Message, fds: list[int] | None) -> wire.Message:
+        """Return the message with a name for its value's blob, or an error in place of the value if that is lost."""
+        field = _VALUES.get(type(message), "")
+        value: wire.Value | None = getattr(message, field, None)
+        if value is None:
+            for fd in fds or ():
+                os.close(fd)
+            return message
         try:
-            name = self._store.add_result(fds[0])
+            value = value._replace(blob=self._store.add_result(fds[0])) if fds else None
         except OSError:
-            return _without_value(message)
-        match message:
-            case wire.Done():
-                return message._replace(value=message.value._replace(blob=name))
-            case wire.Yield():
-                return message._replace(item=message.item._replace(blob=name))
-            case wire.Failed(error=wire.Value() as error):
-                return message._replace(error=error._replace(blob=name))
-        self._store.drop([name])
-        return message
+            value = None
+        if value is None and not isinstance(message, wire.Failed):
+            value = wire.Value(b"", None, f"{wire.LOST}{limits.story()}")
+        changed: wire.Message = cast("Any", message)._replace(**{field: value})
+        return changed
 
     def _on_output(self, outputs: list[wire.Output]) -> None:
         self._outbox += outputs
@@ -472,22 +476,3 @@ class WorkerPool:
         self._timer = None
         self._scheduler.ticked(self._loop.time())
         self.act()
-
-
-def _blobs(answer: wire.Done | wire.Failed) -> list[str]:
-    """Return the names of the blobs that an answer refers to."""
-    value = answer.value if isinstance(answer, wire.Done) else answer.error
-    return [value.blob] if value is not None and value.blob is not None else []
-
-
-def _without_value(message: wire.Message) -> wire.Message:
-    """Return the message with an error in place of the value whose descriptor is lost."""
-    lost = wire.Value(b"", None, f"{wire.LOST}{limits.story()}")
-    match message:
-        case wire.Done():
-            return message._replace(value=lost)
-        case wire.Yield():
-            return message._replace(item=lost)
-        case wire.Failed():
-            return message._replace(error=None)
-    return message

@@ -10,6 +10,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from ...wire.messages import Asked, Peer, PreemptionNotice, StopAt
 from ..notice_page import NoticePage, PostedNotice, World
@@ -48,15 +49,14 @@ class PreemptionWatcher:
             self._send(PreemptionNotice(source[:NAME_CHARS], None if seconds is None else bounded(seconds)))
 
     def received(self, message: PreemptionNotice | StopAt) -> None:
-        """Handle a message of the client."""
         match message:
             case PreemptionNotice(source, seconds, None):  # the client has it from the provider: it is not sent back
                 if self._record(source, seconds):
                     self._from_client.add(source)
             case PreemptionNotice(source, seconds, Peer() as peer):
                 self._post_notice(source, seconds, peer)
-            case StopAt():
-                self._stop_at(message)
+            case StopAt(job, generation, asked):
+                self._update(job, generation, stop_at=asked)
 
     def greeted(self) -> None:
         """Send this machine's notices again to a client that was away: the seconds it knows have passed meanwhile."""
@@ -65,38 +65,28 @@ class PreemptionWatcher:
             if source not in self._from_client:
                 self._send(PreemptionNotice(source, max(0.0, notice.at - now)))
 
-    # --- the other machines of a world -----------------------------------------------------------------------------
-
     def _post_notice(self, source: str, seconds: float | None, peer: Peer) -> None:
         """Post the notice about a machine of a generation here, or (None) that there is none any more."""
         job, generation, number, node = peer
-        notice = None
-        if seconds is not None:
-            notice = PostedNotice(number, source[:NAME_CHARS], seconds, time.monotonic() + seconds, node)
-        known = self._world(job, generation)
-        self._post(job, World(generation, notice, None if known is None else known.stop_at))
-        if notice is not None:
-            self._loop.call_later(SETTLE_S, self._count, job, generation, number)
+        if seconds is None:
+            self._update(job, generation, notice=None)
+            return
+        notice = PostedNotice(number, source[:NAME_CHARS], seconds, time.monotonic() + seconds, node)
+        self._update(job, generation, notice=notice)
+        self._loop.call_later(SETTLE_S, self._count, job, generation, number)
 
-    def _stop_at(self, message: StopAt) -> None:
-        job, generation, asked = message
-        known = self._world(job, generation)
-        self._post(job, World(generation, None if known is None else known.notice, asked))
-
-    def _world(self, job: int, generation: int) -> World | None:
-        known = self._page.read().worlds.get(job)
-        return known if known is not None and known.generation == generation else None
-
-    def _post(self, job: int, world: World) -> None:
+    def _update(self, job: int, generation: int, **changes: Any) -> None:
+        """Change the world of a generation on the page; that of an earlier one goes."""
         text = self._page.read()
-        worlds = {each: of for each, of in text.worlds.items() if each != job}
-        self._page.post(text._replace(worlds={**worlds, job: world}))
+        world = text.worlds.get(job)
+        if world is None or world.generation != generation:
+            world = World(generation, None, None)
+        others = {each: of for each, of in text.worlds.items() if each != job}
+        self._page.post(text._replace(worlds={**others, job: world._replace(**changes)}))
 
     def _count(self, job: int, generation: int, number: int) -> None:
         if not self._page.closed:
             self._send(Asked(job, generation, number, self._page.counted(job, generation)))
-
-    # --- this machine ----------------------------------------------------------------------------------------------
 
     def _record(self, source: str, seconds: float | None) -> bool:
         changed = self._pending.record(source, seconds, time.monotonic())
