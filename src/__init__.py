@@ -51,10 +51,9 @@ if TYPE_CHECKING:
     )
     from .engine.api.image import Image
     from .engine.api.instance import InstanceInfo, Peer
-    from .engine.api.machine_spec import Spec
     from .engine.api.plugin import Plugin
     from .engine.api.secrets import Secret
-    from .engine.api.settings import Nodes, Worker
+    from .engine.api.settings import Nodes, Spec, Worker
     from .engine.api.volume import Volume
     from .engine.checkpoint.checkpoint import Checkpoint, checkpoint
     from .engine.plugins.registry import plugins
@@ -113,11 +112,10 @@ _HOMES = {
     "engine.runtime.instance_info": ("instance_info",),
     "engine.runtime.shards": ("shard",),
     "engine.api.secrets": ("Secret",),
-    "engine.api.settings": ("Nodes", "Worker"),
+    "engine.api.settings": ("Nodes", "Spec", "Worker"),
     "engine.sync": ("SyncPool",),
     "engine.api.compute": ("Compute", "StreamCompute", "compute"),
     "engine.api.volume": ("Volume",),
-    "engine.api.machine_spec": ("Spec",),
     "providers.aws.provider": ("AWS",),
     "providers.local.provider": ("Local",),
     "providers.ssh": ("SSH", "Host"),

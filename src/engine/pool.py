@@ -9,11 +9,11 @@ from inspect import Parameter, Signature
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, TypeVarTuple, Unpack, cast, overload
 
-from .api import machine_spec, settings
+from .api import settings
 from .api.calls import Call, Group, GroupStream, Job, StreamCall, for_every_rank, pending
+from .api.checks import check_known
 from .api.compute import Compute
 from .api.errors import CleanupError, NotACall, PoolClosed, SpecError
-from .api.machine_spec import Spec
 from .client.cleanup import add_cleanup
 from .client.jobs import BroadcastJob, SubmittedJob
 from .client.mapping import MapItems, MapOptions, MapRun
@@ -21,12 +21,13 @@ from .client.open_pool import OpenPool
 from .client.signals import TaskHold
 from .observe.observer import Console, Observer, PoolSnapshot
 from .pool_options import DEFAULTS, AttachOptions, PoolOptions, checked
-from .serialization.outcome import load_value
+from .serialization.error_translation import load_value
 
 if TYPE_CHECKING:
     from ..actors.events import Event
     from ..providers.base import Provider
-    from .api.plugin_sides import Attaching
+    from .api.plugin import Attaching
+    from .api.settings import Spec
     from .client.budget import Cost
     from .sync import SyncPool
     from .testing.chaos.plan import Chaos
@@ -69,12 +70,12 @@ class Pool:
         SpecError: an argument that cannot mean anything; nothing was started.
     """
 
-    __signature__: ClassVar[Signature] = machine_spec.shown_signature(
+    __signature__: ClassVar[Signature] = settings.shown_signature(
         PoolOptions, DEFAULTS, Parameter("specs", Parameter.VAR_POSITIONAL, annotation="Spec")
     )
 
     def __init__(self, *specs: Spec, **options: Unpack[PoolOptions]) -> None:
-        machine_spec.check_known("Pool", options, PoolOptions)
+        check_known("Pool", options, PoolOptions)
         given: dict[str, Any] = {**DEFAULTS, **options}
         self._settings = checked(specs, given)
         self._console: Console = given["console"]
@@ -98,10 +99,12 @@ class Pool:
             SpecError: ``provider``'s machines end with their client. Entering raises it when no such pool was left
                 there, or its owner lives.
         """
-        machine_spec.check_outlives(provider)
-        machine_spec.check_known("Pool.attach", options, AttachOptions)
+        settings.check_outlives(provider)
+        check_known("Pool.attach", options, AttachOptions)
         pool = cls(provider=provider, **options)
-        pool._settings = replace(pool._settings, name=settings.left_name(name), attach=True)
+        pool._settings = replace(
+            pool._settings, name=settings.pool_name(name, most=settings.UNIQUE_LENGTH), attach=True
+        )
         return pool
 
     # --- opening and closing --------------------------------------------------------------------------------------
@@ -317,7 +320,7 @@ class Pool:
         core.submit(job.id, payload, call.options, None, settle)
         try:
             async for received in output:
-                yield load_value(received, payload)
+                yield load_value(received, payload.name)
             job.result()
         finally:
             job.cancel()

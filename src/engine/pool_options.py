@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from os import PathLike
 from typing import TYPE_CHECKING, Any, cast
 
-from ..providers.base import Provider
+from .api.checks import amount, refuse, seconds
+from .api.compute import OnLossOption
 from .api.image import Image
-from .api.machine_spec import MachineNeeds, MachineOptions, Spec, chosen, max_cost
-from .api.settings import ConsoleOption, Nodes, OnLossOption, Selection, Worker, check_pool, pool_name, seconds
-from .api.volume import Volume, check_volumes
-from .checkpoint.urls import checked_root
-from .client.provider_fallback import ProviderFallback
-from .image.includes import on_this_computer
+from .api.settings import (
+    ConsoleOption,
+    MachineNeeds,
+    MachineOptions,
+    Nodes,
+    Selection,
+    Settings,
+    Worker,
+    check_pool,
+    chosen,
+    is_free,
+    pool_name,
+)
 
 if TYPE_CHECKING:
+    from ..providers.base import Provider
     from .api.plugin import Plugin
+    from .api.volume import Volume
     from .testing.chaos.plan import Chaos
 
 
@@ -48,12 +57,13 @@ class PoolOptions(MachineOptions, AttachOptions, total=False):
     name: str | None
 
 
+NO_IMAGE = Image()
 DEFAULTS: PoolOptions = {
     "selection": "cheapest",
     "name": None,
     "nodes": 1,
     "worker": Worker(),
-    "image": Image(),
+    "image": NO_IMAGE,
     "plugins": (),
     "on_loss": "auto",
     "checkpoints": None,
@@ -68,30 +78,8 @@ DEFAULTS: PoolOptions = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """The options that `Pool` was given, checked."""
-
-    name: str | None
-    attach: bool  # to what a dead client has left under that name
-    specs: tuple[Spec, ...]
-    provider: Provider  # the specs', or the choice among several
-    nodes: Nodes
-    worker: Worker
-    image: Image
-    plugins: tuple[Plugin, ...]
-    on_loss: OnLossOption
-    checkpoints: str | None  # a URL
-    boot_timeout_s: float
-    replace_timeout_s: float
-    lease_s: float
-    max_lifetime_s: float | None
-    max_cost: float | None  # USD
-    volumes: tuple[Volume, ...] = ()
-
-
 def checked(specs: Sequence[object], options: Mapping[str, Any]) -> Settings:
-    """``options``: a `PoolOptions` in which no default is missing.
+    """``options``: a `PoolOptions` in which no default is missing. What is not given imports nothing.
 
     Raises:
         SpecError: an option that cannot mean anything.
@@ -99,13 +87,18 @@ def checked(specs: Sequence[object], options: Mapping[str, Any]) -> Settings:
     machines = {name: options[name] for name in MachineOptions.__annotations__ if name in options}
     asked = chosen(specs, cast("MachineOptions", machines))
     check_pool(options["plugins"], options["on_loss"], options["console"], options["selection"])
-    source = asked[0].provider if len(asked) == 1 else ProviderFallback(asked, options["selection"])
-    name, root, worker, image = options["name"], options["checkpoints"], options["worker"], options["image"]
+    source: Provider = asked[0].provider
+    if len(asked) > 1:
+        from .client.provider_fallback import ProviderFallback
+
+        source = ProviderFallback(asked, options["selection"])
     if options["chaos"] is not None:
         from .testing.chaos.plan import checked_chaos
 
         checked_chaos(options["chaos"])
-    lifetime, cost = options["max_lifetime"], options["max_cost"]
+    name, worker, lifetime, cost = (options[each] for each in ("name", "worker", "max_lifetime", "max_cost"))
+    if cost is not None and is_free(source):
+        refuse(f"max_cost is for machines that cost something, and those of {source.name} do not: leave it out.")
     return Settings(
         name=None if name is None else pool_name(name),
         attach=False,
@@ -113,14 +106,38 @@ def checked(specs: Sequence[object], options: Mapping[str, Any]) -> Settings:
         provider=source,
         nodes=Nodes.of(options["nodes"]),
         worker=Worker(worker) if isinstance(worker, int) else worker,
-        image=on_this_computer(image) if source.local else image,
+        image=_image(options["image"], local=source.local),
         plugins=tuple(options["plugins"]),
         on_loss=options["on_loss"],
-        checkpoints=None if root is None else checked_root("Pool: checkpoints", root),
+        checkpoints=_checkpoints(options["checkpoints"]),
         boot_timeout_s=seconds("boot_timeout", options["boot_timeout"]),
         replace_timeout_s=seconds("replace_timeout", options["replace_timeout"]),
         lease_s=seconds("lease", options["lease"]),
         max_lifetime_s=None if lifetime is None else seconds("max_lifetime", lifetime),
-        max_cost=None if cost is None else max_cost(cost, source),
-        volumes=check_volumes(options["volumes"], local=source.local),
+        max_cost=None if cost is None else amount("max_cost", cost, "USD"),
+        volumes=_volumes(options["volumes"], local=source.local),
     )
+
+
+def _image(image: Image, *, local: bool) -> Image:
+    if not local or image is NO_IMAGE:
+        return image
+    from .image.includes import on_this_computer
+
+    return on_this_computer(image)
+
+
+def _checkpoints(root: str | PathLike[str] | None) -> str | None:
+    if root is None:
+        return None
+    from .checkpoint.urls import checked_root
+
+    return checked_root("Pool: checkpoints", root)
+
+
+def _volumes(volumes: Sequence[Volume], *, local: bool) -> tuple[Volume, ...]:
+    if volumes == ():
+        return ()
+    from .api.volume import check_volumes
+
+    return check_volumes(volumes, local=local)

@@ -16,12 +16,12 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from .api.calls import Call, Group, GroupStream, Job, StreamCall
 from .api.errors import PoolClosed
 from .client.signals import ThreadHold
-from .serialization.items import marked_blocking
+from .serialization.streams import marked_blocking
 
 if TYPE_CHECKING:
     from ..actors.events import Event
     from .api.compute import Compute
-    from .api.plugin_sides import Attaching
+    from .api.plugin import Attaching
     from .client.budget import Cost
     from .client.mapping import MapItems, MapOptions
     from .observe.observer import PoolSnapshot

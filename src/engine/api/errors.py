@@ -338,15 +338,6 @@ class RemoteTraceback(Exception):
         self.text = plain(text)
 
 
-def unknown_option(owner: str, name: str, known: Sequence[str]) -> SpecError:
-    """Return the error for an option that ``owner`` does not have, with the one that was probably meant."""
-    from difflib import get_close_matches
-
-    close = get_close_matches(name, known, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(sorted(known)) or 'none'}."
-    return SpecError(f"{owner} has no option {name!r}: {hint}")
-
-
 def version_mismatch(
     reason: str, here: Mapping[str, object], there: Mapping[str, object], *, node: int | None = None
 ) -> VersionMismatch:

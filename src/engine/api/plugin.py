@@ -8,8 +8,10 @@ A plugin is an immutable, picklable object. Third parties register a factory und
 3. the function and its arguments are unpickled, and the function runs;
 4. the sessions are left, also when the function raises; for a generator when it ends or is closed.
 
-A plugin of a pool may have two further halves, beside the tasks: ``node(side)`` runs once on each node,
-``attach(context)`` at the client, and they may send each other messages (see `plugin_sides`).
+A plugin of a pool may have two further halves, beside the tasks: ``node(side)`` runs once on each node, in a process of
+its own, from before the node's first task until the node leaves the pool; ``attach(context)`` at the client. They may
+send each other messages: any objects that can be pickled, which go over the pool's own connections, in order, and
+survive a reconnect.
 
 Sessions of several plugins are entered in the order in which the plugins were given, and left in reverse. A plugin that
 builds on others brings them, before itself; a plugin of the same name that the user gave is used instead.
@@ -17,15 +19,19 @@ builds on others brings them, before itself; a plugin of the same name that the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from ...actors.ports import NodeFacts
-    from .instance import InstanceInfo
-    from .plugin_sides import NodeSide, PluginContext, Setup
+    from pathlib import Path
 
+    from ...actors.ports import NodeFacts, NodeId
+    from ..pool import Pool
+    from .instance import InstanceInfo
+
+H_co = TypeVar("H_co", covariant=True)
 Ports = Literal["none", "head", "ranks"]
 
 
@@ -69,6 +75,99 @@ class Plugin:
     def attach(self, context: PluginContext) -> AbstractAsyncContextManager[Any]:  # noqa: ARG002
         """The client's half, a context around the open pool. `Pool.handle` returns its value."""
         return nullcontext()
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """The result of a plugin's half on a node: environment variables for tasks, and accelerators for everybody."""
+
+    env: Mapping[str, str] = field(default_factory=dict)  # for every task of the node
+    accelerators: tuple[tuple[str, float], ...] | None = None  # (type, memory in GB) each; None: unchanged
+
+
+@dataclass(slots=True)
+class NodeSide:
+    """The argument of a plugin's half on a node: facts about the node, and messages to and from the client's half."""
+
+    pool: str
+    node: int  # never reused in a pool
+    hostname: str
+    address: str  # how the other nodes reach it
+    accelerators: tuple[tuple[str, float], ...]
+    directory: Path  # private, and removed with the node
+    tell: Callable[[Any], None]
+    """Send a message to the client's half; from any thread, without waiting. If that half does not keep up, messages
+    wait in this node's memory, and those of the node's other plugins behind them."""
+    heard: Callable[[Any], None] = field(default=lambda _: None)
+    """Called with each message of the client's half, in order, in one thread. Set it before the half is set up."""
+
+
+class Attaching(Protocol[H_co]):
+    """A plugin with a half at the client that gives its users an ``H_co``."""
+
+    @property
+    def name(self) -> str: ...
+
+    def attach(self, context: PluginContext) -> AbstractAsyncContextManager[H_co]: ...
+
+
+class Joined(NamedTuple):
+    """A node has joined, and the plugin's half on it is set up."""
+
+    node: NodeId
+    facts: NodeFacts
+
+
+class Left(NamedTuple):
+    """A node has left, or the plugins' halves on it have ended."""
+
+    node: NodeId
+
+
+class Heard(NamedTuple):
+    """The half on a node has sent this message."""
+
+    node: NodeId
+    message: Any
+
+
+News = Joined | Left | Heard
+
+
+class PluginContext(Protocol):
+    """The argument of a plugin's half at the client: the pool, on the pool's event loop."""
+
+    @property
+    def pool(self) -> Pool: ...
+
+    @property
+    def core(self) -> Any:
+        """The open pool, for Outrider's own plugins."""
+        ...
+
+    @property
+    def slots(self) -> int:
+        """The number of slots of all ready nodes together."""
+        ...
+
+    def news(self) -> AsyncIterator[News]:
+        """Iterate over nodes that join and leave, and messages of their halves. Begins with the present nodes.
+
+        For one consumer. What it has not taken is bounded per node (256 messages, 1 MiB): more waits on the node.
+        """
+        ...
+
+    def tell(self, node: NodeId, message: Any) -> None:
+        """Send a message to the plugin's half on ``node``; if the node is gone, the message is lost."""
+        ...
+
+    async def forward(self, node: NodeId, port: int) -> str:
+        """Return an address, ``host:port``, by which this computer reaches a port on ``node``.
+
+        For a remote node it is a port of this computer's loopback interface, forwarded through the pool's own
+        connection until the pool ends.
+        """
+        ...
 
 
 def replaced(before: Sequence[Plugin], after: Sequence[Plugin]) -> tuple[Plugin, ...]:

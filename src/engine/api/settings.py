@@ -1,24 +1,41 @@
-"""Define the options that users configure. Each is checked when it is written, so that a spec that exists is valid."""
+"""Define the options of a pool: its nodes, their machines and workers. Each is checked when it is written, so that one
+that exists is valid.
+"""
 
 from __future__ import annotations
 
+import os
 import re
-import secrets
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from datetime import timedelta
-from math import isfinite
-from typing import Any, Literal, NoReturn, Self, TypedDict, Unpack, cast, get_args
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from inspect import Parameter, Signature
+from typing import TYPE_CHECKING, ClassVar, Literal, TypedDict, Unpack, get_args
 
-from ..wire.messages import LONGEST_S
-from .errors import SpecError, unknown_option
+from ...providers.base import (
+    AcceleratorRequest,
+    Allocation,
+    Architecture,
+    Keyless,
+    Lasting,
+    LaunchRequest,
+    Priced,
+    Provider,
+)
+from .checks import amount, check_known, count, one_of, refuse, shown
+from .compute import OnLossOption
 from .plugin import Plugin
 
-OnLossOption = Literal["auto", "restart", "resend", "fail"]
+if TYPE_CHECKING:
+    from .accelerators import Accelerator
+    from .image import Image
+    from .volume import Volume
+
 ConsoleOption = Literal["auto", "rich", "plain", "silent"]
 WorkerKind = Literal["process", "thread"]
 Selection = Literal["cheapest", "first"]
+Interconnect = Literal["efa"]
 NAME_LENGTH = 40  # of a pool
+UNIQUE_LENGTH = NAME_LENGTH + len("-123456")  # of a name that `unique` has made
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -91,95 +108,177 @@ class Worker:
         one_of("Worker(kind=...)", self.kind, get_args(WorkerKind))
 
 
-class TaskOptions(TypedDict, total=False):
-    """The options of `@compute` and ``.with_()``."""
+class MachineNeeds(TypedDict, total=False):
+    """The minimum requirements on a machine; see `Spec`."""
 
-    timeout: float | timedelta | None
-    queue_timeout: float | timedelta | None
-    retries: int
-    max_restarts: int
-    retry: Literal["on_loss", "never"]
+    accelerator: str | Accelerator | None
+    vcpus: int | None
+    memory_gb: float | None
+    disk_gb: int | None
+    architecture: Architecture | None
+    allocation: Allocation | None
+    max_hourly_cost: float | None
+    interconnect: Interconnect | None
+
+
+class MachineOptions(MachineNeeds, total=False):
+    """The options of `Spec`, which `Pool` has too."""
+
+    provider: Provider | None
+
+
+def shown_signature(declared: type, defaults: Mapping[str, object], *first: Parameter) -> Signature:
+    """Return the signature that `help` and notebooks show for a class whose options are a typed dict. An option without
+    a default is shown with None.
+    """
+    options = (
+        Parameter(name, Parameter.KEYWORD_ONLY, default=defaults.get(name), annotation=kind.__forward_arg__)
+        for name, kind in declared.__annotations__.items()
+    )
+    return Signature([*first, *options])
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Spec:
+    """The kind of a pool's machines and their provider: ``Pool(Spec(provider=AWS(...), vcpus=8), Spec(...))``.
+
+    ``provider``: default `Local()`. Sizes (``vcpus``, ``memory_gb``, ``disk_gb``) are minimums, per machine.
+    ``accelerator``: ``"A100"``, ``"A100:8"`` or ``accelerators.A100(count=8)``. ``architecture``: default the one that
+    costs less. ``allocation``: default ``"spot-if-available"``. ``max_hourly_cost``: USD for one machine, above which
+    it is not taken. ``interconnect="efa"``: placed together, on a network for ranks that talk much.
+
+    Raises:
+        SpecError: an option that cannot mean anything, such as a price for machines that cost nothing.
+    """
+
+    __signature__: ClassVar[Signature] = shown_signature(MachineOptions, {})
+
+    provider: Provider
+    accelerator: AcceleratorRequest | None
+    vcpus: int
+    memory_gb: float
+    disk_gb: int
+    architecture: Architecture | None
+    allocation: Allocation | None
+    max_hourly_cost: float | None
+    interconnect: Interconnect | None
+
+    def __init__(self, **options: Unpack[MachineOptions]) -> None:
+        check_known("Spec", options, MachineOptions)
+        for name, value in _checked(options).items():
+            object.__setattr__(self, name, value)
+
+    def applied_to(self, request: LaunchRequest) -> LaunchRequest:
+        needs = {name: getattr(self, name) for name in MachineNeeds.__annotations__}
+        return replace(request, **needs | {"allocation": self.allocation or "spot-if-available"})
+
+
+def _checked(options: MachineOptions) -> Mapping[str, object]:
+    provider = options.get("provider")
+    if provider is None:
+        from ...providers.local.provider import Local
+
+        provider = Local()
+    _check_provider(provider)
+    choices = {"architecture": Architecture, "allocation": Allocation, "interconnect": Interconnect}
+    chosen = {name: options.get(name) for name in choices}
+    for name, value in chosen.items():
+        if value is not None:
+            one_of(name, value, get_args(choices[name]))
+    cost, memory_gb = options.get("max_hourly_cost"), options.get("memory_gb")
+    if is_free(provider) and (chosen["allocation"] is not None or cost is not None):
+        what = "max_hourly_cost" if chosen["allocation"] is None else "allocation"
+        refuse(f"{what} is for machines that cost something, and those of {provider.name} do not: leave it out.")
+    sizes = {name: options.get(name) for name in ("vcpus", "disk_gb")}
+    for name, size in sizes.items():
+        if size is not None:
+            count(name, size)
+    return {
+        **chosen,
+        **{name: size or 0 for name, size in sizes.items()},
+        "provider": provider,
+        "accelerator": _accelerator(options.get("accelerator")),
+        "memory_gb": 0.0 if memory_gb is None else amount("memory_gb", memory_gb, "GB"),
+        "max_hourly_cost": None if cost is None else amount("max_hourly_cost", cost, "USD per hour"),
+    }
+
+
+def chosen(given: Sequence[object], options: MachineOptions) -> tuple[Spec, ...]:
+    """Return the specs that `Pool` was given: several of them, or one made from its options."""
+    for each in given:
+        if not isinstance(each, Spec):
+            refuse(f"Pool takes Spec(...) and options with names, not {shown(each)}.")
+    several = tuple(each for each in given if isinstance(each, Spec))
+    if not several:
+        return (Spec(**options),)
+    for name, value in options.items():
+        if value is not None:
+            refuse(f"{name} goes into each Spec(...) of this pool: write Spec({name}=...).")
+    if len({each.provider.local for each in several}) > 1:
+        refuse("Specs of this computer and of others cannot be one pool's: their nodes have different software.")
+    return several
+
+
+def outlives(provider: Provider) -> bool:
+    return isinstance(provider, Lasting) and provider.outlives
+
+
+def check_outlives(provider: object) -> None:
+    """Refuse a provider whose machines end with their client: nobody can attach to them."""
+    _check_provider(provider)
+    if isinstance(provider, Provider) and not outlives(provider):
+        refuse(f"Machines of {provider.name} end with their client: there is nothing to attach to.")
+
+
+def is_free(provider: Provider) -> bool:
+    """Return whether the provider's machines cost nothing. A provider that does not say has prices."""
+    return isinstance(provider, Priced) and provider.free
+
+
+def keyless(provider: Provider) -> bool:
+    return isinstance(provider, Keyless) and provider.keyless
+
+
+def _check_provider(provider: object) -> None:
+    if isinstance(provider, type):
+        refuse(f"provider takes an instance: write provider={provider.__name__}().")
+    if not isinstance(provider, Provider):
+        refuse(f"provider takes a provider such as Local(), not {shown(provider)}.")
+
+
+def _accelerator(wanted: str | Accelerator | None) -> AcceleratorRequest | None:
+    if wanted is None:
+        return None
+    from .accelerators import Accelerator
+
+    found = Accelerator.of(wanted)
+    return AcceleratorRequest(found.type, found.count, found.memory_gb)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The options that `Pool` was given, checked."""
+
+    name: str | None
+    attach: bool  # to what a dead client has left under that name
+    specs: tuple[Spec, ...]
+    provider: Provider  # the specs', or the choice among several
+    nodes: Nodes
+    worker: Worker
+    image: Image
+    plugins: tuple[Plugin, ...]
     on_loss: OnLossOption
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """The options that say how a task is treated."""
-
-    timeout_s: float | None = None  # of running
-    queue_timeout_s: float | None = None  # of waiting for a slot
-    retries: int = 3  # further attempts when the node is lost
-    max_restarts: int = 0  # further attempts when one failed by itself: of a task, or of all ranks of a broadcast
-    at_most_once: bool = False  # retry="never"
-    on_loss: OnLossOption = "auto"  # what a broadcast does when it loses a rank
-    name: str | None = None  # shown instead of the function's
-
-    @classmethod
-    def of(cls, **options: Unpack[TaskOptions]) -> Options:
-        """Return the options that `@compute` was given, checked.
-
-        Raises:
-            SpecError
-        """
-        return cls().changed(**options)
-
-    def changed(self, **options: Unpack[TaskOptions]) -> Self:
-        """Return these options with some of them changed.
-
-        Raises:
-            SpecError
-        """
-        known = TaskOptions.__annotations__
-        changes: dict[str, Any] = {}
-        for option, value in options.items():
-            match option:
-                case "timeout" | "queue_timeout":
-                    changes[f"{option}_s"] = None if value is None else seconds(option, value)
-                case "retries" | "max_restarts":
-                    count(option, value, least=0)
-                    changes[option] = value
-                case "retry":
-                    one_of("retry", value, ("on_loss", "never"))
-                    changes["at_most_once"] = value == "never"
-                case "on_loss":
-                    one_of("on_loss", value, get_args(OnLossOption))
-                    changes["on_loss"] = value
-                case "name":
-                    if not isinstance(value, str) or not value.strip():
-                        refuse(f"name takes a string that is not empty, not {shown(value)}.")
-                    changes["name"] = value
-                case _:
-                    raise unknown_option("@compute", option, tuple(known))
-        retries = changes.get("retries")
-        if retries and (changes.get("at_most_once") or ("retry" not in options and self.at_most_once)):
-            refuse(f'retry="never" and retries={retries} contradict each other: leave one out.')
-        merged = replace(self, **changes)
-        if merged.max_restarts and (merged.at_most_once or merged.on_loss in {"resend", "fail"}):
-            how = 'retry="never"' if merged.at_most_once else f"on_loss={merged.on_loss!r}"
-            refuse(f"max_restarts={merged.max_restarts} runs every rank again, which {how} forbids: leave one out.")
-        return merged
-
-    def given(self) -> TaskOptions:
-        """The options that differ from the defaults, as they would be written."""
-        written: dict[str, Any] = {}
-        default = Options()
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if value != getattr(default, each.name):
-                if each.name == "at_most_once":
-                    written["retry"] = "never"
-                else:
-                    written[each.name.removesuffix("_s")] = value
-        return cast("TaskOptions", written)
+    checkpoints: str | None  # a URL
+    boot_timeout_s: float
+    replace_timeout_s: float
+    lease_s: float
+    max_lifetime_s: float | None
+    max_cost: float | None  # USD
+    volumes: tuple[Volume, ...] = ()
 
 
 def placement(on: int | Literal["head"] | None, *, most: int) -> int | None:
-    """Return the rank of the node that ``on=`` of `Pool.run` means, in a pool of ``most`` nodes; None: any node.
-
-    Raises:
-        SpecError
-    """
+    """Return the rank of the node that ``on=`` of `Pool.run` means, in a pool of ``most`` nodes; None: any node."""
     if on is None:
         return None
     if on == "head":
@@ -191,59 +290,18 @@ def placement(on: int | Literal["head"] | None, *, most: int) -> int | None:
     return on
 
 
-def seconds(name: str, value: object) -> float:
-    """Return the seconds of a duration as users may write it: seconds, or a timedelta; more than nothing.
-
-    Raises:
-        SpecError
-    """
-    if isinstance(value, timedelta):
-        value = value.total_seconds()
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        refuse(f"{name} takes seconds or a timedelta, not {shown(value)}.")
-    if not isfinite(value) or value <= 0:
-        refuse(f"{name} must be more than 0 seconds, not {value}; leave it out for no limit.")
-    return min(float(value), LONGEST_S)
-
-
-def amount(name: str, value: object, unit: str) -> float:
-    """Return an option's amount, in ``unit``.
-
-    Raises:
-        SpecError: it is no number, or not more than nothing.
-    """
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        refuse(f"{name} takes {unit}, as a number, not {shown(value)}.")
-    if not isfinite(value) or value <= 0:
-        refuse(f"{name} must be more than 0 {unit}, not {value}; leave it out for no limit.")
-    return float(value)
-
-
 def pool_name(name: object, *, most: int = NAME_LENGTH) -> str:
-    """Check a pool's name, which becomes a tag, a directory and a part of other names.
-
-    Raises:
-        SpecError
-    """
+    """Check a pool's name, which becomes a tag, a directory and a part of other names."""
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) or len(name) > most:
         refuse(f"name takes up to {most} letters, digits, '.', '_' and '-', not {shown(name)}: as in name=\"train-1\".")
     return name
-
-
-def left_name(name: object) -> str:
-    """Check the name of a pool to attach to: its name, or its `unique` one.
-
-    Raises:
-        SpecError
-    """
-    return pool_name(name, most=NAME_LENGTH + len("-123456"))
 
 
 def unique(name: str) -> str:
     """Return a name for one pool, by which all that belongs to it is found and ended. Pools with the same
     ``name`` get different ones.
     """
-    return f"{name}-{secrets.token_hex(3)}"
+    return f"{name}-{os.urandom(3).hex()}"
 
 
 def is_named(unique_name: str, name: str) -> bool:
@@ -252,11 +310,7 @@ def is_named(unique_name: str, name: str) -> bool:
 
 
 def check_pool(plugins: object, on_loss: object, console: object, selection: object) -> None:
-    """Check the options of `Pool` other than sizes and machines.
-
-    Raises:
-        SpecError
-    """
+    """Check the options of `Pool` other than sizes and machines."""
     if isinstance(plugins, Plugin) or not isinstance(plugins, Sequence) or isinstance(plugins, str):
         refuse(f"plugins takes a list, as in plugins=[plugins.torch()], not {shown(plugins)}.")
     for plugin in plugins:
@@ -266,33 +320,3 @@ def check_pool(plugins: object, on_loss: object, console: object, selection: obj
     one_of("on_loss", on_loss, get_args(OnLossOption))
     one_of("console", console, get_args(ConsoleOption))
     one_of("selection", selection, get_args(Selection))
-
-
-def count(name: str, value: object, *, least: int = 1) -> None:
-    """Check a whole number.
-
-    Raises:
-        SpecError: it is no whole number, or less than ``least``.
-    """
-    if not isinstance(value, int) or isinstance(value, bool):
-        refuse(f"{name} takes a whole number, not {shown(value)}.")
-    if value < least:
-        refuse(f"{name} must be at least {least}, not {value}.")
-
-
-def one_of(name: str, value: object, choices: Sequence[str]) -> None:
-    if value not in choices:
-        from difflib import get_close_matches
-
-        close = get_close_matches(value, choices, n=1) if isinstance(value, str) else ()
-        meant = f" Did you mean {close[0]!r}?" if close else ""
-        refuse(f"{name} takes {' or '.join(map(repr, choices))}, not {shown(value)}.{meant}")
-
-
-def shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def refuse(message: str) -> NoReturn:
-    raise SpecError(message)

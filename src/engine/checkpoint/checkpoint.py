@@ -11,8 +11,8 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+from ..api.checks import seconds
 from ..api.errors import SpecError
-from ..api.settings import seconds
 from ..node import context
 from ..runtime.preemption import stopping
 from .background_saves import BackgroundSaves

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from ...actors.ports import PoolSpec
 from ...providers.base import EntryPoints, LaunchRequest
-from ..api.machine_spec import is_free, keyless
 from ..api.plugin import merged
 from ..api.secrets import revealed_env
+from ..api.settings import is_free, keyless
 from ..checkpoint.urls import VARIABLE as CHECKPOINTS
 from .provider_fallback import FallbackFleet
 
 if TYPE_CHECKING:
     from ...providers.base import Fleet, Machine
-    from ..pool_options import Settings
+    from ..api.settings import Settings
     from ..transport.requirement_check import Wanted
     from ..transport.ssh import PoolKey
 

@@ -10,12 +10,12 @@ from ...actors.ports import BroadcastSpec, Ending, JobId, NodeFacts, OnLoss, Tas
 from ..api.errors import SpecError
 from ..api.plugin import one_listens
 from ..node.freeports import FEW as MOST_PORTS
-from ..serialization.outcome import unpack, unpack_all
+from ..serialization.error_translation import unpack, unpack_all
 from ..serialization.payload import Payload
 
 if TYPE_CHECKING:
+    from ..api.compute import OnLossOption, Options
     from ..api.plugin import Plugin
-    from ..api.settings import OnLossOption, Options
     from .open_pool import OpenPool
 
 R = TypeVar("R")

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, cast
 from ...actors.ports import Ending, Settled, Verdict
 from ..api.calls import Call
 from ..api.compute import PLUGINS, AsyncCompute, Compute, SyncCompute
-from ..serialization.chunk import AsyncChunk, Chunk, Raised
 from ..serialization.error_translation import AttemptPlace, failed_error
-from ..serialization.items import items_of
 from ..serialization.payload import Received
+from ..serialization.program import AsyncChunk, Chunk, Raised
+from ..serialization.streams import items_of
 from ..wire import values
 from .jobs import SubmittedJob
 
 if TYPE_CHECKING:
-    from ..api.settings import Options
+    from ..api.compute import Options
     from ..serialization.payload import Payload
     from .open_pool import OpenPool
 

@@ -25,14 +25,13 @@ from ...actors.ports import Ending, JobId, NodeId
 from ...providers.base import Fleet
 from ...providers.errors import NotGone
 from ..api.errors import BudgetExceeded, CleanupError, PoolClosed
-from ..api.machine_spec import outlives
 from ..api.plugin import merged
-from ..api.settings import unique
+from ..api.settings import outlives, unique
 from ..observe.observer import Observer
 from ..serialization import versions
 from ..serialization.error_translation import BlockEnd, not_ready_error, pool_error
-from ..serialization.importable import ImportableModules
 from ..serialization.packer import Packer
+from ..serialization.pickling import ImportableModules
 from ..wire.messages import RunFlag
 from .budget import BudgetWatch
 from .cleanup import add_cleanup, cleanup_result, collecting_failures, finished
@@ -42,12 +41,12 @@ from .plugin_hosts import PluginHosts, attached
 
 if TYPE_CHECKING:
     from ...actors.kernel import Ref
+    from ..api.compute import Options
     from ..api.plugin import Plugin
-    from ..api.settings import Options
+    from ..api.settings import Settings
     from ..image.bootstrap import Phase
     from ..image.install_plan import Prepared
     from ..pool import Pool
-    from ..pool_options import Settings
     from ..serialization.payload import Blob, Payload
     from ..serialization.versions import Mismatch
     from ..transport.connector import Connector

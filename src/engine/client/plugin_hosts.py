@@ -2,7 +2,7 @@
 
 A plugin host is a process on a node that runs the plugins' halves there (see `runtime.plugin_host`). Here it is a task
 beside the slots, which the pool's actor does not know: it is started, messages are passed, and it is ended in order.
-See `api.plugin_sides` for what both halves are given.
+See `api.plugin` for what both halves are given.
 """
 
 from __future__ import annotations
@@ -32,13 +32,11 @@ from ...actors.ports import (
     TaskId,
 )
 from ..api.errors import BootstrapError, OutriderError, SpecError
-from ..api.plugin import Plugin
-from ..api.plugin_sides import Heard, Joined, Left, News
+from ..api.plugin import Heard, Joined, Left, News, Plugin
 from ..api.printable import plainly
 from ..runtime.plugin_host import READY, STARTING, plugin_host
 from ..serialization import pickling, program
-from ..serialization.error_translation import pickling_error
-from ..serialization.outcome import error_of
+from ..serialization.error_translation import error_of, pickling_error
 from ..serialization.payload import Payload
 from ..serialization.streams import Source, Values
 from ..wire import values
@@ -46,7 +44,7 @@ from ..wire.messages import RunFlag
 
 if TYPE_CHECKING:
     from ..pool import Pool
-    from ..serialization.importable import ImportableModules
+    from ..serialization.pickling import ImportableModules
     from ..transport.connector import Connector
     from ..transport.forward import Forwards
     from ..transport.link import NodeLink
@@ -83,7 +81,7 @@ async def attached(
 
 @dataclass(slots=True)
 class PoolContext:
-    """Implements `api.plugin_sides.PluginContext` for one plugin."""
+    """Implements `api.plugin.PluginContext` for one plugin."""
 
     core: OpenPool
     _plugin: str

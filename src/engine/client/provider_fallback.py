@@ -17,8 +17,7 @@ import anyio
 
 from ...providers.base import EntryPoints, Fleet, LaunchRequest, Machine, MachineEvent, MachineGone, MachineId, Quoting
 from ...providers.errors import NoCapacity, NotGone, ProviderError, QuotaExceeded
-from ..api.machine_spec import Spec, is_free, keyless
-from ..api.settings import Selection
+from ..api.settings import Selection, Spec, is_free, keyless
 from .cleanup import collecting_failures, merged_failures
 
 AGAIN_S = 1.0  # until a stream of events that failed is read anew

@@ -33,7 +33,7 @@ from ..api.settings import is_named
 from ..transport.ssh import PoolKey, kept_key, new_key, private_text
 
 if TYPE_CHECKING:
-    from ..pool_options import Settings
+    from ..api.settings import Settings
 
 KEY, REST = "client_key", "takeover"  # the names of the two files in the journal
 NOT_KEPT = ("login", "witnesses")  # no cloud's machine has any

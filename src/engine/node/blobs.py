@@ -79,7 +79,7 @@ def drop_shared(names: Iterable[str]) -> None:
 
 
 def resolve_shared(name: str, sizes: Sequence[int] | None) -> Any:
-    """Return the value: what an `engine.serialization.shared.Shared` unpickles as.
+    """Return the value: what an `engine.serialization.payload.Shared` unpickles as.
 
     Raises:
         LookupError: this process was not given the value.

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 from ...actors.ports import NodeFacts, NodeId
 from ..api.errors import BootstrapError, SpecError
-from ..api.plugin_sides import Heard, Joined, Left, NodeSide, Setup
+from ..api.plugin import Heard, Joined, Left, NodeSide, Setup
 from ..node.process import end_tree
 
 if TYPE_CHECKING:
-    from ..api.plugin_sides import PluginContext
+    from ..api.plugin import PluginContext
 
 Role = Literal["head", "worker"]
 

@@ -18,7 +18,7 @@ from .dask_tls import Certificate
 if TYPE_CHECKING:
     from ...actors.ports import NodeId
     from ..api.instance import InstanceInfo
-    from ..api.plugin_sides import NodeSide, PluginContext, Setup
+    from ..api.plugin import NodeSide, PluginContext, Setup
 
 CONFIG = "DASK_DISTRIBUTED__COMM__"
 

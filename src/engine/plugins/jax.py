@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ..api.checks import seconds
 from ..api.errors import SpecError
 from ..api.plugin import Plugin, Ports
-from ..api.settings import seconds
 from .rank_layout import Ranks, checked_ranks, devices, endpoint, ranks_on
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from ..api.errors import SpecError
 from ..api.plugin import Plugin
 
 if TYPE_CHECKING:
-    from ..api.plugin_sides import PluginContext
+    from ..api.plugin import PluginContext
     from .joblib_backend import JoblibPool
 
 

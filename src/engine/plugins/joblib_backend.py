@@ -27,9 +27,9 @@ from ..serialization import pickling
 from ..wire.values import INLINE_BYTES
 
 if TYPE_CHECKING:
-    from ..api.plugin_sides import PluginContext
+    from ..api.plugin import PluginContext
     from ..client.open_pool import OpenPool
-    from ..serialization.shared import Shared
+    from ..serialization.payload import Shared
 
 NAME = "outrider"
 LARGE_BYTES = INLINE_BYTES  # what does not fit in a frame is shared as a blob, which other batches can use too

@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ..api.errors import SpecError
-from ..api.plugin import Plugin
-from ..api.plugin_sides import Setup
+from ..api.plugin import Plugin, Setup
 from . import nvidia
 from .nvidia import Gpu, ToolFailed
 
 if TYPE_CHECKING:
     from ..api.instance import InstanceInfo
-    from ..api.plugin_sides import NodeSide
+    from ..api.plugin import NodeSide
 
 DEVICES = "OUTRIDER_MIG_DEVICES"  # variable with the UUIDs of the instances, in the node's tasks
 BUSY_S = 10.0  # processes that were just killed hold their instances a moment longer

@@ -20,9 +20,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ..api.checks import seconds
 from ..api.errors import SpecError
 from ..api.plugin import Plugin, Ports
-from ..api.settings import seconds
 from . import pmi
 from .mpi_hosts import launcher_variables, network_variables, written_hosts
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from ...actors.ports import NodeFacts
     from ..api.instance import InstanceInfo
-    from ..api.plugin_sides import NodeSide, PluginContext, Setup
+    from ..api.plugin import NodeSide, PluginContext, Setup
     from .mpi_agent import Switchboard
 
 TIMEOUT_S = 60.0

@@ -23,13 +23,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ...actors.ports import NodeFacts, NodeId
-from ..api.plugin_sides import Heard, Joined, Left, NodeSide, Setup
+from ..api.plugin import Heard, Joined, Left, NodeSide, Setup
 from ..node.process import end_tree
 from . import mpi_rsh
 from .mpi_hosts import RSH
 
 if TYPE_CHECKING:
-    from ..api.plugin_sides import PluginContext
+    from ..api.plugin import PluginContext
 
 Key = tuple[int, int]  # identifies a command: the node that asked, and the number of its channel there
 

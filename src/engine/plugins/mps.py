@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from ..api.errors import SpecError
-from ..api.plugin import Plugin
-from ..api.plugin_sides import Setup
+from ..api.plugin import Plugin, Setup
 from ..node.process import kill_tree
 from ..serialization.program import environment
 from . import nvidia
 
 if TYPE_CHECKING:
-    from ..api.plugin_sides import NodeSide
+    from ..api.plugin import NodeSide
 
 CONTROL = "nvidia-cuda-mps-control"
 UP_S = 20.0

@@ -23,7 +23,7 @@ from .cluster import Cluster, Framework, Order, Program, address_variable, check
 if TYPE_CHECKING:
     from ...actors.ports import NodeId
     from ..api.instance import InstanceInfo
-    from ..api.plugin_sides import NodeSide, PluginContext, Setup
+    from ..api.plugin import NodeSide, PluginContext, Setup
 
 STORE_BYTES = 200 << 20  # object store per node where several nodes share a computer and its memory
 

@@ -11,7 +11,7 @@ from ..api.plugin import Plugin
 from .joblib import opened
 
 if TYPE_CHECKING:
-    from ..api.plugin_sides import PluginContext
+    from ..api.plugin import PluginContext
     from .joblib_backend import JoblibPool
 
 

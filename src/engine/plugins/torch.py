@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ..api.checks import seconds
 from ..api.errors import SpecError
 from ..api.plugin import Plugin, Ports
-from ..api.settings import seconds
 from .rank_layout import Ranks, checked_ranks, interface, own_address, ranks_on, sharing, unless_set
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from contextvars import Context, ContextVar
 from threading import Lock
 from typing import Any, Literal, TypeVar, cast
 
+from ..api.compute import WRAPPER, Kind, kind_of
 from ..api.errors import SpecError
 from ..api.instance import InstanceInfo
-from ..api.signature import WRAPPER, Kind, kind_of
 from ..node.context import current
 from .instance_info import instance_info
 

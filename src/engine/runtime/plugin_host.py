@@ -1,4 +1,4 @@
-"""The process on each node that runs the plugins' halves there, beside the tasks: see `api.plugin_sides`."""
+"""The process on each node that runs the plugins' halves there, beside the tasks: see `api.plugin`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from ..api.compute import compute
-from ..api.plugin_sides import NodeSide, Setup
+from ..api.plugin import NodeSide, Setup
 
 if TYPE_CHECKING:
     from ..api.plugin import Plugin

@@ -1,5 +1,5 @@
-"""Turn how attempts and pools ended, as nodes, providers and actors say it, into the errors that users catch. Nothing
-else does.
+"""Turn how attempts and pools ended, as nodes, providers and actors say it, into what users get: a value, unpickled
+when it is asked for, or an error that they can catch. Nothing else does.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, assert_never
+from functools import partial
+from typing import Any, Literal, TypeVar, assert_never, cast
 
 from ...actors.kernel import ActorFailed
-from ...actors.ports import ConnectFailed, GaveUp, NoWorkers, Reason
+from ...actors.ports import ConnectFailed, Ending, GaveUp, NoWorkers, Reason, Settled, Verdict
 from ...providers.errors import (
     BadRequest,
     JournalError,
@@ -48,12 +49,10 @@ from ..api.errors import (
 )
 from ..api.printable import plain, plainly
 from ..node.failure import shortened
-from ..wire.messages import Cause
-from . import importable
-
-if TYPE_CHECKING:
-    from ..wire.messages import Ended, Failed
-
+from ..wire import values
+from ..wire.messages import Cause, Ended, Failed
+from .payload import Payload, Received
+from .pickling import import_advice
 
 E = TypeVar("E", bound=Exception)
 BlockEnd = Literal["unstarted", "failed", "finished"]  # whether the pool's block began, and ended without an error
@@ -69,8 +68,6 @@ NOTE_CHARACTERS = 64 * 1024  # of each note that a user's exception came with
 
 @dataclass(frozen=True, slots=True)
 class AttemptPlace:
-    """The attempt of a task and the place where it ran."""
-
     task: str
     node: int
     rank: int = 0
@@ -84,6 +81,70 @@ class AttemptPlace:
         return {"task": self.task, "node": self.node, "rank": self.rank, "attempt": self.attempt}
 
 
+def unpack(ending: Ending, payload: Payload, queue_timeout_s: float | None = None) -> Any:
+    """Return the task's value.
+
+    Raises:
+        Exception: the user's own, with where it happened; or an `OutriderError`.
+    """
+    if isinstance(ending, Settled) and ending.verdict is Verdict.RETURNED:
+        return _result(ending, payload)
+    raise error_of(ending, payload, queue_timeout_s)
+
+
+def _result(ending: Settled, payload: Payload) -> Any:
+    received = cast("Received", ending.outcome)
+    try:
+        return values.load(received.data, received.sizes)
+    except Exception as error:
+        raise unloadable_error(error, f"The result of {_place(ending, payload)}", payload.name) from error
+
+
+def error_of(ending: Ending, payload: Payload, queue_timeout_s: float | None = None) -> Exception:
+    if isinstance(ending, GaveUp):
+        return gave_up_error(ending, payload.name, queue_timeout_s=queue_timeout_s)
+    place = _place(ending, payload)
+    if ending.verdict is Verdict.RAISED:
+        failed, received = cast("tuple[Failed, Received | None]", ending.outcome)
+        load = None if received is None else partial(values.load, received.data, received.sizes)
+        return failed_error(failed, place, load)
+    return ended_error(cast("Ended", ending.outcome), place, payload.timeout_s)
+
+
+def unpack_all(endings: Sequence[Ending], payload: Payload) -> list[Any]:
+    """Return the values of a broadcast, by rank.
+
+    Raises:
+        BroadcastFailed: some ranks failed; each rank's outcome is on it.
+        NodeLost, CapacityError: some ranks were lost, and not replaced; the same.
+        OutriderError: the broadcast as a whole could not be run.
+    """
+    if all(isinstance(ending, Settled) and ending.verdict is Verdict.RETURNED for ending in endings):
+        return [unpack(ending, payload) for ending in endings]
+    outcomes = [_outcome(ending, payload, rank) for rank, ending in enumerate(endings)]
+    errors = [each.error for each in outcomes if each.error is not None]
+    if all(isinstance(ending, GaveUp) for ending in endings):
+        raise errors[0]
+    gave_up = (each.error for each, ending in zip(outcomes, endings, strict=True) if isinstance(ending, GaveUp))
+    lost = next((error for error in gave_up if isinstance(error, NodeLost | CapacityError)), None)
+    if lost is not None:
+        lost.outcomes = tuple(outcomes)
+        raise lost
+    raise broadcast_error(payload.name, outcomes)
+
+
+def load_value(received: Received, task: str) -> Any:
+    """Unpickle a value of a generator.
+
+    Raises:
+        SerializationError: it cannot be unpickled here.
+    """
+    try:
+        return values.load(received.data, received.sizes)
+    except Exception as error:
+        raise unloadable_error(error, f"A value of {task}", task) from error
+
+
 def failed_error(failed: Failed, place: AttemptPlace, load: Callable[[], object] | None) -> Exception:
     """Return the exception to raise for ``failed``: the user's own wherever that is possible.
 
@@ -95,23 +156,20 @@ def failed_error(failed: Failed, place: AttemptPlace, load: Callable[[], object]
         case "load" | "dump":
             return _located(_pickling_error(failed, place, load), place, failed.traceback)
         case "node":
-            return TaskFailed(f"{place} could not be run there: {failed.message}.", kind=failed.kind, **place.facts)
+            message = f"{place} could not be run there: {failed.message}."
         case "fetch":
-            message = (
-                f"{place} has returned, and its result could not be fetched: {failed.kind}: {failed.message}. "
-                "See whether this computer and the node have memory and file descriptors left."
-            )
-            return TaskFailed(message, kind=failed.kind, **place.facts)
+            message = f"{place} has returned, and its result could not be fetched: {_lacking(failed)}"
         case _:
-            message = (
-                f"{place.task} could not be sent to node {place.node}: {failed.kind}: {failed.message}. "
-                "See whether this computer and the node have memory and file descriptors left."
-            )
-            return TaskFailed(message, kind=failed.kind, **place.facts)
+            message = f"{place.task} could not be sent to node {place.node}: {_lacking(failed)}"
+    return TaskFailed(message, kind=failed.kind, **place.facts)
+
+
+def _lacking(failed: Failed) -> str:
+    look = "See whether this computer and the node have memory and file descriptors left."
+    return f"{failed.kind}: {failed.message}. {look}"
 
 
 def ended_error(ended: Ended, place: AttemptPlace, timeout_s: float | None = None) -> TaskTimeout | TaskKilled:
-    """Return the error for an attempt whose function never answered."""
     facts = place.facts
     also = f"; {ended.detail}" if ended.detail else ""
     match ended.cause:
@@ -138,7 +196,6 @@ def ended_error(ended: Ended, place: AttemptPlace, timeout_s: float | None = Non
 def gave_up_error(  # noqa: PLR0911  one for each reason
     ending: GaveUp, task: str, *, queue_timeout_s: float | None = None
 ) -> OutriderError:
-    """Return the error for a task that the ledger gave up, or never ran."""
     losses = tuple((int(node), cause) for node, cause in ending.losses)
     story = "; ".join(f"node {node}: {cause}" for node, cause in losses) or "its node went away"
     node = losses[-1][0] if losses else None
@@ -197,7 +254,6 @@ def broadcast_error(task: str, outcomes: Sequence[Outcome]) -> BroadcastFailed:
 
 
 def no_node_error(failure: Exception) -> Exception:
-    """Return what kept a node from coming, as the error that users catch."""
     match failure:
         case NoCapacity(__cause__=ConnectFailed() as refused):
             return no_node_error(refused)
@@ -217,7 +273,6 @@ def no_node_error(failure: Exception) -> Exception:
 
 
 def provider_error(error: ProviderError) -> OutriderError:
-    """Return the error for a provider's failure, in users' terms."""
     said = _sentence(error)
     match error:
         case NotAuthorized():
@@ -271,14 +326,12 @@ def not_ready_error(failed: Exception | None, ready: int, least: int, within_s: 
 
 
 def _only(error: BaseException) -> BaseException:
-    """Return the exception that task groups have wrapped, if it is the only one."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
 
 
 def cleanup_error(trouble: NotGone, block_end: BlockEnd) -> CleanupError:
-    """Return the error for a failed cleanup of a provider where machines may still be running."""
     which = ", ".join(trouble.machines) or "machines of which nobody was told"
     ends = "" if trouble.by is None else f" They end themselves {by_lease(trouble.by)}."
     others = f" Left at no cost: {', '.join(trouble.left)}." if trouble.left else ""
@@ -300,53 +353,53 @@ def by_lease(by: float) -> str:
 
 
 def pickling_error(error: Exception, task: str, what: str) -> SerializationError:
-    """Return the error for a value of this program that cannot be pickled; ``error`` says why and where."""
     path, kind, reason = _unpicklable(error)
     thing = f"{path} of {task}" if path else f"{what} of {task}"
     message = f"{thing} cannot be pickled ({reason}): leave it out, or make it inside the function."
     return SerializationError(message, path=path, task=task, kind=kind)
 
 
-def unloadable_error(error: Exception, place: AttemptPlace) -> SerializationError:
-    """Return the error for a result that arrived and cannot be unpickled here."""
-    return _unloadable(error, f"The result of {place}", place.task)
-
-
-def unloadable_value_error(error: Exception, task: str) -> SerializationError:
-    """Return the error for a generator's value that arrived and cannot be unpickled here."""
-    return _unloadable(error, f"A value of {task}", task)
-
-
-def _unloadable(error: Exception, what: str, task: str) -> SerializationError:
-    said = f"{type(error).__name__}: {_sentence(error)}"
+def unloadable_error(error: Exception, what: str, task: str) -> SerializationError:
+    """Return the error for ``what``, which arrived and cannot be unpickled here."""
+    said = f"{type(error).__name__}: {_sentence(plainly(error))}"
     message = f"{what} cannot be unpickled here ({said}): its classes must be importable on both sides."
     return SerializationError(message, task=task, kind=type(error).__name__)
 
 
+def _outcome(ending: Ending, payload: Payload, rank: int) -> Outcome:
+    if isinstance(ending, GaveUp):
+        return Outcome(rank, None, error_of(ending, payload))
+    if ending.verdict is Verdict.RETURNED:
+        return Outcome(rank, int(ending.node), None, partial(_result, ending, payload))
+    return Outcome(rank, int(ending.node), error_of(ending, payload))
+
+
+def _place(ending: Settled, payload: Payload) -> AttemptPlace:
+    return AttemptPlace(payload.name, int(ending.node), ending.rank, ending.number)
+
+
 def _own_error(failed: Failed, place: AttemptPlace, load: Callable[[], object] | None) -> Exception:
-    facts = place.facts
-    if load is None:
-        message = f"{place} raised {failed.kind}: {failed.message} (which cannot be pickled: its traceback is below)"
-        return TaskFailed(message, kind=failed.kind, traceback=failed.traceback, **facts)
-    try:
-        error = load()
-    except Exception as broken:  # noqa: BLE001  whatever a user's exception class does on the way in
-        versions = _versions(failed)
-        known = "".join(
-            f"; {what} is {here} here" + (f" and {there} there" if there else "") for what, here, there in versions
-        )
-        message = (
-            f"{place} raised {failed.kind}: {failed.message} "
-            f"(which cannot be unpickled here: {type(broken).__name__}: {_sentence(broken)}{known})"
-        )
-        return TaskFailed(message, kind=failed.kind, traceback=failed.traceback, versions=versions, **facts)
-    if isinstance(error, ModuleNotFoundError) and (how := _how_to_import(failed)):
-        error.add_note(how)
-    # SystemExit would end this process, CancelledError this task, StopIteration means something else in a coroutine.
-    if isinstance(error, Exception) and not isinstance(error, StopIteration | StopAsyncIteration):
-        return error
     message = f"{place} raised {failed.kind}: {failed.message}"
-    return TaskFailed(message, kind=failed.kind, traceback=failed.traceback, **facts)
+    versions: tuple[tuple[str, str, str], ...] = ()
+    if load is None:
+        message += " (which cannot be pickled: its traceback is below)"
+    else:
+        try:
+            error = load()
+        except Exception as broken:  # noqa: BLE001  whatever a user's exception class does on the way in
+            versions = _versions(failed)
+            known = "".join(
+                f"; {what} is {here} here" + (f" and {there} there" if there else "") for what, here, there in versions
+            )
+            message += f" (which cannot be unpickled here: {type(broken).__name__}: {_sentence(broken)}{known})"
+        else:
+            if isinstance(error, ModuleNotFoundError) and (how := _how_to_import(failed)):
+                error.add_note(how)
+            # SystemExit would end this process, CancelledError this task, StopIteration means something else in a
+            # coroutine.
+            if isinstance(error, Exception) and not isinstance(error, StopIteration | StopAsyncIteration):
+                return error
+    return TaskFailed(message, kind=failed.kind, traceback=failed.traceback, versions=versions, **place.facts)
 
 
 def _pickling_error(failed: Failed, place: AttemptPlace, load: Callable[[], object] | None) -> SerializationError:
@@ -371,7 +424,7 @@ def _pickling_error(failed: Failed, place: AttemptPlace, load: Callable[[], obje
 def _how_to_import(failed: Failed) -> str:
     """Return advice that lets the node import what it did not find; empty: another error, or it is not here either."""
     found = re.fullmatch(r"No module named '([\w.]+)'", failed.message.partition(";")[0].strip())
-    return importable.advice(found[1]) if found is not None else ""
+    return import_advice(found[1]) if found is not None else ""
 
 
 def _unpicklable(error: object) -> tuple[str, str, str]:

@@ -19,8 +19,7 @@ from ..wire import values
 from ..wire.messages import RunFlag, Value
 from . import pickling, program
 from .error_translation import pickling_error
-from .payload import Blob, Payload
-from .shared import Shared, pending_references, referred
+from .payload import Blob, Payload, Shared, pending_references, referred
 from .streams import Source, Values
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from ..api.compute import Decorated
     from ..api.plugin import Plugin
     from ..api.settings import WorkerKind
-    from .importable import ImportableModules
+    from .pickling import ImportableModules
 
 
 class Packer:

@@ -1,33 +1,29 @@
-"""Pickle code for a node: by name if the node can import it, else as a copy."""
+"""Pickle code for a node: by name if the node can import it, else as a copy. Which modules nodes can import."""
 
 from __future__ import annotations
 
 import importlib
 import pickle
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
+from functools import cache
+from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from ..api.secrets import allow_secrets
-from .importable import importable
 
 if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+
     from ..api.compute import Decorated
-    from .importable import ImportableModules
+
+OUTRIDER = "outrider"
 
 _by_value = RLock()  # cloudpickle's register of modules is global
 _node_modules: ContextVar[ImportableModules | None] = ContextVar("outrider_node_modules", default=None)
-
-
-def named(scope: object, qualname: str) -> object:
-    """Return the object named ``qualname`` in ``scope``, or None."""
-    found = scope
-    for part in qualname.split("."):
-        found = getattr(found, part, None)
-    return found
 
 
 @contextmanager
@@ -81,24 +77,6 @@ def dumps_function(function: Decorated[...]) -> bytes:
     return dumps(function.function, function.__name__, function.__module__)
 
 
-def has_name(function: Decorated[...]) -> bool:
-    """Return whether a node that imports the function's module finds the function there."""
-    home = named(sys.modules.get(function.__module__), function.__qualname__)
-    return getattr(home, "function", None) is function.function and nodes_have(function.__module__)
-
-
-def imported(module: str, qualname: str) -> Any:
-    """Return the object named ``module.qualname``.
-
-    Raises:
-        ImportError, AttributeError
-    """
-    found = named(importlib.import_module(module), qualname)
-    if found is None:
-        raise AttributeError(f"module {module!r} has no {qualname!r}", name=qualname)
-    return found
-
-
 def dumps(value: object, name: str, *modules: str) -> bytes:
     """Pickle ``value`` with cloudpickle. Objects from ``modules`` that nodes cannot import are copied.
 
@@ -117,6 +95,32 @@ def dumps(value: object, name: str, *modules: str) -> bytes:
             raise
 
 
+def has_name(function: Decorated[...]) -> bool:
+    """Return whether a node that imports the function's module finds the function there."""
+    home = named(sys.modules.get(function.__module__), function.__qualname__)
+    return getattr(home, "function", None) is function.function and nodes_have(function.__module__)
+
+
+def imported(module: str, qualname: str) -> Any:
+    """Return the object named ``module.qualname``.
+
+    Raises:
+        ImportError, AttributeError
+    """
+    found = named(importlib.import_module(module), qualname)
+    if found is None:
+        raise AttributeError(f"module {module!r} has no {qualname!r}", name=qualname)
+    return found
+
+
+def named(scope: object, qualname: str) -> object:
+    """Return the object named ``qualname`` in ``scope``, or None."""
+    found = scope
+    for part in qualname.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
 class _Named:
     """Unpickles as the function of the `@compute` function of that name."""
 
@@ -129,3 +133,134 @@ class _Named:
 
 def _function_of(module: str, qualname: str) -> Any:
     return imported(module, qualname).function
+
+
+# --- the modules that nodes can import ------------------------------------------------------------------------------
+
+
+class ImportableModules:
+    """The modules that hosts elsewhere can import: the standard library, installed packages (an image is to have them
+    too), and those in ``included``. Everything else is the user's own, and travels as a copy.
+    """
+
+    def __init__(self, included: Iterable[str]) -> None:
+        self._included = {*included, OUTRIDER}
+        self._own: tuple[str, ...] = ()
+        self._seen = 0  # modules that `own` has looked through
+
+    def has(self, module: str) -> bool:
+        top = module.partition(".")[0]
+        if not importable(module):
+            return False
+        return top in self._included or top in sys.stdlib_module_names or _is_installed(module)
+
+    def own(self) -> tuple[str, ...]:
+        """The modules and packages (their tops) loaded here that are the user's own and not included."""
+        if len(sys.modules) != self._seen:  # one that replaces another changes little
+            self._seen = len(sys.modules)
+            tops = {name.partition(".")[0] for name, module in list(sys.modules.items()) if module is not None}
+            self._own = tuple(sorted(top for top in tops if self._is_own(top)))
+        return self._own
+
+    def _is_own(self, top: str) -> bool:
+        module = sys.modules.get(top)
+        if top in self._included or top in sys.stdlib_module_names or top == "__main__" or module is None:
+            return False
+        has_files = getattr(module, "__file__", None) or getattr(module, "__path__", None)
+        return bool(has_files) and importable(top) and not _is_installed(top)
+
+
+def importable(name: str) -> bool:
+    """Return whether another interpreter with this search path would find the module ``name`` where this one got it.
+
+    Not so for ``__main__``, for modules made by hand, and for those a test runner loaded from their file.
+    """
+    module = sys.modules.get(name)
+    if module is None or name == "__main__":
+        return False
+    if name in sys.builtin_module_names:
+        return True
+    spec, path = None, None
+    parts = name.split(".")
+    for depth in range(1, len(parts) + 1):
+        spec = _find(".".join(parts[:depth]), path)
+        if spec is None:
+            return False
+        path = spec.submodule_search_locations
+    return spec is not None and spec.origin == getattr(module, "__file__", None)
+
+
+def import_advice(module: str) -> str:
+    """Return a sentence that says how nodes can import ``module``; empty: it is not here either."""
+    top = module.partition(".")[0]
+    loaded = sys.modules.get(top)
+    spec = getattr(loaded, "__spec__", None) or _find(top, None)
+    if spec is None or top in sys.stdlib_module_names:
+        return ""
+    if not _is_in_site(spec):
+        name = _editable(spec)
+        how = f"is installed here in editable mode, from the distribution {name}" if name else "is your own code"
+        return f"{top} {how}: send it along by Image(includes=[{top!r}])."
+    from importlib.metadata import packages_distributions, version
+
+    found = packages_distributions().get(top)
+    pinned = f"'{found[0]}=={version(found[0])}'" if found else "..."
+    return f"{top} is installed here: have it installed there by Image(pip=[{pinned}])."
+
+
+def _find(name: str, path: Any) -> ModuleSpec | None:
+    """Find a module's spec as an import would, ignoring what is imported already."""
+    for finder in sys.meta_path:
+        find_spec = getattr(finder, "find_spec", None)
+        spec: ModuleSpec | None = find_spec(name, path) if find_spec is not None else None
+        if spec is not None:
+            return spec
+    return None
+
+
+def _is_installed(module: str) -> bool:
+    spec = getattr(sys.modules.get(module), "__spec__", None)
+    return spec is not None and _is_in_site(spec)
+
+
+def _is_in_site(spec: ModuleSpec) -> bool:
+    """Return whether a spec lies where installers put packages; for a namespace package, its first folder decides."""
+    place = spec.origin if spec.has_location else next(iter(spec.submodule_search_locations or ()), None)
+    return place is not None and any(Path(place).is_relative_to(folder) for folder in (*_folders(), *_layers()))
+
+
+@cache
+def _folders() -> tuple[Path, ...]:
+    """Return the folders where installers put packages."""
+    import site
+    import sysconfig
+
+    paths = sysconfig.get_paths()
+    found = {*site.getsitepackages(), site.getusersitepackages(), paths["purelib"], paths["platlib"], paths["stdlib"]}
+    return tuple(Path(folder) for folder in found)
+
+
+def _layers() -> Iterator[Path]:
+    """Yield the package folders of other environments on which this one is laid, as ``uv run --with`` does by a .pth
+    file.
+    """
+    return (Path(entry) for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages"))
+
+
+def _editable(spec: ModuleSpec) -> str:
+    """The name of the distribution whose working copy holds the module."""
+    import json
+    from importlib.metadata import distributions
+    from urllib.parse import unquote, urlsplit
+
+    places = [spec.origin] if spec.origin else list(spec.submodule_search_locations or ())
+    for distribution in distributions():
+        text = distribution.read_text("direct_url.json")
+        if text is None:
+            continue
+        origin = json.loads(text)
+        if origin.get("dir_info", {}).get("editable"):
+            folder = unquote(urlsplit(origin["url"]).path)
+            if any(Path(place).is_relative_to(folder) for place in places if place):
+                return str(distribution.metadata["Name"])
+    return ""

@@ -64,7 +64,7 @@ class Connector:
         await asyncio.gather(*self._evictions, return_exceptions=True)
 
     async def forward(self, node: NodeId, port: int, forwards: Forwards) -> str:
-        """See `api.plugin_sides.PluginContext.forward`.
+        """See `api.plugin.PluginContext.forward`.
 
         Raises:
             ConnectionError: the node has gone.

@@ -8,7 +8,7 @@ import pytest
 
 import outrider
 from outrider import SSH, Local, Pool, Spec, SpecError, accelerators
-from outrider.engine.api.machine_spec import MachineOptions
+from outrider.engine.api.settings import MachineOptions
 from outrider.providers.base import AcceleratorRequest, LaunchRequest
 from outrider.providers.fake import Fake
 

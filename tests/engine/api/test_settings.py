@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 
 from outrider import Image, Nodes, SpecError, Worker, plugins
-from outrider.engine.api.errors import unknown_option
-from outrider.engine.api.settings import Options, check_pool, placement
+from outrider.engine.api.checks import check_known
+from outrider.engine.api.compute import Options
+from outrider.engine.api.settings import check_pool, placement
+from outrider.engine.pool_options import PoolOptions
 
 
 def test_nodes_can_be_written_in_three_ways() -> None:
@@ -111,5 +113,7 @@ def test_a_pools_parts_are_checked_with_the_fix_named() -> None:
 
 
 def test_an_unknown_option_names_the_one_that_was_meant() -> None:
-    assert "did you mean 'nodes'?" in str(unknown_option("Pool", "node", ["nodes", "provider"]))
-    assert "nodes, provider" in str(unknown_option("Pool", "zzz", ["provider", "nodes"]))
+    with pytest.raises(SpecError, match=r"did you mean 'nodes'\?"):
+        check_known("Pool", ["node"], PoolOptions)
+    with pytest.raises(SpecError, match=r"it has .* nodes, .* provider"):
+        check_known("Pool", ["zzz"], PoolOptions)

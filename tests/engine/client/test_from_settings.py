@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from outrider import Image, Nodes, Plugin, Pool, Spec, Worker
+from outrider.engine.api.settings import Settings
 from outrider.engine.checkpoint.urls import VARIABLE
 from outrider.engine.client.from_settings import (
     ENTRY_POINTS,
@@ -14,7 +15,6 @@ from outrider.engine.client.from_settings import (
     pool_spec,
     requirements,
 )
-from outrider.engine.pool_options import Settings
 from outrider.providers.base import Machine, MachineId
 from outrider.providers.fake import Fake, FakeFleet
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from outrider.actors.ports import NodeId
-from outrider.engine.api.plugin_sides import Heard, Left
+from outrider.engine.api.plugin import Heard, Left
 from outrider.engine.client import plugin_hosts
 from outrider.engine.client.plugin_hosts import AHEAD, AHEAD_BYTES, PluginInbox
 

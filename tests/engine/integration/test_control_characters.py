@@ -37,7 +37,7 @@ from outrider.engine.observe.observer import completed
 from outrider.engine.observe.plain import describe, printed
 from outrider.engine.observe.pool_view import PoolView
 from outrider.engine.observe.table import View, summary
-from outrider.engine.serialization import error_translation, outcome
+from outrider.engine.serialization import error_translation
 from outrider.engine.serialization.payload import Payload, Received
 from outrider.engine.transport import first_contact, requirement_check, ssh
 from outrider.engine.transport.blob_transfers import TransferProgress
@@ -201,7 +201,7 @@ def failures(text: str) -> Iterator[BaseException]:
         if kind.__module__ == providers.__name__:
             yield error_translation.provider_error(kind(text))
     yield error_translation.pickling_error(ValueError(text), "train", "it")
-    yield error_translation.unloadable_error(ValueError(text), PLACE)
+    yield error_translation.unloadable_error(ValueError(text), f"The result of {PLACE}", PLACE.task)
     yield bootstrap_error("apt", text, command=text, log=[text], hint=text)
     yield bootstrap_error("apt", text, command=text, log=[text]).at(text, 0)
     yield first_contact._failed(
@@ -310,7 +310,7 @@ async def raised(text: str) -> list[BaseException]:
         await caught(transfer.done),
         *[await caught(thrown(error_translation.pool_error(failed, "unstarted"))) for failed in completed],
         *[error for failed in completed if (error := failed.__cause__) is not None],
-        await caught(of(lambda: outcome.load_value(unpickled(wrong), payload))),
+        await caught(of(lambda: error_translation.load_value(unpickled(wrong), payload.name))),
     ]
 
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import pytest
 
 from outrider import BootstrapError, Local, Nodes, Plugin, Pool, SpecError, TaskKilled, Worker, compute, instance_info
-from outrider.engine.api.plugin_sides import Heard, Joined, Left, News, NodeSide, PluginContext, Setup
+from outrider.engine.api.plugin import Heard, Joined, Left, News, NodeSide, PluginContext, Setup
 from outrider.engine.client import plugin_hosts
 from outrider.engine.client.plugin_hosts import AHEAD, PluginInbox
 from outrider.engine.integrations import using

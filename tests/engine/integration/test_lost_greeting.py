@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import pytest
 
 from outrider import Local, Plugin, Pool, compute
-from outrider.engine.api.plugin_sides import NodeSide, Setup
+from outrider.engine.api.plugin import NodeSide, Setup
 from outrider.engine.transport.channels import Channel
 from outrider.engine.transport.connection import NodeConnection
 from outrider.engine.transport.unix_route import UnixRoute

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import pytest
 
 from outrider import InstanceInfo, Local, Plugin, Pool, SpecError, Worker, compute, instance_info, plugins
-from outrider.engine.api.plugin_sides import NodeSide, Setup
+from outrider.engine.api.plugin import NodeSide, Setup
 from outrider.engine.plugins import mig as mig_module
 from outrider.engine.plugins import nvidia
 from outrider.engine.plugins.nvidia import Gpu, Profile, Slice

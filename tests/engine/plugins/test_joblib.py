@@ -22,7 +22,7 @@ from joblib.parallel import BACKENDS
 from outrider import Local, Pool, PoolClosed, SpecError, SyncPool, TaskKilled, Worker, instance_info, plugins
 from outrider.engine.plugins import joblib_backend
 from outrider.engine.serialization.packer import Packer
-from outrider.engine.serialization.shared import Shared
+from outrider.engine.serialization.payload import Shared
 
 NODES = 2
 

@@ -8,8 +8,16 @@ from functools import partial
 import pytest
 
 from outrider import errors
-from outrider.actors.ports import ConnectFailed, GaveUp, NodeId, Reason
-from outrider.engine.api.errors import Outcome, RemoteTraceback, SerializationError, TaskFailed
+from outrider.actors.ports import ConnectFailed, GaveUp, NodeId, Reason, Settled, Verdict
+from outrider.engine.api.errors import (
+    BroadcastFailed,
+    CapacityError,
+    NodeLost,
+    Outcome,
+    RemoteTraceback,
+    SerializationError,
+    TaskFailed,
+)
 from outrider.engine.serialization.error_translation import (
     AttemptPlace,
     broadcast_error,
@@ -19,8 +27,11 @@ from outrider.engine.serialization.error_translation import (
     pickling_error,
     provider_error,
     unloadable_error,
+    unpack_all,
 )
-from outrider.engine.wire.messages import Cause, Ended, Failed
+from outrider.engine.serialization.payload import Payload, Received
+from outrider.engine.wire import values
+from outrider.engine.wire.messages import Cause, Ended, Failed, Value
 from outrider.engine.wire.values import Unpicklable
 from outrider.providers.errors import BadRequest, JournalError, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
 
@@ -165,7 +176,7 @@ def test_arguments_that_cannot_be_pickled_here_say_where() -> None:
 
 
 def test_a_result_that_cannot_be_unpickled_here_is_explained() -> None:
-    got = unloadable_error(ModuleNotFoundError("No module named 'foo'"), PLACE)
+    got = unloadable_error(ModuleNotFoundError("No module named 'foo'"), f"The result of {PLACE}", PLACE.task)
     assert "importable on both sides" in str(got)
 
 
@@ -280,3 +291,42 @@ def test_each_failure_of_a_provider_has_its_error(raised_below: ProviderError, k
     error = provider_error(raised_below)
     assert type(error) is kind
     assert str(raised_below) in str(error)
+
+
+# --- what the caller of a broadcast gets ------------------------------------------------------------------------------
+
+PAYLOAD = Payload("train", b"digest", b"code", Value(b""))
+
+
+def returned(value: object, rank: int) -> Settled:
+    dumped = values.inline(values.dump(value))
+    return Settled(Verdict.RETURNED, Received(dumped.data, dumped.sizes), NodeId(rank), rank, 1, 1)
+
+
+def lost(reason: Reason, rank: int) -> GaveUp:
+    return GaveUp(reason, ((NodeId(rank), "gone"),), rank)
+
+
+def test_values_come_by_rank() -> None:
+    assert unpack_all([returned(rank, rank) for rank in range(3)], PAYLOAD) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind"), [(Reason.LOST, NodeLost), (Reason.LOSING, NodeLost), (Reason.NO_REPLACEMENT, CapacityError)]
+)
+@pytest.mark.parametrize("failed_too", [False, True])
+def test_ranks_that_were_lost_are_the_error_and_the_others_are_on_it(
+    reason: Reason, kind: type[NodeLost | CapacityError], failed_too: bool
+) -> None:
+    exited = Settled(Verdict.DIED, Ended(1, Cause.EXIT, 3, ""), NodeId(2), 2, 1, 1)
+    with pytest.raises(kind) as caught:
+        unpack_all([returned("good", 0), lost(reason, 1), exited if failed_too else returned("well", 2)], PAYLOAD)
+    good, gone, third = caught.value.outcomes
+    assert (good.result(), gone.error, third.error is None) == ("good", caught.value, not failed_too)
+
+
+def test_without_any_the_failures_are_a_group() -> None:
+    exited = Settled(Verdict.DIED, Ended(1, Cause.EXIT, 3, ""), NodeId(1), 1, 1, 1)
+    with pytest.raises(BroadcastFailed) as caught:
+        unpack_all([returned("good", 0), exited], PAYLOAD)
+    assert caught.value.outcomes[0].result() == "good"

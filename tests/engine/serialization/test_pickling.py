@@ -1,9 +1,14 @@
-"""Code reaches nodes by name where they can import it, else as a copy."""
+"""Code reaches nodes by name where they can import it, else as a copy. What is said of modules that they lack."""
 
+from __future__ import annotations
+
+import importlib
+import json
 import pickle
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -12,7 +17,156 @@ import pytest
 
 from outrider import compute
 from outrider.engine.serialization import pickling
+from outrider.engine.serialization.error_translation import AttemptPlace, failed_error
+from outrider.engine.serialization.pickling import ImportableModules, import_advice
+from outrider.engine.wire.messages import Failed
 from outrider.engine.wire.values import Unpicklable
+
+HELPER = "FACTOR = 3\ndef scaled(x): return FACTOR * x\nclass Point:\n    def __init__(self, x): self.x = x\n"
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """A module of the user's own that imports another."""
+    (tmp_path / "own_helper.py").write_text(HELPER)
+    (tmp_path / "own_tasks.py").write_text(
+        "from outrider import compute\nimport own_helper\nfrom own_helper import Point, scaled\n"
+        "@compute\ndef triple(x): return scaled(x) + own_helper.FACTOR\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    yield importlib.import_module("own_tasks")
+    for name in ("own_tasks", "own_helper"):
+        sys.modules.pop(name, None)
+
+
+def elsewhere(code: str, data: bytes) -> str:
+    """In an interpreter that has this environment, and not the user's folder."""
+    return (
+        subprocess.run([sys.executable, "-c", code], input=data, capture_output=True, check=True)
+        .stdout.decode()
+        .strip()
+    )
+
+
+def test_the_users_own_is_neither_installed_nor_included(own: ModuleType) -> None:
+    modules = ImportableModules([])
+    assert {"own_tasks", "own_helper"} <= set(modules.own())
+    assert not {"json", "numpy", "pytest", "outrider", "__main__"} & set(modules.own())
+    assert not modules.has("own_tasks")
+    assert modules.has("json.decoder")
+    assert modules.has("pytest")
+    assert modules.has("outrider.engine.api.compute")
+    assert not modules.has("never_imported")
+    assert ImportableModules(["own_tasks"]).has("own_tasks")
+    assert "own_tasks" not in ImportableModules(["own_tasks"]).own()
+
+
+def test_own_modules_that_are_loaded_later_are_own_too(own: ModuleType, tmp_path: Path) -> None:
+    modules = ImportableModules([])
+    before = modules.own()
+    (tmp_path / "own_later.py").write_text("")
+    importlib.import_module("own_later")
+    try:
+        assert set(modules.own()) - set(before) == {"own_later"}
+    finally:
+        del sys.modules["own_later"]
+
+
+def test_a_function_takes_the_users_own_modules_along(own: ModuleType) -> None:
+    with pickling.for_nodes(ImportableModules([])):
+        data = pickling.dumps_function(own.triple)
+    run = "import sys, pickle; print(pickle.load(sys.stdin.buffer)(7), 'own_helper' in sys.modules)"
+    assert elsewhere(run, data) == "24 False"
+
+
+def test_what_is_included_is_named(own: ModuleType) -> None:
+    with pickling.for_nodes(ImportableModules(["own_tasks", "own_helper"])):
+        assert len(pickling.dumps_function(own.triple)) < 150
+    with pickling.for_nodes(None):
+        assert len(pickling.dumps_function(own.triple)) < 150
+
+
+def test_arguments_of_own_classes_travel_as_copies(own: ModuleType) -> None:
+    import cloudpickle
+
+    with pickling.for_nodes(ImportableModules([])):
+        data = cloudpickle.dumps(own.Point(4))
+    assert cloudpickle.list_registry_pickle_by_value() == set()
+    assert elsewhere("import sys, pickle; print(pickle.load(sys.stdin.buffer).x)", data) == "4"
+    assert type(pickle.loads(data)) is own.Point  # and come back as what they are here
+
+
+def test_a_pending_call_in_an_argument_is_a_copy_too(own: ModuleType) -> None:
+    import cloudpickle
+
+    with pickling.for_nodes(ImportableModules([])):
+        data = cloudpickle.dumps(own.triple)
+    assert elsewhere("import sys, pickle; print(pickle.load(sys.stdin.buffer).local(1))", data) == "6"
+
+
+def test_advice_names_the_option_that_brings_a_module(own: ModuleType) -> None:
+    assert (
+        import_advice("own_helper") == "own_helper is your own code: send it along by Image(includes=['own_helper'])."
+    )
+    numpy = import_advice("numpy.linalg")
+    assert numpy.startswith("numpy is installed here: have it installed there by Image(pip=['numpy==")
+    assert import_advice("no_such_module_anywhere") == ""
+    assert import_advice("json") == ""
+
+
+def test_advice_names_the_distribution_of_an_editable_install(
+    own: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = tmp_path / "site"
+    info = site / "my_project-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-project\nVersion: 1.0\n")
+    (info / "direct_url.json").write_text(json.dumps({"url": tmp_path.as_uri(), "dir_info": {"editable": True}}))
+    monkeypatch.syspath_prepend(site)
+    assert import_advice("own_helper.part") == (
+        "own_helper is installed here in editable mode, from the distribution my-project: "
+        "send it along by Image(includes=['own_helper'])."
+    )
+
+
+def test_installed_and_importable_are_what_another_interpreter_finds() -> None:
+    assert pickling.importable("outrider.engine.serialization.pickling")
+    assert not pickling._is_installed(__name__)
+
+
+@pytest.mark.parametrize("folder", ["site-packages", "dist-packages"])
+def test_an_environment_laid_upon_another_has_that_ones_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    """As `uv run --with` does, by a .pth file: they are no code of the user's, to be sent by value."""
+    below = tmp_path / "below" / folder
+    below.mkdir(parents=True)
+    (below / f"laid_{folder[:4]}.py").write_text("")
+    monkeypatch.syspath_prepend(below)
+    importlib.import_module(f"laid_{folder[:4]}")
+    assert pickling._is_installed(f"laid_{folder[:4]}")
+    assert f"laid_{folder[:4]}" not in ImportableModules([]).own()
+
+
+def test_the_users_own_is_looked_for_once(own: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    modules = ImportableModules([])
+    found = modules.own()
+    monkeypatch.setattr(pickling, "importable", lambda name: pytest.fail("looked again"))
+    assert modules.own() is found
+
+
+def test_a_module_that_a_node_lacks_is_advised_on_in_the_tasks_error(own: ModuleType) -> None:
+    place = AttemptPlace("triple", node=2)
+    missing = Failed(1, "load", "ModuleNotFoundError", "No module named 'own_helper'", "", None, 0)
+    error = failed_error(missing, place, None)
+    assert "Image(includes=['own_helper'])" in str(error)
+    raised = missing._replace(phase="call")
+    imported = failed_error(raised, place, lambda: ModuleNotFoundError("No module named 'own_helper'"))
+    assert isinstance(imported, ModuleNotFoundError)
+    assert "own_helper is your own code: send it along by Image(includes=['own_helper'])." in imported.__notes__
+
+
+# --- by name or as a copy -------------------------------------------------------------------------------------------
 
 
 def test_only_what_another_interpreter_would_find_is_importable(importable: ModuleType) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-from ...api import settings
+from ...api import checks
 from ...api.errors import SpecError
 
 
@@ -27,12 +27,12 @@ class Fault:
     def __post_init__(self) -> None:
         name = type(self).__name__
         if self.rank is not None:
-            settings.count(f"{name}(rank=...)", self.rank, least=0)
+            checks.count(f"{name}(rank=...)", self.rank, least=0)
         if self.at_step is not None:
-            settings.count(f"{name}(at_step=...)", self.at_step)
+            checks.count(f"{name}(at_step=...)", self.at_step)
         for each in fields(self):
             if each.name not in {"rank", "at_step"}:
-                settings.seconds(f"{name}: {each.name}", getattr(self, each.name))
+                checks.seconds(f"{name}: {each.name}", getattr(self, each.name))
 
     def __str__(self) -> str:
         """The fault as a user would write it, without defaults."""

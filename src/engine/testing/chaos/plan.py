@@ -8,7 +8,7 @@ from itertools import count
 from random import Random
 from typing import NamedTuple
 
-from ...api import settings
+from ...api import checks
 from ...api.errors import SpecError
 from .faults import LOSSES, Fault, checked
 
@@ -45,16 +45,16 @@ class Chaos:
         rank: int | None = None,
         most: int = 1000,
     ) -> None:
-        settings.count("Chaos(most=...)", most)
+        checks.count("Chaos(most=...)", most)
         if isinstance(seed, bool) or not isinstance(seed, int):
             raise SpecError(f"Chaos: seed takes a whole number, not {seed!r}.")
         if rank is not None:
-            settings.count("Chaos(rank=...)", rank, least=0)
+            checks.count("Chaos(rank=...)", rank, least=0)
         given = checked(faults)
         untimed = [fault for fault in given if fault.at_step is None]
         if mtbf is None and untimed:
             raise SpecError(f"Chaos: without mtbf, when does {untimed[0]} happen? Give it at_step, or give mtbf.")
-        object.__setattr__(self, "mtbf", None if mtbf is None else settings.seconds("Chaos: mtbf", mtbf))
+        object.__setattr__(self, "mtbf", None if mtbf is None else checks.seconds("Chaos: mtbf", mtbf))
         object.__setattr__(self, "seed", seed)
         object.__setattr__(self, "faults", given)
         object.__setattr__(self, "rank", rank)

@@ -1,0 +1,69 @@
+"""Check values that users give. Each function raises `SpecError`: what is wrong, and what was probably meant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from math import isfinite
+from typing import NoReturn
+
+from ..wire.messages import LONGEST_S
+from .errors import SpecError
+
+
+def check_known(owner: str, given: Iterable[str], declared: type) -> None:
+    """Refuse options that the typed dict ``declared`` does not have. ``owner``: the class or function called."""
+    known = tuple(declared.__annotations__)
+    for name in given:
+        if name not in known:
+            close = _closest(name, known)
+            refuse(f"{owner} has no option {name!r}: {f'did you mean {close}?' if close else _all(known)}")
+
+
+def seconds(name: str, value: object) -> float:
+    """Return the seconds of a duration as users may write it: seconds, or a timedelta; more than nothing."""
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    return min(amount(name, value, "seconds", takes="seconds or a timedelta"), LONGEST_S)
+
+
+def amount(name: str, value: object, unit: str, *, takes: str = "") -> float:
+    """Return a number of ``unit`` that is more than 0."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        refuse(f"{name} takes {takes or f'{unit}, as a number'}, not {shown(value)}.")
+    if not isfinite(value) or value <= 0:
+        refuse(f"{name} must be more than 0 {unit}, not {value}; leave it out for no limit.")
+    return float(value)
+
+
+def count(name: str, value: object, *, least: int = 1) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        refuse(f"{name} takes a whole number, not {shown(value)}.")
+    if value < least:
+        refuse(f"{name} must be at least {least}, not {value}.")
+
+
+def one_of(name: str, value: object, choices: Sequence[str]) -> None:
+    if value not in choices:
+        close = _closest(value, choices) if isinstance(value, str) else ""
+        meant = f" Did you mean {close}?" if close else ""
+        refuse(f"{name} takes {' or '.join(map(repr, choices))}, not {shown(value)}.{meant}")
+
+
+def shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def refuse(message: str) -> NoReturn:
+    raise SpecError(message)
+
+
+def _closest(name: str, known: Sequence[str]) -> str:
+    from difflib import get_close_matches
+
+    return "".join(map(repr, get_close_matches(name, known, n=1)))
+
+
+def _all(known: Sequence[str]) -> str:
+    return f"it has {', '.join(sorted(known)) or 'none'}."
