@@ -207,8 +207,9 @@ class TensorLoader:
         return list(found.values())
 
     def _opened(self, entry: Entry) -> Any:
+        data = self._read(entry)
         try:
-            content = torch.load(io.BytesIO(self._read(entry)), map_location="cpu", weights_only=True)
+            content = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
             if tuple(content.shape) == entry.extent and tensor_digest(content) == entry.digest:
                 return content
         except Exception as error:  # torch raises various errors for bytes that are not its own

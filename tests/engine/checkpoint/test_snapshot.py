@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from outrider import SerializationError, checkpoint
+from outrider import CheckpointError, SerializationError, checkpoint
+from outrider.engine.checkpoint.files import FileStore
 
 
 def back(root: str, state: Any, spoil: Any = None) -> Any:
@@ -174,6 +175,18 @@ def test_no_flipped_bit_of_a_tensor_is_loaded(root: str, tmp_path: Path) -> None
         assert torch.equal(state["t"], torch.full((300,), float(step)))
         skipped += step == 1
     assert skipped * 37 > 300 * 4
+
+
+@pytest.mark.parametrize("content", [torch.ones(9_000), np.ones(9_000)], ids=["tensor", "array"])
+def test_storage_that_fails_does_not_count_as_damage(root: str, content: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(store: FileStore, *_: Any) -> Any:
+        raise CheckpointError("the storage does not answer")
+
+    with checkpoint("run", root=root) as saving:
+        saving.save(1, {"content": content})
+    monkeypatch.setattr(FileStore, "read", failing)
+    with pytest.raises(CheckpointError, match="does not answer"):
+        checkpoint("run", root=root).load()
 
 
 def test_load_into_fills_tensors_in_place(root: str) -> None:
