@@ -130,7 +130,7 @@ def _image(image: Image, *, local: bool) -> Image:
 def _checkpoints(root: str | PathLike[str] | None) -> str | None:
     if root is None:
         return None
-    from .checkpoint.urls import checked_root
+    from .checkpoint.store import checked_root
 
     return checked_root("Pool: checkpoints", root)
 

@@ -16,21 +16,9 @@ from datetime import UTC, datetime
 from ..api.errors import CheckpointError
 from .decisions import first_parts, lacking, old_terms, places, shares, to_delete
 from .participant import Participant
-from .records import (
-    MANIFEST,
-    METADATA,
-    ByteRange,
-    CheckpointId,
-    Damaged,
-    Manifest,
-    Part,
-    complete,
-    digest,
-    part_of,
-    term_key,
-)
+from .records import ByteRange, CheckpointId, Damaged, Manifest, Part, Piece, complete, digest, is_part, term_key
 from .snapshot import Snapshot
-from .store import Piece, Store, polls
+from .store import Store, polls
 
 
 class WrittenParts:
@@ -45,7 +33,7 @@ class WrittenParts:
     def read(self) -> list[Part]:
         for key in self._store.names(self._at.folder):
             name = key.rpartition("/")[2]
-            if part_of(name) is not None and name not in self._known:
+            if is_part(name) and name not in self._known:
                 with suppress(FileNotFoundError, Damaged):  # the part is being removed
                     data = self._store.get(key)
                     self._known[name] = part = Part.load(data)
@@ -56,11 +44,10 @@ class WrittenParts:
 class BackgroundSaves:
     """The saves of this rank that are not complete yet. For use by one thread."""
 
-    def __init__(self, participant: Participant, *, keep: int, within_s: float) -> None:
+    def __init__(self, participant: Participant, *, keep: int) -> None:
         self.participant = participant
         self._store = participant.store
         self._keep = keep
-        self._within_s = within_s
         self._thread: threading.Thread | None = None
         self._hurry = threading.Event()  # set: do not wait to see what other ranks write
         self._failure: CheckpointError | None = None
@@ -77,10 +64,9 @@ class BackgroundSaves:
         self._thread.start()  # no daemon: a script ends only when its last save is written
 
     def wait_written(self, *, hurry: bool) -> None:
-        """Return when this rank's part is written. ``hurry``: do not wait to see what other ranks have written.
+        """Return when this rank's part is written, or raise why it could not be.
 
-        Raises:
-            CheckpointError: the part could not be written.
+        ``hurry``: do not wait to see what other ranks have written.
         """
         if self._thread is not None:
             if hurry:
@@ -92,18 +78,14 @@ class BackgroundSaves:
             raise failure
 
     def wait_complete(self) -> None:
-        """Return when the latest save is complete: every rank's part is written, and the manifest.
-
-        Raises:
-            CheckpointError: the save could not be written, or a rank's part is missing.
-        """
+        """Return when every rank's part of the latest save is written, and the manifest; or raise what is missing."""
         self.wait_written(hurry=False)
         newest, self._newest = self._newest, None
         if newest is None:
             return
         lack: str | None = None
-        for _ in polls(self._store, self._within_s):
-            if self.participant.leads:
+        for _ in polls(self._store, self.participant.within_s):
+            if self.participant.rank == 0:
                 lack = self._complete()
             else:  # a later checkpoint may be complete, and this one deleted
                 done = any(at >= newest for at in complete(self._store.names()))
@@ -112,17 +94,17 @@ class BackgroundSaves:
                 return
         raise self.participant.error(
             f"Step {newest.step} of {self.participant.run!r} is not complete at {self._store.url} after "
-            f"{self._within_s:g} s: {lack}. Every rank must save the same steps; checkpoint(timeout=...) is how long "
-            "they wait for each other."
+            f"{self.participant.within_s:g} s: {lack}. Every rank must save the same steps; checkpoint(timeout=...) is "
+            "how long they wait for each other."
         )
 
     def _run(self, at: CheckpointId, snapshot: Snapshot, delay_s: float) -> None:
         try:
             self._hurry.wait(delay_s)
             self._write(at, snapshot)
-            if self.participant.leads:
+            if self.participant.rank == 0:
                 self._incomplete[at] = WrittenParts(self._store, at)
-                for _ in polls(self._store, self._within_s, self._hurry):
+                for _ in polls(self._store, self.participant.within_s, self._hurry):
                     if self._complete() is None:
                         break
         except CheckpointError as error:
@@ -149,7 +131,7 @@ class BackgroundSaves:
         first = self._write_part(at, snapshot, 0, mine)
         missing = first.needs() - first.where.keys()
         parts = WrittenParts(self._store, at)
-        for _ in polls(self._store, self._within_s, self._hurry):
+        for _ in polls(self._store, self.participant.within_s, self._hurry):
             if not missing:
                 return
             known = parts.read()
@@ -207,11 +189,11 @@ class BackgroundSaves:
             return lack
         files = dict(parts.files)
         if any(entry.kind == "tensor" for part in known for entry in part.entries):
-            from .dcp import metadata
+            from .tensors import DCP_METADATA, dcp_metadata
 
-            data = metadata(known)
-            self._store.put(f"{at.folder}/{METADATA}", [data])
-            files[METADATA] = len(data), digest(data)
+            data = dcp_metadata(known)
+            self._store.put(f"{at.folder}/{DCP_METADATA}", [data])
+            files[DCP_METADATA] = len(data), digest(data)
         manifest = Manifest(
             step=at.step,
             term=at.term,
@@ -222,7 +204,7 @@ class BackgroundSaves:
             files=dict(sorted(files.items())),
         )
         self.participant.check()
-        self._store.create(f"{at.folder}/{MANIFEST}", manifest.dump())
+        self._store.create(at.manifest, manifest.dump())
         return None
 
     def _clean(self) -> None:

@@ -6,10 +6,9 @@ import atexit
 import os
 import threading
 import time
-from collections.abc import Callable
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from ..api.checks import seconds
 from ..api.errors import SpecError
@@ -19,17 +18,10 @@ from .background_saves import BackgroundSaves
 from .participant import begin, this_world
 from .records import complete
 from .restore import restore
-from .resume_vote import ResumeVote
+from .resume_vote import Loaded, ResumeVote
 from .save_interval import Announcements, SaveInterval, lead_s, spread_s
-from .snapshot import Memory, Snapshot
-from .urls import VARIABLE, open_store
-
-
-class Loaded(NamedTuple):
-    """The step and the state that training resumes from: ``(0, None)`` where nothing has been saved."""
-
-    step: int
-    state: Any
+from .snapshot import Snapshot
+from .store import VARIABLE, open_store
 
 
 def checkpoint(
@@ -82,7 +74,7 @@ class Checkpoint:
             lead_s=lead_s(self._store.poll_s),
             now=time.monotonic(),
         )
-        self._memory = Memory()
+        self._memory: dict[int, Any] = {}
         self._saves: BackgroundSaves | None = None  # once this rank has its term
         self._announcements: Announcements | None = None
         self._timed = every_s is not None
@@ -90,7 +82,10 @@ class Checkpoint:
         self._loads = 0
         self._hurried = False
         self._closed = False
-        _close_at_end(self.close)
+        if (task := context.current()) is not None:
+            task.closing.append(self.close)
+        else:
+            atexit.register(self.close)
 
     def load(self, *, into: Any = None) -> Loaded:
         """Load the newest complete checkpoint that every rank can read: (step, state), or (0, None). All ranks call it.
@@ -108,12 +103,9 @@ class Checkpoint:
         saves = self._begun()
         if self._loads:
             saves.wait_complete()
-        vote = ResumeVote(
-            saves.participant, self._loads, lambda at: restore(self._store, at, self._rank, into), self._within_s
-        )
-        restored = vote.run()
+        vote = ResumeVote(saves.participant, self._loads, lambda at: restore(self._store, at, self._rank, into))
+        loaded = vote.run()
         self._loads += 1  # only now: a load that failed, as for lack of space, can be tried again by all ranks
-        loaded = Loaded(0, None) if restored is None else Loaded(restored.at.step, restored.state)
         with self._lock:
             self._interval.resumed(loaded.step, time.monotonic())
         return loaded
@@ -201,27 +193,17 @@ class Checkpoint:
             raise SpecError(f"{self!r} are closed: call checkpoint(...) again.")
         if self._saves is None:
             participant = begin(self._store, self.name, self._world, self._rank, self._within_s)
-            if self._timed and not participant.alone:
+            if self._timed and self._world.size > 1:
                 self._announcements = Announcements(participant, self._interval, self._lock)
                 self._announcements.start()
-            self._saves = BackgroundSaves(participant, keep=self._keep, within_s=self._within_s)
+            self._saves = BackgroundSaves(participant, keep=self._keep)
         return self._saves
 
 
 def _interval(every: object) -> tuple[int | None, float | None]:
     """The two meanings of ``every``: (steps, seconds), at most one of them not None."""
-    if every is None:
-        return None, None
     if isinstance(every, int) and not isinstance(every, bool):
         if every < 1:
             raise SpecError(f"checkpoint: every takes at least 1 step, not {every}.")
         return every, None
-    return None, seconds("checkpoint: every", every)
-
-
-def _close_at_end(close: Callable[[bool], None]) -> None:
-    """Call ``close`` at the end of the task, or of the process where there is no task."""
-    if (task := context.current()) is not None:
-        task.closing.append(close)
-    else:
-        atexit.register(close, False)
+    return None, None if every is None else seconds("checkpoint: every", every)

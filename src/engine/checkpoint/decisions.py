@@ -13,53 +13,35 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from .records import ByteRange, CheckpointId, Entry, Part, Term, World, complete, term_number
+from .records import ByteRange, CheckpointId, Entry, Part, Term, World, complete, term_numbers
 
 TERMS_KEPT = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Join:
-    """The rank's world has this term already."""
-
-    term: Term
-
-
-@dataclass(frozen=True, slots=True)
-class Begin:
-    """Rank 0 begins a term with this number."""
-
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """Rank 0 has not begun a term yet."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stale:
-    """The world is fenced by ``by``, a later term."""
+class Fenced:
+    """The world may not save any more: ``by``, a later term, has taken the run over."""
 
     by: Term
 
 
-def admission(world: World, rank: int, terms: Sequence[Term]) -> Join | Begin | Wait | Stale:
-    """Decide how a rank of ``world`` gets a term, from the ``terms`` that exist.
+def admission(world: World, rank: int, terms: Sequence[Term]) -> Term | Fenced | None:
+    """Decide which term a rank of ``world`` has, from the ``terms`` that exist.
 
-    Within one broadcast (or task) the later generation (or attempt) wins, whichever comes first. Between different
-    ones the last comer wins, as nothing else orders them.
+    It is one of those, or on rank 0 the next one, which it must create; None while rank 0 has not. Within one broadcast
+    (or task) the later generation (or attempt) wins, whichever comes first. Between different ones the last comer wins,
+    as nothing else orders them.
     """
     newest_first = sorted(terms, key=lambda term: term.number, reverse=True)
     for term in newest_first:
         if term.world == world:
-            return Join(term) if term is newest_first[0] else Stale(newest_first[0])
+            return term if term is newest_first[0] else Fenced(newest_first[0])
         later = (term.generation, term.attempt) > (world.generation, world.attempt)
         if world.pool and (term.pool, term.job) == (world.pool, world.job) and later:
-            return Stale(term)
+            return Fenced(term)
     if rank:
-        return Wait()
-    return Begin(newest_first[0].number + 1 if newest_first else 1)
+        return None
+    return Term.begin(newest_first[0].number + 1 if newest_first else 1, world)
 
 
 def shares(entries: Sequence[Entry], ranks: int) -> list[int]:
@@ -70,11 +52,10 @@ def shares(entries: Sequence[Entry], ranks: int) -> list[int]:
     """
     writers = [-1] * len(entries)
     loads = [0] * ranks
-    for index in sorted(range(len(entries)), key=lambda index: -entries[index].size):
-        if entries[index].kind != "pickle":
-            rank = loads.index(min(loads))
-            writers[index] = rank
-            loads[rank] += entries[index].size
+    for index, entry in sorted(enumerate(entries), key=lambda each: -each[1].size):
+        if entry.kind != "pickle":
+            writers[index] = rank = loads.index(min(loads))
+            loads[rank] += entry.size
     return writers
 
 
@@ -92,14 +73,14 @@ def lacking(parts: Sequence[Part], ranks: int) -> str | None:
     """The reason why the checkpoint is not complete yet; None where it is (CKPT-1)."""
     first = first_parts(parts)
     if missing := [rank for rank in range(ranks) if rank not in first]:
-        return f"rank {_listed(missing)} did not save it"
+        return f"rank {listed(missing)} did not save it"
     written = places(parts)
     if partial := [rank for rank, part in sorted(first.items()) if part.needs() - written.keys()]:
-        return f"rank {_listed(partial)} did not save all that it has"
+        return f"rank {listed(partial)} did not save all that it has"
     return None
 
 
-def _listed(ranks: Sequence[int]) -> str:
+def listed(ranks: Sequence[int]) -> str:
     return f"{', '.join(map(str, ranks[:8]))}{', ...' if len(ranks) > 8 else ''}"
 
 
@@ -112,7 +93,7 @@ def to_delete(
     of its own after the last complete one, because that may still become complete. ``folders``: folders of the run,
     also those without a key in ``keys`` because a save left them empty.
     """
-    if any((number := term_number(key)) is not None and number > term for key in keys):
+    if any(number > term for number in term_numbers(keys)):
         return [], []
     done = complete(keys)
     of_this_world = [at for at in done if at.term == term]
@@ -124,8 +105,7 @@ def to_delete(
 
 def old_terms(keys: Iterable[str], term: int) -> list[int]:
     """The terms whose files nobody needs any more."""
-    numbers = {number for key in keys if (number := term_number(key)) is not None}
-    return sorted(number for number in numbers if number <= term - TERMS_KEPT)
+    return sorted(number for number in term_numbers(keys) if number <= term - TERMS_KEPT)
 
 
 def verdict(votes: Mapping[int, str], ranks: int) -> str | None:

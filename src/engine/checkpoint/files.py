@@ -8,11 +8,11 @@ import secrets
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from io import FileIO
+from io import BufferedWriter
 from pathlib import Path
 
 from ..api.errors import CheckpointError
-from .store import Piece
+from .records import Piece
 
 _UNFINISHED = ".unfinished-"
 _AGAIN = 100  # attempts; for each to fail another rank must remove the folder in that very moment
@@ -38,14 +38,6 @@ class FileStore:
                 os.link(written, path)  # unlike a rename, a link fails where the file exists: on NFS too
             except FileExistsError:
                 return path.read_bytes() == data
-            except OSError as error:
-                if error.errno in _NO_LINKS:
-                    raise CheckpointError(
-                        f"{self.url} is on a file system without hard links, which keep worlds apart: take another "
-                        "folder, or the URL of the object storage behind it.",
-                        url=self.url,
-                    ) from error
-                raise
         return True
 
     def get(self, key: str) -> bytes:
@@ -53,31 +45,26 @@ class FileStore:
             return (self._folder / key).read_bytes()
 
     def read(self, key: str, start: int, length: int) -> Piece:
-        with self._translated("read"), (self._folder / key).open("rb", buffering=0) as file:
-            data = memoryview(bytearray(length))
-            at = 0
-            while at < length and (count := os.preadv(file.fileno(), [data[at:]], start + at)):
-                at += count
-            return data[:at]
+        data = bytearray(length)
+        with self._translated("read"), (self._folder / key).open("rb") as file:
+            file.seek(start)
+            return memoryview(data)[: file.readinto(data)]
 
     def names(self, folder: str = "") -> list[str]:
         """The keys of all files, or an error: a key that is left out would count as never saved."""
-        path, below = self._folder / folder, f"{folder}/" if folder else ""
         with self._translated("listed"):
             try:
-                return list(_files(path, below))
+                found = list(_files(self._folder / folder))
             except OSError as error:
                 if error.errno != errno.ESTALE:
                     raise
-                return list(_files(path, below))  # another host removed a folder: NFS reports that as ESTALE
+                found = list(_files(self._folder / folder))  # another host removed a folder: NFS says ESTALE then
+            return [f"{folder}/{name}" if folder else name for name in found]
 
     def folders(self) -> list[str]:
-        with self._translated("listed"):
-            try:
-                with os.scandir(self._folder) as entries:
-                    return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
-            except FileNotFoundError:
-                return []
+        with self._translated("listed"), suppress(FileNotFoundError), os.scandir(self._folder) as entries:
+            return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+        return []
 
     def delete(self, key: str) -> None:
         """Delete a file, and its folder where that is empty then; a rank that writes there makes the folder again."""
@@ -99,7 +86,8 @@ class FileStore:
         try:
             with _begun(written) as file:
                 for piece in pieces:
-                    _write_all(file.fileno(), piece)
+                    file.write(piece)
+                file.flush()
                 os.fsync(file.fileno())
             yield written, path
             _sync_folder(path.parent)
@@ -115,11 +103,15 @@ class FileStore:
             raise
         except OSError as error:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            hint = (
-                "free some space there, or keep fewer checkpoints; those that are complete stay loadable"
-                if full
-                else "see that every node may read and write there"
-            )
+            if full:
+                hint = "free some space there, or keep fewer checkpoints; those that are complete stay loadable"
+            elif error.errno in _NO_LINKS:
+                hint = (
+                    "where its file system has no hard links, which keep worlds apart, take another folder, or the URL "
+                    "of the object storage behind it"
+                )
+            else:
+                hint = "see that every node may read and write there"
             raise CheckpointError(
                 f"A checkpoint could not be {done} in {self.url}: {error.strerror or error}: {hint}.",
                 url=self.url,
@@ -127,33 +119,25 @@ class FileStore:
             ) from error
 
 
-def _files(folder: os.PathLike[str] | str, below: str) -> Iterator[str]:
-    """Yield the paths of all files in ``folder``, prefixed with ``below``. Files that vanish meanwhile are left out."""
-    try:
-        with os.scandir(folder) as entries:
-            found = list(entries)
-    except FileNotFoundError:
-        return
-    for entry in found:
-        if entry.is_dir(follow_symlinks=False):
-            yield from _files(entry.path, f"{below}{entry.name}/")
-        elif not entry.name.startswith(_UNFINISHED):
-            yield below + entry.name
+def _files(folder: Path) -> Iterator[str]:
+    """Yield the paths of all files in ``folder``, relative to it. Files that vanish meanwhile are left out."""
+
+    def failed(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            raise error
+
+    for path, _, names in os.walk(folder, onerror=failed):
+        below = Path(path).relative_to(folder)
+        yield from (str(below / name) for name in names if not name.startswith(_UNFINISHED))
 
 
-def _begun(path: Path) -> FileIO:
+def _begun(path: Path) -> BufferedWriter:
     """Open a new file and make its folder, which a rank whose save failed may remove at any time while it is empty."""
     for _ in range(_AGAIN):
         path.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError):
-            return path.open("xb", buffering=0)
-    return path.open("xb", buffering=0)
-
-
-def _write_all(fd: int, piece: Piece) -> None:
-    view = memoryview(piece).cast("B")
-    while view:
-        view = view[os.write(fd, view) :]
+            return path.open("xb")
+    return path.open("xb")
 
 
 def _sync_folder(folder: Path) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from typing import Any, NoReturn
+from contextlib import contextmanager, suppress
+
+import obstore
+from obstore import exceptions
+from obstore.store import from_url
 
 from ..api.errors import CheckpointError, SpecError
-from .store import Piece
+from .records import Piece
 
 _PIECE_BYTES = 8 * 1024 * 1024  # a part of a multipart upload; S3 takes 10,000 of them
 
@@ -18,85 +21,68 @@ class ObjectStore:
     poll_s = 1.0
 
     def __init__(self, url: str) -> None:
-        try:
-            import obstore
-            from obstore import store
-        except ImportError:
-            scheme = url.partition(":")[0]
-            raise SpecError(
-                f"Checkpoints at {scheme}:// need the package obstore where tasks run: install outrider[storage], or "
-                'give the pool Image(pip=["obstore"]).'
-            ) from None
         self.url = url
-        self._obstore: Any = obstore
         try:
-            self._store: Any = store.from_url(url)
+            self._store = from_url(url)
         except Exception as error:
             raise SpecError(f"Checkpoints cannot be kept at {url}: {_first_line(error)}.") from error
 
     def put(self, key: str, pieces: Iterable[Piece]) -> None:
         with self._translated("written"):
-            self._obstore.put(self._store, key, _cut(pieces), use_multipart=True, chunk_size=_PIECE_BYTES)
+            obstore.put(self._store, key, _cut(pieces), use_multipart=True, chunk_size=_PIECE_BYTES)
 
     def create(self, key: str, data: bytes) -> bool:
         with self._translated("written"):
             try:
-                self._obstore.put(self._store, key, data, mode="create", use_multipart=False)
-            except self._obstore.exceptions.AlreadyExistsError:
+                obstore.put(self._store, key, data, mode="create", use_multipart=False)
+            except exceptions.AlreadyExistsError:
                 return self.get(key) == data  # obstore repeats a request whose answer was lost: the object may be ours
         return True
 
     def get(self, key: str) -> bytes:
         with self._translated("read"):
-            return bytes(self._obstore.get(self._store, key).bytes())
+            return bytes(obstore.get(self._store, key).bytes())
 
     def read(self, key: str, start: int, length: int) -> Piece:
         if not length:
             return b""
         with self._translated("read"):
             # NumPy arrays are made over this memory, so it must be writable.
-            return memoryview(bytearray(self._obstore.get_range(self._store, key, start=start, length=length)))
+            return memoryview(bytearray(obstore.get_range(self._store, key, start=start, length=length)))
 
     def names(self, folder: str = "") -> list[str]:
         with self._translated("listed"):
-            return [each["path"] for page in self._obstore.list(self._store, folder or None) for each in page]
+            return [each["path"] for page in obstore.list(self._store, folder or None) for each in page]
 
     def folders(self) -> list[str]:
         return []  # object storage has no folders
 
     def delete(self, key: str) -> None:
-        self._delete([key])
+        with self._translated("deleted"), suppress(FileNotFoundError):
+            obstore.delete(self._store, key)
 
     def remove(self, folder: str) -> None:
-        self._delete(self.names(folder))
-
-    def _delete(self, keys: list[str]) -> None:
-        with self._translated("deleted"):
-            try:
-                if keys:
-                    self._obstore.delete(self._store, keys)
-            except FileNotFoundError:
-                if len(keys) > 1:
+        if keys := self.names(folder):
+            with self._translated("deleted"):
+                try:
+                    obstore.delete(self._store, keys)
+                except FileNotFoundError:  # another rank removes them at the same time
                     for key in keys:
-                        self._delete([key])
+                        self.delete(key)
 
     @contextmanager
     def _translated(self, done: str) -> Iterator[None]:
         try:
             yield
-        except self._obstore.exceptions.BaseError as error:
-            self._fail(done, error)
-
-    def _fail(self, done: str, error: Exception) -> NoReturn:
-        kinds = self._obstore.exceptions
-        hint = "it was tried again for a while"
-        if isinstance(error, kinds.PermissionDeniedError | kinds.UnauthenticatedError):
-            hint = "credentials are taken from the environment of the tasks, such as AWS_ACCESS_KEY_ID, or the machine"
-        elif isinstance(error, kinds.NotSupportedError):
-            hint = "this storage cannot create an object only where there is none, which keeps worlds apart"
-        raise CheckpointError(
-            f"A checkpoint could not be {done} at {self.url}: {_first_line(error)}: {hint}.", url=self.url
-        ) from error
+        except exceptions.BaseError as error:
+            hint = "it was tried again for a while: see that the bucket exists, and that nodes reach it"
+            if isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError):
+                hint = "credentials come from the environment of the tasks, such as AWS_ACCESS_KEY_ID, or the machine"
+            elif isinstance(error, exceptions.NotSupportedError):
+                hint = "this storage cannot create an object only where there is none, which keeps worlds apart"
+            raise CheckpointError(
+                f"A checkpoint could not be {done} at {self.url}: {_first_line(error)}: {hint}.", url=self.url
+            ) from error
 
 
 def _cut(pieces: Iterable[Piece]) -> Iterator[memoryview]:

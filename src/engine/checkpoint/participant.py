@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import secrets
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import assert_never
 
 from ..api.errors import CheckpointError, CheckpointFenced, SpecError
 from ..runtime.instance_info import instance_info
-from .decisions import Begin, Join, Stale, Wait, admission
-from .records import Term, World, term_key, term_number
+from .decisions import Fenced, admission
+from .records import Term, World, term_key, term_numbers
 from .store import Store, polls
 
 
@@ -22,36 +22,25 @@ class Participant:
     run: str
     rank: int
     term: Term
-
-    @property
-    def leads(self) -> bool:
-        return self.rank == 0
-
-    @property
-    def alone(self) -> bool:
-        return self.term.size == 1
+    within_s: float  # how long it waits for other ranks
 
     def check(self) -> None:
         """Raise CheckpointFenced where a later term has begun."""
-        numbers = [number for key in self.store.names("terms") if (number := term_number(key)) is not None]
-        if numbers and max(numbers) > self.term.number:
-            raise _fenced(self.run, self.store, Term.load(self.store.get(term_key(max(numbers)))))
+        newest = max(term_numbers(self.store.names("terms")), default=0)
+        if newest > self.term.number:
+            raise _fenced(self.run, self.store, Term.load(self.store.get(term_key(newest))))
 
     def error(self, message: str) -> CheckpointError:
         return CheckpointError(message, run=self.run, url=self.store.url)
 
 
 def this_world() -> tuple[World, int]:
-    """The world that this process belongs to, and its rank.
-
-    Raises:
-        SpecError: there are several processes and no pool has started them, so nothing tells their runs apart.
-    """
+    """The world that this process belongs to, and its rank."""
     info = instance_info()
     if info.pool:
         attempt = info.attempt if info.world_size == 1 else 0
         return World(info.pool, info.job, info.generation, attempt, info.world_size), info.rank
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # nothing tells runs of such processes apart
         raise SpecError(
             f"checkpoint() outside a pool is for one process, and WORLD_SIZE is {os.environ['WORLD_SIZE']} here: "
             "run the function by pool.broadcast."
@@ -62,31 +51,18 @@ def this_world() -> tuple[World, int]:
 def begin(store: Store, run: str, world: World, rank: int, within_s: float) -> Participant:
     """Get the term of ``world``: rank 0 begins it, other ranks wait until it has.
 
-    Raises:
-        CheckpointFenced: a later world has taken the run over.
-        CheckpointError: rank 0 did not begin the term within ``within_s`` seconds.
+    Raises `CheckpointFenced`, or `CheckpointError` where rank 0 did not begin the term within ``within_s`` seconds.
     """
-    known: dict[str, Term] = {}
+    known: dict[int, Term] = {}
     for _ in polls(store, within_s):
-        for key in store.names("terms"):
-            if key not in known and term_number(key) is not None:
-                try:
-                    known[key] = Term.load(store.get(key))
-                except FileNotFoundError:  # an old term that was just removed
-                    continue
-        match admission(world, rank, list(known.values())):
-            case Join(term):
-                return Participant(store, run, rank, term)
-            case Stale(by):
-                raise _fenced(run, store, by)
-            case Begin(number):
-                term = Term.begin(number, world)
-                if store.create(term_key(number), term.dump()):
-                    return Participant(store, run, rank, term)
-            case Wait():
-                pass
-            case other:
-                assert_never(other)
+        for number in term_numbers(store.names("terms")) - known.keys():
+            with suppress(FileNotFoundError):  # an old term that was just removed
+                known[number] = Term.load(store.get(term_key(number)))
+        term = admission(world, rank, list(known.values()))
+        if isinstance(term, Fenced):
+            raise _fenced(run, store, term.by)
+        if term is not None and (term.number in known or store.create(term_key(term.number), term.dump())):
+            return Participant(store, run, rank, term, within_s)
     raise CheckpointError(
         f"Rank 0 did not open the checkpoints of {run!r} at {store.url} within {within_s:g} s, and rank {rank} waits "
         "for it: every rank of a broadcast must call checkpoint(...) with the same name and root, and then load() or "

@@ -20,15 +20,16 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
+
+Piece = bytes | bytearray | memoryview  # of a file's content
 
 MANIFEST = "manifest.json"
-METADATA = ".metadata"
 FORMAT = 1
 
 _FOLDER = re.compile(r"step-(\d+)\.term-(\d+)(?:\.again-(\d+))?")
 _TERM = re.compile(r"terms/(\d+)\.json")
-_PART = re.compile(r"rank-(\d+)\.([01])\.json")
+_PART = re.compile(r"rank-\d+\.[01]\.json")
 
 
 class Damaged(Exception):
@@ -64,23 +65,17 @@ def term_key(number: int) -> str:
     return f"terms/{number:08}.json"
 
 
-def term_number(key: str) -> int | None:
-    found = _TERM.fullmatch(key)
-    return None if found is None else int(found[1])
+def term_numbers(keys: Iterable[str]) -> set[int]:
+    return {int(found[1]) for key in keys if (found := _TERM.fullmatch(key)) is not None}
 
 
-def part_of(key: str) -> tuple[int, int] | None:
-    """(rank, number) from the key of a part; None for other keys."""
-    found = _PART.fullmatch(key.rpartition("/")[2])
-    return None if found is None else (int(found[1]), int(found[2]))
+def is_part(name: str) -> bool:
+    return _PART.fullmatch(name) is not None
 
 
-def digest(*pieces: Any) -> str:
+def digest(data: Piece) -> str:
     """The digest that ``b2sum --length=256`` prints."""
-    hashed = hashlib.blake2b(digest_size=32)
-    for piece in pieces:
-        hashed.update(piece)
-    return hashed.hexdigest()
+    return hashlib.blake2b(data, digest_size=32).hexdigest()
 
 
 def dotted(path: Sequence[str | int]) -> str:
@@ -182,7 +177,7 @@ class Part(Record):
     files: Mapping[str, tuple[int, str]]  # (size, digest) of the files that this rank wrote
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "entries", [_entry(each) for each in self.entries])
+        object.__setattr__(self, "entries", [Entry(*each[:5], *map(tuple, each[5:])) for each in self.entries])
         object.__setattr__(self, "where", {name: ByteRange(*place) for name, place in self.where.items()})
 
     def needs(self) -> set[str]:
@@ -205,8 +200,7 @@ class Manifest(Record):
 
 def checked(data: bytes, name: str, wanted: tuple[int, str]) -> bytes:
     """Return ``data``; raises `Damaged` where its size or digest is not the wanted one."""
-    size, expected = wanted
-    if len(data) != size or digest(data) != expected:
+    if (len(data), digest(data)) != tuple(wanted):
         raise Damaged(f"{name} is not what was written")
     return data
 
@@ -215,10 +209,3 @@ def complete(keys: Iterable[str]) -> list[CheckpointId]:
     """The complete checkpoints among the files of a run, newest first."""
     found = {at for key in keys if key.endswith(f"/{MANIFEST}") and (at := CheckpointId.of(key)) is not None}
     return sorted(found, reverse=True)
-
-
-def _entry(values: Any) -> Entry:
-    if isinstance(values, Entry):
-        return values
-    kept, kind, size, path, dtype, *boxes = values
-    return Entry(kept, kind, size, path, dtype, *(tuple(box) for box in boxes))

@@ -9,17 +9,15 @@ from typing import Any
 
 from ..api.errors import CheckpointError, SerializationError
 from .decisions import first_parts, places
-from .records import FORMAT, CheckpointId, Damaged, Entry, Manifest, Part, checked, digest, part_of
-from .store import Piece, Store
+from .records import FORMAT, CheckpointId, Damaged, Entry, Manifest, Part, Piece, checked, digest, is_part
+from .store import Store
 
 
 def restore(store: Store, at: CheckpointId, rank: int, into: object = None) -> Any:
     """The state that rank ``rank`` of this world resumes with: the one that rank ``rank % world_size`` saved.
 
-    Raises:
-        Damaged: a part of it is missing, or is not what was written.
-        CheckpointError: the storage does not answer, or a newer version of Outrider wrote the checkpoint.
-        SerializationError: the bytes are intact but cannot be unpickled here.
+    Raises `Damaged` where a part of it is missing or is not what was written, `CheckpointError` where the storage does
+    not answer or a newer version of Outrider wrote it, `SerializationError` where it cannot be unpickled here.
     """
     manifest = Manifest.load(_content(store, at.manifest))
     if manifest.format != FORMAT:
@@ -31,7 +29,7 @@ def restore(store: Store, at: CheckpointId, rank: int, into: object = None) -> A
     parts = [
         Part.load(checked(_content(store, f"{at.folder}/{name}"), name, wanted))
         for name, wanted in manifest.files.items()
-        if part_of(name) is not None
+        if is_part(name)
     ]
     where, first = places(parts), first_parts(parts)
     try:

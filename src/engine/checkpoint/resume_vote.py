@@ -10,11 +10,10 @@ import json
 import re
 import warnings
 from collections.abc import Callable
-from itertools import count
 from typing import Any, NamedTuple
 
 from ..api.errors import CheckpointError
-from .decisions import verdict
+from .decisions import listed, verdict
 from .participant import Participant
 from .records import CheckpointId, Damaged, complete
 from .store import polls
@@ -22,85 +21,84 @@ from .store import polls
 _VOTE = re.compile(r"vote-(\d+)-rank-(\d+)-(ok|bad)")
 
 
-class Restored(NamedTuple):
-    """A checkpoint, and this rank's state in it."""
+class Loaded(NamedTuple):
+    """The step and the state that training resumes from: ``(0, None)`` where nothing has been saved."""
 
-    at: CheckpointId
+    step: int
     state: Any
 
 
 class ResumeVote:
     """The ``number``-th load of a world. ``read`` gives this rank's state of a checkpoint, or raises `Damaged`."""
 
-    def __init__(
-        self, participant: Participant, number: int, read: Callable[[CheckpointId], Any], within_s: float
-    ) -> None:
+    def __init__(self, participant: Participant, number: int, read: Callable[[CheckpointId], Any]) -> None:
         self._participant = participant
         self._store = participant.store
         self._folder = f"terms/{participant.term.number:08}/load-{number:04}"
         self._read = read
-        self._within_s = within_s
         self._damage: list[str] = []
 
-    def run(self) -> Restored | None:
-        """Return what this rank resumes from; None where the run has no checkpoint.
+    def run(self) -> Loaded:
+        """Return what this rank resumes from.
 
-        Raises:
-            CheckpointError: every checkpoint is damaged, or another rank did not answer within ``within_s``.
+        Raises `CheckpointError` where every checkpoint is damaged, or another rank did not answer in time.
         """
-        restored = self._run()
-        if restored is None and self._damage:  # training must not silently start from step 0
+        loaded = self._run()
+        if loaded is None and self._damage:  # training must not silently start from step 0
             raise self._error(f"all of them are damaged ({'; '.join(self._damage)}); to begin anew take another name")
-        return restored
+        return loaded or Loaded(0, None)
 
-    def _run(self) -> Restored | None:
-        if self._participant.alone:
+    def _run(self) -> Loaded | None:
+        if self._participant.term.size == 1:
             return self._first(complete(self._store.names()))
-        decided = self._decision()
+        decided = self._chosen("decision")
         if decided is not None:
             return self._late(decided)
-        return self._lead() if self._participant.leads else self._follow()
+        return self._follow() if self._participant.rank else self._lead()
 
-    def _first(self, candidates: list[CheckpointId]) -> Restored | None:
+    def _first(self, candidates: list[CheckpointId]) -> Loaded | None:
         for at in candidates:
-            restored, damage = self._try(at)
-            if restored is not None:
-                return restored
+            loaded, damage = self._try(at)
+            if loaded is not None:
+                return loaded
             self._warn(at, damage)
         return None
 
-    def _late(self, decided: list[CheckpointId]) -> Restored | None:
+    def _late(self, decided: list[CheckpointId]) -> Loaded | None:
         """Load the newest checkpoint that this world has completed, or else the one that it resumed from."""
         own = [at for at in complete(self._store.names()) if at.term == self._participant.term.number]
         return self._first([*own, *decided])
 
-    def _lead(self) -> Restored | None:
+    def _lead(self) -> Loaded | None:
         refused: set[CheckpointId] = set()
-        for number in count():
-            candidates = [at for at in complete(self._store.names()) if at not in refused]
-            at = self._propose(number, candidates[0] if candidates else None)
+        number = 0
+        while True:
+            at = self._propose(number, [at for at in complete(self._store.names()) if at not in refused])
             if at is None:
+                loaded = None
                 break
-            restored, damage = self._vote(number, at)
+            loaded, damage = self._vote(number, at)
             damage = self._await_votes(number, at) or damage
-            if restored is not None and not damage:
-                self._decide(at)
-                return restored
+            if loaded is not None and not damage:
+                break
             self._warn(at, damage)
             refused.add(at)
-        self._decide(None)
-        return None
+            number += 1
+        decision = {"at": at, "damage": self._damage}
+        self._store.create(f"{self._folder}/decision.json", json.dumps(decision).encode())
+        return loaded
 
-    def _propose(self, number: int, at: CheckpointId | None) -> CheckpointId | None:
-        """Return the proposal of this number, which an earlier process of this rank may have written already."""
-        key = f"{self._folder}/proposal-{number:03}.json"
-        if self._store.create(key, json.dumps({"at": at}).encode()):
-            return at
-        return _at(json.loads(self._store.get(key)))
+    def _propose(self, number: int, candidates: list[CheckpointId]) -> CheckpointId | None:
+        """Propose the first, unless an earlier process of this rank has made this proposal; return what is proposed."""
+        at = candidates[0] if candidates else None
+        name = f"proposal-{number:03}"
+        if not self._store.create(f"{self._folder}/{name}.json", json.dumps({"at": at}).encode()):
+            return next(iter(self._chosen(name) or []), None)
+        return at
 
     def _await_votes(self, number: int, at: CheckpointId) -> str:
         votes: dict[int, str] = {}
-        for _ in polls(self._store, self._within_s):
+        for _ in polls(self._store, self._participant.within_s):
             for key in self._store.names(self._folder):
                 found = _VOTE.fullmatch(key.rpartition("/")[2])
                 if found is not None and int(found[1]) == number:
@@ -109,55 +107,47 @@ class ResumeVote:
                 return result
         silent = sorted(set(range(self._participant.term.size)) - set(votes))
         raise self._error(
-            f"rank {', '.join(map(str, silent[:8]))} did not read step {at.step} within {self._within_s:g} s: every "
+            f"rank {listed(silent)} did not read step {at.step} within {self._participant.within_s:g} s: every "
             "rank must call load(), and checkpoint(timeout=...) is how long they wait for each other"
         )
 
-    def _follow(self) -> Restored | None:
+    def _follow(self) -> Loaded | None:
         number = 0
-        restored: Restored | None = None
-        for _ in polls(self._store, self._within_s):
-            decided = self._decision()
+        voted, loaded = None, None
+        for _ in polls(self._store, self._participant.within_s):
+            decided = self._chosen("decision")
             if decided is not None:
                 if not decided:
                     return None
-                return restored if restored is not None and restored.at == decided[0] else self._late(decided)
-            try:
-                proposal = json.loads(self._store.get(f"{self._folder}/proposal-{number:03}.json"))
-            except FileNotFoundError:
-                continue
-            if (at := _at(proposal)) is not None:
-                restored, _damage = self._vote(number, at)
-            number += 1
+                return loaded if loaded is not None and voted == decided[0] else self._late(decided)
+            proposed = self._chosen(f"proposal-{number:03}")
+            if proposed is not None:
+                for voted in proposed:
+                    loaded, _damage = self._vote(number, voted)
+                number += 1
         raise self._error(
-            f"rank 0 did not choose one within {self._within_s:g} s: every rank must call load(), and "
+            f"rank 0 did not choose one within {self._participant.within_s:g} s: every rank must call load(), and "
             "checkpoint(timeout=...) is how long they wait for each other"
         )
 
-    def _vote(self, number: int, at: CheckpointId) -> tuple[Restored | None, str]:
-        restored, damage = self._try(at)
+    def _vote(self, number: int, at: CheckpointId) -> tuple[Loaded | None, str]:
+        loaded, damage = self._try(at)
         key = f"{self._folder}/vote-{number:03}-rank-{self._participant.rank:05}-{'bad' if damage else 'ok'}"
         self._store.put(key, [damage.encode()])
-        return restored, damage
+        return loaded, damage
 
-    def _decide(self, at: CheckpointId | None) -> None:
-        decision = {"at": at, "damage": self._damage}
-        self._store.create(f"{self._folder}/decision.json", json.dumps(decision).encode())
-
-    def _decision(self) -> list[CheckpointId] | None:
-        """The decision of this load: [] means that nothing can be loaded; None where rank 0 has not decided yet."""
+    def _chosen(self, name: str) -> list[CheckpointId] | None:
+        """The checkpoint of a proposal or the decision, or [] for none. None where rank 0 has not chosen yet."""
         try:
-            decision = json.loads(self._store.get(f"{self._folder}/decision.json"))
+            choice = json.loads(self._store.get(f"{self._folder}/{name}.json"))
         except FileNotFoundError:
             return None
-        at = _at(decision)
-        if at is None:
-            self._damage = decision["damage"]
-        return [] if at is None else [at]
+        self._damage = choice.get("damage", self._damage)
+        return [] if choice["at"] is None else [CheckpointId(*choice["at"])]
 
-    def _try(self, at: CheckpointId) -> tuple[Restored | None, str]:
+    def _try(self, at: CheckpointId) -> tuple[Loaded | None, str]:
         try:
-            return Restored(at, self._read(at)), ""
+            return Loaded(at.step, self._read(at)), ""
         except Damaged as damage:
             return None, str(damage)
 
@@ -173,8 +163,3 @@ class ResumeVote:
         return self._participant.error(
             f"The checkpoints of {self._participant.run!r} at {self._store.url} cannot be loaded: {reason}."
         )
-
-
-def _at(proposal: dict[str, Any]) -> CheckpointId | None:
-    at = proposal["at"]
-    return None if at is None else CheckpointId(*at)

@@ -11,12 +11,14 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from math import ceil
 
 from ..api.errors import CheckpointError
 from .participant import Participant
 
 _RATE_OVER = 32  # steps over which the speed of training is measured
+EXCHANGE_POLLS = 2  # times the storage's pause: object storage bills each request
 
 
 class SaveInterval:
@@ -30,9 +32,7 @@ class SaveInterval:
         self._alone, self._leads = alone, leads
         self._lead_s = lead_s
         self._asked: deque[tuple[float, int]] = deque(maxlen=_RATE_OVER)
-        self._answer = False
         self._announced: set[int] = set()
-        self._wants_announcement = False
         self._urgent = False
         self.resumed(0, now)
 
@@ -88,59 +88,44 @@ class SaveInterval:
             self._wants_announcement = False
 
 
-class Announcements:
-    """A thread on each rank that writes and reads which step is saved next, from `start` to `stop`.
-
-    ``lock`` guards the interval, which the training uses too.
-    """
+class Announcements(threading.Thread):
+    """Writes and reads which step is saved next, on each rank. ``lock``: for the interval, which training uses too."""
 
     def __init__(self, participant: Participant, interval: SaveInterval, lock: threading.Lock) -> None:
+        super().__init__(daemon=True, name="outrider-checkpoint-announcements")
         self._store = participant.store
         self._folder = f"terms/{participant.term.number:08}/calls"
         self._interval, self._lock = interval, lock
         self._number = 0
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True, name="outrider-checkpoint-announcements")
-
-    def start(self) -> None:
-        self._thread.start()
+        self._ended = threading.Event()
 
     def stop(self) -> None:
-        self._stop.set()
-        self._thread.join()
+        self._ended.set()
+        self.join()
 
-    def _run(self) -> None:
-        while not self._stop.wait(exchange_s(self._store.poll_s)):
-            try:
+    def run(self) -> None:
+        while not self._ended.wait(EXCHANGE_POLLS * self._store.poll_s):
+            with suppress(CheckpointError):  # the next save raises it
                 self._exchange()
-            except CheckpointError:  # the next save raises it
-                continue
 
     def _exchange(self) -> None:
         key = f"{self._folder}/{self._number:06}"
+        with self._lock:
+            target = self._interval.next_announcement()
+        if target is not None:
+            self._store.create(key, b"%d" % target)  # unless another rank was first
         try:
             target = int(self._store.get(key))
         except FileNotFoundError:
-            with self._lock:
-                next_announcement = self._interval.next_announcement()
-            if next_announcement is None:
-                return
-            target = next_announcement
-            if not self._store.create(key, b"%d" % target):
-                target = int(self._store.get(key))
+            return
         self._number += 1
         with self._lock:
             self._interval.announced(target)
 
 
-def exchange_s(poll_s: float) -> float:
-    """Seconds between two reads of the storage: object storage bills each request."""
-    return 2 * poll_s
-
-
 def lead_s(poll_s: float) -> float:
-    """Seconds until every rank has read an announced step: one interval to write it, one to read it, one to spare."""
-    return 3 * exchange_s(poll_s)
+    """Seconds until every rank has read an announced step: one exchange to write it, one to read it, one to spare."""
+    return 3 * EXCHANGE_POLLS * poll_s
 
 
 def spread_s(rank: int, ranks: int, since_last_s: float) -> float:

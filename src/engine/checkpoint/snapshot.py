@@ -8,43 +8,28 @@ from __future__ import annotations
 import io
 import pickle
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cloudpickle
 
 from ..api.errors import SerializationError
-from .records import Entry, digest
-from .store import Piece
-
-if TYPE_CHECKING:
-    from .tensors import TensorMemory
+from .records import Entry, Piece, digest
 
 IN_BAND_BYTES = 4096  # smaller buffers stay in the pickle
 
 
-class Memory:
-    """Memory for snapshots, kept from one to the next: fresh pages cost more time than the copying."""
-
-    def __init__(self) -> None:
-        self._buffers: dict[int, bytearray] = {}
-        self.tensors: TensorMemory | None = None
-
-    def buffer(self, index: int, content: memoryview) -> memoryview:
-        kept = self._buffers.get(index)
-        if kept is None or len(kept) != content.nbytes:
-            self._buffers[index] = kept = bytearray(content.nbytes)
-        view = memoryview(kept)
-        view[:] = content.cast("B")
-        return view
-
-
 class Snapshot:
-    """A copy of everything that a rank has. ``payload(index)``: the bytes to write for an entry."""
+    """A copy of everything that a rank has. ``payload(index)``: the bytes to write for an entry.
 
-    def __init__(self, state: object, memory: Memory) -> None:
+    ``memory``: what the copies are in, by entry, kept from one snapshot to the next: fresh pages cost more time than
+    the copying.
+    """
+
+    def __init__(self, state: object, memory: dict[int, Any]) -> None:
         """Copy ``state``; raises `SerializationError` where it cannot be pickled."""
         self.entries: list[Entry] = []
         self.writers: dict[int, bool] = {}  # entries of which this rank knows whether it writes them
+        self.streams: set[Any] = set()  # of GPUs that still copy, side by side
         self._contents: list[Any] = []  # of the entries: bytes, or a tensor in main memory
         file = io.BytesIO()
         self.add(Entry("", "pickle", 0), b"")  # always the first entry
@@ -52,8 +37,8 @@ class Snapshot:
             _Pickler(file, state, self, memory).dump(state)
         except Exception as error:
             raise _explained(state, error) from error
-        if memory.tensors is not None:
-            memory.tensors.settle()
+        for stream in self.streams:
+            stream.synchronize()
         self._contents[0] = file.getvalue()
         self.entries[0] = self.entries[0]._replace(size=file.tell())
 
@@ -84,7 +69,7 @@ class Snapshot:
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # without types
     """Cloudpickle, which pickles code of ``__main__`` as a copy: another program may load the checkpoint."""
 
-    def __init__(self, file: io.BytesIO, state: object, snapshot: Snapshot, memory: Memory) -> None:
+    def __init__(self, file: io.BytesIO, state: object, snapshot: Snapshot, memory: dict[int, Any]) -> None:
         super().__init__(file, protocol=5, buffer_callback=self._buffer)
         self._snapshot = snapshot
         self._memory = memory
@@ -100,8 +85,13 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # without types
         content = buffer.raw()
         if content.nbytes < IN_BAND_BYTES:
             return True
-        kept = self._memory.buffer(len(self._snapshot.entries), content)
-        self._snapshot.add(Entry("", "buffer", content.nbytes), kept)
+        index = len(self._snapshot.entries)
+        kept = self._memory.get(index)
+        if not isinstance(kept, bytearray) or len(kept) != content.nbytes:
+            self._memory[index] = kept = bytearray(content.nbytes)
+        view = memoryview(kept)
+        view[:] = content.cast("B")
+        self._snapshot.add(Entry("", "buffer", content.nbytes), view)
         return False
 
     def persistent_id(self, obj: object) -> tuple[Any, ...] | None:

@@ -1,13 +1,22 @@
-"""The protocol of a storage for checkpoints."""
+"""The storage of checkpoints: what it must do, and which one a path or URL means."""
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Iterator
+from os import PathLike, fspath
+from pathlib import Path
 from threading import Event
 from typing import Protocol
 
-Piece = bytes | bytearray | memoryview
+from ..api.errors import SpecError
+from .records import Piece
+
+VARIABLE = "OUTRIDER_CHECKPOINTS"  # in the environment of tasks: the root of ``Pool(checkpoints=...)``
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=-]*(/[A-Za-z0-9][A-Za-z0-9._=-]*)*")
+_SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://(.*)", re.DOTALL)
 
 
 class Store(Protocol):
@@ -58,3 +67,43 @@ def polls(store: Store, within_s: float, wake: Event | None = None) -> Iterator[
     while (left := end - time.monotonic()) > 0 and not wake.wait(min(pause, left)):
         pause = min(2 * pause, store.poll_s)
         yield
+
+
+def open_store(root: str, run: str) -> Store:
+    """The storage of ``run`` below ``root``, a path or a URL; raises `SpecError` where there cannot be one."""
+    if not _NAME.fullmatch(run):
+        raise SpecError(
+            f"checkpoint: the name is part of a path: letters, digits, dots, dashes and slashes, not {run!r}."
+        )
+    root = checked_root("checkpoint: root", root)
+    if root.startswith("file://"):
+        from .files import FileStore
+
+        return FileStore(f"{root}/{run}")
+    try:
+        from .objects import ObjectStore
+    except ImportError:
+        raise SpecError(
+            f"Checkpoints at {root.partition(':')[0]}:// need the package obstore where tasks run: install "
+            'outrider[storage], or give the pool Image(pip=["obstore"]).'
+        ) from None
+    return ObjectStore(f"{root}/{run}")
+
+
+def checked_root(name: str, root: object) -> str:
+    """``root`` as a URL without a slash at its end; a path is made absolute.
+
+    Raises `SpecError`, which calls the option ``name``, where ``root`` names no folder or bucket.
+    """
+    if not isinstance(root, str | PathLike) or not fspath(root):
+        raise SpecError(f'{name} takes a folder or a URL such as "s3://bucket/folder", not {root!r}.')
+    text = str(root)
+    parts = _SCHEME.fullmatch(text)
+    if parts is None:
+        return f"file://{Path(text).expanduser().absolute()}".rstrip("/")
+    scheme, rest = parts.groups()
+    if scheme == "file" and not rest.startswith("/"):
+        raise SpecError(f"{name}: a file URL holds an absolute path, as in file:///data/checkpoints, not {text!r}.")
+    if not rest.strip("/"):
+        raise SpecError(f"{name}: {text!r} names no place: add a bucket or a folder.")
+    return text.rstrip("/")

@@ -4,45 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import io
+import pickle
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..api.errors import SerializationError
-from .records import Damaged, Entry, Part, dotted
-from .store import Piece
+from .decisions import places
+from .records import Damaged, Entry, Part, Piece, dotted
 
 if TYPE_CHECKING:
-    from .snapshot import Memory, Snapshot
+    from .snapshot import Snapshot
 
-
-class TensorMemory:
-    """Main memory for copies of tensors, pinned where they come from a GPU. The next snapshot reuses it."""
-
-    def __init__(self) -> None:
-        self._kept: dict[int, Any] = {}
-        self._devices: set[Any] = set()
-
-    def copy(self, index: int, source: Any) -> Any:
-        pinned = source.is_cuda
-        kept = self._kept.get(index)
-        if kept is None or kept.shape != source.shape or kept.dtype != source.dtype or kept.is_pinned() != pinned:
-            kept = torch.empty(source.shape, dtype=source.dtype, pin_memory=pinned)
-            self._kept[index] = kept
-        kept.copy_(source, non_blocking=pinned)
-        if pinned:
-            self._devices.add(source.device)
-        return kept
-
-    def settle(self) -> None:
-        """Wait until all copies are done; they run side by side on their devices."""
-        while self._devices:
-            torch.cuda.current_stream(self._devices.pop()).synchronize()
+DCP_METADATA = ".metadata"
 
 
 def add_tensor(
-    source: Any, path: list[str | int] | None, snapshot: Snapshot, memory: Memory
+    source: Any, path: list[str | int] | None, snapshot: Snapshot, memory: dict[int, Any]
 ) -> tuple[Any, ...] | None:  # its persistent id
     """Add a tensor to a snapshot. None for tensors that must pickle themselves, such as sparse ones and subclasses."""
     is_parameter = type(source) is torch.nn.Parameter
@@ -64,14 +43,25 @@ def add_tensor(
         local = local.to_local()
     elif type(source) not in (torch.Tensor, torch.nn.Parameter) or not _is_plain(local):
         return None
-    memory.tensors = memory.tensors or TensorMemory()
     with torch.no_grad():
-        kept = memory.tensors.copy(len(snapshot.entries), local)
+        kept = _copied(local, snapshot, memory)
     entry = Entry("", "tensor", kept.nbytes, path, _name(kept.dtype), shape, offset, tuple(kept.shape))
     index = snapshot.add(entry, kept)
     if mine is not None:
         snapshot.writers[index] = mine
     return index, is_parameter, bool(source.requires_grad)
+
+
+def _copied(source: Any, snapshot: Snapshot, memory: dict[int, Any]) -> Any:
+    """A copy in main memory, pinned where the tensor is on a GPU, whose stream goes on copying."""
+    index, pinned = len(snapshot.entries), source.is_cuda
+    kept, like = memory.get(index), (source.shape, source.dtype, pinned)
+    if not isinstance(kept, torch.Tensor) or (kept.shape, kept.dtype, kept.is_pinned()) != like:
+        memory[index] = kept = torch.empty(source.shape, dtype=source.dtype, pin_memory=pinned)
+    kept.copy_(source, non_blocking=pinned)
+    if pinned:
+        snapshot.streams.add(torch.cuda.current_stream(source.device))
+    return kept
 
 
 def _is_plain(source: Any) -> bool:
@@ -219,3 +209,33 @@ class TensorLoader:
 
 def _box(bounds: Sequence[tuple[int, int]], offset: Sequence[int]) -> tuple[slice, ...]:
     return tuple(slice(start - at, end - at) for (start, end), at in zip(bounds, offset, strict=True))
+
+
+def dcp_metadata(parts: Sequence[Part]) -> bytes:
+    """The file by which the reader of torch.distributed.checkpoint (DCP) finds a checkpoint's tensors.
+
+    Where ranks have different tensors of one name that are not shards of one tensor, it describes the lowest rank's.
+    """
+    from torch.distributed.checkpoint import metadata as dcp
+    from torch.distributed.checkpoint.filesystem import _StorageInfo
+
+    where = places(parts)
+    shards: dict[str, dict[torch.Size, Entry]] = {}
+    order: dict[str, tuple[str | int, ...]] = {}
+    for part in sorted(parts, key=lambda part: (part.rank, part.number)):
+        for entry in part.entries:
+            if entry.name is not None and not entry.vacant:
+                shards.setdefault(entry.name, {}).setdefault(torch.Size(entry.offset), entry)
+                order[entry.name] = tuple(entry.path or ())
+    described: dict[str, dcp.STORAGE_TYPES] = {}
+    stored: dict[dcp.MetadataIndex, _StorageInfo] = {}
+    for name, by_offset in shards.items():
+        first = next(iter(by_offset.values()))
+        described[name] = dcp.TensorStorageMetadata(
+            properties=dcp.TensorProperties(dtype=getattr(torch, first.dtype)),
+            size=torch.Size(first.shape),
+            chunks=[dcp.ChunkStorageMetadata(offset, torch.Size(each.extent)) for offset, each in by_offset.items()],
+        )
+        for offset, each in by_offset.items():
+            stored[dcp.MetadataIndex(name, offset)] = _StorageInfo(*where[each.digest])
+    return pickle.dumps(dcp.Metadata(described, planner_data=order, storage_data=stored))

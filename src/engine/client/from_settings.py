@@ -11,7 +11,7 @@ from ...providers.base import EntryPoints, LaunchRequest
 from ..api.plugin import merged
 from ..api.secrets import revealed_env
 from ..api.settings import is_free, keyless
-from ..checkpoint.urls import VARIABLE as CHECKPOINTS
+from ..checkpoint.store import VARIABLE as CHECKPOINTS
 from .provider_fallback import FallbackFleet
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ import numpy as np
 from outrider import checkpoint
 from outrider.engine.api.errors import CheckpointFenced
 from outrider.engine.checkpoint.records import Manifest, checked, complete
-from outrider.engine.checkpoint.urls import open_store
+from outrider.engine.checkpoint.store import open_store
 
 GENERATIONS, STEPS, SIZE = 4, 100, 4_000
 KEEP = 2

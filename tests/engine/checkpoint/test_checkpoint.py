@@ -288,11 +288,11 @@ def test_a_save_that_failed_is_raised_by_the_next_and_then_it_goes_on(
     saving.save(1, "good")
     saving.wait()
 
-    def full(fd: int, data: Any) -> int:
+    def full(fd: int) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("os.write", full)
+        patch.setattr("os.fsync", full)
         saving.save(2, "lost")
         with pytest.raises(CheckpointError, match=r"No space left on device.*keep fewer") as caught:
             saving.save(3, "not begun")
@@ -383,6 +383,7 @@ def test_a_class_of_a_script_comes_along(root: str, script: Path) -> None:
 
 
 def test_without_the_package_for_its_storage_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "outrider.engine.checkpoint.objects", raising=False)
     monkeypatch.setitem(sys.modules, "obstore", None)
     with pytest.raises(SpecError, match=r"outrider\[storage\].*Image\(pip="):
         checkpoint("run", root="s3://bucket")

@@ -8,10 +8,7 @@ from hypothesis import strategies as st
 
 from outrider.engine.checkpoint.decisions import (
     TERMS_KEPT,
-    Begin,
-    Join,
-    Stale,
-    Wait,
+    Fenced,
     admission,
     lacking,
     old_terms,
@@ -36,33 +33,34 @@ WORLDS = st.builds(world, st.sampled_from(["p", "q"]), st.integers(1, 2), st.int
 
 
 def test_rank_0_begins_and_the_others_wait_for_it() -> None:
-    assert admission(world(), 0, []) == Begin(1)
-    assert admission(world(), 3, []) == Wait()
     begun = Term.begin(1, world())
-    assert admission(world(), 0, [begun]) == Join(begun)
-    assert admission(world(), 3, [begun]) == Join(begun)
+    assert admission(world(), 0, []) == begun
+    assert admission(world(), 3, []) is None
+    assert admission(world(), 0, [begun]) is begun
+    assert admission(world(), 3, [begun]) is begun
 
 
 def test_another_pool_takes_the_run_over() -> None:
     old = Term.begin(7, world("p", generation=5))
-    assert admission(world("q", generation=1), 0, [old]) == Begin(8)
+    new = world("q", generation=1)
+    assert admission(new, 0, [old]) == Term.begin(8, new)
 
 
 def test_a_generation_does_not_take_over_from_a_later_one() -> None:
     later = Term.begin(7, world(generation=2))
-    assert admission(world(generation=1), 0, [later]) == Stale(later)
-    assert admission(world(generation=3), 0, [later]) == Begin(8)
+    assert admission(world(generation=1), 0, [later]) == Fenced(later)
+    assert admission(world(generation=3), 0, [later]) == Term.begin(8, world(generation=3))
 
 
 def test_an_attempt_does_not_take_over_from_a_later_one() -> None:
     later = Term.begin(7, world(generation=0, attempt=2))
-    assert admission(world(generation=0, attempt=1), 0, [later]) == Stale(later)
+    assert admission(world(generation=0, attempt=1), 0, [later]) == Fenced(later)
 
 
 def test_fenced_world_does_not_begin_again() -> None:
     terms = [Term.begin(1, world("p")), Term.begin(2, world("q"))]
-    assert admission(world("p"), 0, terms) == Stale(terms[1])
-    assert admission(world("p"), 2, terms) == Stale(terms[1])
+    assert admission(world("p"), 0, terms) == Fenced(terms[1])
+    assert admission(world("p"), 2, terms) == Fenced(terms[1])
 
 
 @QUICK
@@ -71,16 +69,17 @@ def test_numbers_grow_and_a_fenced_world_never_comes_back(comers: list[tuple[Wor
     terms: list[Term] = []
     for who, rank in comers:
         match admission(who, rank, terms):
-            case Begin(number):
+            case Term() as term if term not in terms:
                 assert rank == 0
                 assert who not in [term.world for term in terms]
-                assert number == max((term.number for term in terms), default=0) + 1
-                terms.append(Term.begin(number, who))
-            case Join(term):
+                assert term == Term.begin(max((term.number for term in terms), default=0) + 1, who)
+                terms.append(term)
+            case Term() as term:
                 assert term is terms[-1]
-            case Stale(by):
+                assert term.world == who
+            case Fenced(by):
                 assert by in terms
-            case Wait():
+            case None:
                 assert rank
     generations = [(t.generation, t.attempt) for t in terms if (t.pool, t.job) == ("p", 1)]
     assert generations == sorted(generations)

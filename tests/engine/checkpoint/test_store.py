@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from outrider import CheckpointError, SpecError
-from outrider.engine.checkpoint.store import Store, polls
-from outrider.engine.checkpoint.urls import checked_root, open_store
+from outrider.engine.checkpoint.store import Store, checked_root, open_store, polls
 
 
 @pytest.fixture
