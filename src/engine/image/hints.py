@@ -11,159 +11,120 @@ from ..api.errors import BootstrapError
 INSTALL = "pip install 'outrider[image]'"
 LOG_LINES = 20  # of the end of a command's output, in an error's message
 
+
+class Hint(NamedTuple):
+    text: str  # the next step, in one clause
+    systematic: bool = False  # every host fails in the same way: the image asks for something that does not exist
+
+
 _OFFLINE = "have packages fetched on this computer: Image(offline=True)"
 _PYTHON = "install the right Python on that host, or name it: Image(python='/path/to/python3')"
 _BY_HAND = "run the command there by hand to see more"
 _LONGER = "if it only was slow, raise Image(bootstrap_timeout=...)"
-
-
-class _KnownFailure(NamedTuple):
-    """A known failure: any of the patterns ``words``, in any command's log or only in those of one ``phase``."""
-
-    words: tuple[str, ...]
-    hint: str
-    phase: str | None = None
-    systematic: bool = False  # every host fails in the same way: the image asks for something that does not exist
-
-    def is_in(self, text: str) -> bool:
-        return any(re.search(word, text, re.IGNORECASE) for word in self.words)
-
-
 _KEYS = "Volume(credentials={'AWS_ACCESS_KEY_ID': Secret.env('AWS_ACCESS_KEY_ID'), ...})"
-_VOLUMES = (
-    _KnownFailure(
-        ("there is no bucket", "nosuchbucket"),
-        "check the bucket's name; one of another store than Amazon's needs Volume(endpoint=...)",
+
+# Known failures: a pattern for what commands print, and the hint. The first that matches counts.
+_DISK = {
+    r"no space left on device|disk quota exceeded|os error 28\b": Hint(
+        "free space on that disk, or set OUTRIDER_CACHE in the host's environment to a folder on another"
+    ),
+}
+_CACHE = {
+    "read-only file system|cache .* cannot be written": Hint(
+        "set OUTRIDER_CACHE in the host's environment to a folder that this user can write"
+    ),
+}
+_CERTIFICATE = {
+    "invalid peer certificate|certificate verify|unknownissuer|tls handshake": Hint(
+        f"the host does not trust the index's certificate: install it there, or {_OFFLINE}"
+    ),
+}
+_MODULES = {
+    r"no module named '?_?(ctypes|ssl|asyncio|multiprocessing|json|concurrent)": Hint(
+        "its Python is not whole (python3-minimal?): install the package python3 there"
+    ),
+}
+_APT = {
+    r"unable to locate package|has no installation candidate|version '.*' for '.*' was not found": Hint(
+        "check the names in Image(apt=...): this host's release of Debian or Ubuntu may call them differently"
+    ),
+    "could not get lock|unable to (acquire|lock)": Hint(
+        "another installer runs on that host: wait for it, or end it (`ps aux | grep -e apt -e dpkg`)"
+    ),
+    "temporary failure resolving|could not resolve|failed to fetch|unable to connect|timed out": Hint(
+        "see whether that host reaches its Debian mirror, or install by hand there what Image(apt=...) names"
+    ),
+}
+_PACKAGES = {
+    r"hash(es)? (mismatch|for)": Hint(
+        "the index serves other files than the lock names: lock again, or name the right index", systematic=True
+    ),
+    "401 unauthorized|403 forbidden|invalid credentials|authentication": Hint(
+        "give the index its password: Image(pip_indexes=[Secret('https://user:password@host/simple')])", systematic=True
+    ),
+    **_CERTIFICATE,
+    "timed? ?out|timeout": Hint(f"the index does not answer: check it, or {_OFFLINE}"),
+    "dns error|failed to lookup|connection refused|network is unreachable|error sending request": Hint(
+        f"the index cannot be reached: open the way, or {_OFFLINE}"
+    ),
+    "no solution found|not found in the package registry|was not found in the provided package locations"
+    "|there (is|are) no versions? of|has no wheels with a matching": Hint(
+        "check the names and versions of the packages, or name an index that has them: Image(pip_indexes=[...])",
         systematic=True,
     ),
-    _KnownFailure(("there is nothing in s3:",), "check the prefix: nothing is below it", systematic=True),
-    _KnownFailure(
-        ("nocredentialproviders", "no valid providers", "failed to refresh cached credentials", "ec2rolerequest"),
-        f"give the nodes an instance profile, AWS(instance_profile=...), or say {_KEYS}",
-        systematic=True,
+    r"error: command .*(gcc|cc|g\+\+)|gcc: not found|failed to build": Hint(
+        "a package is compiled there: give it a compiler, Image(apt=['build-essential']), or take one that has a wheel"
     ),
-    _KnownFailure(
-        ("expiredtoken", "token.* expired"),
-        "the credentials have expired: get new ones, or give the nodes an instance profile",
-        systematic=True,
+}
+_VOLUMES = {
+    "there is no bucket|nosuchbucket": Hint(
+        "check the bucket's name; one of another store than Amazon's needs Volume(endpoint=...)", systematic=True
     ),
-    _KnownFailure(
-        ("invalidaccesskeyid", "signaturedoesnotmatch", "invalidtoken"),
+    "there is nothing in s3:": Hint("check the prefix: nothing is below it", systematic=True),
+    "nocredentialproviders|no valid providers|failed to refresh cached credentials|ec2rolerequest": Hint(
+        f"give the nodes an instance profile, AWS(instance_profile=...), or say {_KEYS}", systematic=True
+    ),
+    "expiredtoken|token.* expired": Hint(
+        "the credentials have expired: get new ones, or give the nodes an instance profile", systematic=True
+    ),
+    "invalidaccesskeyid|signaturedoesnotmatch|invalidtoken": Hint(
         "the store does not know these credentials: check both halves of the key, and whose store it is",
         systematic=True,
     ),
-    _KnownFailure(
-        ("accessdenied", "access denied", "forbidden", "status code: 403"),
+    "accessdenied|access denied|forbidden|status code: 403": Hint(
         "allow s3:ListBucket on the bucket and s3:GetObject on its objects (and, to write, s3:PutObject, "
         "s3:DeleteObject and s3:AbortMultipartUpload) to whoever the nodes are",
         systematic=True,
     ),
-    _KnownFailure(
-        ("requesttimetooskewed",),
-        "set that host's clock: stores refuse requests that are more than 15 minutes off",
+    "requesttimetooskewed": Hint("set that host's clock: stores refuse requests that are more than 15 minutes off"),
+    "permanentredirect|authorizationheadermalformed|movedpermanently|illegallocationconstraint": Hint(
+        "the bucket is in another region: name it, Volume(region=...)", systematic=True
     ),
-    _KnownFailure(
-        ("permanentredirect", "authorizationheadermalformed", "movedpermanently", "illegallocationconstraint"),
-        "the bucket is in another region: name it, Volume(region=...)",
-        systematic=True,
+    "x509|certificate": Hint(
+        "the host does not trust the store's certificate: install it there, or name its file in AWS_CA_BUNDLE"
     ),
-    _KnownFailure(
-        ("x509", "certificate"),
-        "the host does not trust the store's certificate: install it there, or name its file in AWS_CA_BUNDLE",
+    "no such host|connection refused|i/o timeout|network is unreachable|no route to host|did not answer"
+    "|deadline exceeded|timeout awaiting|connection reset|server misbehaving": Hint(
+        "see whether that host reaches the store: its network, a VPC endpoint or NAT for S3, Volume(endpoint=...)"
     ),
-    _KnownFailure(
-        (
-            *("no such host", "connection refused", "i/o timeout", "network is unreachable", "no route to host"),
-            *("did not answer", "deadline exceeded", "timeout awaiting", "connection reset", "server misbehaving"),
-        ),
-        "see whether that host reaches the store: its network, a VPC endpoint or NAT for S3, Volume(endpoint=...)",
+    "no /dev/fuse|fuse device not found|mount failed: operation not permitted|modprobe fuse": Hint(
+        "load it there (`modprobe fuse`); a container needs --device /dev/fuse --cap-add SYS_ADMIN"
     ),
-    _KnownFailure(
-        ("no /dev/fuse", "fuse device not found", "mount failed: operation not permitted", "modprobe fuse"),
-        "load it there (`modprobe fuse`); a container needs --device /dev/fuse --cap-add SYS_ADMIN",
+    "is not empty|is mounted at .* already|has mounted|the folder .* cannot be used": Hint(
+        "choose another mount=, or free that one: a volume takes an empty folder, or one that is not there yet"
     ),
-    _KnownFailure(
-        ("is not empty", "is mounted at .* already", "has mounted", "the folder .* cannot be used"),
-        "choose another mount=, or free that one: a volume takes an empty folder, or one that is not there yet",
-    ),
-)
-
-# The first one that matches counts: a full disk explains everything else.
-_FAILURES = (
-    _KnownFailure(
-        ("no space left on device", "disk quota exceeded", r"os error 28\b"),
-        "free space on that disk, or set OUTRIDER_CACHE in the host's environment to a folder on another",
-    ),
-    _KnownFailure(
-        ("read-only file system", "cache .* cannot be written"),
-        "set OUTRIDER_CACHE in the host's environment to a folder that this user can write",
-    ),
-    _KnownFailure(
-        ("unable to locate package", "has no installation candidate", r"version '.*' for '.*' was not found"),
-        "check the names in Image(apt=...): this host's release of Debian or Ubuntu may call them differently",
-        "apt",
-    ),
-    _KnownFailure(
-        ("could not get lock", "unable to (acquire|lock)"),
-        "another installer runs on that host: wait for it, or end it (`ps aux | grep -e apt -e dpkg`)",
-        "apt",
-    ),
-    _KnownFailure(
-        ("temporary failure resolving", "could not resolve", "failed to fetch", "unable to connect", "timed out"),
-        "see whether that host reaches its Debian mirror, or install by hand there what Image(apt=...) names",
-        "apt",
-    ),
-    _KnownFailure(
-        (r"hash(es)? (mismatch|for)", "hash mismatch"),
-        "the index serves other files than the lock names: lock again, or name the right index",
-        "packages",
-        systematic=True,
-    ),
-    _KnownFailure(
-        ("401 unauthorized", "403 forbidden", "invalid credentials", "authentication"),
-        "give the index its password: Image(pip_indexes=[Secret('https://user:password@host/simple')])",
-        "packages",
-        systematic=True,
-    ),
-    _KnownFailure(
-        ("invalid peer certificate", "certificate verify", "unknownissuer", "tls handshake"),
-        f"the host does not trust the index's certificate: install it there, or {_OFFLINE}",
-    ),
-    _KnownFailure(
-        ("timed? ?out", "timeout"),
-        f"the index does not answer: check it, or {_OFFLINE}",
-        "packages",
-    ),
-    _KnownFailure(
-        ("dns error", "failed to lookup", "connection refused", "network is unreachable", "error sending request"),
-        f"the index cannot be reached: open the way, or {_OFFLINE}",
-        "packages",
-    ),
-    _KnownFailure(
-        (
-            "no solution found",
-            "not found in the package registry",
-            "was not found in the provided package locations",
-            "there (is|are) no versions? of",
-            "has no wheels with a matching",
-        ),
-        "check the names and versions of the packages, or name an index that has them: Image(pip_indexes=[...])",
-        "packages",
-        systematic=True,
-    ),
-    _KnownFailure(
-        (r"error: command .*(gcc|cc|g\+\+)", "gcc: not found", "failed to build"),
-        "a package is compiled there: give it a compiler, Image(apt=['build-essential']), or take one that has a wheel",
-        "packages",
-    ),
-    _KnownFailure(
-        ("no interpreter found", "downloads? .*(disabled|never)", "failed to (download|install)"), _PYTHON, "python"
-    ),
-    _KnownFailure(
-        (r"no module named '?_?(ctypes|ssl|asyncio|multiprocessing|json|concurrent)",),
-        "its Python is not whole (python3-minimal?): install the package python3 there",
-    ),
-)
+}
+_NO_INTERPRETER = {
+    "no interpreter found|downloads? .*(disabled|never)|failed to (download|install)": Hint(_PYTHON),
+}
+_KNOWN = {
+    "run": _DISK,
+    "volumes": _VOLUMES,
+    "apt": {**_DISK, **_CACHE, **_APT, **_CERTIFICATE, **_MODULES},
+    "packages": {**_DISK, **_CACHE, **_PACKAGES, **_MODULES},
+    "python": {**_DISK, **_CACHE, **_CERTIFICATE, **_NO_INTERPRETER, **_MODULES},
+}
+_KNOWN_ELSEWHERE = {**_DISK, **_CACHE, **_CERTIFICATE, **_MODULES}
 _BY_PHASE = {
     "probe": "log in there with the same user and key, and run `uname -a; python3 -V`",
     "upload": "see whether the user can write into the cache, and whether tar and gzip are there",
@@ -184,22 +145,16 @@ _WHEN_LATE = {
 }
 
 
-class Hint(NamedTuple):
-    text: str  # the next step, in one clause
-    systematic: bool  # whether another host would fail in the same way
-
-
 def hint_for(phase: str, texts: Sequence[str], *, exit_status: int | None = None, timed_out: bool = False) -> Hint:
     text = "\n".join(texts)
-    for known in _VOLUMES if phase == "volumes" else _FAILURES:
-        if known.phase in (None, phase) and (phase != "run" or known is _FAILURES[0]) and known.is_in(text):
-            return Hint(known.hint, known.systematic)
+    for pattern, hint in _KNOWN.get(phase, _KNOWN_ELSEWHERE).items():
+        if re.search(pattern, text, re.IGNORECASE):
+            return hint
     if timed_out:
-        return Hint(_WHEN_LATE.get(phase, f"see what it did last, below; {_LONGER}"), systematic=False)
+        return Hint(_WHEN_LATE.get(phase, f"see what it did last, below; {_LONGER}"))
     if exit_status in (-9, 137):
-        hint = "the host killed it, as it does when its memory is full: use a larger one, or do less at once"
-        return Hint(hint, systematic=False)
-    return Hint(_BY_PHASE.get(phase, "try again"), systematic=False)
+        return Hint("the host killed it, as it does when its memory is full: use a larger one, or do less at once")
+    return Hint(_BY_PHASE.get(phase, "try again"))
 
 
 def bootstrap_error(
