@@ -19,7 +19,7 @@ from . import install_plan, probe, wheels
 from .cache import Copy
 from .commands import CommandResult, CommandRunner
 from .hints import LOG_LINES, bootstrap_error
-from .install_plan import Prepared, PythonChoice
+from .install_plan import Prepared
 from .installer import protocol
 from .probe import HostFacts
 from .requirements import Requirements
@@ -110,25 +110,30 @@ class _Bootstrap:
         with self._during("probe"):
             host = await self._probe()
             choice = install_plan.choose_python(prepared, host)
-            tool = await self._tool(host, choice)
-        runtime, uv = f"runtime/{prepared.runtime.digest}", "" if tool is None else tool.in_cache
+            uv = None
+            if choice.environment:
+                assert prepared.uv is not None, "without it there is no such choice"
+                uv = await prepared.wheel_cache.tool(prepared.uv, wheels.tool_target(host.machine, host.libc))
+        runtime, uv_folder = f"runtime/{prepared.runtime.digest}", "" if uv is None else uv.in_cache
         missing = {} if runtime in host.present else {runtime: prepared.runtime.data}
-        if tool is not None and uv not in host.present:
-            missing[uv] = await prepared.wheel_cache.packed(tool)
+        if uv is not None and uv_folder not in host.present:
+            missing[uv_folder] = await prepared.wheel_cache.packed(uv)
         if missing:
             size = sum(map(len, missing.values()))
             with self._during("upload", f"{size / 1e6:.1f} MB"):
-                self._check_room(host, size)
+                if host.free_bytes is not None and host.free_bytes < 4 * size:  # unpacked it takes three times as much
+                    reason = f"only {host.free_bytes / 1e6:.0f} MB are free in {host.cache}"
+                    raise self.error(reason, log=["No space left on device"])
                 await asyncio.gather(*(self._upload(host, path, data) for path, data in missing.items()))
         if choice.installer is None:
             with self._during("python", f"Python {choice.base}, from uv"):
-                python = await self._fetch_python(host, choice.base, uv)
+                python = await self._fetch_python(host, choice.base, uv_folder)
         else:
             python = choice.installer.path
         plan = install_plan.install_plan(
             prepared,
             host,
-            install_plan.environment(prepared, host, choice, f"{uv}/uv"),
+            install_plan.environment(prepared, host, choice, f"{uv_folder}/uv"),
             **of_this_node,
             python=choice.base,
             runtime=f"{host.cache}/{runtime}",
@@ -151,7 +156,7 @@ class _Bootstrap:
         if host.refused:
             raise self.error(f"the cache {host.cache} cannot be written", log=host.refused.splitlines())
         if host.exposed:
-            owner, mode, path = host.exposed.split(" ", 2)
+            owner, mode, path = host.exposed
             whose = f"uid {owner}, mode {mode}" if owner != "?" else "nobody can say whose it is"
             raise self.error(
                 f"the cache {host.cache} cannot be trusted, because somebody else may have written what would be run "
@@ -160,19 +165,6 @@ class _Bootstrap:
                 "this user can write",
             )
         return host
-
-    async def _tool(self, host: HostFacts, choice: PythonChoice) -> wheels.Tool | None:
-        """The uv that the host needs; None: it needs none."""
-        if not choice.environment:
-            return None
-        assert self.prepared.uv is not None, "without it there is no such choice"
-        return await self.prepared.wheel_cache.tool(self.prepared.uv, wheels.tool_target(host.machine, host.libc))
-
-    def _check_room(self, host: HostFacts, size: int) -> None:
-        if host.free_bytes is not None and host.free_bytes < 4 * size:  # unpacked it takes three times as much
-            raise self.error(
-                f"only {host.free_bytes / 1e6:.0f} MB are free in {host.cache}", log=["No space left on device"]
-            )
 
     async def _upload(self, host: HostFacts, path: str, data: bytes) -> None:
         folder, _, name = path.partition("/")
@@ -184,16 +176,14 @@ class _Bootstrap:
         """Have uv install a Python on a host that has none; returns its path."""
         binary, place = f"{host.cache}/{uv}/uv", f"{host.cache}/pythons"
         env = (*_PRIVATELY, f"UV_CACHE_DIR={host.cache}/uv-cache", f"UV_PYTHON_INSTALL_DIR={place}", "UV_NO_PROGRESS=1")
-        for words in (
-            ["python", "install", "--no-bin", version],
-            ["python", "find", "--managed-python", "--no-project", version],
-        ):
-            ended = await self._host.run([*env, binary, *words])
+        for words in (["install", "--no-bin", version], ["find", "--managed-python", "--no-project", version]):
+            ended = await self._host.run([*env, binary, "python", *words])
             if ended.status != 0:
-                minor, command = ".".join(version.split(".")[:2]), f"uv {shlex.join(words)}"
+                minor, command = ".".join(version.split(".")[:2]), f"uv python {shlex.join(words)}"
                 hint = f"install Python {minor} on that host: it has none, and does not get it"
                 raise self._failed(f"{command} ended with {ended.how}", ended, command, hint)
-        return ended.stdout.decode().strip().rpartition("\n")[2]  # the last line: a login may print others before it
+        # The last line, as a login may print others before it.
+        return ended.stdout.decode(errors="replace").strip().rpartition("\n")[2]
 
     # --- the installer ----------------------------------------------------------------------------------------------
 

@@ -19,11 +19,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 def client_cache() -> Path:
-    """The cache's folder. It is private to this user, because nodes run what comes out of it.
-
-    Raises:
-        BootstrapError: it cannot be made, or is not private.
-    """
+    """The cache's folder, which is private to this user, because nodes run what comes out of it; or an error."""
     folder = cache_root()
     try:
         make_private(folder)
@@ -67,31 +63,24 @@ class FileCopies:
 
     def __init__(self, folder: Path) -> None:
         with tempfile.TemporaryFile(dir=folder) as nameless:
-            self._fd = os.dup(nameless.fileno())
-        weakref.finalize(self, os.close, self._fd)
+            self.fd = os.dup(nameless.fileno())
+        weakref.finalize(self, os.close, self.fd)
         self._end = 0
         self._kept: dict[str, Copy] = {}
 
     def keep(self, fd: int) -> Copy:
-        """Copy the rest of an open file.
-
-        Raises:
-            OSError: it cannot be read, or the disk is full.
-        """
+        """Copy the rest of an open file."""
         digest, end = hashlib.sha256(), self._end
         while data := os.read(fd, _CHUNK_BYTES):
             digest.update(data)
             while data:
-                count = os.pwrite(self._fd, data, end)
+                count = os.pwrite(self.fd, data, end)
                 data, end = data[count:], end + count
         name = digest.hexdigest()
         if name not in self._kept:
             self._kept[name] = Copy(self, name, self._end, end - self._end)
             self._end = end
         return self._kept[name]
-
-    def read(self, offset: int, size: int) -> bytes:
-        return os.pread(self._fd, size, offset)
 
 
 class Copy(NamedTuple):
@@ -102,4 +91,4 @@ class Copy(NamedTuple):
 
     def read(self, offset: int, size: int) -> bytes:
         """Read at most ``size`` bytes of the copy from ``offset``."""
-        return self.copies.read(self.begins + offset, min(size, self.size_bytes - offset))
+        return os.pread(self.copies.fd, min(size, self.size_bytes - offset), self.begins + offset)

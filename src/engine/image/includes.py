@@ -7,8 +7,8 @@ import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from importlib.machinery import PathFinder
+from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
@@ -48,11 +48,6 @@ class Root(NamedTuple):
 
 
 def roots(image: Image) -> list[Root]:
-    """Resolve ``image.includes``.
-
-    Raises:
-        SpecError: an entry does not exist, or two have the same place in the tree.
-    """
     found: dict[PurePosixPath, Root] = {}
     for include in image.includes:
         for root in _roots_of(include):
@@ -65,18 +60,14 @@ def roots(image: Image) -> list[Root]:
     return list(found.values())
 
 
-def scan(image: Image, *, path: Sequence[str] | None = None) -> Includes:
-    """Copy and hash every included file as it is now. ``path``: search path to use instead of `sys.path`.
-
-    Raises:
-        SpecError: an included file does not exist or cannot be read, or `roots` refuses one.
-    """
+def scan(image: Image) -> Includes:
+    """Copy and hash every included file as it is now."""
     if not image.includes:
         return Includes()
     files: dict[str, File] = {}
     copies = FileCopies(client_cache())
     paths = {".": None}
-    folders = [Path(entry or ".").resolve() for entry in (sys.path if path is None else path)]
+    folders = [Path(entry or ".").resolve() for entry in sys.path]
     for root in roots(image):
         if not root.source.is_dir():
             files[root.place.as_posix()] = _read(root.source, copies)
@@ -90,11 +81,7 @@ def scan(image: Image, *, path: Sequence[str] | None = None) -> Includes:
 
 
 def on_this_computer(image: Image) -> Image:
-    """The image for nodes on this computer: they import included files from where they are.
-
-    Raises:
-        SpecError: the image asks for something that local nodes do not get, or an include does not exist.
-    """
+    """The image for nodes on this computer: they import included files from where they are."""
     check_local(image)
     folders = [str(root.source.parents[len(root.place.parts) - 1]) for root in roots(image)]
     added = [folder for folder in dict.fromkeys(folders) if folder not in sys.path]
@@ -148,10 +135,8 @@ def _found(asked: str, name: str, search: Sequence[str] | None) -> tuple[list[st
     spec = getattr(sys.modules.get(name), "__spec__", None)
     if spec is None and search is not None:
         spec = PathFinder.find_spec(name.rpartition(".")[2], search)  # a namespace's full name would need its parent
-    for finder in sys.meta_path if spec is None and search is None else ():
-        find_spec = getattr(finder, "find_spec", None)
-        if find_spec is not None and (spec := find_spec(name, None)) is not None:
-            break
+    elif name not in sys.modules:
+        spec = find_spec(name)
     if spec is None:
         _refuse(
             f"Image(includes=...): {asked!r} is neither a file here ({Path(asked).absolute()}) "
@@ -212,26 +197,21 @@ class _Ignored:
     """Patterns for files below ``top``: of .gitignore files from the repository's top down, and the user's."""
 
     def __init__(self, top: Path, excludes: Sequence[str]) -> None:
-        self._top, self._excludes = top, excludes
+        self._top = top
+        self._own = _compiled(excludes) if excludes else None
         self._specs: dict[Path, GitIgnoreSpec | None] = {}
+        self._above = self._folders_above()
 
     def has(self, path: Path, *, is_folder: bool) -> bool:
         """Return whether ``path`` is ignored. The user's patterns win, then the nearest .gitignore that matches."""
-        if self._own is not None and (word := _word(self._own, self._top, path, is_folder)) is not None:
-            return word
-        inside = [folder for folder in path.parents if folder == self._top or folder.is_relative_to(self._top)]
-        for folder in (*inside, *self._above):
-            spec = self._spec(folder)
+        inside = [folder for folder in path.parents if folder.is_relative_to(self._top)]
+        of_git = ((self._spec(folder), folder) for folder in (*inside, *self._above))
+        for spec, folder in ((self._own, self._top), *of_git):
             if spec is not None and (word := _word(spec, folder, path, is_folder)) is not None:
                 return word
         return False
 
-    @cached_property
-    def _own(self) -> GitIgnoreSpec | None:
-        return _compiled(self._excludes) if self._excludes else None
-
-    @cached_property
-    def _above(self) -> list[Path]:
+    def _folders_above(self) -> list[Path]:
         """Folders above ``top`` in its repository; none where they ignore ``top`` itself, as it was asked for."""
         folders: list[Path] = []
         for folder in () if (self._top / ".git").exists() else self._top.parents:

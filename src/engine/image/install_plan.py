@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from ...providers.threads import in_thread
-from ..api.errors import BootstrapError
+from ..api.errors import BootstrapError, SpecError
 from ..api.image import Image
 from ..api.secrets import revealed, revealed_env, secrets_in, shown_forms
 from ..api.volume import Volume
@@ -55,8 +55,10 @@ async def prepare(image: Image, volumes: Sequence[Volume] = (), *, python: str =
         SpecError: the image names something that does not exist, or needs uv, which is not installed here.
         BootstrapError: the lock cannot be read.
     """
-    needing_uv = "Image(" + ("pip=...)" if image.has_packages else f"python={image.python!r})")
-    uv = Uv.find(needing_uv) if image.needs_uv else Uv.if_installed()
+    uv = Uv.if_installed()
+    if uv is None and image.needs_uv:
+        needing = "pip=..." if image.has_packages else f"python={image.python!r}"
+        raise SpecError(f"Image({needing}) needs uv on this computer, from where it is sent to the nodes: `{INSTALL}`.")
     runtime, included, required = await asyncio.gather(
         in_thread(bundle.build, abandon=True),
         in_thread(includes.scan, image, abandon=True),
@@ -78,20 +80,12 @@ class PythonChoice:
 
 
 def choose_python(prepared: Prepared, host: HostFacts) -> PythonChoice:
-    """Choose the Pythons of a host.
-
-    Raises:
-        BootstrapError: the host cannot have the right Python.
-    """
     asked, wanted = prepared.image.python, prepared.minor
     has_packages = prepared.requirements is not None
     if asked.startswith("/"):
         given = next((python for python in host.pythons if python.asked), None)
         if given is None:
-            raise _refused(
-                f"Image(python={asked!r}) is not a Python there",
-                "correct the path in Image(python=...), or leave python out",
-            )
+            raise _refused(f"Image(python={asked!r}) is not a Python there", "correct the path, or leave python out")
         if not _fits(given, wanted):
             raise _other_python(given, wanted)
         return PythonChoice(given, given.path, has_packages, isolated=False)
@@ -100,8 +94,10 @@ def choose_python(prepared: Prepared, host: HostFacts) -> PythonChoice:
         if _fits(python, wanted) and exact in (None, python.version):
             return PythonChoice(python, python.path, has_packages)
     if prepared.uv is None:
-        raise _no_python(host, wanted)
-    able = next((python for python in host.pythons if python.is_at_least(*_INSTALLER_PYTHON)), None)
+        if host.pythons:
+            raise _other_python(host.pythons[0], wanted)
+        raise _refused("it has no python3", f"install Python {wanted} there, or {_BRING_IT}")
+    able = next((each for each in host.pythons if tuple(map(int, each.minor.split("."))) >= _INSTALLER_PYTHON), None)
     return PythonChoice(able, exact or wanted, environment=True)
 
 
@@ -157,7 +153,6 @@ def hidden(prepared: Prepared) -> list[str]:
 
 
 def _passwords(url: str) -> list[str]:
-    """The password of a URL, as it is written there and decoded."""
     login, _, _ = url.partition("://")[2].partition("/")[0].rpartition("@")
     written = login.partition(":")[2]
     return [written, unquote(written)] if written else []
@@ -165,12 +160,6 @@ def _passwords(url: str) -> list[str]:
 
 def _fits(python: Python, minor: str) -> bool:
     return python.minor == minor and python.implementation == "cpython"
-
-
-def _no_python(host: HostFacts, wanted: str) -> BootstrapError:
-    if host.pythons:
-        return _other_python(host.pythons[0], wanted)
-    return _refused("it has no python3", f"install Python {wanted} there, or {_BRING_IT}")
 
 
 def _other_python(python: Python, wanted: str) -> BootstrapError:

@@ -74,20 +74,17 @@ class Python(NamedTuple):
     def minor(self) -> str:
         return self.version.rpartition(".")[0]
 
-    def is_at_least(self, major: int, minor: int) -> bool:
-        return tuple(map(int, self.minor.split("."))) >= (major, minor)
-
 
 class HostFacts(NamedTuple):
-    """The probe's findings."""
-
     system: str  # "Linux"
     machine: str  # "x86_64"
     libc: str  # "glibc 2.36", or "other"
     uid: int
     cache: str
     refused: str  # why the cache cannot be written; empty: it can
-    exposed: str  # who else may write in the cache, so that nothing in it is run: "UID MODE PATH"; empty: nobody
+    exposed: (
+        tuple[str, str, str] | None
+    )  # (uid, mode, path) in the cache that others may write; so nothing there is run
     free_bytes: int | None
     present: frozenset[str]  # runtimes and uvs in the cache, as "runtime/DIGEST"
     pythons: tuple[Python, ...]  # in the order of preference
@@ -103,11 +100,7 @@ def arguments(minor: str, asked: str) -> list[str]:
 
 
 def parse(stdout: bytes) -> HostFacts:
-    """Parse the output of the probe.
-
-    Raises:
-        ValueError: the script did not run to its end.
-    """
+    """Parse the output of the probe; it is a `ValueError` if that is not the script's, run to its end."""
     lines = stdout.decode(errors="replace").splitlines()
     if "outrider-probe 1" not in lines or lines[-1] != "end":
         raise ValueError("the probe did not run to its end")
@@ -122,6 +115,7 @@ def parse(stdout: bytes) -> HostFacts:
         elif word not in facts:  # a message of several lines may repeat a word
             facts[word] = rest
     system, _, machine = facts.get("system", "").partition(" ")
+    owner, mode, path = facts.get("exposed", "  ").split(" ", 2)
     libc, free = facts.get("libc", ""), facts.get("free", "")
     return HostFacts(
         system=system,
@@ -130,7 +124,7 @@ def parse(stdout: bytes) -> HostFacts:
         uid=int(facts.get("user", "-1")),
         cache=facts.get("cache", ""),
         refused=facts.get("refused", ""),
-        exposed=facts.get("exposed", ""),
+        exposed=(owner, mode, path) if owner else None,
         free_bytes=int(free) * 1024 if free.isdecimal() else None,
         present=frozenset(present),
         pythons=tuple(pythons),

@@ -31,8 +31,6 @@ _COMMENT = re.compile(r"(^|\s)#.*$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Requirements:
-    """Packages to install, and where to find them."""
-
     text: str  # a requirements file that refers to no other file, except to wheels on this computer
     constraints: str = ""
     urls: tuple[str | Secret, ...] = ()  # indexes, in the order of preference

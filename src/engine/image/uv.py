@@ -8,9 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ..api.errors import SpecError
 from ..api.secrets import Scrubber, Secret, revealed
-from .hints import INSTALL, bootstrap_error
+from .hints import bootstrap_error
 
 
 class Uv(NamedTuple):
@@ -18,35 +17,21 @@ class Uv(NamedTuple):
     version: str
 
     @classmethod
-    def find(cls, wanted_for: str) -> Uv:
-        """Find the binary; where uv is not installed, a `SpecError` says what it is ``wanted_for``."""
+    def if_installed(cls) -> Uv | None:
         from importlib.metadata import PackageNotFoundError, version
 
         try:
             from uv import find_uv_bin
 
             return cls(Path(find_uv_bin()), version("uv"))
-        except (ImportError, FileNotFoundError, PackageNotFoundError) as error:
-            raise SpecError(
-                f"{wanted_for} needs uv on this computer, from where it is sent to the nodes: `{INSTALL}`."
-            ) from error
-
-    @classmethod
-    def if_installed(cls) -> Uv | None:
-        try:
-            return cls.find("")
-        except SpecError:
+        except (ImportError, FileNotFoundError, PackageNotFoundError):
             return None
 
     async def run(
         self, *arguments: str, secrets: Iterable[Secret] = (), env: Mapping[str, str] | None = None, stdin: bytes = b"",
         cwd: Path | None = None,
     ) -> str:  # fmt: skip
-        """Run uv and return its stdout. Cancel-safe.
-
-        Raises:
-            BootstrapError: it failed; in phase "packages", with the end of its log.
-        """
+        """Run uv and return its stdout. Cancel-safe. A failure is a `BootstrapError` of phase "packages"."""
         running = await asyncio.create_subprocess_exec(
             str(self.path),
             *arguments,

@@ -54,16 +54,12 @@ class Wheel(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """All wheels of one platform's environment."""
-
     requirements: str  # pin exactly these wheels
     wheels: tuple[Wheel, ...]
 
 
 class Tool(NamedTuple):
-    """The uv binary for one platform."""
-
-    path: Path
+    path: Path  # the uv binary for one platform
     in_cache: str  # its folder in a host's cache, "uv/DIGEST"
 
 

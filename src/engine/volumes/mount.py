@@ -37,7 +37,7 @@ class MountFailed(Exception):
 
     def __init__(self, reason: str, log: Sequence[str] = ()) -> None:
         super().__init__(reason)
-        self.reason, self.log = reason, list(log)
+        self.log = list(log)
 
 
 class VolumeMount:
@@ -55,11 +55,7 @@ class VolumeMount:
         self._due_at = 0.0
 
     def begin(self) -> None:
-        """Mount the volume, or share another pool's mount of it; it is mounted when this returns.
-
-        Raises:
-            MountFailed
-        """
+        """Mount the volume, or share another pool's mount of it; it is mounted when this returns."""
         if objection := mount_path.objection(self.mount):
             raise MountFailed(f"{self._volume['mount']} is {self.mount} there, and that {objection}")
         try:
@@ -190,14 +186,13 @@ class VolumeMount:
 
     def _check_contents(self) -> None:
         """Refuse an empty volume that is to be read: its prefix is wrong. A slow listing counts as not empty."""
-        seen: list[bool | OSError] = []
-        looking = threading.Thread(target=_into, args=(self.mount, seen), daemon=True)
+        seen: list[bool | None] = []
+        looking = threading.Thread(target=_look_into, args=(self.mount, seen), daemon=True)
         looking.start()
         looking.join(_LISTED_S)
-        [found] = seen or [True]
-        if isinstance(found, OSError):
+        if seen == [None]:
             raise MountFailed(rclone.reason(self._volume["source"], "\n".join(self._output)), self._output)
-        if not found and self._volume["read_only"]:
+        if seen == [False] and self._volume["read_only"]:
             raise MountFailed(f"there is nothing in {self._volume['source']}")
 
     # --- ending ---------------------------------------------------------------------------------------------------
@@ -228,12 +223,13 @@ class VolumeMount:
         return self._output[-1] if self._output else "it does not say why"
 
 
-def _into(folder: str, seen: list[bool | OSError]) -> None:
+def _look_into(folder: str, seen: list[bool | None]) -> None:
+    """Append whether there is anything in ``folder``; None: it cannot be read."""
     try:
         with os.scandir(folder) as entries:
             seen.append(next(entries, None) is not None)
-    except OSError as error:
-        seen.append(error if error.errno != errno.ENOTCONN else OSError(errno.EIO, "it has gone"))
+    except OSError:
+        seen.append(None)
 
 
 def _ended(running: subprocess.Popen[bytes]) -> None:
@@ -285,7 +281,7 @@ def _plain(written: str) -> str:
 
 
 def mount_at(point: str) -> MountEntry | None:
-    """Return the mount that is visible at the path ``point``, or None."""
+    """The mount that is visible at the path ``point``."""
     text = os.fsdecode(Path("/proc/self/mountinfo").read_bytes())
     return next((mount for mount in reversed(parse(text)) if mount.point == point), None)
 
@@ -300,10 +296,7 @@ def is_dead(point: str) -> bool:
 
 
 def unmount(point: str) -> str:
-    """Unmount everything of rclone at ``point``. Processes that still use it may see it for a little longer.
-
-    Return the error that prevents it, or "".
-    """
+    """Unmount all of rclone at ``point``, where users may see it for a little longer; the error, or ""."""
     deadline = time.monotonic() + _BUSY_S
     problem, lazily = "", False
     while True:

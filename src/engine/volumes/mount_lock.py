@@ -44,7 +44,6 @@ class MountLock:
             os.close(fd)
 
     def use(self) -> None:
-        """Register this process as a user of the mount."""
         self._users = self._open("users")
         fcntl.flock(self._users, fcntl.LOCK_SH)
 

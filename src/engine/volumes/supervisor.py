@@ -48,7 +48,7 @@ def main() -> int:
 
 
 def _detach() -> None:
-    """Detach from the process that started this one: its folder, its umask and its standard streams."""
+    """Leave the folder, the umask and the standard streams of the process that started this one."""
     os.chdir("/")
     os.umask(0o077)
     nothing = os.open(os.devnull, os.O_RDWR)
@@ -73,7 +73,10 @@ def _supervise(client: socket.socket) -> None:
     signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
     signal.signal(signal.SIGTERM, end)
     try:
-        order = json.loads(_line(client))
+        line = client.makefile("rb").readline()
+        if not line.endswith(b"\n"):
+            raise EOFError("the installer has gone")
+        order = json.loads(line)
         threading.Thread(target=_end_when_closed, args=(client, threading.main_thread()), daemon=True).start()
         for volume in order["volumes"]:
             mount = VolumeMount(order, volume)
@@ -88,35 +91,22 @@ def _supervise(client: socket.socket) -> None:
         _answer(client, "ready")
         while not told_to_end:
             select.select([woken], [], [], _CHECK_S)
-            _check(mounted)
+            for mount in mounted:
+                mount.check()
         mounted = _end(mounted)
     with suppress(OSError):
         client.shutdown(socket.SHUT_RDWR)  # a thread is reading it, so closing it is not enough
     client.close()
     while mounted:  # mounts that another pool uses too
         select.select([], [], [], _CHECK_S)
-        _check(mounted)
+        for mount in mounted:
+            mount.check()
         mounted = _end(mounted)
-
-
-def _check(mounted: list[VolumeMount]) -> None:
-    for mount in mounted:
-        mount.check()
 
 
 def _end(mounted: list[VolumeMount]) -> list[VolumeMount]:
     """End mounts; return those that other pools still use."""
     return [mount for mount in reversed(mounted) if not mount.end()]
-
-
-def _line(client: socket.socket) -> bytes:
-    data = b""
-    while not data.endswith(b"\n"):
-        more = client.recv(65536)
-        if not more:
-            raise EOFError("whoever started it has gone")
-        data += more
-    return data
 
 
 def _end_when_closed(client: socket.socket, main: threading.Thread) -> None:

@@ -90,7 +90,7 @@ async def test_what_a_login_prints_is_no_part_of_a_pythons_path(shell: Any) -> N
             return CommandResult(0, None, b"Welcome to this host!\n/pythons/3.11/bin/python3.11\n", b"")
 
     work = bootstrap_._Bootstrap(Chatty(), await prepare(Image()), lambda _: None)
-    host = HostFacts("Linux", "x86_64", "glibc 2.36", 0, "/cache", "", "", None, frozenset(), ())
+    host = HostFacts("Linux", "x86_64", "glibc 2.36", 0, "/cache", "", None, None, frozenset(), ())
     assert await work._fetch_python(host, "3.11", "uv/digest") == "/pythons/3.11/bin/python3.11"
 
 

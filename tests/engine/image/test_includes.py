@@ -27,8 +27,8 @@ def tree(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
-def places(*include: Any, excludes: tuple[str, ...] = (), path: tuple[str, ...] = ()) -> set[str]:
-    return set(includes.scan(Image(includes=include, excludes=excludes), path=path).files)
+def places(*include: Any, excludes: tuple[str, ...] = ()) -> set[str]:
+    return set(includes.scan(Image(includes=include, excludes=excludes)).files)
 
 
 def test_a_package_a_file_and_a_folder_land_under_their_names(tree: Any) -> None:
@@ -137,9 +137,10 @@ def test_contents_and_executable_bits_are_kept(tree: Any) -> None:
     assert found["p/run.sh"].copy == found["p/same.txt"].copy
 
 
-def test_folders_on_this_path_are_on_that_of_the_nodes(tree: Any) -> None:
+def test_folders_on_this_path_are_on_that_of_the_nodes(tree: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     top = tree({"proj/src/lib/__init__.py": "", "proj/scripts/train.py": ""})
-    found = includes.scan(Image(includes=[top / "proj"]), path=[str(top / "proj" / "src"), "/usr/lib"])
+    monkeypatch.setattr(sys, "path", [str(top / "proj" / "src"), "/usr/lib"])
+    found = includes.scan(Image(includes=[top / "proj"]))
     assert found.paths == (".", "proj/src")
     assert "lib" in found.modules
 

@@ -31,7 +31,7 @@ PYPY = Python("3.11.9", "pypy", "/usr/bin/pypy3")
 def host(*pythons: Python, **changes: Any) -> HostFacts:
     facts = {
         "system": "Linux", "machine": "x86_64", "libc": "glibc 2.36", "uid": 1000, "cache": "/home/u/.cache/outrider",
-        "refused": "", "exposed": "", "free_bytes": 10**9, "present": frozenset(), "pythons": pythons,
+        "refused": "", "exposed": None, "free_bytes": 10**9, "present": frozenset(), "pythons": pythons,
     }  # fmt: skip
     return HostFacts(**{**facts, **changes})  # type: ignore[arg-type]
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def read(**options: Any) -> Requirements:
-    found = await requirements.read(Image(**options), Uv.find("a test"))
+    found = await requirements.read(Image(**options), Uv.if_installed())
     assert found is not None
     return found
 
@@ -113,7 +113,8 @@ async def test_a_uv_lock_is_exactly_what_is_installed(make_wheel: Any, wheels: P
         '[dependency-groups]\ndev = ["developing"]\n'
         f'[[tool.uv.index]]\nname = "wheels"\nurl = "{wheels}"\nformat = "flat"\ndefault = true\n'
     )
-    uv = Uv.find("a test")
+    uv = Uv.if_installed()
+    assert uv is not None
     subprocess.run([uv.path, "lock", "--quiet", "--directory", project], check=True)
     make_wheel("indirect", "2.0")  # newer than the lock
     found = await read(lock=project)

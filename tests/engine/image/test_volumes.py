@@ -16,7 +16,7 @@ from outrider.engine.image.installer import apt, volumes
 from outrider.engine.image.installer.work import Failed, Work
 from outrider.engine.image.probe import HostFacts
 
-HOST = HostFacts("Linux", "x86_64", "glibc 2.36", 0, "/cache", "", "", None, frozenset(), ())
+HOST = HostFacts("Linux", "x86_64", "glibc 2.36", 0, "/cache", "", None, None, frozenset(), ())
 
 
 class Machine:

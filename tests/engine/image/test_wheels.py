@@ -31,7 +31,8 @@ def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 async def select(wheel_cache: WheelCache | None = None, target: str = TARGET, **options: Any) -> Selection:
-    uv = Uv.find("a test")
+    uv = Uv.if_installed()
+    assert uv is not None
     wanted = await requirements.read(Image(**options), uv)
     assert wanted is not None
     return await (wheel_cache or WheelCache()).select(uv, wanted, target, "3.11")
@@ -262,7 +263,8 @@ async def test_no_password_goes_over_http_that_was_given_for_https(
 
 
 async def test_uv_for_another_platform_comes_from_its_wheel(make_wheel: Any, wheels: Path) -> None:
-    uv = Uv.find("a test")
+    uv = Uv.if_installed()
+    assert uv is not None
     assert (await WheelCache().tool(uv, wheels_.here())).path == uv.path
     wheel = make_wheel("uv")
     import zipfile

@@ -139,10 +139,7 @@ def start(
     env: Mapping[str, str],
     mounted: socket.socket | None,
 ) -> None:
-    """Start the executor; return once its socket accepts connections.
-
-    ``mounted``: the socket that keeps volumes mounted; the executor inherits it.
-    """
+    """Start the executor, and wait until its socket accepts connections. It inherits ``mounted``, of the volumes."""
     path = socket_path_of(directory)
     if path.parent != directory:
         _make_private(path.parent)

@@ -45,11 +45,7 @@ class Lines:
         self._greeted = False
 
     def feed(self, data: bytes) -> list[dict[str, Any]]:
-        """Decode the frames in ``data`` and what came before.
-
-        Raises:
-            ValueError: a line is longer than `LINE_BYTES`.
-        """
+        """Decode the frames in ``data`` and what came before; a line over `LINE_BYTES` is a `ValueError`."""
         frames: list[dict[str, Any]] = []
         for line in self._lines(data):
             self._greeted = self._greeted or line.startswith(b'{"is":"hello"')
@@ -72,10 +68,7 @@ class Lines:
 
 
 class Inbox:
-    """Frames from the client, read in a thread; files are stored as they arrive.
-
-    ``closed`` is called in the reading thread when the client is gone.
-    """
+    """Frames from the client, read in a thread; files are stored as they arrive. ``closed``: the client is gone."""
 
     def __init__(self, stream: BinaryIO, closed: Callable[[], Any]) -> None:
         self._stream, self._closed = stream, closed
@@ -84,15 +77,10 @@ class Inbox:
         threading.Thread(target=self._read, name="inbox", daemon=True).start()
 
     def store_in(self, folder: Path) -> None:
-        """Store files in ``folder`` from now on, named by their SHA-256."""
         self._folder = folder
 
     def next(self) -> dict[str, Any]:
-        """Wait for the next frame; a file's comes when the file is stored.
-
-        Raises:
-            OSError: the file cannot be stored.
-        """
+        """Wait for the next frame; a file's comes when the file is stored, or the `OSError` that prevents that."""
         frame = self._frames.get()
         if isinstance(frame, OSError):
             raise frame

@@ -53,7 +53,6 @@ class Work:
         process.adopt_orphans()  # so that processes left behind by commands can be ended too
 
     def hide(self, secrets: Sequence[str]) -> None:
-        """Replace these texts by **** in all later reports."""
         self._secrets = sorted(secrets, key=len, reverse=True)
 
     def send(self, kind: str, **facts: Any) -> None:
@@ -82,7 +81,6 @@ class Work:
         self.send("phase", name=name, state="finished", text="", seconds=round(time.monotonic() - began, 3))
 
     def line(self, text: str) -> None:
-        """Report a line of output in the present phase."""
         self.send("phase", name=self.phase, state="line", text=self._shown(text), seconds=0.0)
 
     def run(
@@ -95,11 +93,7 @@ class Work:
         shown: str = "",
         pass_on: Sequence[socket.socket] = (),
     ) -> list[str]:
-        """Run a command; report its output line by line, and return it. ``pass_on``: sockets that it inherits.
-
-        Raises:
-            Failed: it could not be started, or its exit status is not 0.
-        """
+        """Run a command; report its output line by line, and return it. ``pass_on``: sockets that it inherits."""
         command = shown or shlex.join(argv)
         try:
             running = subprocess.Popen(  # noqa: S603 - commands of the user, and ours
@@ -195,7 +189,6 @@ class Work:
 
 
 def try_lock(fd: int) -> bool:
-    """Take the lock of an open file, until it is closed; False: another process has it."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -204,11 +197,7 @@ def try_lock(fd: int) -> bool:
 
 
 def ask(argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """Run a command that only says something.
-
-    Raises:
-        Failed: it cannot be run, or does not end.
-    """
+    """Run a command that only says something, and soon; its exit status may be any."""
     command = shlex.join(argv)
     try:
         return subprocess.run(  # noqa: S603
@@ -228,11 +217,7 @@ def ask(argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
 
 
 def become_root(what: str, otherwise: str) -> list[str]:
-    """The prefix of a command that needs root. ``what`` needs it; ``otherwise``: another way out, for the error.
-
-    Raises:
-        Failed: the user is not root and has no sudo without a password.
-    """
+    """The prefix of a command that needs root. ``what`` needs it; ``otherwise``: another way out, for the error."""
     if os.geteuid() == 0:
         return []
     if shutil.which("sudo") is None:
