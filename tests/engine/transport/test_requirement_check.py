@@ -60,7 +60,7 @@ def test_a_host_must_have_the_processors_and_memory_that_were_asked_for(
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requirement_check, "installed", lambda: {"numpy": "2.1.0", "torch": "2.13.0+cpu"})
+    monkeypatch.setattr(requirement_check, "installed_packages", lambda: {"numpy": "2.1.0", "torch": "2.13.0+cpu"})
     monkeypatch.setitem(sys.modules, "numpy", ModuleType("numpy"))
 
 
@@ -82,7 +82,7 @@ def test_lesser_differences_are_told_and_no_error() -> None:
 
 
 def test_a_package_that_this_program_has_not_imported_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requirement_check, "installed", lambda: {"numpy": "2.1.0"})
+    monkeypatch.setattr(requirement_check, "installed_packages", lambda: {"numpy": "2.1.0"})
     monkeypatch.delitem(sys.modules, "numpy", raising=False)
     assert requirement_check.misfit(facts(), {"numpy": "1.26.4"}, NodeId(0)) is None
 
