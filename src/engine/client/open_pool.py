@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from ..pool import Pool
     from ..serialization.payload import Blob, Payload
     from ..serialization.versions import Mismatch
+    from ..transport.connection_settings import ConnectionSettings
     from ..transport.connector import Connector
-    from ..transport.terms import Terms
     from ..transport.unix_route import Interpose
     from .budget import Cost
     from .takeover import TakeoverRecord
@@ -151,10 +151,11 @@ class OpenPool:
 
         plugins = merged(settings.plugins, ())
         hosts = PluginHosts(self.id, plugins, lambda: self.node_modules)
-        terms = self._terms(opened, hosts, takeover, self._image(stack))
-        self._connector = connector = Connector(terms)
+        connection_settings = self._connection_settings(opened, hosts, takeover, self._image(stack))
+        self._connector = connector = Connector(connection_settings)
         stack.push_async_callback(connector.close)
-        request = launch_request(settings, "" if terms.key is None else terms.key.export_public_key().decode().strip())
+        key = connection_settings.key
+        request = launch_request(settings, "" if key is None else key.export_public_key().decode().strip())
         actors = supervise(
             fleet, request, pool_spec(settings), connector, self.observer, probe=anybody, clock=self._loop.time
         )
@@ -168,19 +169,19 @@ class OpenPool:
         self._ref = None
         await hosts.stop()
 
-    def _terms(
+    def _connection_settings(
         self,
         fleet: Fleet,
         hosts: PluginHosts,
         takeover: TakeoverRecord | None,
         image: Callable[[], Awaitable[Prepared]],
-    ) -> Terms:
-        from ..transport.terms import Terms
-        from ..transport.views import Views
+    ) -> ConnectionSettings:
+        from ..transport.connection_settings import ConnectionSettings
+        from ..transport.instance_views import InstanceViews
 
-        terms = Terms(
+        settings = ConnectionSettings(
             pool=self.id,
-            views=Views(self.name, self.settings.worker.concurrency),
+            views=InstanceViews(self.name, self.settings.worker.concurrency),
             key=new_client_key(self.settings) if takeover is None else takeover.key,
             setup=executor_setup(self.settings),
             wanted=requirements(self.settings, fleet),
@@ -193,8 +194,8 @@ class OpenPool:
             interpose=lambda: self.interpose,
         )
         if takeover is None:
-            return terms
-        return replace(terms, turn=takeover.turn, pinned=takeover.pinned, rotated=takeover.rotated)
+            return settings
+        return replace(settings, turn=takeover.turn, pinned=takeover.pinned, rotated=takeover.rotated)
 
     def _end(self, failure: BaseException | None, cleanup_failures: Sequence[NotGone]) -> None:
         """Record how the pool ended and what is left of it, and tell whoever waits for it."""

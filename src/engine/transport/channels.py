@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from ..api.printable import plain
 from ..node.client_channels import ByteStream
@@ -19,22 +19,11 @@ STALL_S = 60.0  # of a blob from a node whose heartbeats come over the same conn
 TAKEN_S = 300.0  # of a blob to a node: what is on its way, up to 2 MiB, is seen to move only when the node has it all
 
 
-class Carrier(Protocol):
-    """A connection of a unix socket, or a channel of an SSH connection."""
-
-    def write(self, data: bytes) -> None: ...
-
-    def is_closing(self) -> bool: ...
-
-    def close(self) -> None: ...
-
-    def abort(self) -> None: ...
-
-
 class Channel(ByteStream):
     """Either kind: bytes in and out."""
 
-    _carrier: Carrier | None = None  # while it is open
+    # While it is open: a unix socket's transport, or a channel of an SSH connection, which has the same methods.
+    _carrier: asyncio.Transport | None = None
 
     def connection_made(self, transport: Any) -> None:
         self._carrier = transport
@@ -61,7 +50,6 @@ class Channel(ByteStream):
         self.lost(exc)
 
     def lost(self, exc: Exception | None) -> None:
-        """Handle the end of the channel."""
         raise NotImplementedError
 
 
@@ -86,21 +74,16 @@ class Control(Channel):
     def data_received(self, data: bytes) -> None:
         if self._receive is not None:
             self._receive(data)
+        elif self.first.done():
+            self.rest += data  # the connection attaches itself a tick after the first message
         else:
-            self._greeting(data)
-
-    def _greeting(self, data: bytes) -> None:
-        """The connection attaches itself a tick later; what comes behind the first message until then is kept."""
-        if self.first.done():
-            self.rest += data
-            return
-        try:
-            head = self._splitter.first(data)
-            if head is not None:
-                self.rest = self._splitter.tail
-                self.first.set_result(decode(head))
-        except ProtocolError as error:
-            self.first.set_exception(error)
+            try:
+                head = self._splitter.first(data)
+                if head is not None:
+                    self.rest = self._splitter.tail
+                    self.first.set_result(decode(head))
+            except ProtocolError as error:
+                self.first.set_exception(error)
 
     def lost(self, exc: Exception | None) -> None:
         self.ended = exc is None
@@ -197,13 +180,10 @@ class Sending(Transfer):
 
     def _pump(self) -> None:
         while self._parts and not self._paused:
-            part = self._parts[0]
-            self.write(bytes(part[:SLICE_BYTES]))
-            self._progress.moved(min(len(part), SLICE_BYTES))
-            if len(part) > SLICE_BYTES:
-                self._parts[0] = part[SLICE_BYTES:]
-            else:
-                del self._parts[0]
+            part, rest = self._parts[0][:SLICE_BYTES], self._parts[0][SLICE_BYTES:]
+            self._parts[:1] = [rest] if rest else []
+            self.write(bytes(part))
+            self._progress.moved(len(part))
 
     def answered(self, answer: wire.Have) -> None:  # noqa: ARG002
         self.finish()  # it is all in place

@@ -14,7 +14,7 @@ import cloudpickle
 from ...actors.ports import ConnectFailed, Lost, NodeFacts, NodeId, Report
 from ...providers.base import Machine
 from ..api.errors import SpecError, version_mismatch
-from ..node.notices import settings
+from ..node.notices.settings import sources
 from ..serialization.payload import Blob, Part
 from ..wire import messages as wire
 from ..wire.codec import ProtocolError, encode
@@ -22,9 +22,9 @@ from ..wire.session import KEPT_BYTES, Session
 from . import requirement_check
 from .blob_transfers import TransferProgress
 from .channels import Control, Receiving, Sending, Transfer
+from .connection_settings import ConnectionSettings
 from .link import NodeLink
 from .route import ExecutorGone, Route
-from .terms import NodePlugins, Terms
 from .unix_route import UnixRoute
 
 HEARTBEAT_S = 2.0
@@ -38,12 +38,12 @@ UNFIT_S = 10.0  # for an executor that has said so to have ended: its workers ha
 FAREWELL_S = 4.0  # for a host to end its tasks' process trees, and then its executor
 
 
-def route_to(node: NodeId, machine: Machine, terms: Terms) -> Route:
+def route_to(node: NodeId, machine: Machine, settings: ConnectionSettings) -> Route:
     if not machine.ssh:
-        return UnixRoute(machine, terms.interpose)
+        return UnixRoute(machine, settings.interpose)
     from .ssh_route import SSHRoute  # which pools on this computer do without
 
-    return SSHRoute(node, machine, terms)
+    return SSHRoute(node, machine, settings)
 
 
 class NodeConnection:
@@ -53,26 +53,27 @@ class NodeConnection:
         self,
         node: NodeId,
         machine: Machine,
-        terms: Terms,
+        settings: ConnectionSettings,
         reports: Callable[[Sequence[Report]], None],
         *,
         closed: Callable[[], object],
         evict: Callable[[NodeConnection], object],
     ) -> None:
-        self._node, self._machine, self._terms, self._closed, self._evict = node, machine, terms, closed, evict
+        self._node, self._machine, self._settings = node, machine, settings
+        self._reports, self._closed, self._evict = reports, closed, evict
         self._session_id = secrets.token_hex(16)
         self._session = Session(keeps_bytes=KEPT_BYTES)
         self.link = NodeLink(
             node,
             self._session,
             machine=machine.id,
-            views=terms.views,
+            views=settings.views,
             same_host=machine.same_host,
             bulk=self,
-            reports=_without_plugins(terms.plugins, node, reports) if terms.plugins.present else reports,
-            printed=lambda order, output: terms.printed(node, order, output),
+            reports=self._tell_others if settings.plugins.present else reports,
+            printed=lambda order, output: settings.printed(node, order, output),
         )
-        self._route = route_to(node, machine, terms)
+        self._route = route_to(node, machine, settings)
         self._transfers = asyncio.Semaphore(TRANSFERS)
         self._control: Control | None = None
         self._lost: asyncio.Future[Lost] = asyncio.get_running_loop().create_future()
@@ -89,7 +90,7 @@ class NodeConnection:
 
     async def open(self, answered: Callable[[], None]) -> None:
         try:
-            settings.sources(self._machine.notices)
+            sources(self._machine.notices)
         except ValueError as error:
             raise ConnectFailed(str(error), systematic=True) from SpecError(f"notices: {error}.")
         welcome = await self._greet(answered)
@@ -97,7 +98,7 @@ class NodeConnection:
         try:
             self._facts = facts = requirement_check.facts(welcome)
         except ValueError as error:
-            self._drop("its welcome is not the protocol")
+            self.cut("its welcome is not the protocol")
             raise ConnectFailed(f"node {self._machine.id} sent a welcome without its facts", fatal=True) from error
         if not self.on_this_computer:
             await self._check(facts, said)
@@ -109,7 +110,7 @@ class NodeConnection:
         Raises:
             ConnectFailed
         """
-        plugins = self._terms.plugins
+        plugins = self._settings.plugins
         starting = asyncio.ensure_future(
             plugins.start(self._node, self.link, self.facts, systematic=self.on_this_computer)
         )
@@ -145,19 +146,16 @@ class NodeConnection:
         return await self._route.open_connection(host, port)
 
     async def _check(self, facts: NodeFacts, said: Mapping[str, Any]) -> None:
-        """Compare what the node has with what the pool needs.
-
-        Raises:
-            ConnectFailed: the host has not what the pool needs.
-        """
-        node, terms, packages = self._node, self._terms, said.get("packages", {})
-        wanted = terms.wanted(self._machine)
-        objection = requirement_check.too_small(facts, said, wanted) or requirement_check.misfit(facts, packages, node)
+        node, settings, packages = self._node, self._settings, said.get("packages", {})
+        wanted, mismatches = settings.wanted(self._machine), requirement_check.differences(packages)
+        objection = requirement_check.too_small(facts, said, wanted) or requirement_check.misfit(
+            facts, mismatches, node
+        )
         if objection is not None:
             await self.close()
             raise ConnectFailed(str(objection), fatal=True) from objection
-        if mismatches := requirement_check.differences(packages):
-            terms.differing(node, mismatches)
+        if mismatches:
+            settings.differing(node, mismatches)
 
     async def resume(self) -> bool:
         if self._errs:
@@ -173,15 +171,12 @@ class NodeConnection:
     async def wait_lost(self) -> Lost:
         return await asyncio.shield(self._lost)
 
-    def cut(self, cause: str) -> None:
-        self._drop(cause)
-
     async def close(self) -> None:
         """Say goodbye. Nobody waits for a machine that is a process of ours: its provider ends it right after."""
         lost, control = not self._route.reached or self._lost.done(), self._control
         try:
             if not lost:
-                await self._terms.plugins.retire(self._node)
+                await self._settings.plugins.retire(self._node)
                 self.link.send(wire.Bye())
                 self.link.flush()
                 if not self.on_this_computer:
@@ -190,7 +185,7 @@ class NodeConnection:
         finally:
             self.link.close()
             self._closed()
-            self._drop("closed")
+            self.cut("closed")
             self._route.begin_no_other()
         if lost and self._route.bootstrapped and self._facts is not None and not self._gone:
             self._evict(self)
@@ -199,7 +194,7 @@ class NodeConnection:
         """End what runs on a node that was given up while out of reach, as soon as it is reached. Try for as
         long as its lease, after which the node ends itself.
         """
-        until = time.monotonic() + self._terms.lease_s
+        until = time.monotonic() + self._settings.lease_s
         while time.monotonic() < until:
             if await self._evicted():
                 return
@@ -211,9 +206,7 @@ class NodeConnection:
         try:
             await self._route.reach(again=False)
             async with asyncio.timeout(GREETING_S):
-                await self._route.open_channel(control)
-                control.write(encode(self._hello()))
-                if isinstance(await control.first, wire.Welcome):
+                if isinstance(await self._answer(control), wire.Welcome):
                     control.attach(lambda _: None, lambda _: ended.set())
                     control.write(encode(wire.Bye()))
                     await ended.wait()
@@ -222,14 +215,14 @@ class NodeConnection:
         except Exception:  # noqa: BLE001  the edge: it is tried again
             return False
         finally:
-            self._drop("given up")
+            self.cut("given up")
         return True
 
     # --- the control channel ------------------------------------------------------------------------------------
 
     async def _greet(self, answered: Callable[[], None] = lambda: None) -> wire.Welcome:
         """Connect, say hello, and attach the session to what answers. Failed or cancelled, it leaves nothing open."""
-        self._drop("reconnecting")
+        self.cut("reconnecting")
         self._lost = asyncio.get_running_loop().create_future()
         try:
             await self._route.reach(again=self._facts is not None)
@@ -237,26 +230,23 @@ class NodeConnection:
             await self._route.prepare()
             control = Control()
             async with asyncio.timeout(GREETING_S):
-                await self._route.open_channel(control)
-                control.write(encode(self._hello()))
-                welcome = await control.first
-            welcome = self._accepted(welcome)
+                welcome = self._accepted(await self._answer(control))
             if self._facts is None or welcome.resumed:
                 self._session.resume(welcome.received)
             self._route.greeted()
         except Exception as error:  # noqa: BLE001  the edge
-            self._drop("not reached")
+            self.cut("not reached")
             if self._facts is None:  # nor was it before: whether there still is an executor is seen to again
                 self._route.forget()
             failed = await self._route.refused(error)
             raise failed from failed.__cause__ or error
         except BaseException:
-            self._drop("not reached")
+            self.cut("not reached")
             raise
         if self._facts is not None and not welcome.resumed:  # what the one before had been sent is not for this one
-            self._drop("its executor started anew")
+            self.cut("its executor started anew")
             return welcome
-        control.attach(self._received, self._drop)
+        control.attach(self._received, self.cut)
         self._control = control
         self._heard_at = time.monotonic()
         self.link.attach(control.write)
@@ -265,15 +255,20 @@ class NodeConnection:
         self._beat = asyncio.get_running_loop().call_later(HEARTBEAT_S, self._heartbeat)
         return welcome
 
+    async def _answer(self, control: Control) -> wire.Message:
+        await self._route.open_channel(control)
+        control.write(encode(self._hello()))
+        return await control.first
+
     def _hello(self) -> wire.Hello:
-        machine, setup = self._machine, self._terms.setup
+        machine, setup = self._machine, self._settings.setup
         return wire.Hello(
             wire.PROTOCOL_VERSION,
             self._session_id,
             self._session.received,
             ".".join(platform.python_version_tuple()[:2]),
             cloudpickle.__version__,
-            self._terms.lease_s,
+            self._settings.lease_s,
             {**setup, "env": {**machine.env, **setup["env"]}, "notices": list(machine.notices)},
         )
 
@@ -295,16 +290,21 @@ class NodeConnection:
             self.link.received(data)
         except ProtocolError as error:  # nothing is garbled on its way, and it would say the same again
             self._errs = f"it sent what is not the protocol: {error}"
-            self._drop(self._errs)
+            self.cut(self._errs)
         if self.link.unfit and not self._errs:  # it is about to end, and is not waited for without end
             self._errs = self.link.unfit
-            asyncio.get_running_loop().call_later(UNFIT_S, self._drop, self._errs)
+            asyncio.get_running_loop().call_later(UNFIT_S, self.cut, self._errs)
+
+    def _tell_others(self, batch: Sequence[Report]) -> None:
+        """Report what is not of a plugin's own tasks."""
+        if others := self._settings.plugins.reported(self._node, batch):
+            self._reports(others)
 
     def _heartbeat(self) -> None:
         silent_s = time.monotonic() - self._heard_at
         if silent_s >= SILENCE_S:
             # On this very computer it is not the network that is silent.
-            self._drop(f"silent for {SILENCE_S:g} s", silent=not self.on_this_computer)
+            self.cut(f"silent for {SILENCE_S:g} s", silent=not self.on_this_computer)
             return
         if silent_s < QUIET_S:
             self._route.begin_no_other()
@@ -320,9 +320,9 @@ class NodeConnection:
         if silent_s < QUIET_S:
             self._route.begin_no_other()
         elif self._control is not None:
-            self._drop(f"silent for {silent_s:.0f} s, and reached anew", early_s=SILENCE_S - silent_s)
+            self.cut(f"silent for {silent_s:.0f} s, and reached anew", early_s=SILENCE_S - silent_s)
 
-    def _drop(self, cause: str, *, silent: bool = False, early_s: float = 0.0) -> None:
+    def cut(self, cause: str, *, silent: bool = False, early_s: float = 0.0) -> None:
         """Let go of the present connection, whatever state it is in."""
         if self._beat is not None:
             self._beat.cancel()
@@ -360,13 +360,3 @@ class NodeConnection:
                 raise ConnectionResetError(f"its channel was not opened within {GREETING_S:g} s") from error
             finally:
                 transfer.close()
-
-
-def _without_plugins(
-    plugins: NodePlugins, node: NodeId, reports: Callable[[Sequence[Report]], None]
-) -> Callable[[Sequence[Report]], None]:
-    def reported(batch: Sequence[Report]) -> None:
-        if others := plugins.reported(node, batch):
-            reports(others)
-
-    return reported

@@ -10,8 +10,7 @@ from ...actors.ports import NodeFacts, NodeId, Report
 from ...providers.base import Machine
 from ..serialization.payload import Blob
 from .connection import NodeConnection
-from .link import NodeLink
-from .terms import Terms
+from .connection_settings import ConnectionSettings
 
 if TYPE_CHECKING:
     from .forward import Forwards
@@ -20,9 +19,8 @@ if TYPE_CHECKING:
 class Connector:
     """Implements `actors.ports.Connect` for one pool."""
 
-    def __init__(self, terms: Terms) -> None:
-        self._terms = terms
-        self._links: dict[NodeId, NodeLink] = {}
+    def __init__(self, settings: ConnectionSettings) -> None:
+        self._settings = settings
         self._connections: dict[NodeId, NodeConnection] = {}
         self._opening: dict[NodeId, NodeConnection] = {}  # tried and not reached: what was agreed on there stays agreed
         self._evictions: set[asyncio.Task[None]] = set()
@@ -37,20 +35,18 @@ class Connector:
         connection = self._opening.get(node)
         if connection is None:
             connection = NodeConnection(
-                node, machine, self._terms, reports, closed=lambda: self._closed(node), evict=self._evict
+                node, machine, self._settings, reports, closed=lambda: self._closed(node), evict=self._evict
             )
             self._opening[node] = connection
         await connection.open(answered)
         del self._opening[node]
         await connection.set_up_plugins()
-        self._links[node] = connection.link
         self._connections[node] = connection
         return connection
 
     def _closed(self, node: NodeId) -> None:
-        self._connections.pop(node, None)
-        if self._links.pop(node, None) is not None:
-            self._terms.plugins.left(node)
+        if self._connections.pop(node, None) is not None:
+            self._settings.plugins.left(node)
 
     def _evict(self, connection: NodeConnection) -> None:
         task = asyncio.ensure_future(connection.evict())
@@ -79,7 +75,7 @@ class Connector:
     @property
     def facts(self) -> list[NodeFacts]:
         """The facts of the ready nodes, by rank."""
-        return self._terms.views.facts
+        return self._settings.views.facts
 
     def cut(self, node: NodeId, cause: str) -> None:
         """Drop the connection to a node; like any lost connection, it is tried again."""
@@ -88,11 +84,11 @@ class Connector:
 
     def forget(self, function: bytes) -> None:
         """Nobody has this function any more, and no attempt of it is under way."""
-        for link in self._links.values():
-            link.forget(function)
+        for connection in self._connections.values():
+            connection.link.forget(function)
 
     def drop(self, blob: Blob) -> None:
         """No attempt will read this blob any more, on any node."""
-        for link in self._links.values():
-            link.drop(blob)
+        for connection in self._connections.values():
+            connection.link.drop(blob)
         blob.close()

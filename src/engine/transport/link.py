@@ -41,7 +41,7 @@ from .blob_transfers import BlobTransfers, Bulk, refuse_lost
 if TYPE_CHECKING:
     from ..wire.session import Session
     from ..wire.values import Dumped
-    from .views import Views
+    from .instance_views import InstanceViews
 
 
 # Plain numbers: an enumeration's operators cost 1 us.
@@ -60,7 +60,7 @@ class NodeLink:
         session: Session,
         *,
         machine: MachineId,
-        views: Views,
+        views: InstanceViews,
         same_host: bool,
         bulk: Bulk,
         reports: Callable[[Sequence[Report]], None],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,7 +54,7 @@ def facts(welcome: Welcome) -> NodeFacts:
 
 
 def too_small(facts: NodeFacts, said: Mapping[str, Any], wanted: Wanted) -> CapacityError | None:
-    """Fewer accelerators, processors or less memory than the pool asks for. ``said``: the node's own words."""
+    """The error, if it has less than the pool asks for. ``said``: the node's own words."""
     cpus, memory_gb = int(said.get("cpus", 0)), int(said.get("memory_bytes", 0)) / 1e9
     if cpus < wanted.vcpus:
         return CapacityError(f"The pool asks for {wanted.vcpus} vCPUs per node; {facts.hostname} has {cpus}.")
@@ -62,15 +62,11 @@ def too_small(facts: NodeFacts, said: Mapping[str, Any], wanted: Wanted) -> Capa
         return CapacityError(
             f"The pool asks for {wanted.memory_gb:g} GB of memory per node; {facts.hostname} has {memory_gb:.1f}."
         )
-    return too_little(facts, wanted.accelerator)
-
-
-def too_little(facts: NodeFacts, wanted: AcceleratorRequest | None) -> CapacityError | None:
-    """Fewer accelerators than the pool asks for."""
-    if wanted is None or sum(wanted.fits(*device) for device in facts.accelerators) >= wanted.count:
+    asked = wanted.accelerator
+    if asked is None or sum(asked.fits(*device) for device in facts.accelerators) >= asked.count:
         return None
     has = ", ".join(f"{name} ({memory_gb:g} GB)" for name, memory_gb in facts.accelerators) or "none"
-    return CapacityError(f"The pool asks for {wanted} per node; the driver of {facts.hostname} shows {has}.")
+    return CapacityError(f"The pool asks for {asked} per node; the driver of {facts.hostname} shows {has}.")
 
 
 def differences(packages: Mapping[str, str]) -> list[versions.Mismatch]:
@@ -79,9 +75,8 @@ def differences(packages: Mapping[str, str]) -> list[versions.Mismatch]:
     return versions.compare(here, packages, versions.used(here))
 
 
-def misfit(facts: NodeFacts, packages: Mapping[str, str], node: NodeId) -> VersionMismatch | None:
-    """A package that this program has imported, whose objects the node would not understand."""
-    mismatches = differences(packages)
+def misfit(facts: NodeFacts, mismatches: Sequence[versions.Mismatch], node: NodeId) -> VersionMismatch | None:
+    """The error, if the node would not understand objects of a package that this program has imported."""
     serious = [each for each in mismatches if each.serious and each.what in versions.used([each.what])]
     if not serious:
         return None

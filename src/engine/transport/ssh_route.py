@@ -21,10 +21,10 @@ from ..api.printable import plainly
 from ..node.bridge import BEGINS
 from . import first_contact, ssh
 from .channels import Channel
+from .connection_settings import ConnectionSettings
 from .login import ssh_refusal
 from .route import ExecutorGone, Route
 from .ssh import RemoteShell
-from .terms import Terms
 
 if TYPE_CHECKING:
     from ..image.bootstrap import Bootstrapped
@@ -36,14 +36,14 @@ _NOT_CONNECTED = 2  # SSH_OPEN_CONNECT_FAILED, RFC 4254 5.1
 
 
 class SSHRoute(Route):
-    def __init__(self, node: NodeId, machine: Machine, terms: Terms) -> None:
+    def __init__(self, node: NodeId, machine: Machine, settings: ConnectionSettings) -> None:
         super().__init__(machine)
-        self._node, self._terms = node, terms
+        self._node, self._settings = node, settings
         self._ssh: ssh.Connected | None = None
         self._executor: Bootstrapped | None = None
         self._bridged: bool | None = None  # the host's SSH server does not forward sockets; None: not tried yet
         self._bridges = asyncio.Semaphore(BRIDGES)
-        self._host_keys = terms.pinned(machine)  # in place of the machine's, from when it was replaced
+        self._host_keys = settings.pinned(machine)  # in place of the machine's, from when it was replaced
         self._nudge: asyncio.Task[object] | None = None
         self._renewal: first_contact.LeaseRenewal | None = None  # of the machine's lease, until the executor takes over
         self._another: asyncio.Task[ssh.Connected] | None = None  # in place of one that is silent
@@ -66,7 +66,7 @@ class SSHRoute(Route):
     async def prepare(self) -> None:
         connection, machine = self._connection, self._machine
         if machine.lease:
-            shell, lease_s = RemoteShell(connection), self._terms.lease_s
+            shell, lease_s = RemoteShell(connection), self._settings.lease_s
             checked = self._executor is None
             self._renewal = first_contact.LeaseRenewal(shell, machine.lease, lease_s, checked=checked)
         if machine.rotate_host_key and len(self._host_keys) != 1:
@@ -74,7 +74,7 @@ class SSHRoute(Route):
         if machine.on_this_computer:
             return
         if self._executor is None:
-            async with self._terms.bootstraps:
+            async with self._settings.bootstraps:
                 self._executor = await self._armed(self._bootstrapped(connection))
         else:
             self._nudge = asyncio.ensure_future(_nudged(connection))
@@ -124,9 +124,9 @@ class SSHRoute(Route):
         return await ssh.hedged(self._dial, ssh.Connected.abort, every_s=ANEW_S, at_once=TRIES)
 
     async def _dial(self) -> ssh.Connected:
-        key = self._terms.key
+        key = self._settings.key
         assert key is not None, "a pool that has machines with SSH has a key"
-        return await ssh.connect(self._machine, key, self._host_keys, self._terms.interpose())
+        return await ssh.connect(self._machine, key, self._host_keys, self._settings.interpose())
 
     # --- what is seen to before an executor is spoken to ------------------------------------------------------------
 
@@ -142,8 +142,8 @@ class SSHRoute(Route):
         await self._tell_host_keys()
 
     async def _tell_host_keys(self) -> None:
-        if self._terms.rotated is not None:
-            await self._terms.rotated(self._machine, self._host_keys)
+        if self._settings.rotated is not None:
+            await self._settings.rotated(self._machine, self._host_keys)
 
     async def _armed(self, bootstrap: Coroutine[Any, Any, Bootstrapped]) -> Bootstrapped:
         """Beside it, not before it: the answer of the check takes no time of its own."""
@@ -159,18 +159,18 @@ class SSHRoute(Route):
         """
         from ..image.bootstrap import bootstrap  # which pools on this computer do without
 
-        terms, machine = self._terms, self._machine
+        settings, machine = self._settings, self._machine
         try:
             return await bootstrap(
                 RemoteShell(connection),
-                await terms.image(),
-                pool=terms.pool,
+                await settings.image(),
+                pool=settings.pool,
                 machine=machine.id.rpartition("/")[2],
-                node=f"{terms.turn}{self._node}",
+                node=f"{settings.turn}{self._node}",
                 address=machine.private_address or None,
-                lease_s=terms.lease_s,
+                lease_s=settings.lease_s,
                 lease_file=machine.lease,
-                progress=lambda phase: terms.progress(self._node, phase),
+                progress=lambda phase: settings.progress(self._node, phase),
             )
         except BootstrapError as error:
             raise error.at(machine.id.rpartition("/")[2], self._node) from error.__cause__

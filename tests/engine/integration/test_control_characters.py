@@ -43,11 +43,11 @@ from outrider.engine.transport import first_contact, requirement_check, ssh
 from outrider.engine.transport.blob_transfers import TransferProgress
 from outrider.engine.transport.channels import Control, Receiving
 from outrider.engine.transport.connection import NodeConnection
+from outrider.engine.transport.instance_views import InstanceViews
 from outrider.engine.transport.link import NodeLink
 from outrider.engine.transport.login import JumpFailed, Stop, ssh_refusal
 from outrider.engine.transport.ssh import RemoteShell
 from outrider.engine.transport.ssh_route import SSHRoute
-from outrider.engine.transport.views import Views
 from outrider.engine.wire.messages import LOST, Cause, Ended, Failed, Get, Value
 from outrider.engine.wire.session import Session
 from outrider.providers import errors as providers
@@ -213,7 +213,8 @@ def failures(text: str) -> Iterator[BaseException]:
     yield errors.version_mismatch(text, {"Python": "3.11"}, {"Python": text})
     facts = NodeFacts(text, text, (), ((text, 1.0),))
     yield requirement_check.too_small(facts, {"cpus": 0}, requirement_check.Wanted(vcpus=1)) or ValueError(text)
-    yield requirement_check.too_little(facts, AcceleratorRequest("A100", 1)) or ValueError(text)
+    wanted = requirement_check.Wanted(AcceleratorRequest("A100", 1))
+    yield requirement_check.too_small(facts, {}, wanted) or ValueError(text)
     yield error_translation.pool_error(ConnectFailed(text), "unstarted")
 
 
@@ -287,7 +288,7 @@ async def raised(text: str) -> list[BaseException]:
     wrong = "\x1b" + text.replace("\0", "")
     bulk, payload = Hostile(text), Payload("train", b"", b"", Value(b"", None))
     node = NodeLink(
-        NodeId(0), Session(), machine=MachineId("0"), views=Views("pool", 1),
+        NodeId(0), Session(), machine=MachineId("0"), views=InstanceViews("pool", 1),
         same_host=False, bulk=bulk,  # type: ignore[arg-type]
         reports=lambda _: None, printed=lambda *_: None,
     )  # fmt: skip

@@ -66,7 +66,7 @@ def attempt() -> int:
 def connections(pool: Pool) -> list[Any]:
     core = pool._opened()
     assert core._connector is not None
-    return [link._transfers._bulk for link in core._connector._links.values()]
+    return [*core._connector._connections.values()]
 
 
 def cut(pool: Pool) -> None:

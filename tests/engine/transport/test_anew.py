@@ -16,10 +16,10 @@ from outrider.engine.client.plugin_hosts import PluginHosts
 from outrider.engine.transport import ssh
 from outrider.engine.transport.channels import Control
 from outrider.engine.transport.connection import HEARTBEAT_S, QUIET_S, SILENCE_S, NodeConnection
+from outrider.engine.transport.connection_settings import ConnectionSettings
+from outrider.engine.transport.instance_views import InstanceViews
 from outrider.engine.transport.requirement_check import Wanted
 from outrider.engine.transport.ssh_route import SSHRoute
-from outrider.engine.transport.terms import Terms
-from outrider.engine.transport.views import Views
 from outrider.providers.base import Address, Machine, MachineId
 
 pytestmark = pytest.mark.anyio
@@ -50,9 +50,9 @@ async def dialling(monkeypatch: pytest.MonkeyPatch) -> Dialling:
 @pytest.fixture
 async def node(dialling: Dialling) -> AsyncIterator[NodeConnection]:
     """Connected, and heard a moment ago."""
-    terms = Terms(
+    settings = ConnectionSettings(
         pool="p",
-        views=Views("p", 1),
+        views=InstanceViews("p", 1),
         key=asyncssh.generate_private_key("ssh-ed25519"),
         setup={},
         wanted=lambda _: Wanted(),
@@ -64,11 +64,11 @@ async def node(dialling: Dialling) -> AsyncIterator[NodeConnection]:
         plugins=PluginHosts("p", (), lambda: None),
     )
     machine = Machine(MachineId("pool/m"), Address(host="h"), "")
-    node = NodeConnection(NodeId(0), machine, terms, Mock(), closed=Mock(), evict=Mock())
+    node = NodeConnection(NodeId(0), machine, settings, Mock(), closed=Mock(), evict=Mock())
     node._facts = NodeFacts("h", "10.0.0.1", ())
     route(node)._ssh, node._control = Mock(spec=ssh.Connected), Control()
     yield node
-    node._drop("the test is over")
+    node.cut("the test is over")
     node._route.begin_no_other()
     await asyncio.sleep(0)
 

@@ -18,11 +18,11 @@ from outrider.engine.image.bootstrap import Bootstrapped
 from outrider.engine.image.install_plan import Prepared
 from outrider.engine.transport.channels import Control
 from outrider.engine.transport.connection import NodeConnection
+from outrider.engine.transport.connection_settings import ConnectionSettings
 from outrider.engine.transport.connector import Connector
+from outrider.engine.transport.instance_views import InstanceViews
 from outrider.engine.transport.requirement_check import Wanted
 from outrider.engine.transport.ssh_route import SSHRoute
-from outrider.engine.transport.terms import Terms
-from outrider.engine.transport.views import Views
 from outrider.providers.base import Address, Machine, MachineId
 
 pytestmark = pytest.mark.anyio
@@ -52,10 +52,10 @@ async def path(tmp_path: Path, host_key: asyncssh.SSHKey) -> AsyncIterator[str]:
     await server.wait_closed()
 
 
-def terms(image: Callable[[], Awaitable[Prepared]] | None = None) -> Terms:
-    return Terms(
+def settings(image: Callable[[], Awaitable[Prepared]] | None = None) -> ConnectionSettings:
+    return ConnectionSettings(
         pool="p",
-        views=Views("p", 1),
+        views=InstanceViews("p", 1),
         key=asyncssh.generate_private_key("ssh-ed25519"),
         setup={},
         wanted=lambda _: Wanted(),
@@ -77,7 +77,7 @@ async def story(machine: Machine) -> list[str]:
         await asyncio.sleep(0)
         raise ConnectFailed("that is enough")
 
-    connector = Connector(terms(image))
+    connector = Connector(settings(image))
     with pytest.raises(ConnectFailed):
         await connector(NodeId(0), machine, lambda _: None, lambda: happened.append("answered"))
     await connector.close()
@@ -112,7 +112,7 @@ async def test_an_executor_that_was_never_met_is_seen_to_again(
         return Bootstrapped("/nowhere/executor.sock", "python", "runtime")
 
     monkeypatch.setattr(SSHRoute, "_bootstrapped", bring)
-    connector = Connector(terms())
+    connector = Connector(settings())
     machine = Machine(MachineId("pool/m"), Address(path=path), public(host_key))
     for _ in range(2):
         with pytest.raises(ConnectFailed):
@@ -126,14 +126,14 @@ async def test_an_executor_that_was_never_met_is_seen_to_again(
 async def test_one_that_may_not_have_heard_the_farewell_is_ended_all_the_same(heard: bool) -> None:
     evicted: list[NodeConnection] = []
     machine = Machine(MachineId("pool/m"), Address(path="/nowhere"), "")
-    node = NodeConnection(NodeId(0), machine, terms(), lambda _: None, closed=lambda: None, evict=evicted.append)
+    node = NodeConnection(NodeId(0), machine, settings(), lambda _: None, closed=lambda: None, evict=evicted.append)
     route = node._route
     assert isinstance(route, SSHRoute)
     route._ssh = Mock()
     node._control = control = Control()
     route._executor = Bootstrapped("/nowhere/executor.sock", "python", "runtime")
     node._facts = NodeFacts("host", "127.0.0.1", ())
-    control.attach(lambda _: None, node._drop)
+    control.attach(lambda _: None, node.cut)
     ending = None if heard else ConnectionResetError("the connection was lost")
     asyncio.get_running_loop().call_soon(control.connection_lost, ending)
     await node.close()

@@ -50,7 +50,7 @@ async def test_a_close_that_is_cancelled_leaves_no_connection() -> None:
 
     nothing = SimpleNamespace(send=lambda _: None, flush=lambda: None, close=lambda: None, detach=lambda: None)
     for name, value in {
-        "_terms": SimpleNamespace(plugins=SimpleNamespace(retire=retire)),
+        "_settings": SimpleNamespace(plugins=SimpleNamespace(retire=retire)),
         "_node": 0,
         "_machine": SimpleNamespace(on_this_computer=False),
         "link": nothing,

@@ -31,8 +31,8 @@ from outrider.engine.serialization.payload import Blob, Part, Payload
 from outrider.engine.serialization.streams import AHEAD, Values
 from outrider.engine.transport import blob_transfers, link
 from outrider.engine.transport.blob_transfers import TransferProgress
+from outrider.engine.transport.instance_views import InstanceViews
 from outrider.engine.transport.link import NodeLink
-from outrider.engine.transport.views import Views
 from outrider.engine.wire import messages as wire
 from outrider.engine.wire.codec import ProtocolError, encode
 from outrider.engine.wire.session import Session
@@ -103,8 +103,8 @@ class Node:
     def __init__(self, *, same_host: bool = False) -> None:
         self.bulk, self.batches = Bulk(), asyncio.Queue[Sequence[Report]]()
         self.link = NodeLink(
-            NodeId(0), Session(), machine=MachineId("m"), views=Views("pool", 1), same_host=same_host, bulk=self.bulk,
-            reports=self.batches.put_nowait, printed=lambda *_: None,
+            NodeId(0), Session(), machine=MachineId("m"), views=InstanceViews("pool", 1), same_host=same_host,
+            bulk=self.bulk, reports=self.batches.put_nowait, printed=lambda *_: None,
         )  # fmt: skip
         self.link.session.resume(0)
         self.link.attach(lambda _: None)

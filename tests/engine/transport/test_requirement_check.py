@@ -33,7 +33,7 @@ def facts(*devices: tuple[str, float]) -> NodeFacts:
 def test_a_host_must_have_the_accelerators_that_were_asked_for(
     wanted: AcceleratorRequest | None, devices: tuple[tuple[str, float], ...], enough: bool
 ) -> None:
-    error = requirement_check.too_little(facts(*devices), wanted)
+    error = requirement_check.too_small(facts(*devices), {}, requirement_check.Wanted(wanted))
     assert (error is None) == enough
     if error is not None:
         assert "gpu1" in str(error)
@@ -66,7 +66,8 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("here")
 def test_what_this_program_uses_and_the_node_would_misread_is_an_error_with_the_table() -> None:
-    error = requirement_check.misfit(facts(), {"numpy": "1.26.4", "torch": "2.12.0"}, NodeId(3))
+    mismatches = requirement_check.differences({"numpy": "1.26.4", "torch": "2.12.0"})
+    error = requirement_check.misfit(facts(), mismatches, NodeId(3))
     assert error is not None
     assert error.node == 3
     assert ("numpy", "2.1.0", "1.26.4") in error.versions
@@ -76,15 +77,17 @@ def test_what_this_program_uses_and_the_node_would_misread_is_an_error_with_the_
 
 @pytest.mark.usefixtures("here")
 def test_lesser_differences_are_told_and_no_error() -> None:
-    packages = {"numpy": "2.0.2", "torch": "2.13.0"}
-    assert requirement_check.misfit(facts(), packages, NodeId(0)) is None
-    assert [each.what for each in requirement_check.differences(packages)] == ["numpy"]
+    mismatches = requirement_check.differences({"numpy": "2.0.2", "torch": "2.13.0"})
+    assert requirement_check.misfit(facts(), mismatches, NodeId(0)) is None
+    assert [each.what for each in mismatches] == ["numpy"]
 
 
 def test_a_package_that_this_program_has_not_imported_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requirement_check, "installed_packages", lambda: {"numpy": "2.1.0"})
     monkeypatch.delitem(sys.modules, "numpy", raising=False)
-    assert requirement_check.misfit(facts(), {"numpy": "1.26.4"}, NodeId(0)) is None
+    mismatches = requirement_check.differences({"numpy": "1.26.4"})
+    assert mismatches
+    assert requirement_check.misfit(facts(), mismatches, NodeId(0)) is None
 
 
 SAID: dict[str, object] = {

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ....actors.ports import AttemptId, Finished, JobId, Order, Report, Returned, Started
-from ...transport.views import Views
+from ...transport.instance_views import InstanceViews
 from .cloud import ScriptedCloud
 from .connection import Connector
 from .network import IN, OUT
@@ -31,7 +31,7 @@ class Site:
         self.jobs: dict[int, Job] = {job.id: job for job in scenario.jobs}
         self.hosts: dict[MachineId, Host] = {}
         self.orders: dict[int, Order] = {}  # every attempt that was ever sent
-        self.views = Views("simulated", scenario.slots)
+        self.views = InstanceViews("simulated", scenario.slots)
         self.violation: Violation | None = None  # the first
         self.referee = Referee(self)
         self.cloud = ScriptedCloud(self)

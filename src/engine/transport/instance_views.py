@@ -13,7 +13,7 @@ from ...actors.ports import NodeFacts, NodeId, World
 Members = Sequence[tuple[NodeId, NodeFacts]]
 
 
-class Views:
+class InstanceViews:
     """One per pool, shared by its links; remembers the last view and the last world."""
 
     def __init__(self, pool: str, slots: int) -> None:

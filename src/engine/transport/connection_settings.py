@@ -11,9 +11,9 @@ from ...actors.ports import NodeFacts, NodeId, Order, Report
 from ...providers.base import Machine
 from ..wire import messages as wire
 from . import requirement_check
+from .instance_views import InstanceViews
 from .link import NodeLink
 from .unix_route import Interpose
-from .views import Views
 
 if TYPE_CHECKING:
     from ..image.bootstrap import Phase
@@ -40,9 +40,9 @@ class NodePlugins(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class ConnectionSettings:
     pool: str
-    views: Views
+    views: InstanceViews
     key: PoolKey | None  # None: no machine is reached by SSH
     setup: dict[str, Any]  # as in `Hello`
     wanted: Callable[[Machine], requirement_check.Wanted]

@@ -9,7 +9,7 @@ import pytest
 
 from outrider.actors.ports import NodeFacts, NodeId, World
 from outrider.engine.node.info import Info
-from outrider.engine.transport.views import Views
+from outrider.engine.transport.instance_views import InstanceViews
 
 PORT = 29500
 MEMBERS = tuple((NodeId(node), NodeFacts(f"host{node}", f"10.0.0.{node}", ())) for node in (7, 3, 5))
@@ -17,7 +17,7 @@ MEMBERS = tuple((NodeId(node), NodeFacts(f"host{node}", f"10.0.0.{node}", ())) f
 
 @pytest.fixture
 def views():
-    return Views("pool", 1)
+    return InstanceViews("pool", 1)
 
 
 @pytest.fixture
