@@ -1,5 +1,5 @@
-"""Compute what a pool has cost and when it must end: `Budget` only decides, `Metered` wraps a fleet
-and reports to it, `BudgetWatch` ends the pool at its limits.
+"""Compute what a pool has cost and when it must end: `Budget` only decides, `Metered` wraps a fleet and reports to it,
+`BudgetWatch` ends the pool at its limits.
 
 A machine costs its hourly price from the moment it is asked for until its provider confirms that it is gone, and at
 least for the time for which that provider bills any. A launch whose answer did not come costs as if all of its machines
@@ -98,13 +98,12 @@ class Budget:
         return machine in self._hourly
 
     def close(self, now: float) -> None:
-        """Stop counting all machines."""
         for machine in list(self._hourly):
             self.ended(machine, now)
 
     def cost(self, now: float) -> Cost:
         self._advance(now)
-        return Cost(self._spent, sum(self._hourly.values()))
+        return Cost(self._spent, self._hourly_sum)
 
     def exceeded(self, now: float) -> Exceeded | None:
         self._advance(now)
@@ -124,15 +123,19 @@ class Budget:
         times = []
         if self.max_lifetime_s is not None:
             times.append(self.since + self.max_lifetime_s - self._now)
-        hourly = sum(self._hourly.values())
+        hourly = self._hourly_sum
         if self.max_cost is not None and hourly > 0:
             until = (mark - self._spent for mark in (MOSTLY * self.max_cost, self.max_cost) if mark > self._spent)
             times.append(min(until, default=0.0) / hourly * HOUR_S)
         return max(0.0, min(times)) if times else None
 
+    @property
+    def _hourly_sum(self) -> float:
+        return sum(self._hourly.values())
+
     def _advance(self, now: float) -> None:
         if now > self._now:
-            self._spent += sum(self._hourly.values()) * (now - self._now) / HOUR_S
+            self._spent += self._hourly_sum * (now - self._now) / HOUR_S
             self._now = now
 
 
@@ -169,22 +172,21 @@ class Metered:
     async def events(self) -> AsyncGenerator[MachineEvent, None]:
         async for event in self.fleet.events():
             match event:
-                case MachineGone(machine):
-                    self._ended([machine])
-                case MachineReachable(reachable) if self.budget.counts(
-                    reachable.id
-                ):  # else the answer to its launch does
-                    self.budget.launched(reachable.id, reachable.hourly_cost, self.clock())
-                    self.changed()
+                case MachineGone(gone):
+                    self._ended([gone])
+                case MachineReachable(machine) if self.budget.counts(machine.id):  # else the answer to its launch does
+                    self._launched(machine.id, machine.hourly_cost)
                 case LaunchUnsure():
-                    asked_at = self.clock() - event.asked_s
-                    self.budget.launched(event.id, event.hourly_cost, self.clock(), since=asked_at)
-                    self.changed()
+                    self._launched(event.id, event.hourly_cost, self.clock() - event.asked_s)
                 case LaunchSettled(launch):
                     self._ended([launch])
                 case _:
                     pass
             yield event
+
+    def _launched(self, machine: MachineId, hourly_cost: float, since: float | None = None) -> None:
+        self.budget.launched(machine, hourly_cost, self.clock(), since=since)
+        self.changed()
 
     def _ended(self, ids: Sequence[MachineId]) -> None:
         for machine in ids:

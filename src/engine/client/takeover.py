@@ -10,7 +10,7 @@ import asyncio
 import json
 import secrets
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Self
 
@@ -83,23 +83,20 @@ class TakeoverRecord:
             ownership = journal.own(left.pool, provider, adopt=True)
         except PoolOwned as error:
             raise SpecError(f"The pool {name!r} has found an owner meanwhile: {error.owner or 'unknown'}.") from error
-        try:
-            return cls._read(ownership, name)
-        except BaseException:
-            ownership.close()
-            raise
-
-    @classmethod
-    def _read(cls, ownership: Ownership, name: str) -> Self:
-        key, text = ownership.kept(KEY), ownership.kept(REST)
-        if key is None or text is None:
-            raise SpecError(f"The pool {name!r} was left before it had machines: remove it with `outrider gc --apply`.")
-        written = json.loads(text)
-        record = cls(ownership, written["pool"], kept_key(key), secrets.token_hex(2), written.get("lease_s"))
-        for each in written["machines"]:
-            machine = _machine(each["machine"])
-            record.machines[machine.id] = machine
-            record._host_keys[machine.id] = tuple(each["host_keys"])
+        with ExitStack() as stack:
+            stack.callback(ownership.close)
+            key, text = ownership.kept(KEY), ownership.kept(REST)
+            if key is None or text is None:
+                raise SpecError(
+                    f"The pool {name!r} was left before it had machines: remove it with `outrider gc --apply`."
+                )
+            written = json.loads(text)
+            record = cls(ownership, written["pool"], kept_key(key), secrets.token_hex(2), written.get("lease_s"))
+            for each in written["machines"]:
+                machine = _machine(each["machine"])
+                record.machines[machine.id] = machine
+                record._host_keys[machine.id] = tuple(each["host_keys"])
+            stack.pop_all()
         return record
 
     async def around(self, fleet: Fleet, settings: Settings) -> RecordedFleet:
@@ -135,7 +132,6 @@ class TakeoverRecord:
         self._save_later()
 
     def lost(self, *machines: MachineId) -> None:
-        """Note machines that are gone."""
         for machine in machines:
             self.machines.pop(machine, None)
             self._host_keys.pop(machine, None)
@@ -158,7 +154,7 @@ class TakeoverRecord:
 
     def _text(self) -> str:
         machines = [
-            {"machine": _plain(machine), "host_keys": self.pinned(machine)} for machine in self.machines.values()
+            {"machine": _written(machine), "host_keys": self.pinned(machine)} for machine in self.machines.values()
         ]
         return json.dumps({"pool": self.pool, "lease_s": self.lease_s, "machines": machines})
 
@@ -268,19 +264,14 @@ class RecordedFleet:
             yield event
 
 
-def _plain(machine: Machine) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for each in fields(Machine):
-        value = getattr(machine, each.name)
-        if each.name not in NOT_KEPT:
-            values[each.name] = dict(value) if isinstance(value, Mapping) else value
-    return {**values, "address": None if machine.address is None else asdict(machine.address)}
+def _written(machine: Machine) -> dict[str, Any]:
+    values = {each.name: getattr(machine, each.name) for each in fields(Machine) if each.name not in NOT_KEPT}
+    address = None if machine.address is None else asdict(machine.address)
+    return values | {"address": address, "env": dict(machine.env), "facts": dict(machine.facts)}
 
 
 def _machine(written: Mapping[str, Any]) -> Machine:
     known = {each.name for each in fields(Machine)}
+    address, notices = written.get("address"), tuple(written.get("notices", ()))
     values = {name: value for name, value in written.items() if name in known}
-    address = values.get("address")
-    values["address"] = None if address is None else Address(**address)
-    values["notices"] = tuple(values.get("notices", ()))
-    return Machine(**values)
+    return Machine(**values | {"address": None if address is None else Address(**address), "notices": notices})

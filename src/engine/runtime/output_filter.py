@@ -6,7 +6,7 @@ import functools
 import os
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import Context, ContextVar
 from threading import Lock
 from typing import Any, Literal, TypeVar, cast
@@ -19,6 +19,7 @@ from .instance_info import instance_info
 
 F = TypeVar("F", bound=Callable[..., Any])
 Only = Literal["head"] | Callable[[InstanceInfo], bool]
+Filter = Callable[[], AbstractContextManager[None]]
 
 
 def stdout(*, only: Only) -> Callable[[F], F]:
@@ -54,94 +55,87 @@ def _is_head(info: InstanceInfo) -> bool:
 
 
 def _decorator(streams: Sequence[str], speaks: Callable[[InstanceInfo], bool]) -> Callable[[F], F]:
+    filtered = functools.partial(_filtered, tuple(streams), speaks)  # can be pickled, as the wrapper must be
+
     def decorate(function: F) -> F:
         from ..api.compute import Decorated
 
         plain: Any = function
-        output_filter = _OutputFilter(tuple(streams), speaks)
         if isinstance(plain, Decorated):
-            return cast("F", plain.wrapped(lambda inner: _wrapped(inner, output_filter)))
-        return cast("F", _wrapped(plain, output_filter))
+            return cast("F", plain.wrapped(lambda inner: _wrapped(inner, filtered)))
+        return cast("F", _wrapped(plain, filtered))
 
     return decorate
 
 
-class _OutputFilter:
-    """The output filter of one function. It decides when the function runs whether to silence its streams.
-
-    It can be pickled, as its wrapper must be.
-    """
-
-    def __init__(self, streams: tuple[str, ...], speaks: Callable[[InstanceInfo], bool]) -> None:
-        self._streams = streams
-        self._speaks = speaks
-
-    @contextmanager
-    def __call__(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            if not self._speaks(instance_info()):
-                silenced = _descriptor_silenced if _alone() else _stream_silenced
-                for stream in self._streams:
-                    stack.enter_context(silenced(stream))
-            yield
+@contextmanager
+def _filtered(streams: tuple[str, ...], speaks: Callable[[InstanceInfo], bool]) -> Iterator[None]:
+    """Silence the streams during the block, unless this rank speaks."""
+    with ExitStack() as stack:
+        if not speaks(instance_info()):
+            silenced = _descriptor_silenced if _alone() else _stream_silenced
+            for stream in streams:
+                stack.enter_context(silenced(stream))
+        yield
 
 
-def _wrapped(function: Callable[..., Any], output_filter: _OutputFilter) -> Callable[..., Any]:
+def _wrapped(function: Callable[..., Any], filtered: Filter) -> Callable[..., Any]:
     """Wrap a function in one of the same kind. A generator is silenced while it runs, not while its consumer does."""
-    wrapper = _WRAPPERS[kind_of(function)](function, output_filter)
-    functools.update_wrapper(wrapper, function)
+    wrapper = functools.wraps(function)(_WRAPPERS[kind_of(function)](function, filtered))
     setattr(wrapper, WRAPPER, True)
     return wrapper
 
 
-def _filtered_function(function: Callable[..., Any], output_filter: _OutputFilter) -> Callable[..., Any]:
+def _filtered_function(function: Callable[..., Any], filtered: Filter) -> Callable[..., Any]:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        with output_filter():
+        with filtered():
             return function(*args, **kwargs)
 
     return wrapper
 
 
-def _filtered_coroutine(function: Callable[..., Any], output_filter: _OutputFilter) -> Callable[..., Any]:
+def _filtered_coroutine(function: Callable[..., Any], filtered: Filter) -> Callable[..., Any]:
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
-        with output_filter():
+        with filtered():
             return await function(*args, **kwargs)
 
     return wrapper
 
 
-def _filtered_generator(function: Callable[..., Any], output_filter: _OutputFilter) -> Callable[..., Any]:
+def _filtered_generator(function: Callable[..., Any], filtered: Filter) -> Callable[..., Any]:
     def wrapper(*args: Any, **kwargs: Any) -> Iterator[Any]:
-        with output_filter():
+        with filtered():
             items = iter(function(*args, **kwargs))
         try:
             while True:
-                with output_filter():
-                    item = next(items, _END)
-                if item is _END:
+                try:
+                    with filtered():
+                        item = next(items)
+                except StopIteration:
                     return
                 yield item
         finally:
             if hasattr(items, "close"):
-                with output_filter():
+                with filtered():
                     items.close()
 
     return wrapper
 
 
-def _filtered_async_generator(function: Callable[..., Any], output_filter: _OutputFilter) -> Callable[..., Any]:
+def _filtered_async_generator(function: Callable[..., Any], filtered: Filter) -> Callable[..., Any]:
     async def wrapper(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
         items = aiter(function(*args, **kwargs))
         try:
             while True:
-                with output_filter():
-                    item = await anext(items, _END)
-                if item is _END:
+                try:
+                    with filtered():
+                        item = await anext(items)
+                except StopAsyncIteration:
                     return
                 yield item
         finally:
             if hasattr(items, "aclose"):
-                with output_filter():
+                with filtered():
                     await items.aclose()
 
     return wrapper
@@ -155,16 +149,6 @@ _WRAPPERS = {
 }
 
 
-class _End:
-    """A sentinel that is no item, also in wrappers that were pickled."""
-
-    def __reduce__(self) -> str:
-        return "_END"
-
-
-_END = _End()
-
-
 def _alone() -> bool:
     """Return whether this process runs this task and nothing else, so that its descriptors are the task's own."""
     return Context().run(current) is not None  # the process's own task is visible without any context
@@ -173,9 +157,12 @@ def _alone() -> bool:
 @contextmanager
 def _descriptor_silenced(name: str) -> Iterator[None]:
     """Discard everything that this process writes there, including output of C code and of its children."""
+    descriptor = _DESCRIPTORS[name]
     with _gates:
         if not _users[name]:
-            _shut_descriptor(name)
+            _flush(name)
+            _kept[name] = os.dup(descriptor)
+            _replace(descriptor, os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC))
         _users[name] += 1
     try:
         yield
@@ -183,23 +170,13 @@ def _descriptor_silenced(name: str) -> Iterator[None]:
         with _gates:
             _users[name] -= 1
             if not _users[name]:  # coroutines and threads end in any order
-                _open_descriptor(name)
+                _flush(name)
+                _replace(descriptor, _kept.pop(name))
 
 
-def _shut_descriptor(name: str) -> None:
-    _flush(name)
-    descriptor = _DESCRIPTORS[name]
-    _kept[name] = os.dup(descriptor)
-    nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-    os.dup2(nowhere, descriptor)
-    os.close(nowhere)
-
-
-def _open_descriptor(name: str) -> None:
-    _flush(name)
-    kept = _kept.pop(name)
-    os.dup2(kept, _DESCRIPTORS[name])
-    os.close(kept)
+def _replace(descriptor: int, other: int) -> None:
+    os.dup2(other, descriptor)
+    os.close(other)
 
 
 def _flush(name: str) -> None:
