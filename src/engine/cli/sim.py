@@ -129,12 +129,9 @@ def _scenario(console: Console, scenario: Scenario) -> None:
 
 def _written(value: Any) -> str:
     """A dataclass as code, without the fields that have their default."""
-    shown = [
-        f"{each.name}={getattr(value, each.name)!r}"
-        for each in fields(value)
-        if getattr(value, each.name) != each.default
-    ]
-    return f"{type(value).__name__}({', '.join(shown)})"
+    given = ((each.name, getattr(value, each.name), each.default) for each in fields(value))
+    shown = ", ".join(f"{name}={has!r}" for name, has, default in given if has != default)
+    return f"{type(value).__name__}({shown})"
 
 
 # --- many -------------------------------------------------------------------------------------------------------------
@@ -204,16 +201,6 @@ def _broken(console: Console, played: Played) -> None:
 
 
 def _as_json(tally: Tally, took_s: float) -> dict[str, object]:
-    return {
-        "seeds": tally.seeds,
-        "took_s": took_s,
-        "simulated_s": tally.simulated_s,
-        "steps": tally.steps,
-        "machines": tally.machines,
-        "generations": tally.generations,
-        "faults": dict(tally.faults),
-        "events": dict(tally.events),
-        "endings": dict(tally.endings),
-        "digest": tally.digest,
-        "broken": {seed: broken._asdict() for seed, broken in sorted(tally.broken.items())},
-    }
+    summed = ("seeds", "simulated_s", "steps", "machines", "generations", "faults", "events", "endings", "digest")
+    broken = {seed: broken._asdict() for seed, broken in sorted(tally.broken.items())}
+    return {"took_s": took_s, **{name: getattr(tally, name) for name in summed}, "broken": broken}

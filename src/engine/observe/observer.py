@@ -14,6 +14,7 @@ from ...actors import events as ev
 from ...actors.ports import NodeId, Order
 from ..api.printable import all_plain
 from ..wire.messages import Output
+from .pool_view import STATES
 
 if TYPE_CHECKING:
     from ..serialization.payload import Payload
@@ -22,15 +23,6 @@ if TYPE_CHECKING:
 Shown = Literal["rich", "plain", "silent"]
 Console = Literal["auto", "rich", "plain", "silent"]
 KEPT = 10_000  # events that a slow reader may be behind before it misses the oldest
-STATES: dict[type[ev.Event], str] = {
-    ev.NodeLate: "late",
-    ev.NodePreparing: "preparing",
-    ev.NodeSuspect: "suspect",
-    ev.NodeResumed: "ready",
-    ev.NodeNoticed: "noticed",
-    ev.NodeNoticeWithdrawn: "ready",
-    ev.NodeDraining: "draining",
-}
 POOL_STATES: dict[type[ev.Event], str] = {ev.PoolReady: "ready", ev.PoolClosing: "closing", ev.PoolClosed: "closed"}
 
 
@@ -129,9 +121,9 @@ class Observer:
                     event.node, "launching", machine=event.machine, facts=event.facts or None
                 )
             case ev.NodeReady():
-                self._joined(event, "ready", event.rank)
+                self._joined(event, event.rank)
             case ev.NodeStandby():
-                self._joined(event, "standby", None)
+                self._joined(event, None)
             case ev.PoolStarting():
                 self._pool, self._desired, self._began = event.pool, event.wanted, event.at
             case ev.PoolResized():
@@ -163,16 +155,11 @@ class Observer:
         if self._names:
             self._names.pop(job, None)
 
-    def _joined(self, event: ev.NodeReady | ev.NodeStandby, state: str, rank: int | None) -> None:
+    def _joined(self, event: ev.NodeReady | ev.NodeStandby, rank: int | None) -> None:
+        state = STATES[type(event)]
         self._nodes.setdefault(event.node, NodeState(event.node, state))
-        self._change(
-            event.node,
-            state=state,
-            rank=rank,
-            hostname=event.hostname,
-            address=event.address,
-            accelerators=event.accelerators,
-        )
+        about = {"hostname": event.hostname, "address": event.address, "accelerators": event.accelerators}
+        self._change(event.node, state=state, rank=rank, **about)
 
     def _change(self, node: int, **changes: Any) -> None:
         if node in self._nodes:

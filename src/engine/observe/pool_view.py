@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from ...actors import events as ev
 
@@ -11,15 +10,20 @@ LOST_SHOWN = 3
 RANKS = -1
 
 
-class State(StrEnum):
-    LAUNCHING = "launching"
-    LATE = "late"
-    READY = "ready"
-    STANDBY = "standby"
-    SUSPECT = "silent"
-    NOTICED = "leaving"
-    DRAINING = "draining"
-    LOST = "lost"
+STATES: dict[type[ev.NodeEvent], str] = {  # a node's state from each of its events on
+    ev.NodeLaunching: "launching",
+    ev.NodeLate: "late",
+    ev.NodePreparing: "preparing",
+    ev.NodeReady: "ready",
+    ev.NodeStandby: "standby",
+    ev.NodeSuspect: "suspect",
+    ev.NodeResumed: "ready",
+    ev.NodeNoticed: "noticed",
+    ev.NodeNoticeWithdrawn: "ready",
+    ev.NodeDraining: "draining",
+    ev.NodeFailed: "lost",
+    ev.NodeLost: "lost",
+}
 
 
 @dataclass(slots=True)
@@ -27,7 +31,7 @@ class Row:
     """One node. ``running``: its tasks by (job, task) with name and start; `RANKS` stands for a broadcast's ranks."""
 
     node: int
-    state: State
+    state: str
     since: float
     where: str = ""
     note: str = ""
@@ -54,12 +58,12 @@ class PoolView:
 
     @property
     def ready(self) -> int:
-        return sum(row.state in {State.READY, State.NOTICED} for row in self.rows.values())
+        return sum(row.state in {"ready", "noticed"} for row in self.rows.values())
 
     @property
     def hourly_cost(self) -> float:
         """USD per hour at present."""
-        return sum(row.hourly_cost for row in self.rows.values() if row.state is not State.LOST)
+        return sum(row.hourly_cost for row in self.rows.values() if row.state != "lost")
 
     def apply(self, event: ev.Event) -> None:
         match event:
@@ -81,33 +85,23 @@ class PoolView:
     def _node(self, event: ev.Event) -> None:
         match event:
             case ev.NodeLaunching():
-                row = Row(event.node, State.LAUNCHING, event.at, where=event.machine, hourly_cost=event.hourly_cost)
+                row = Row(event.node, "launching", event.at, where=event.machine, hourly_cost=event.hourly_cost)
                 self.rows[event.node] = row
-            case ev.NodeLate():
-                self._set_state(event.node, State.LATE, event.at, "it does not answer; another one is asked for")
-            case ev.NodePreparing():
+            case ev.NodePreparing():  # it is still being launched, or late
                 row = self._row(event.node, event.at)
                 row.note = f"{event.phase}: {event.text}" if event.text else event.phase
-            case ev.NodeReady():
-                row = self._set_state(event.node, State.READY, event.at)
-                row.where = event.hostname or event.address or row.where
-                self._forget_lost()
-            case ev.NodeStandby():
-                row = self._set_state(event.node, State.STANDBY, event.at)
-                row.where = event.hostname or event.address or row.where
-            case ev.NodeSuspect():
-                self._set_state(event.node, State.SUSPECT, event.at, event.cause)
-            case ev.NodeResumed() | ev.NodeNoticeWithdrawn():
-                self._set_state(event.node, State.READY, event.at)
-            case ev.NodeNoticed():
-                self._set_state(event.node, State.NOTICED, event.at, f"{event.source}: {event.seconds:.0f} s left")
-            case ev.NodeDraining():
-                self._set_state(event.node, State.DRAINING, event.at)
-            case ev.NodeLost() | ev.NodeFailed():
-                self._set_state(event.node, State.LOST, event.at, event.cause).running.clear()
-                self._forget_lost(LOST_SHOWN)
             case ev.NodeDismissed():
                 self.rows.pop(event.node, None)
+            case ev.NodeEvent() if type(event) in STATES:
+                row = self._row(event.node, event.at)
+                row.state, row.since, row.note = STATES[type(event)], event.at, _note(event)
+                if isinstance(event, ev.NodeReady | ev.NodeStandby):
+                    row.where = event.hostname or event.address or row.where
+                if row.state == "lost":
+                    row.running.clear()
+                    self._forget_lost(LOST_SHOWN)
+                elif isinstance(event, ev.NodeReady):
+                    self._forget_lost()
             case _:
                 pass
 
@@ -163,15 +157,22 @@ class PoolView:
             row.done += verdict == "returned"
 
     def _row(self, node: int, at: float) -> Row:
-        return self.rows.setdefault(node, Row(node, State.READY, at))
-
-    def _set_state(self, node: int, state: State, at: float, note: str = "") -> Row:
-        row = self._row(node, at)
-        row.state, row.since, row.note = state, at, note
-        return row
+        return self.rows.setdefault(node, Row(node, "ready", at))
 
     def _forget_lost(self, keep: int = 0) -> None:
         """Drop the rows of lost nodes, but for the newest ``keep``: they are shown until a replacement is ready."""
-        lost = [node for node, row in self.rows.items() if row.state is State.LOST]
+        lost = [node for node, row in self.rows.items() if row.state == "lost"]
         for node in lost[: max(0, len(lost) - keep)]:
             del self.rows[node]
+
+
+def _note(event: ev.NodeEvent) -> str:
+    match event:
+        case ev.NodeLate():
+            return "it does not answer; another one is asked for"
+        case ev.NodeNoticed():
+            return f"{event.source}: {event.seconds:.0f} s left"
+        case ev.NodeSuspect() | ev.NodeFailed() | ev.NodeLost():
+            return event.cause
+        case _:
+            return ""

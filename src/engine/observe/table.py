@@ -11,18 +11,9 @@ from rich.text import Text
 
 from ..api.printable import one_line
 from .plain import count, seconds
-from .pool_view import PoolView, Row, State
+from .pool_view import PoolView, Row
 
-COLOURS = {
-    State.LAUNCHING: "cyan",
-    State.LATE: "yellow",
-    State.READY: "green",
-    State.STANDBY: "blue",
-    State.SUSPECT: "yellow",
-    State.NOTICED: "yellow",
-    State.DRAINING: "yellow",
-    State.LOST: "red",
-}
+COLOURS = {"launching": "cyan", "ready": "green", "standby": "blue", "lost": "red"}  # others: yellow
 AROUND = 5  # lines of the terminal for the header, the bar, the count of hidden rows and the prompt
 WIDE = 64  # columns from which on a column for the machine fits
 BAR_FROM = 8  # tasks from which on a progress bar is shown
@@ -83,14 +74,14 @@ class View:
         return table
 
     def _state(self, row: Row) -> Text:
-        sign = SPINNER[int(self._now * 10) % len(SPINNER)] if row.state is State.LAUNCHING else "●"
-        return Text(f"{sign} {row.state}", style=COLOURS[row.state])
+        sign = SPINNER[int(self._now * 10) % len(SPINNER)] if row.state == "launching" else "●"
+        return Text(f"{sign} {row.state}", style=COLOURS.get(row.state, "yellow"))
 
     def _running(self, row: Row) -> Text:
-        if row.state is State.LAUNCHING:
+        if row.state == "launching":
             return Text(seconds(self._now - row.since), style="dim")
         if row.note:
-            return Text(one_line(row.note), style=COLOURS[row.state])
+            return Text(one_line(row.note), style=COLOURS.get(row.state, "yellow"))
         if not row.running:
             return Text("idle", style="dim")
         (name, since), *others = row.running.values()
@@ -110,5 +101,5 @@ def chosen_rows(pool_view: PoolView, most: int) -> list[Row]:
     """Choose the rows to show, at most ``most``: nodes with problems first, then busy ones; sorted by node."""
     rows = list(pool_view.rows.values())
     if len(rows) > most:
-        rows.sort(key=lambda row: (row.state is State.READY, not row.running, row.node))
+        rows.sort(key=lambda row: (row.state == "ready", not row.running, row.node))
     return sorted(rows[:most], key=lambda row: row.node)

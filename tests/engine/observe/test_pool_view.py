@@ -7,7 +7,7 @@ from dataclasses import fields
 import pytest
 
 from outrider.actors import events as ev
-from outrider.engine.observe.pool_view import LOST_SHOWN, PoolView, State
+from outrider.engine.observe.pool_view import LOST_SHOWN, PoolView
 
 
 def board_after(events: list[ev.Event]) -> PoolView:
@@ -26,17 +26,17 @@ def until(events: list[ev.Event], kind: type, nth: int = 1) -> list[ev.Event]:
 def test_nodes_come_up(story: list[ev.Event]) -> None:
     pool_view = board_after(until(story, ev.NodeReady))
     assert [(row.node, row.state, row.where) for row in pool_view.rows.values()] == [
-        (0, State.READY, "here"),
-        (1, State.LAUNCHING, "m1"),
+        (0, "ready", "here"),
+        (1, "launching", "m1"),
     ]
     assert (pool_view.ready, pool_view.desired) == (1, 2)
 
 
 def test_a_late_node_is_marked_until_it_is_ready() -> None:
     late = [ev.NodeLaunching(3, "m-3"), ev.NodeLate(3, 12.0, 1.5, at=12.0)]
-    assert board_after(late).rows[3].state is State.LATE
+    assert board_after(late).rows[3].state == "late"
     ready = ev.NodeReady(3, 0, 1, 1, "m-3", "here", at=20.0)
-    assert board_after([*late, ready]).rows[3].state is State.READY
+    assert board_after([*late, ready]).rows[3].state == "ready"
 
 
 def test_a_running_task_stands_at_its_node(story: list[ev.Event]) -> None:
@@ -47,7 +47,7 @@ def test_a_running_task_stands_at_its_node(story: list[ev.Event]) -> None:
 
 def test_a_lost_node_is_shown_until_another_is_ready(story: list[ev.Event]) -> None:
     lost = board_after(until(story, ev.NodeLost))
-    assert (lost.rows[0].state, lost.rows[0].note, lost.rows[0].running) == (State.LOST, "killed by signal 9", {})
+    assert (lost.rows[0].state, lost.rows[0].note, lost.rows[0].running) == ("lost", "killed by signal 9", {})
     assert list(board_after(story).rows) == [1, 2]
 
 
