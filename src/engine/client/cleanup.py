@@ -55,10 +55,11 @@ async def collecting_failures(
                 if warn is not None:
                     readers.append(asyncio.create_task(_pass_warnings_on(fleet, warn), name="outrider-leaving"))
     except BaseException as error:
-        of_leaving = [each for each in _leaves(error) if _is_of_leaving(each, block)] if entered else []
-        if len(of_leaving) < len(list(_leaves(error))):
+        of_leaving = NotGone if block else ProviderError  # after a block that raised none, any of the provider's is
+        leaves = list(_leaves(error))
+        if not entered or not all(isinstance(each, of_leaving) for each in leaves):
             raise  # the block's own, or a defect
-        failures += [_not_gone(each) for each in of_leaving]
+        failures += [_not_gone(each) for each in leaves]
     finally:
         for reader in readers:
             reader.cancel()
@@ -114,11 +115,6 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
             yield from _leaves(each)
     else:
         yield error
-
-
-def _is_of_leaving(error: BaseException, block: Sequence[BaseException]) -> bool:
-    """Return whether leaving the context raised the error. After a block that raised none, any of the provider's is."""
-    return isinstance(error, NotGone) or (not block and isinstance(error, ProviderError))
 
 
 def _not_gone(error: BaseException) -> NotGone:

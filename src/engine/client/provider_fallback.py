@@ -48,37 +48,31 @@ class ProviderFallback:
 
     @asynccontextmanager
     async def open(self, pool: str, entry_points: EntryPoints) -> AsyncIterator[FallbackFleet]:
-        """Each provider gets a pool's name of its own (``train``, ``train-2``): ids of machines never meet."""
+        """Open all fleets, and read their events until the last is closed: closing them may have some, too. Each
+        provider gets a pool's name of its own (``train``, ``train-2``): ids of machines never meet.
+        """
         failures: list[NotGone] = []
         try:
-            async with self._opened(pool, entry_points, failures) as chosen:
+            async with AsyncExitStack() as stack:
+                tasks = await stack.enter_async_context(anyio.create_task_group())
+                stack.callback(tasks.cancel_scope.cancel)
+                options: list[OpenedSpec] = []
+                fleets: list[Fleet] = []
+                for spec in self.specs:
+                    fleet = next((each.fleet for each in options if each.spec.provider == spec.provider), None)
+                    if fleet is None:
+                        own = pool if not fleets else f"{pool}-{len(fleets) + 1}"
+                        opening = collecting_failures(spec.provider.open(own, entry_points), failures)
+                        fleet = await stack.enter_async_context(opening)
+                        fleets.append(fleet)
+                    options.append(OpenedSpec(spec, fleet))
+                chosen = FallbackFleet(options, self.selection)
+                for fleet in fleets:
+                    tasks.start_soon(chosen.listen, fleet)
                 yield chosen
         finally:
             if failures:
                 raise merged_failures(failures)
-
-    @asynccontextmanager
-    async def _opened(
-        self, pool: str, entry_points: EntryPoints, failures: list[NotGone]
-    ) -> AsyncIterator[FallbackFleet]:
-        """Open all fleets, and read their events until the last is closed: closing them may have some, too."""
-        async with AsyncExitStack() as stack:
-            tasks = await stack.enter_async_context(anyio.create_task_group())
-            stack.callback(tasks.cancel_scope.cancel)
-            options: list[OpenedSpec] = []
-            for spec in self.specs:
-                fleet = next((each.fleet for each in options if each.spec.provider == spec.provider), None)
-                if fleet is None:
-                    others = len({id(each.fleet) for each in options})
-                    own = pool if not others else f"{pool}-{others + 1}"
-                    fleet = await stack.enter_async_context(
-                        collecting_failures(spec.provider.open(own, entry_points), failures)
-                    )
-                options.append(OpenedSpec(spec, fleet))
-            chosen = FallbackFleet(options, self.selection)
-            for fleet in {id(each.fleet): each.fleet for each in options}.values():
-                tasks.start_soon(chosen.listen, fleet)
-            yield chosen
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -154,12 +148,9 @@ class FallbackFleet:
         return sorted(prices, key=lambda each: (prices[each], self.options.index(each)))
 
     async def terminate(self, ids: Sequence[MachineId]) -> None:
-        by_fleet: dict[int, tuple[Fleet, list[MachineId]]] = {}
-        for machine in ids:
-            option = self._of.get(machine)
-            if option is not None:
-                by_fleet.setdefault(id(option.fleet), (option.fleet, []))[1].append(machine)
-        for fleet, machines in by_fleet.values():  # of which there is seldom more than one
+        known = {machine: self._of[machine].fleet for machine in ids if machine in self._of}
+        for fleet in {id(fleet): fleet for fleet in known.values()}.values():  # there is seldom more than one
+            machines = [machine for machine, its in known.items() if its is fleet]
             await fleet.terminate(machines)
             for machine in machines:
                 self._of.pop(machine, None)

@@ -110,17 +110,17 @@ class ThreadHold(Hold):
         if self.interruptible and innermost:  # the outer ones when the inner ones have been left
             self.interruptible = False
             assert self._handler is not None
-            raise SystemExit(self._handler.status)
+            raise SystemExit(128 + self._handler.came)  # as shells report it
 
 
 class _EndingHandler:
-    """The handler of each of the signals that would end the process. There is one for all open pools, which find it
-    where it is installed.
+    """The handler of the signals that would end the process: one for all open pools, which find it where it is
+    installed.
     """
 
     def __init__(self) -> None:
         self._process = os.getpid()
-        self._came = 0  # the first of them
+        self.came = 0  # the first of them
         self.holds: list[Hold] = []  # the innermost last
 
     @staticmethod
@@ -134,41 +134,35 @@ class _EndingHandler:
         for number, each in there.items():
             if each is signal.SIG_DFL or (isinstance(each, _EndingHandler) and each._is_inherited()):
                 signal.signal(number, handler)
-        return handler if handler._installed() else None
+        return handler if handler._installed else None
 
     def __call__(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
         if self._is_inherited():
             self.holds.clear()
-        self._came = self._came or number
+        self.came = self.came or number
         self.settle()
 
     @property
-    def status(self) -> int:
-        """The exit status as shells report it."""
-        return 128 + self._came
-
     def _installed(self) -> list[signal.Signals]:
         return [number for number in ENDING if cast("object", signal.getsignal(number)) is self]
 
     def _is_inherited(self) -> bool:
-        """Return whether this process is a fork of the one that has the pools. The fork has none, and is to die as
-        ever.
-        """
+        """Return whether this process is a fork of the one that has the pools: it has none, and is to die as ever."""
         return os.getpid() != self._process
 
     def settle(self) -> None:
         """End the blocks that have to end; and when there are none left, give the signals back."""
-        if self._came:
+        if self.came:
             for hold in [*self.holds]:
                 hold.end(innermost=self.holds[-1:] == [hold])
-        installed = self._installed()
+        installed = self._installed
         if self.holds or not installed:
             return
         if threading.current_thread() is threading.main_thread():
             for number in installed:
                 signal.signal(number, signal.SIG_DFL)
-        if self._came in installed:
-            os.kill(os.getpid(), self._came)  # from another thread: to the handler, which then does this again
+        if self.came in installed:
+            os.kill(os.getpid(), self.came)  # from another thread: to the handler, which then does this again
 
 
 class _InterruptHandler:
