@@ -23,16 +23,13 @@ AT_A_TIME = 8  # places that are asked concurrently
 
 
 class AWSCloud:
-    """Amazon EC2, whose machines outlive their client. A place has a region, and optionally an endpoint_url and a
-    profile.
+    """Amazon EC2. A place has a region, and optionally an endpoint_url and a profile.
+
+    Each method raises `ProviderError` where the cloud does not answer or refuses; `NotGone` says what may be left.
     """
 
     async def survey(self, place: Place, known: Sequence[Intent]) -> PlaceAnswer:
-        """Find everything with a pool's tag in a place, and the machines of ``known`` intents, which may lack tags.
-
-        Raises:
-            ProviderError: the cloud did not answer, or refused.
-        """
+        """Find everything with a pool's tag in a place, and the machines of ``known`` intents, which may lack tags."""
         from ...providers.aws.listing import survey
         from ...providers.aws.teardown import FLEET
 
@@ -45,10 +42,7 @@ class AWSCloud:
     async def sweep(self, place: Place, pool: str, journal: Journal, *, lease_s: float | None = None) -> None:
         """End everything of the pool in a place, confirmed, and mark it as settled in the journal.
 
-        ``lease_s``: the lease of its machines in seconds; None where it is unknown.
-
-        Raises:
-            ProviderError: something may be left; `NotGone` says what.
+        ``lease_s``: the lease of its machines; None: not known.
         """
         from ...providers.aws.teardown import sweep
 
@@ -56,22 +50,14 @@ class AWSCloud:
             await sweep(api, pool, journal=journal, lease_s=lease_s)
 
     async def sweep_others(self, place: Place, pool: str, journal: Journal) -> None:
-        """End everything in a place that has the pool's tag and yet is not the pool's, confirmed.
-
-        Raises:
-            ProviderError: something may be left.
-        """
+        """End everything in a place that has the pool's tag and yet is not the pool's, confirmed."""
         from ...providers.aws.teardown import sweep_others
 
         async with _api(place) as api:
             await sweep_others(api, pool, journal=journal)
 
     async def everywhere(self, place: Place) -> Sequence[Place]:
-        """Return all places (regions) that can be reached with the credentials of this one.
-
-        Raises:
-            ProviderError: the cloud did not answer, or refused.
-        """
+        """Return all places (regions) that can be reached with the credentials of this one."""
         async with _api(place) as api:
             answer = await api.call("describe_regions")
         return [{**place, "region": region["RegionName"]} for region in answer["Regions"]]

@@ -15,8 +15,6 @@ Standing = Literal["alive", "dead", "elsewhere", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class FoundMachine(Thing):
-    """One machine as its cloud shows it."""
-
     kind: str  # "g5.xlarge"
     market: str
     zone: str

@@ -149,7 +149,6 @@ def _journal() -> Journal:
 
 
 async def _find_pools(journal: Journal, where: SearchOptions) -> tuple[list[FoundPool], list[PlaceAnswer]]:
-    """Find all pools; return them and the places that could not be asked."""
     places: list[Place] = [{"region": region, **where.access} for region in where.region or ()]
     answers = await clouds.ask(journal.records(), places, everywhere=where.access if where.all_regions else None)
     return pools_found(journal.records(), answers), [asked for asked in answers if asked.error]
@@ -244,7 +243,6 @@ def machines(pool: FoundPool) -> str:
 
 
 def age(pool: FoundPool, now: float) -> str:
-    """Return the age of the pool's oldest machine."""
     if not pool.machines:
         return ""
     minutes = max(0, int(now - min(machine.launched_at for machine in pool.machines))) // 60

@@ -88,7 +88,6 @@ class Budget:
         self._hourly[machine] = hourly_cost
 
     def ended(self, machine: MachineId, now: float) -> None:
-        """Stop counting a machine whose provider confirms that it is gone."""
         self._advance(now)
         hourly, least = self._hourly.pop(machine, 0.0), self._least.pop(machine, self._now)
         self._spent += max(0.0, least - self._now) * hourly / HOUR_S
@@ -217,11 +216,10 @@ class BudgetWatch:
 
     @asynccontextmanager
     async def watched(self) -> AsyncIterator[Callable[[], object]]:
-        """Cancel the block at a limit, and raise the error when the block has ended. Call the value it yields to stop
-        that.
+        """Cancel the block at a limit, until the value that it yields is called.
 
         Raises:
-            BudgetExceeded: from what else went wrong meanwhile.
+            BudgetExceeded: at the end of the block, from what else went wrong meanwhile.
         """
         if not self._limited:
             yield lambda: None

@@ -68,7 +68,6 @@ async def collecting_failures(
 
 
 def merged_failures(failures: Sequence[NotGone]) -> NotGone:
-    """Return the failures of several providers as one."""
     if len(failures) == 1:
         return failures[0]
     known = [each.by for each in failures if each.by is not None]
@@ -96,7 +95,6 @@ def cleanup_result(failures: Sequence[NotGone], warn: Warn, block_end: BlockEnd)
 
 
 def add_cleanup(error: BaseException, cleanup: CleanupError) -> None:
-    """Add a clean-up's error to the error that came first."""
     error.add_note(f"Besides: {cleanup}")
     with suppress(Exception):  # of a class that takes no attributes
         error.cleanup = cleanup  # type: ignore[attr-defined]

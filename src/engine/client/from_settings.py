@@ -37,7 +37,7 @@ def entry_points(settings: Settings) -> EntryPoints:
 
 
 def new_client_key(settings: Settings) -> PoolKey | None:
-    """Return a new key pair for machines that are reached by SSH; None: the provider has no such machines."""
+    """Return a new key for machines that are reached by SSH; None: the provider has none."""
     if keyless(settings.provider):
         return None
     from ..transport.ssh import new_key
@@ -46,9 +46,7 @@ def new_client_key(settings: Settings) -> PoolKey | None:
 
 
 def launch_request(settings: Settings, client_key: str) -> LaunchRequest:
-    """Return the launch request for the first spec's machines; a provider fallback among several specs asks for each
-    of them.
-    """
+    """Return the request for the first spec's machines; a provider fallback asks for each spec's."""
     return settings.specs[0].applied_to(
         LaunchRequest(
             client_key=client_key,
@@ -61,9 +59,7 @@ def launch_request(settings: Settings, client_key: str) -> LaunchRequest:
 
 
 def requirements(settings: Settings, fleet: Fleet) -> Callable[[Machine], Wanted]:
-    """Return how to find what a machine must turn out to have. Processors and memory of a cloud's machine are taken
-    from its catalogue.
-    """
+    """Return how to find what a machine must turn out to have. A cloud's own sizes are taken from its catalogue."""
 
     def wanted(machine: Machine) -> Wanted:
         from ..transport.requirement_check import Wanted
@@ -78,7 +74,6 @@ def requirements(settings: Settings, fleet: Fleet) -> Callable[[Machine], Wanted
 
 
 def executor_setup(settings: Settings) -> dict[str, Any]:
-    """Return what each node's executor is told when it starts."""
     worker, env = settings.worker, revealed_env(settings.image.env)
     if settings.checkpoints is not None:
         env[CHECKPOINTS] = settings.checkpoints
@@ -86,7 +81,6 @@ def executor_setup(settings: Settings) -> dict[str, Any]:
 
 
 def pool_spec(settings: Settings) -> PoolSpec:
-    """Return what the pool's actor is to keep up."""
     nodes = settings.nodes
     return PoolSpec(
         desired=nodes.desired,

@@ -35,8 +35,6 @@ MapItems = Iterable[Any] | AsyncIterable[Any]
 
 
 class MapOptions(TypedDict, total=False):
-    """The options of `Pool.map`."""
-
     limit: int | None
     ordered: bool
 
@@ -78,9 +76,7 @@ class MapRun(Generic[T]):
             await chunks.aclose()
 
     async def chunks(self) -> AsyncGenerator[list[T], None]:
-        """Yield lists of results. This keeps the pool busy, with at most ``limit`` items between their iterator and the
-        caller.
-        """
+        """Yield lists of results, with at most ``limit`` items between their iterator and the caller."""
         news = asyncio.Event()  # a chunk has landed, or there is one to send
         source, size = items_of(self._items, news), ChunkSize()
         waiting: deque[_SentChunk] = deque()
@@ -174,7 +170,6 @@ class ChunkSize:
     _per_item_s: float | None = None
 
     def took(self, items: int, busy_s: float) -> None:
-        """Learn that a chunk of ``items`` ran for ``busy_s``."""
         each = max(busy_s / items, 1e-9)
         before = self._per_item_s
         self._per_item_s = each if before is None or each > before else 0.7 * before + 0.3 * each

@@ -198,7 +198,6 @@ class OpenPool:
         return replace(settings, turn=takeover.turn, pinned=takeover.pinned, rotated=takeover.rotated)
 
     def _end(self, failure: BaseException | None, cleanup_failures: Sequence[NotGone]) -> None:
-        """Record how the pool ended and what is left of it, and tell whoever waits for it."""
         self.cleanup = cleanup_result(cleanup_failures, self._warn, self._block_end(failure))
         if self.cleanup is not None:
             self._warn(str(self.cleanup))
@@ -234,11 +233,7 @@ class OpenPool:
         raise not_ready_error(state.failed, ready, self.settings.nodes.min, within_s)
 
     def _takeover(self, stack: AsyncExitStack) -> TakeoverRecord | None:
-        """Return the pool's takeover record; None: its machines end with this program, and nobody can take them over.
-
-        Raises:
-            SpecError, ProviderError
-        """
+        """Return None where the pool's machines end with this program: nobody can take them over."""
         if not outlives(self.settings.provider):
             return None
         from .takeover import open_record
@@ -258,9 +253,7 @@ class OpenPool:
         return self._budget.cost
 
     def _image(self, stack: AsyncExitStack) -> PreparedImage:
-        """Start to put together what goes onto machines that are not this computer, while they boot; return how to
-        await it.
-        """
+        """Prepare what goes onto machines that are not this computer, while they boot; return how to await it."""
         if self.settings.provider.local:
             return _nothing_to_prepare
         from ..image.install_plan import prepare
@@ -279,7 +272,7 @@ class OpenPool:
         self.observer(ev.NodePreparing(node, phase.name, phase.text, took_s))
 
     def _differing(self, node: NodeId, mismatches: Sequence[Mismatch]) -> None:
-        """Report how a node's versions differ from this program's, once for all nodes that differ in the same way."""
+        """Report each way of differing from this program once for all nodes."""
         rows = tuple(each.row for each in mismatches)
         if rows not in self._reported_versions:
             self._reported_versions.add(rows)
@@ -359,11 +352,9 @@ class OpenPool:
         self._packer.release(payload)
 
     def set_outer_plugins(self, plugins: Sequence[Plugin]) -> None:
-        """See `Packer.set_outer_plugins`."""
         self._packer.set_outer_plugins(plugins)
 
     def cut(self, node: NodeId, cause: str) -> None:
-        """See `Connector.cut`."""
         self._connected.cut(node, cause)
 
     @property

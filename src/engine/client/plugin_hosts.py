@@ -207,12 +207,6 @@ class PluginHosts:
 
     @cached_property
     def _packed(self) -> tuple[bytes, bytes]:
-        """Return the plugin host's program and the plugins, both pickled.
-
-        Raises:
-            SerializationError: a plugin cannot be pickled.
-            SpecError
-        """
         modules = {type(plugin).__module__ for plugin in self._plugins}
         with pickling.for_nodes(self._node_modules()):
             try:
@@ -226,8 +220,6 @@ class PluginHosts:
 
 
 class PluginHost:
-    """The client's end of one node's plugin host."""
-
     def __init__(self, hosts: PluginHosts, node: NodeId, link: NodeLink, *, systematic: bool) -> None:
         self._hosts, self._node, self._link, self._systematic = hosts, node, link, systematic
         loop = asyncio.get_running_loop()
@@ -317,9 +309,7 @@ class PluginHost:
             self._unreadable(error)
 
     def _unreadable(self, error: Exception) -> None:
-        """End the node's plugin halves, whose messages cannot be read. They count as if their process had ended by
-        itself.
-        """
+        """End the node's halves, as if their process had ended by itself."""
         what = f"{type(error).__name__}: {plainly(error)}"
         if self.ready.done():
             said = f"A message of a plugin's half on node {int(self._node)} cannot be read by the client ({what})"

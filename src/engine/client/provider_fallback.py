@@ -171,7 +171,6 @@ class FallbackFleet:
             await self._more.wait()
 
     async def listen(self, fleet: Fleet) -> None:
-        """One fleet's part of the events, for as long as it is open."""
         while True:
             try:
                 async for event in fleet.events():
@@ -189,7 +188,6 @@ class FallbackFleet:
 
 
 def _none(failed: Sequence[tuple[OpenedSpec, ProviderError]]) -> ProviderError:
-    """Return the error that no option has machines: what each said, and when the first may be tried again."""
     if len(failed) == 1:
         return failed[0][1]
     kind = NoCapacity if any(isinstance(error, NoCapacity) for _, error in failed) else QuotaExceeded

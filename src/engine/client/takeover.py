@@ -56,12 +56,6 @@ class TakeoverRecord:
 
     @classmethod
     def begin(cls, journal: Journal, name: str, provider: str, *, pool: str, lease_s: float) -> Self:
-        """Return a new pool's record.
-
-        Raises:
-            PoolOwned: the name is not unique.
-            JournalError
-        """
         record = cls(journal.own(name, provider), pool, new_key(), "", lease_s)
         try:
             record._ownership.keep(KEY, private_text(record.key))
@@ -100,11 +94,6 @@ class TakeoverRecord:
         return record
 
     async def around(self, fleet: Fleet, settings: Settings) -> RecordedFleet:
-        """Return the fleet with its machines kept in this record, and with those that are in it already.
-
-        Raises:
-            ProviderError
-        """
         if not settings.attach:
             return RecordedFleet(fleet, self)
         nodes = settings.nodes
@@ -160,8 +149,8 @@ class TakeoverRecord:
 
 
 def open_record(settings: Settings, name: str, tag: str, pool: str) -> TakeoverRecord:
-    """Return the takeover record of the pool that a dead client has left, where ``settings`` attach to it; else a new
-    one. ``name``: for people; ``tag``: the unique name of a new pool; ``pool``: its nodes' name for it.
+    """Return a new record, or where ``settings`` attach, the one that a dead client has left. ``name``: for people;
+    ``tag``: the unique name of a new pool; ``pool``: its nodes' name for it.
 
     Raises:
         SpecError, ProviderError
@@ -182,11 +171,7 @@ def lease_kept(ownership: Ownership) -> float | None:
 
 
 def _left(journal: Journal, name: str, provider: str) -> PoolRecord:
-    """Return the journal's record of the one pool of that name that a dead client has left.
-
-    Raises:
-        SpecError: there is none, or more than one.
-    """
+    """Return the journal's record of the one pool of that name that a dead client has left."""
     found = [record for record in journal.records() if is_named(record.pool, name)]
     dead = [record for record in found if record.standing == "dead"]
     if len(dead) > 1:

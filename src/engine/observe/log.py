@@ -83,7 +83,6 @@ class LogSink(Sink):
 
 
 def _as_record(_: object, __: str, facts: MutableMapping[str, Any]) -> tuple[tuple[str], dict[str, Any]]:
-    """The arguments for the standard logger's method."""
     event = facts.pop("event")
     pairs = " ".join(f"{key}={_shown(value)}" for key, value in facts.items())
     return (f"{event} {pairs}",), {"extra": {"outrider": dict(facts)}}

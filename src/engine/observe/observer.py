@@ -73,7 +73,6 @@ class Observer:
         self.tasks = False
 
     def open(self) -> None:
-        """Start the console."""
         self._sinks = sinks(self._console)
         self._update_tasks()
 
@@ -98,7 +97,6 @@ class Observer:
             logging.getLogger("outrider").debug("could not observe %r: %r", event, error)
 
     def _known(self, event: ev.Event, now: float) -> dict[str, Any]:
-        """The event's fields that only the observer knows."""
         match event:
             case ev.TaskSubmitted() | ev.BroadcastSubmitted():
                 return {"function": self._names.get(event.job, "")}
@@ -110,7 +108,6 @@ class Observer:
                 return {}
 
     def _keep(self, event: ev.Event) -> None:
-        """Apply the event to the present state."""
         match event:
             case ev.NodeDismissed() | ev.NodeFailed() | ev.NodeLost():
                 self._nodes.pop(event.node, None)
@@ -134,7 +131,6 @@ class Observer:
                 self._state = POOL_STATES.get(type(event), self._state)
 
     def printed(self, node: NodeId, order: Order | None, output: Output) -> None:
-        """Publish a task's output."""
         if not self._sinks and not self._readers:
             return
         rank, job, name = 0, 0, ""
@@ -145,7 +141,6 @@ class Observer:
         self._publish(ev.TaskOutput(job, node, rank, stream, text, name, output.dropped, at=time.time()))
 
     def job(self, job: int, name: str) -> None:
-        """Count a submitted job and remember its name."""
         self.submitted += 1
         if self.tasks:
             self._names[job] = name

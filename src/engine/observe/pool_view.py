@@ -42,8 +42,6 @@ class Row:
 
 @dataclass(slots=True)
 class PoolView:
-    """The present state of one pool, for display."""
-
     pool: str = ""
     provider: str = ""
     phase: str = "starting"
@@ -62,7 +60,6 @@ class PoolView:
 
     @property
     def hourly_cost(self) -> float:
-        """USD per hour at present."""
         return sum(row.hourly_cost for row in self.rows.values() if row.state != "lost")
 
     def apply(self, event: ev.Event) -> None:

@@ -52,7 +52,7 @@ class Preemption:
 
     @property
     def budget_s(self) -> float:
-        """Return the seconds that are left, less the margin."""
+        """Seconds that are left, less the margin."""
         return max(0.0, self.at - self.margin_s - time.monotonic())
 
 
