@@ -70,7 +70,7 @@ def _decorator(streams: Sequence[str], speaks: Callable[[InstanceInfo], bool]) -
 
 @contextmanager
 def _filtered(streams: tuple[str, ...], speaks: Callable[[InstanceInfo], bool]) -> Iterator[None]:
-    """Silence the streams during the block, unless this rank speaks."""
+    """Discard what goes to the streams during the block, unless this rank speaks."""
     with ExitStack() as stack:
         if not speaks(instance_info()):
             silenced = _descriptor_silenced if _alone() else _stream_silenced
