@@ -8,7 +8,7 @@ from typing import Annotated, get_args, get_origin
 
 import pytest
 
-from outrider.engine.node import facts, freeports, limits, output, scheduler
+from outrider.engine.node import blobs, facts, freeports, output, scheduler
 from outrider.engine.node.streams import WINDOW
 from outrider.engine.transport import blob_transfers, channels, connection
 from outrider.engine.wire import codec, messages, values
@@ -78,23 +78,16 @@ def test_uncounted_messages_are_listed() -> None:
     assert set(re.findall(r"`(\w+)`", listed)) == {kind.__name__ for kind in UNCOUNTED}
 
 
-def test_limits_are_the_codes() -> None:
-    limits = dict(re.findall(r"^\| (.+?) \| (\d+)(?: bytes)? \|$", PAGE.split("## Limits")[1], re.MULTILINE))
-    assert {name: int(limit) for name, limit in limits.items()} == {
-        "a frame's body": codec.MAX_FRAME_BYTES,
-        "an inline value": values.INLINE_BYTES,
-        "a piece of output": output.PIECE_BYTES,
-        "output kept while the client is away": output.AWAY_BYTES,
-        "frames received without `Ack`": ACK_EVERY,
-        "input items on the way": WINDOW,
-        "ports kept": freeports.KEPT,
-        "ports of one node in a world": freeports.FEW,
-        "slots": facts.MAX_SLOTS,
-    }
-
-
 def test_numbers_in_the_text_are_the_codes() -> None:
     text = " ".join(PAGE.split())  # wherever its lines are broken
+    assert f"A body has at most {codec.MAX_FRAME_BYTES} bytes" in text
+    assert f"Up to {values.INLINE_BYTES} bytes go inline" in text
+    assert f"pieces of at most {output.PIECE_BYTES} bytes" in text
+    assert f"the newest {output.AWAY_BYTES} bytes of what tasks print" in text
+    assert f"whenever {ACK_EVERY} reliable frames" in text
+    assert f"`Credit(attempt, stream, {WINDOW})`" in text
+    assert f"`slots` (1 to {facts.MAX_SLOTS} tasks at a time)" in text
+    assert f"at most {freeports.FEW} of one node in a world" in text
     assert f"up to {scheduler.DEPTH} lie" in text
     assert f"longer than {scheduler.STALL_S * 1000:g} ms" in text
     assert f"not reacted after {scheduler.PATIENCE_S:g} s" in text
@@ -106,7 +99,7 @@ def test_numbers_in_the_text_are_the_codes() -> None:
     assert f"no further byte of the blob comes for {channels.STALL_S:g} s" in text
     assert f"no `Have` comes for {channels.TAKEN_S:g} s" in text
     assert f"begun {blob_transfers.CHANNEL_TRIES} times in a row" in text
-    assert f"has {limits.SPARE} descriptors left beside it for other channels (where its limit is below 128" in text
+    assert f"has {blobs.SPARE} descriptors left beside it for other channels (where its limit is below 128" in text
 
 
 def test_the_layout_of_a_value_is_as_computed() -> None:
