@@ -34,6 +34,8 @@ FLEET-12: `UNFIT_NODES` nodes in a row that can start no worker, and are lost so
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from .ports import NodeId
@@ -57,17 +59,15 @@ class NodePhase(Enum):
     DRAINING = auto()  # no longer wanted: it finishes what it has
 
 
+@dataclass(slots=True)
 class Orders:
     """The decisions to be carried out now. The caller empties these lists."""
 
-    __slots__ = ("demotions", "drains", "launches", "promotions", "terminations")
-
-    def __init__(self) -> None:
-        self.launches: list[int] = []  # machines to ask for, in one call each
-        self.drains: list[NodeId] = []  # let it finish, then call `drained`
-        self.terminations: list[NodeId] = []  # close and end it now
-        self.promotions: list[NodeId] = []  # it works from now on
-        self.demotions: list[NodeId] = []  # it finishes what it has, and stands by
+    launches: list[int] = field(default_factory=list)  # machines to ask for, in one call each
+    drains: list[NodeId] = field(default_factory=list)  # let it finish, then call `emptied`
+    terminations: list[NodeId] = field(default_factory=list)  # close and end it now
+    promotions: list[NodeId] = field(default_factory=list)  # it works from now on
+    demotions: list[NodeId] = field(default_factory=list)  # it finishes what it has, and stands by
 
 
 class FleetController:
@@ -80,9 +80,7 @@ class FleetController:
         self.given_up: Exception | None = None
         self.failures = 0  # in a row
         self._retries = retries
-        self._present = 0  # booting, ready and spare
-        self._stragglers = 0
-        self._working = 0  # ready
+        self._count: Counter[NodePhase] = Counter()  # of ``nodes``
         self._away: set[NodeId] = set()  # spares whose connection is lost and being tried again
         self._not_before = 0.0
         self._anew_at = 0.0  # when it tries again after giving up
@@ -95,9 +93,6 @@ class FleetController:
 
     # --- events ---------------------------------------------------------------------------------------------------
 
-    def start(self, now: float) -> None:
-        self._balance(now)
-
     def opened(self, now: float) -> None:
         """Handle that the pool is ready: from now on, ask for missing machines until they come."""
         if not self._opened:
@@ -108,8 +103,7 @@ class FleetController:
         """Handle the answer to a launch; if machines are missing, return the back-off in seconds."""
         self.launching -= asked
         for node in nodes:
-            self.nodes[node] = NodePhase.BOOTING
-            self._present += 1
+            self._move(node, NodePhase.BOOTING)
         delay = None
         if len(nodes) < asked:
             delay = self._back_off(now, chance, least_s=0.0)
@@ -132,13 +126,9 @@ class FleetController:
         self.failures = self._in_vain = 0
         self._ready_at[node] = now
         works = self._working < self.wanted
-        self.nodes[node] = NodePhase.READY if works else NodePhase.SPARE
-        self._working += works
-        if phase is NodePhase.STRAGGLER:
-            self._stragglers -= 1
-            self._present += 1
-            if self._missing() <= 0:
-                self.given_up = None  # the machine that could not be had is no longer needed
+        self._move(node, NodePhase.READY if works else NodePhase.SPARE)
+        if phase is NodePhase.STRAGGLER and self._missing() <= 0:
+            self.given_up = None  # the machine that could not be had is no longer needed
         if phase is NodePhase.STRAGGLER or self._stragglers:
             self._balance(now)
         return works
@@ -161,9 +151,7 @@ class FleetController:
         """Handle that ``node`` is a straggler: ask for another machine. Return whether anything changed."""
         if self.nodes.get(node) is not NodePhase.BOOTING:
             return False
-        self.nodes[node] = NodePhase.STRAGGLER
-        self._present -= 1
-        self._stragglers += 1
+        self._move(node, NodePhase.STRAGGLER)
         self._balance(now)
         return True
 
@@ -189,31 +177,27 @@ class FleetController:
             self._flaps = 0
         self._try_anew(now)
 
-    def noticed(self, node: NodeId, now: float) -> bool:
-        """Handle a preemption notice: ask for a replacement now. Return whether anything changed."""
+    def noticed(self, node: NodeId, now: float) -> None:
+        """Handle a preemption notice: ask for a replacement now."""
         phase = self.nodes.get(node)
         if phase in {NodePhase.READY, NodePhase.SPARE}:
             self._leaves(node, NodePhase.NOTICED)
         elif phase in {NodePhase.BOOTING, NodePhase.STRAGGLER}:
             self._dismiss(node)
         else:
-            return False
+            return
         self._try_anew(now)
-        return True
 
-    def withdrawn(self, node: NodeId, now: float) -> bool:
-        """Handle a withdrawn notice: ``node`` stays and works. Return whether anything changed."""
-        if self.nodes.get(node) is not NodePhase.NOTICED:
-            return False
-        self.nodes[node] = NodePhase.READY
-        self._present += 1
-        self._working += 1
-        self._balance(now)
-        return True
+    def withdrawn(self, node: NodeId, now: float) -> None:
+        """Handle a withdrawn notice: ``node`` stays and works."""
+        if self.nodes.get(node) is NodePhase.NOTICED:
+            self._move(node, NodePhase.READY)
+            self._balance(now)
 
-    def idle(self, node: NodeId) -> None:
-        """Dismiss an empty noticed node if it has been replaced; if not, its notice may still be withdrawn."""
-        if self.nodes.get(node) is NodePhase.NOTICED and self._working >= self.wanted:
+    def emptied(self, node: NodeId) -> None:
+        """Dismiss an empty draining node; a noticed one only if replaced, as its notice may still be withdrawn."""
+        phase = self.nodes.get(node)
+        if phase is NodePhase.DRAINING or (phase is NodePhase.NOTICED and self._working >= self.wanted):
             self._dismiss(node)
 
     def away(self, node: NodeId) -> None:
@@ -223,11 +207,6 @@ class FleetController:
     def back(self, node: NodeId, now: float) -> None:
         self._away.discard(node)
         self._balance(now)
-
-    def drained(self, node: NodeId) -> None:
-        """Dismiss a draining node that has become empty."""
-        if self.nodes.get(node) is NodePhase.DRAINING:
-            self._dismiss(node)
 
     def resize(self, wanted: int, now: float) -> None:
         self.wanted = wanted
@@ -247,8 +226,20 @@ class FleetController:
     @property
     def coming(self) -> int:
         """Return how many machines may still become ready nodes, those that will be asked for included."""
-        booting = sum(1 for phase in self.nodes.values() if phase in {NodePhase.BOOTING, NodePhase.STRAGGLER})
+        booting = self._count[NodePhase.BOOTING] + self._stragglers
         return booting + self.launching + (0 if self.given_up is not None else max(0, self._missing()))
+
+    @property
+    def _working(self) -> int:
+        return self._count[NodePhase.READY]
+
+    @property
+    def _present(self) -> int:
+        return self._count[NodePhase.BOOTING] + self._count[NodePhase.READY] + self._count[NodePhase.SPARE]
+
+    @property
+    def _stragglers(self) -> int:
+        return self._count[NodePhase.STRAGGLER]
 
     # --- decisions ------------------------------------------------------------------------------------------------
 
@@ -277,8 +268,7 @@ class FleetController:
         """Let up to ``places`` spare nodes work, the oldest first."""
         spares = [node for node, phase in self.nodes.items() if phase is NodePhase.SPARE]
         for node in [node for node in spares if node not in self._away][:places]:
-            self.nodes[node] = NodePhase.READY
-            self._working += 1
+            self._move(node, NodePhase.READY)
             self.orders.promotions.append(node)
 
     def _take_back(self, machines: int) -> None:
@@ -305,13 +295,11 @@ class FleetController:
                 self._drain(node)
                 surplus -= 1
             else:
-                self.nodes[node] = NodePhase.SPARE
-                self._working -= 1
+                self._move(node, NodePhase.SPARE)
                 self.orders.demotions.append(node)
 
     def _dismiss_stragglers(self) -> None:
-        ready = sum(phase in {NodePhase.READY, NodePhase.SPARE} for phase in self.nodes.values())
-        if ready >= self.wanted + self.spare:
+        if self._working + self._count[NodePhase.SPARE] >= self.wanted + self.spare:
             for node in self._newest(NodePhase.STRAGGLER):
                 self._dismiss(node)
 
@@ -324,23 +312,26 @@ class FleetController:
 
     def _leaves(self, node: NodeId, phase: NodePhase) -> None:
         """Stop counting ``node`` as present, though it still exists; it is ``phase`` from now on."""
-        self._present -= 1
-        self._working -= self.nodes[node] is NodePhase.READY
         self._away.discard(node)
+        self._move(node, phase)
+
+    def _move(self, node: NodeId, phase: NodePhase) -> None:
+        if (before := self.nodes.get(node)) is not None:
+            self._count[before] -= 1
         self.nodes[node] = phase
+        self._count[phase] += 1
 
     def _dismiss(self, node: NodeId) -> None:
         self._forget(node)
         self.orders.terminations.append(node)
 
     def _forget(self, node: NodeId) -> bool:
+        """Remove a node that has ended; return whether it was there."""
         phase = self.nodes.pop(node, None)
         self._ready_at.pop(node, None)
         self._away.discard(node)
-        if phase in {NodePhase.BOOTING, NodePhase.READY, NodePhase.SPARE}:
-            self._present -= 1
-        self._working -= phase is NodePhase.READY
-        self._stragglers -= phase is NodePhase.STRAGGLER
+        if phase is not None:
+            self._count[phase] -= 1
         return phase is not None
 
     def _failed(self, error: Exception, now: float, chance: float, retry_after_s: float | None) -> float | None:

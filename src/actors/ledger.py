@@ -28,6 +28,7 @@ from collections.abc import Iterator, Sequence
 from sys import maxsize
 
 from .entry import LEASED, OVER, QUEUED, Decisions, Entry, Expiries
+from .membership import Roster
 from .placement import Claim, Function, Host, Placement
 from .ports import (
     AttemptId,
@@ -45,7 +46,6 @@ from .ports import (
     Task,
     Verdict,
 )
-from .roster import Roster
 
 FAILURES = {Verdict.RAISED: "raised", Verdict.DIED: "died", Verdict.TERMINATED: "was killed"}  # by the attempt itself
 FUNCTIONS_KEPT = 4096

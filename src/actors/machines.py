@@ -75,10 +75,7 @@ class Machines:
         self._observe = dependencies.observe
         self._probe = dependencies.probe
         self._chance = dependencies.chance.random
-        self._draining: set[NodeId] = set()
-        self._noticed: set[NodeId] = set()
         self._idle: dict[NodeId, None] = {}  # the noticed nodes that hold nothing
-        self._away_since: dict[NodeId, float] = {}  # since when the connection of a node is lost and being tried again
         self._early: OrderedDict[MachineId, list[MachineEvent]] = OrderedDict()
         self._unusable: list[ConnectFailed] = []
         self._refused: ConnectFailed | None = None  # the last of these errors; None once a node has come since
@@ -115,7 +112,7 @@ class Machines:
 
     def start(self, now: float) -> None:
         self._ledger.limit(self.controller.wanted)
-        self.controller.start(now)
+        self.controller.tick(now)
 
     def resize(self, wanted: int, now: float) -> None:
         self._observe(ev.PoolResized(wanted))
@@ -277,7 +274,7 @@ class Machines:
         if not member.life.can(Fact.DROPPED):
             return
         member.life.step(Fact.DROPPED)
-        self._away_since[node] = now
+        member.away_since = now
         member.dropped_by = lost.cause
         self._observe(ev.NodeSuspect(node, lost.cause, lost.silent))
         if self.connectivity.dropped(node, now + lost.early_s, silent=lost.silent):
@@ -297,7 +294,7 @@ class Machines:
         member = self._nodes.members[node]
         if not member.life.can(Fact.RESUMED):
             return
-        self._away_since.pop(node, None)
+        member.away_since = None
         self._observe(ev.NodeResumed(node))
         self.connectivity.connected(node, now)
         state = member.life.step(Fact.RESUMED)
@@ -317,10 +314,12 @@ class Machines:
         else:
             member.notices.add(source)
         self._broadcasts.noticed(node, notice, now)
-        if node in self._draining:  # it needs no replacement, but its machine's end may kill what runs there
+        if (
+            self.controller.nodes.get(node) is NodePhase.DRAINING
+        ):  # it needs no replacement, but its machine's end may kill what runs there
             if seconds is not None:
                 self._observe(ev.NodeNoticed(node, source, seconds))
-            self._no_new_work(member, now, noticed=member.noticed)
+            self._no_new_work(member, now, noticed=bool(member.notices))
             return
         if not member.life.can(Fact.WITHDRAWN if seconds is None else Fact.NOTICED):
             return
@@ -328,7 +327,7 @@ class Machines:
             if member.notices:
                 return  # a notice from another source still stands
             self._observe(ev.NodeNoticeWithdrawn(node, source))
-            self._notice_over(node)
+            self._idle.pop(node, None)
             state = member.life.step(Fact.WITHDRAWN)
             self._joins(member)
             self._broadcasts.staying(node, now)
@@ -339,11 +338,9 @@ class Machines:
         self._observe(ev.NodeNoticed(node, source, seconds))
         if member.life.step(Fact.NOTICED) is State.DISMISSED:
             self._observe(ev.NodeDismissed(node))
-        else:
-            self._noticed.add(node)
         self._no_new_work(member, now, noticed=True)
-        self._emptied(node)
         self.controller.noticed(node, now)
+        self._emptied(node)
 
     def unfit(self, node: NodeId, message: Unfit, now: float) -> None:
         """Handle that a node's executor ends by itself: ``message`` is the cause of the node's loss, which follows."""
@@ -358,11 +355,10 @@ class Machines:
         fact = Fact.GONE if member.life.can(Fact.GONE) else Fact.UNREACHED
         if member.booting or not member.life.can(fact):
             return
-        announced = member.noticed
+        announced = bool(member.notices)
         member.life.step(fact)
         self._observe(ev.NodeLost(node, cause, announced))
-        self._draining.discard(node)
-        self._notice_over(node)
+        self._idle.pop(node, None)
         self._nodes.left(member)
         self.connectivity.ended(node)
         unfit = None if member.unfit is None or member.unfit.has_run else NoWorkers(member.unfit.cause)
@@ -370,13 +366,12 @@ class Machines:
         if unfit is not None and self.controller.given_up is unfit:
             self._not_launched(unfit, None)
         self._ledger.node_lost(node, cause, now, announced=announced)
-        self._broadcasts.lost(node, cause, now, since=self._away_since.pop(node, None))
+        self._broadcasts.lost(node, cause, now, since=member.away_since)
 
     def closed(self, node: NodeId) -> None:
         """Handle that a node's connection is closed for good."""
         member = self._nodes.members[node]
         del self._connectors[node]
-        self._away_since.pop(node, None)
         if member.life.state in ENDS:
             self._nodes.remove(node)
             self._terminate(member)
@@ -396,7 +391,7 @@ class Machines:
         for node in emptied:
             self._emptied(node)
         for node in list(self._idle):
-            self.controller.idle(node)
+            self.controller.emptied(node)
         launches, orders.launches = orders.launches, []
         for machines in launches:
             self._observe(ev.NodesRequested(machines))
@@ -406,7 +401,6 @@ class Machines:
             member = self._nodes.members[node]
             member.life.step(Fact.UNWANTED)
             self._observe(ev.NodeDraining(node))
-            self._draining.add(node)
             self._no_new_work(member, now, noticed=False)
             self._emptied(node)
         promotions, orders.promotions = orders.promotions, []
@@ -428,17 +422,10 @@ class Machines:
 
     def _emptied(self, node: NodeId) -> None:
         """Handle a draining or noticed node, if it holds nothing any more."""
-        if self._ledger.load(node):
-            return
-        if node in self._draining:
-            self._draining.discard(node)
-            self.controller.drained(node)
-        elif node in self._noticed:
-            self._idle[node] = None
-
-    def _notice_over(self, node: NodeId) -> None:
-        self._noticed.discard(node)
-        self._idle.pop(node, None)
+        if not self._ledger.load(node):
+            self.controller.emptied(node)
+            if self.controller.nodes.get(node) is NodePhase.NOTICED:
+                self._idle[node] = None
 
     def _promote(self, member: Member, now: float) -> None:
         if self.controller.nodes.get(member.id) is NodePhase.READY and member.life.can(Fact.PROMOTED):
@@ -470,7 +457,7 @@ class Machines:
         if member.life.state not in ENDS:
             member.life.step(Fact.UNWANTED if member.booting else Fact.FINISHED)
             self._observe(ev.NodeDismissed(member.id))
-            self._notice_over(member.id)
+            self._idle.pop(member.id, None)
             self.connectivity.ended(member.id)
             self._ledger.node_lost(member.id, "dismissed", now)
         if (connector := self._connectors.get(member.id)) is not None:

@@ -1,16 +1,17 @@
-"""The pool's nodes: the facts about each, the ready ones by rank, and what they have been told of each other."""
+"""The membership of a pool: its nodes, the ready ones by rank (the roster), ranks without a node. Pure."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from itertools import islice
 from typing import TypedDict
 
 from ..providers.base import Machine, MachineId
 from .lifecycle import Lifecycle, State
 from .ports import Link, NodeFacts, NodeId, Unfit
-from .roster import Roster
 
 SMALL = 32  # nodes; up to so many are told of every change at once
 VIEW_DELAY_LIMIT_S = 10.0
@@ -27,29 +28,21 @@ class Identity(TypedDict):
     accelerators: int
 
 
+@dataclass(slots=True, eq=False)
 class Member:
     """A node from the launch of its machine until its connection is closed."""
 
-    __slots__ = (
-        *("dropped_by", "facts", "id", "life"),
-        *("link", "machine", "notices", "ports", "terminated", "unfit"),
-    )
-
-    def __init__(self, node: NodeId, machine: Machine) -> None:
-        self.id = node
-        self.machine = machine
-        self.life = Lifecycle()
-        self.link: Link | None = None
-        self.facts: NodeFacts | None = None
-        self.ports: deque[int] = deque()  # free there
-        self.notices: set[str] = set()  # the sources of the notices that stand
-        self.dropped_by = ""  # why its connection was last lost
-        self.unfit: Unfit | None = None  # why its executor ends by itself
-        self.terminated = False  # whether its machine is gone, or its termination was asked for
-
-    @property
-    def noticed(self) -> bool:
-        return bool(self.notices)
+    id: NodeId
+    machine: Machine
+    life: Lifecycle = field(default_factory=Lifecycle)
+    link: Link | None = None
+    facts: NodeFacts | None = None
+    ports: deque[int] = field(default_factory=deque)  # free there
+    notices: set[str] = field(default_factory=set)  # the sources of the notices that stand
+    away_since: float | None = None  # since when its connection is lost and being tried again
+    dropped_by: str = ""  # why its connection was last lost
+    unfit: Unfit | None = None  # why its executor ends by itself
+    terminated: bool = False  # whether its machine is gone, or its termination was asked for
 
     @property
     def booting(self) -> bool:
@@ -65,6 +58,8 @@ class Member:
 
 
 class Membership:
+    """All nodes, and what each of those that are connected has been told of the ready ones."""
+
     def __init__(self) -> None:
         self.members: dict[NodeId, Member] = {}
         self.links: dict[NodeId, Link] = {}
@@ -130,3 +125,88 @@ class Membership:
         """Return for how many seconds changes may gather: sending n nodes a view of all n costs n * n."""
         n = len(self.roster)
         return 0.0 if n <= SMALL else min(VIEW_DELAY_LIMIT_S, n / 100)
+
+
+class Roster:
+    """The ready nodes by rank. They have seats in order; an empty one has no rank, and is the first to be filled.
+
+    So a replacement takes the seat of the node it replaces, and the other ranks stay.
+
+    ROSTER-1: ranks are 0..n-1, each node has one, and a node keeps its place before every node that sat behind it.
+    ROSTER-2: a node that joins takes the lowest empty seat.
+    """
+
+    __slots__ = ("_empty", "_ranked", "_ranks", "_seats", "_where")
+
+    def __init__(self) -> None:
+        self._seats: list[NodeId | None] = []
+        self._where: dict[NodeId, int] = {}
+        self._empty: list[int] = []
+        self._ranked: tuple[NodeId, ...] | None = ()
+        self._ranks: dict[NodeId, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._where)
+
+    def __contains__(self, node: NodeId) -> bool:
+        return node in self._where
+
+    def join(self, node: NodeId) -> None:
+        if node in self._where:
+            return
+        if self._empty:
+            seat = heappop(self._empty)
+            self._seats[seat] = node
+        else:
+            seat = len(self._seats)
+            self._seats.append(node)
+        self._where[node] = seat
+        self._ranked = None
+
+    def leave(self, node: NodeId) -> None:
+        seat = self._where.pop(node, None)
+        if seat is not None:
+            self._seats[seat] = None
+            heappush(self._empty, seat)
+            self._ranked = None
+
+    @property
+    def ranked(self) -> tuple[NodeId, ...]:
+        """Return the nodes by rank: the same tuple object until the membership changes."""
+        if self._ranked is None:
+            self._ranked = tuple(node for node in self._seats if node is not None)
+            self._ranks = {node: rank for rank, node in enumerate(self._ranked)}
+        return self._ranked
+
+    def rank(self, node: NodeId) -> int | None:
+        _ = self.ranked
+        return self._ranks.get(node)
+
+    def at(self, rank: int) -> NodeId | None:
+        ranked = self.ranked
+        return ranked[rank] if 0 <= rank < len(ranked) else None
+
+
+class RankWaits:
+    """The time for which each rank that tasks wait for has had no node.
+
+    RANKS-1: a rank is overdue when it has been missed for ``patience_s`` on end, and not before.
+    """
+
+    def __init__(self, patience_s: float) -> None:
+        self._patience_s = patience_s
+        self._due_at: dict[int, float] = {}
+
+    def missed(self, ranks: Iterable[int], now: float) -> None:
+        """Record that these ranks, and no others, are missed now."""
+        self._due_at = {rank: self._due_at.get(rank, now + self._patience_s) for rank in ranks}
+
+    def overdue(self, now: float) -> list[int]:
+        """Return and forget the ranks missed for too long; a later wait for one of them is counted anew."""
+        overdue = [rank for rank, at in self._due_at.items() if at <= now]
+        for rank in overdue:
+            del self._due_at[rank]
+        return overdue
+
+    def wake_at(self) -> float | None:
+        return min(self._due_at.values(), default=None)

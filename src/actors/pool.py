@@ -23,7 +23,7 @@ from .gang import Replacement
 from .kernel import ActorStopped, Context, Ref, Reply, running
 from .ledger import Ledger
 from .machines import Machines
-from .membership import Membership
+from .membership import Membership, RankWaits
 from .messages import (
     Answered,
     Broadcast,
@@ -67,7 +67,6 @@ from .ports import (
     Task,
     Unfit,
 )
-from .rank_waits import RankWaits
 
 MAILBOX = 1 << 20  # submits that may be sent before the actor runs; the public call limits how many wait
 CLOSE_S = 10.0  # for all connections together

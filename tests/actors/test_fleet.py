@@ -64,7 +64,7 @@ class FleetMachine(RuleBasedStateMachine):
         self.opened = False
         self.not_before = 0.0
         self.fleet = self.make(wanted, retries=retries, spare=spare)
-        self.fleet.start(self.now)
+        self.fleet.tick(self.now)
         self.act()
 
     @rule(data=st.data(), fewer=st.sampled_from([0, 0, 1]), chance=st.sampled_from([0.0, 0.5, 0.99]))
@@ -148,7 +148,7 @@ class FleetMachine(RuleBasedStateMachine):
             for group in (self.ready, self.spares, self.away):
                 group.discard(node)
             self.noticed.add(node)
-        assert self.fleet.noticed(node, self.now)
+        self.fleet.noticed(node, self.now)
         self.act()
 
     @rule(data=st.data())
@@ -164,7 +164,7 @@ class FleetMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.noticed)
     def a_noticed_node_holds_nothing(self, data):
         node = data.draw(st.sampled_from(sorted(self.noticed)))
-        self.fleet.idle(node)
+        self.fleet.emptied(node)
         if len(self.ready) >= self.wanted:
             self.noticed.discard(node)
             self.ended.add(node)
@@ -192,7 +192,7 @@ class FleetMachine(RuleBasedStateMachine):
         node = data.draw(st.sampled_from(sorted(self.draining)))
         self.draining.discard(node)
         self.ended.add(node)
-        self.fleet.drained(node)
+        self.fleet.emptied(node)
         self.act()
 
     @rule(wanted=st.integers(1, 5))
@@ -435,14 +435,16 @@ class PromotesWhoIsAway(FleetController):
 
 
 class EndsWhoMayStay(FleetController):
-    def idle(self, node):
+    def emptied(self, node):
+        super().emptied(node)
         if self.nodes.get(node) is NodePhase.NOTICED:
             self._dismiss(node)
 
 
 class KeepsTheNoticed(FleetController):
-    def idle(self, node):
-        pass
+    def emptied(self, node):
+        if self.nodes.get(node) is not NodePhase.NOTICED:
+            super().emptied(node)
 
 
 class KeepsTheLate(FleetController):
@@ -515,7 +517,7 @@ def test_the_invariant_falls_without_its_guard(broken, invariant):
 def fleet():
     """Three ready nodes."""
     fleet = FleetController(3, retries=2)
-    fleet.start(0.0)
+    fleet.tick(0.0)
     fleet.launched([NodeId(1), NodeId(2), NodeId(3)], 3, 0.0, 0.5)
     for node in (1, 2, 3):
         fleet.node_ready(NodeId(node), 1.0)
@@ -630,7 +632,7 @@ def test_calls_that_fail_together_are_one_failure(fleet):
 
 def test_nodes_that_die_as_soon_as_they_are_ready_are_replaced_ever_more_slowly():
     fleet = FleetController(1, retries=2)
-    fleet.start(0.0)
+    fleet.tick(0.0)
     now, waits = 0.0, 0
     for node in range(1, FLAPS_FREE + 4):
         if not fleet.orders.launches:
@@ -646,7 +648,7 @@ def test_nodes_that_die_as_soon_as_they_are_ready_are_replaced_ever_more_slowly(
 
 def lose_one_after_another(fleet, losses):
     """The nodes of a pool of one: each is lost so many seconds after it was ready, unfit or otherwise."""
-    fleet.start(0.0)
+    fleet.tick(0.0)
     fleet.opened(0.0)
     now, row = 0.0, 0
     for node, (after_s, unfit) in enumerate(losses):
@@ -677,7 +679,7 @@ def test_it_falls_where_they_are_replaced_without_end():
 
 def test_nodes_in_a_row_that_can_start_no_worker_are_given_up_for_a_while():
     fleet = FleetController(1, retries=2)
-    fleet.start(0.0)
+    fleet.tick(0.0)
     fleet.opened(0.0)
     error, now, nodes = RuntimeError("no worker"), 0.0, 0
     while fleet.given_up is None:
@@ -694,7 +696,7 @@ def test_nodes_in_a_row_that_can_start_no_worker_are_given_up_for_a_while():
 
 def test_a_node_that_stays_ends_the_row_of_those_that_can_start_no_worker():
     fleet = FleetController(2, retries=2)
-    fleet.start(0.0)
+    fleet.tick(0.0)
     fleet.opened(0.0)
     fleet.launched([NodeId(0), NodeId(1)], fleet.orders.launches.pop(), 0.0, 0.5)
     now = 0.0
@@ -716,7 +718,7 @@ def test_a_smaller_pool_ends_what_does_nothing_yet_before_it_drains_the_newest(f
     fleet.resize(2, 12.0)
     assert fleet.orders.terminations == [5, 4]
     assert fleet.orders.drains == [3]
-    fleet.drained(NodeId(3))
+    fleet.emptied(NodeId(3))
     assert fleet.orders.terminations == [5, 4, 3]
 
 
@@ -727,7 +729,7 @@ def test_a_smaller_pool_ends_what_does_nothing_yet_before_it_drains_the_newest(f
 def straggling():
     """Four are wanted; three are ready, and the first is straggling."""
     fleet = FleetController(4, retries=2)
-    fleet.start(0.0)
+    fleet.tick(0.0)
     fleet.launched([NodeId(node) for node in (1, 2, 3, 4)], fleet.orders.launches.pop(), 0.0, 0.5)
     for node in (2, 3, 4):
         fleet.node_ready(NodeId(node), 3.0)
@@ -795,7 +797,7 @@ def test_the_failure_of_a_straggler_is_none_when_another_is_on_its_way(stragglin
 def spared():
     """Two that work and one that stands by."""
     fleet = FleetController(2, retries=2, spare=1)
-    fleet.start(0.0)
+    fleet.tick(0.0)
     assert fleet.orders.launches == [3]
     fleet.launched([NodeId(1), NodeId(2), NodeId(3)], 3, 0.0, 0.5)
     assert [fleet.node_ready(NodeId(node), 1.0) for node in (1, 2, 3)] == [True, True, False]
@@ -835,14 +837,14 @@ def test_a_withdrawn_notice_ends_the_next_spare_that_boots_and_the_promoted_one_
 
 def test_a_noticed_node_without_work_is_ended_once_it_is_replaced(fleet, spared):
     fleet.noticed(NodeId(2), 100.0)
-    fleet.idle(NodeId(2))
+    fleet.emptied(NodeId(2))
     assert fleet.orders.terminations == [], "its notice may be withdrawn, and there is no other"
     fleet.launched([NodeId(4)], 1, 101.0, 0.5)
     fleet.node_ready(NodeId(4), 130.0)
-    fleet.idle(NodeId(2))
+    fleet.emptied(NodeId(2))
     assert fleet.orders.terminations == [2]
     spared.noticed(NodeId(1), 100.0)
-    spared.idle(NodeId(1))
+    spared.emptied(NodeId(1))
     assert spared.orders.terminations == [1]
 
 

@@ -31,6 +31,7 @@ from outrider.actors.gang_effects import (
     RunRank,
     WithdrawClaim,
 )
+from outrider.actors.membership import Roster
 from outrider.actors.ports import (
     BroadcastSpec,
     GaveUp,
@@ -42,7 +43,6 @@ from outrider.actors.ports import (
     Settled,
     Verdict,
 )
-from outrider.actors.roster import Roster
 
 QUICK = settings(
     max_examples=80,

@@ -22,6 +22,7 @@ from outrider.actors import ledger as ledger_module
 from outrider.actors import placement as placement_module
 from outrider.actors.entry import Entry
 from outrider.actors.ledger import Ledger
+from outrider.actors.membership import Roster
 from outrider.actors.placement import Claim, Placement
 from outrider.actors.ports import (
     AttemptId,
@@ -37,7 +38,6 @@ from outrider.actors.ports import (
     TaskId,
     Verdict,
 )
-from outrider.actors.roster import Roster
 
 QUICK = settings(
     max_examples=60,
