@@ -250,12 +250,12 @@ class Gang:
 
     def _claim(self) -> None:
         least, again = max(0, self._needed - len(self.seats)), self.generation > 0
-        self._put_in(Claim(self.spec.job, least=least, every=not again, again=again, besides=self.seats))
+        self._put_in(Claim(self.spec.job, least=least, every=not again, again=again, besides=frozenset(self.seats)))
 
     def _reserve(self) -> None:
         """Claim the seats that the next generation will lack, while this one still runs or is being ended."""
         if (missing := self._size() - len(self.seats.difference(self._leaving))) > 0:
-            self._put_in(Claim(self.spec.job, least=1, most=missing, again=True, besides=self.seats))
+            self._put_in(Claim(self.spec.job, least=1, most=missing, again=True, besides=frozenset(self.seats)))
 
     def _put_in(self, claim: Claim) -> None:
         self._claimed = True
@@ -454,8 +454,8 @@ class Gang:
     # --- ranks that run again alone -------------------------------------------------------------------------------
 
     def _want_for_gaps(self) -> None:
-        besides = {*self._world.nodes, *self.seats}
-        self._put_in(Claim(self.spec.job, least=1, most=len(self._gaps), again=True, besides=besides))
+        besides = self.seats.union(self._world.nodes)
+        self._put_in(Claim(self.spec.job, least=1, most=len(self._gaps), again=True, besides=frozenset(besides)))
 
     def _fill(self, granted: Iterable[NodeId], now: float) -> None:
         """Give each granted node the ranks of a lost one, after getting ports for them where they need some."""

@@ -24,14 +24,17 @@ LEDGER-14: no task waits for a rank that the pool is not to have.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import count
 from sys import maxsize
 
-from .entry import LEASED, OVER, QUEUED, Decisions, Entry, Expiries
 from .membership import Roster
 from .placement import Claim, Function, Host, Placement
 from .ports import (
     AttemptId,
+    Ending,
     Finished,
     GaveUp,
     JobId,
@@ -46,10 +49,23 @@ from .ports import (
     Task,
     Verdict,
 )
+from .retries import FAILURES, LEASED, OVER, QUEUED, Entry
 
-FAILURES = {Verdict.RAISED: "raised", Verdict.DIED: "died", Verdict.TERMINATED: "was killed"}  # by the attempt itself
 FUNCTIONS_KEPT = 4096
 QUARANTINE_AFTER = 4
+
+
+@dataclass(slots=True)
+class Decisions:
+    """The decisions to be carried out now. The caller empties these lists."""
+
+    runs: list[tuple[NodeId, Order]] = field(default_factory=list)
+    endings: deque[tuple[Task, Settle, Ending, float]] = field(default_factory=deque)  # the float: seconds it ran
+    kills: list[tuple[NodeId, AttemptId]] = field(default_factory=list)
+    recalls: list[tuple[NodeId, tuple[AttemptId, ...]]] = field(default_factory=list)
+    retries: list[tuple[Task, NodeId, int, str]] = field(default_factory=list)  # number of the attempt, cause
+    seats: list[tuple[JobId, tuple[NodeId, ...]]] = field(default_factory=list)  # a claim was granted
+    emptied: list[NodeId] = field(default_factory=list)  # closed nodes that have become empty, perhaps repeatedly
 
 
 class Ledger:
@@ -75,14 +91,12 @@ class Ledger:
         self._again: list[Entry] = []  # within one batch of reports: failed attempts to be sent again
         self._functions: dict[bytes, Function] = {}
         self._expiries = Expiries()
-        self._now = 0.0
-        self._leased = 0  # attempts on nodes
-        self._ghosts = 0  # those of them whose task has ended
 
     # --- tasks ----------------------------------------------------------------------------------------------------
 
     def submit(self, task: Task, settle: Settle, now: float) -> None:
-        entry = Entry(task, settle, self._functions.get(task.function) or self._new_function(task.function))
+        function = self._functions.get(task.function) or self._new_function(task.function)
+        entry = Entry(task, settle, function, task.retries > 0)
         self._entries[task.job] = entry
         if task.queue_timeout_s is not None:
             self._expire_later(entry, now)
@@ -191,9 +205,7 @@ class Ledger:
             return
         unsent, again = self._take_back_unsent(host), list[Entry]()
         for position, entry in enumerate(host.attempts.values()):
-            self._leased -= 1
             if entry.state == OVER:
-                self._ghosts -= 1
                 continue
             ran = position < self.placement.slots or entry.began or entry.task.at_most_once
             if self._survives(entry, node, cause, ran=ran, announced=announced):
@@ -213,35 +225,28 @@ class Ledger:
         self.decisions.runs = runs[:first]
         for to, order in runs[first:]:
             holder = host if to == host.id else self.placement.hosts[to]
-            entry = holder.attempts[order.attempt]
-            if holder is not host and entry.state == OVER:
+            if holder is not host and holder.attempts[order.attempt].state == OVER:
                 self.decisions.runs.append((to, order))  # it is killed in this same step
                 continue
-            del holder.attempts[order.attempt]
-            self._leased -= 1
-            holder.slow -= entry.slow
-            if entry.state == LEASED:
-                entry.number -= 1
-                again.append(entry)
-            else:
-                self._ghosts -= 1
+            again += self._take_back(holder, order.attempt)
             if holder is not host:
                 self.placement.place(holder)
         return again
 
+    def _take_back(self, host: Host, attempt: AttemptId) -> list[Entry]:
+        """Take an attempt that has not begun from its node; return its task, if that is to be sent again."""
+        entry = host.attempts.pop(attempt)
+        host.slow -= entry.slow
+        if entry.state != LEASED:
+            return []
+        entry.number -= 1
+        return [entry]
+
     def _survives(self, entry: Entry, node: NodeId, cause: str, *, ran: bool, announced: bool) -> bool:
-        """Return whether a task whose node was lost may run again; if not, end it. Blame it only if it ``ran``."""
-        entry.state = QUEUED
-        entry.losses += ((node, cause),)
-        entry.stacks = False
-        if not ran:  # as far as is known
-            self.decisions.retries.append((entry.task, node, entry.number, cause))
-            return True
-        entry.blamed = 0 if announced else entry.blamed + 1
-        poison = entry.blamed >= self._quarantine_after or entry.blamed == entry.number > 1
-        exhausted = entry.task.at_most_once or entry.number - entry.failures > entry.task.retries
-        if exhausted or entry.blamed >= self._quarantine_after:
-            self._end(entry, GaveUp(Reason.QUARANTINED if poison else Reason.LOST, entry.losses))
+        """Return whether a task whose node was lost may run again; if not, end it."""
+        ending = entry.node_lost(node, cause, ran=ran, announced=announced, quarantine_after=self._quarantine_after)
+        if ending is not None:
+            self._end(entry, ending)
             return False
         self.decisions.retries.append((entry.task, node, entry.number, cause))
         return True
@@ -295,12 +300,12 @@ class Ledger:
 
     @property
     def queued(self) -> int:
-        return len(self._entries) - (self._leased - self._ghosts)
+        return sum(entry.state == QUEUED for entry in self._entries.values())
 
     @property
     def leased(self) -> int:
         """Return the number of attempts on nodes, those that are being killed included."""
-        return self._leased
+        return sum(len(host.attempts) for host in self.placement.hosts.values())
 
     def load(self, node: NodeId) -> int:
         host = self.placement.hosts.get(node)
@@ -317,12 +322,11 @@ class Ledger:
         entry = host.attempts.pop(attempt, None)
         if entry is None:
             return False
-        self._leased -= 1
         host.slow -= entry.slow
         host.progress_at = now
         if entry.state != LEASED:
-            self._ghosts -= 1
-        elif verdict is Verdict.RETURNED or not self._failed(entry, host, verdict):
+            return True
+        if verdict is Verdict.RETURNED or not self._failed(entry, host, verdict):
             if verdict is Verdict.RETURNED:
                 entry.function.ran(busy_s, self.placement.slots)
             entry.state = OVER
@@ -339,9 +343,7 @@ class Ledger:
         if verdict is Verdict.TERMINATED and host.noticed:
             cause = "its processes ended after the machine's notice"
             again = self._survives(entry, host.id, cause, ran=True, announced=True)
-        elif verdict in FAILURES and entry.failures < entry.task.max_restarts:
-            entry.failures += 1
-            entry.blamed = 0
+        elif entry.failed(verdict):
             self.decisions.retries.append((entry.task, host.id, entry.number, f"it {FAILURES[verdict]}"))
             again = True
         else:
@@ -362,16 +364,8 @@ class Ledger:
         again: list[Entry] = []
         for attempt in attempts:
             entry = host.attempts.get(attempt)
-            if entry is None or not entry.recalled:
-                continue
-            del host.attempts[attempt]
-            self._leased -= 1
-            host.slow -= entry.slow
-            if entry.state == LEASED:
-                entry.number -= 1
-                again.append(entry)
-            else:
-                self._ghosts -= 1
+            if entry is not None and entry.recalled:
+                again += self._take_back(host, attempt)
         self.placement.place(host)
         self._requeue(again, now)
 
@@ -381,62 +375,52 @@ class Ledger:
             held[attempt].recalled = True
         self.decisions.recalls.append((node, attempts))
 
-    def _send(self, entry: Entry, host: Host, *, stackable: bool) -> None:
-        attempt = AttemptId(next(self._attempts))
-        entry.number += 1
-        entry.state = LEASED
-        entry.host = host
-        entry.attempt = attempt
-        entry.began = entry.recalled = False
-        entry.slow = not stackable
-        host.slow += entry.slow
-        if not host.attempts:
-            host.progress_at = max(host.progress_at, self._now)
-        host.attempts[attempt] = entry
-        self._leased += 1
-        self.placement.place(host)
-        task = entry.task
-        announce = self.announce or task.queue_timeout_s is not None
-        self.decisions.runs.append((host.id, Order(attempt, task, entry.number, None, 0, announce)))
-
     # --- the queue ------------------------------------------------------------------------------------------------
 
     def _assign(self, now: float) -> None:
-        """Send from the front of the queue until it is empty or its first task fits nowhere."""
-        self._now = now
-        placement, queue = self.placement, self._queue
+        """Grant seats, and send what is queued, as far as there is room."""
+        placement = self.placement
         while placement.claims and (granted := placement.grant()) is not None:
             self.decisions.seats.append(granted)
-        while queue:
-            entry = queue[0]
-            if entry.state != QUEUED:
-                queue.popleft()
-                continue
-            stack = entry.function.stack if entry.stacks else 0
-            host = placement.pick(stack)
-            if host is None:
-                return
-            queue.popleft()
-            self._send(entry, host, stackable=stack > 0)
+        if self._queue:
+            self._send_from(self._queue, placement.pick, now)
 
     def _assign_pinned(self, rank: int, now: float) -> None:
-        self._now = now
-        queue = self._pinned.get(rank)
-        if queue is None:
+        if (queue := self._pinned.get(rank)) is None:
             return
         node = self._roster.at(rank)
         host = None if node is None else self.placement.hosts.get(node)
+        self._send_from(queue, lambda stack: host if host and self.placement.takes(host, stack) else None, now)
+        if not queue:
+            del self._pinned[rank]
+
+    def _send_from(self, queue: deque[Entry], pick: Callable[[int], Host | None], now: float) -> None:
+        """Send from the front of ``queue`` until it is empty or its first task fits nowhere."""
         while queue:
             entry = queue[0]
             if entry.state != QUEUED:
                 queue.popleft()
                 continue
             stack = entry.function.stack if entry.stacks else 0
-            if host is None or not self.placement.takes(host, stack):
+            host = pick(stack)
+            if host is None:
                 return
             queue.popleft()
-            self._send(entry, host, stackable=stack > 0)
-        del self._pinned[rank]
+            attempt = AttemptId(next(self._attempts))
+            entry.number += 1
+            entry.state = LEASED
+            entry.host = host
+            entry.attempt = attempt
+            entry.began = entry.recalled = False
+            entry.slow = stack <= 0
+            host.slow += entry.slow
+            if not host.attempts:
+                host.progress_at = max(host.progress_at, now)
+            host.attempts[attempt] = entry
+            self.placement.place(host)
+            task = entry.task
+            announce = self.announce or task.queue_timeout_s is not None
+            self.decisions.runs.append((host.id, Order(attempt, task, entry.number, None, 0, announce)))
 
     def _changed(self, host: Host, now: float) -> None:
         """Place ``host`` anew and send it work, as it holds less than before or takes other work than before."""
@@ -486,7 +470,6 @@ class Ledger:
         self._end(entry, GaveUp(reason, entry.losses))
 
     def _end(self, entry: Entry, ending: GaveUp) -> None:
-        self._ghosts += entry.state == LEASED
         entry.state = OVER
         entry.expires_at = None
         del self._entries[entry.task.job]
@@ -497,3 +480,32 @@ class Ledger:
             del self._functions[next(iter(self._functions))]
         self._functions[digest] = function = Function()
         return function
+
+
+class Expiries:
+    """The times at which waits in the queue are over. Of an entry only the time in its ``expires_at`` counts."""
+
+    __slots__ = ("_heap", "_ties")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Entry]] = []
+        self._ties = count()
+
+    def add(self, entry: Entry, at: float) -> None:
+        entry.expires_at = at
+        heappush(self._heap, (at, next(self._ties), entry))
+
+    def first_at(self) -> float | None:
+        heap = self._heap
+        while heap and heap[0][2].expires_at != heap[0][0]:
+            heappop(heap)
+        return heap[0][0] if heap else None
+
+    def take(self, now: float) -> list[Entry]:
+        """Remove and return the entries whose wait is over."""
+        over = list[Entry]()
+        while self._heap and self._heap[0][0] <= now:
+            at, _, entry = heappop(self._heap)
+            if entry.expires_at == at:
+                over.append(entry)
+        return over

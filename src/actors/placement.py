@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import OrderedDict
-from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from .ports import AttemptId, JobId, NodeId
 
 if TYPE_CHECKING:
-    from .entry import Entry
+    from .retries import Entry
 
 STACK_S = 0.020  # a stack holds as many attempts per slot as run in so long
 STACK_OF_SHORT = 255  # and no more
@@ -27,14 +27,12 @@ STEALS = 8  # stacks looked at per check
 WEIGHT = 0.25  # of the newest duration in the average
 
 
+@dataclass(slots=True)
 class Function:
     """Statistics of the tasks of one function."""
 
-    __slots__ = ("average_s", "stack")
-
-    def __init__(self) -> None:
-        self.average_s: float | None = None
-        self.stack = 0  # attempts of it that a node may hold beyond its slots
+    average_s: float | None = None
+    stack: int = 0  # attempts of it that a node may hold beyond its slots
 
     def ran(self, busy_s: float, slots: int) -> None:
         average = self.average_s
@@ -43,56 +41,41 @@ class Function:
         self.stack = min(slots * per_slot, STACK_OF_SHORT)
 
 
+@dataclass(slots=True, eq=False)
 class Host:
     """A ready node and what it holds."""
 
-    __slots__ = (
-        *("attempts", "candidate", "free", "id", "level", "noticed", "open"),
-        *("progress_at", "recalling", "seats", "slow", "stacked"),
-    )
-
-    def __init__(self, node: NodeId, now: float) -> None:
-        self.id = node
-        self.attempts: dict[AttemptId, Entry] = {}  # in the order they were sent
-        self.seats = 0  # slots that belong to broadcasts
-        self.slow = 0  # attempts behind which nothing may be stacked
-        self.open = True  # takes new work
-        self.noticed = False
-        self.level = -1  # the level on which it stands; -1: none, it takes nothing now
-        self.stacked = False  # holds more than its slots
-        self.recalling = False
-        self.progress_at = now
-        self.candidate = self.free = False  # for the first claim
+    id: NodeId
+    progress_at: float
+    attempts: dict[AttemptId, Entry] = field(default_factory=dict)  # in the order they were sent
+    seats: int = 0  # slots that belong to broadcasts
+    slow: int = 0  # attempts behind which nothing may be stacked
+    open: bool = True  # takes new work
+    noticed: bool = False
+    level: int = -1  # the level on which it stands; -1: none, it takes nothing now
+    stacked: bool = False  # holds more than its slots
+    recalling: bool = False
+    candidate: bool = False  # for the first claim
+    free: bool = False  # for the first claim
 
     @property
     def load(self) -> int:
         return len(self.attempts) + self.seats
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Claim:
     """A broadcast's request for seats on at least ``least`` nodes other than ``besides``, or on ``every`` open one.
 
     ``again``: it has begun before and holds seats already, so it goes before those that have not.
     """
 
-    __slots__ = ("again", "besides", "every", "job", "least", "most")
-
-    def __init__(
-        self,
-        job: JobId,
-        *,
-        least: int,
-        most: int | None = None,
-        every: bool = False,
-        again: bool = False,
-        besides: Iterable[NodeId] = (),
-    ) -> None:
-        self.job = job
-        self.least = least
-        self.most = most
-        self.every = every
-        self.again = again
-        self.besides = frozenset(besides)
+    job: JobId
+    least: int
+    most: int | None = None
+    every: bool = False
+    again: bool = False
+    besides: frozenset[NodeId] = frozenset()
 
 
 class Placement:

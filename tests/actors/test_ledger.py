@@ -20,7 +20,6 @@ from hypothesis.stateful import (
 
 from outrider.actors import ledger as ledger_module
 from outrider.actors import placement as placement_module
-from outrider.actors.entry import Entry
 from outrider.actors.ledger import Ledger
 from outrider.actors.membership import Roster
 from outrider.actors.placement import Claim, Placement
@@ -38,6 +37,7 @@ from outrider.actors.ports import (
     TaskId,
     Verdict,
 )
+from outrider.actors.retries import Entry
 
 QUICK = settings(
     max_examples=60,
@@ -581,9 +581,9 @@ class SendsWhatItHadDecided(Ledger):
 
 
 class UsesIdsTwice(Ledger):
-    def _send(self, entry, host, *, stackable):
+    def _send_from(self, queue, pick, now):
         self._attempts = count(1)
-        super()._send(entry, host, stackable=stackable)
+        super()._send_from(queue, pick, now)
 
 
 class QueuesLastWhatComesBack(Ledger):
@@ -932,7 +932,9 @@ def test_a_function_is_forgotten_before_there_are_too_many(story, monkeypatch):
 
 
 def test_entries_are_small():
-    assert not hasattr(Entry(Task(TaskId(1), JobId(1), b"", None), print, placement_module.Function()), "__dict__")
+    assert not hasattr(
+        Entry(Task(TaskId(1), JobId(1), b"", None), print, placement_module.Function(), True), "__dict__"
+    )
 
 
 def test_what_comes_back_in_the_step_that_sent_it_is_not_overtaken(story):

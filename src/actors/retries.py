@@ -1,0 +1,62 @@
+"""Retries: whether a task runs again after its node is lost (at-least-once delivery), or after it failed. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .ports import AttemptId, GaveUp, NodeId, Reason, Settle, Task, Verdict
+
+if TYPE_CHECKING:
+    from .placement import Function, Host
+
+QUEUED, LEASED, OVER = 0, 1, 2
+FAILURES = {Verdict.RAISED: "raised", Verdict.DIED: "died", Verdict.TERMINATED: "was killed"}  # by the attempt itself
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """A task that has not ended, or an ended one whose attempt its node has not yet reported as over."""
+
+    task: Task
+    settle: Settle
+    function: Function
+    stacks: bool  # may wait behind others on a node, whose loss leaves unknown whether it began
+    state: int = QUEUED
+    number: int = 0  # attempts that count
+    failures: int = 0  # attempts that failed by themselves and were followed by another
+    losses: tuple[tuple[NodeId, str], ...] = ()
+    blamed: int = 0  # unannounced losses of its node, in a row
+    host: Host | None = None
+    attempt: AttemptId | None = None
+    slow: bool = False
+    began: bool = False
+    recalled: bool = False  # whether this attempt was recalled, so that its node may give it back
+    expires_at: float | None = None
+
+    def node_lost(
+        self, node: NodeId, cause: str, *, ran: bool, announced: bool, quarantine_after: int
+    ) -> GaveUp | None:
+        """Handle the loss of its node; return how the task ends, or None: it may run again.
+
+        It is blamed for the loss only if it ``ran``, as far as is known, and nobody had ``announced`` the loss.
+        """
+        self.state = QUEUED
+        self.losses += ((node, cause),)
+        self.stacks = False
+        if not ran:
+            return None
+        self.blamed = 0 if announced else self.blamed + 1
+        quarantined = self.blamed >= quarantine_after
+        if not (quarantined or self.task.at_most_once or self.number - self.failures > self.task.retries):
+            return None
+        poison = quarantined or self.blamed == self.number > 1
+        return GaveUp(Reason.QUARANTINED if poison else Reason.LOST, self.losses)
+
+    def failed(self, verdict: Verdict) -> bool:
+        """Handle that an attempt ended with ``verdict``; return whether another may follow."""
+        if verdict not in FAILURES or self.failures >= self.task.max_restarts:
+            return False
+        self.failures += 1
+        self.blamed = 0
+        return True
