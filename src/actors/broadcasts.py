@@ -1,4 +1,4 @@
-"""The broadcasts under way: `Broadcasts` carries out what each `gang` decides and holds no policy of its own."""
+"""The broadcasts under way: `Broadcasts` carries out what each `Gang` decides and holds no policy of its own."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import assert_never
 
 from ..providers.base import PreemptionNotice
 from . import events as ev
-from . import gang_effects as do
 from .events import Observe
-from .gang import Gang, Phase, Replacement
+from .fencing import KillRank, RunRank
+from .generations import EndAll, Gang, GenerationStarted, NeedPorts, Phase
 from .ledger import Ledger
 from .membership import Membership
+from .placement import Claim, ReleaseSeat, WithdrawClaim
 from .ports import (
     Asked,
     AttemptId,
@@ -23,6 +24,7 @@ from .ports import (
     GaveUp,
     JobId,
     NodeId,
+    PoolSpec,
     Reason,
     SettleAll,
     Settled,
@@ -33,9 +35,9 @@ from .stop_agreement import StopAgreement
 
 class Broadcasts:
     def __init__(
-        self, replacement: Replacement, ledger: Ledger, nodes: Membership, observe: Observe, attempts: Iterator[int]
+        self, pool: PoolSpec, ledger: Ledger, nodes: Membership, observe: Observe, attempts: Iterator[int]
     ) -> None:
-        self._replacement = replacement
+        self._pool = pool
         self._ledger = ledger
         self._nodes = nodes
         self._observe = observe
@@ -44,14 +46,14 @@ class Broadcasts:
         self._settles: dict[JobId, SettleAll] = {}
         self.failure: Exception | None = None  # why the last node failed to come; None once one has come since
         self._attempts: dict[AttemptId, Gang] = {}
-        self._want_ports: dict[NodeId, list[tuple[Gang, do.NeedPorts]]] = {}
+        self._want_ports: dict[NodeId, list[tuple[Gang, NeedPorts]]] = {}
         self._stop_agreement = StopAgreement()
 
     def __len__(self) -> int:
         return len(self._gangs)
 
     def start(self, spec: BroadcastSpec, settle_all: SettleAll, now: float, *, minimum: int, wanted: int) -> None:
-        gang = Gang(spec, self._replacement, minimum=minimum, wanted=wanted, attempts=self._ids)
+        gang = Gang(spec, self._pool, minimum=minimum, wanted=wanted, attempts=self._ids)
         self._gangs[spec.job] = gang
         self._settles[spec.job] = settle_all
         self._observe(ev.BroadcastSubmitted(spec.job))
@@ -153,26 +155,26 @@ class Broadcasts:
             effects, gang.effects = gang.effects, []
             for effect in effects:
                 match effect:
-                    case do.RunRank(node, order):
+                    case RunRank(node, order):
                         self._attempts[order.attempt] = gang
                         links[node].run(order)
-                    case do.ReleaseSeat(node):
+                    case ReleaseSeat(node):
                         ledger.unseat(node, now)
-                    case do.ClaimSeats(claim):
+                    case Claim():
                         ledger.withdraw(job, now)
-                        ledger.claim(claim, now)
-                    case do.WithdrawClaim():
+                        ledger.claim(effect, now)
+                    case WithdrawClaim():
                         ledger.withdraw(job, now)
-                    case do.NeedPorts():
+                    case NeedPorts():
                         self._give_ports(gang, effect, now)
-                    case do.KillRank(node, attempt):
+                    case KillRank(node, attempt):
                         links[node].kill(attempt)
-                    case do.EndAll(endings, generation):
+                    case EndAll(endings, generation):
                         verdicts = tuple((e.verdict if isinstance(e, Settled) else e.reason).value for e in endings)
                         self._observe(ev.BroadcastFinished(job, generation, verdicts))
                         self._stop_agreement.ended(job)
                         self._settles.pop(job)(tuple(map(self._explained, endings)), generation)
-                    case do.GenerationStarted(world, ranks):
+                    case GenerationStarted(world, ranks):
                         self._nodes.send_views()
                         self._stop_agreement.started(job, world, now)
                         self._send_agreements()
@@ -181,8 +183,8 @@ class Broadcasts:
                                 job, world.generation, world.nodes, ranks, head=world.head, head_port=world.head_port
                             )
                         )
-                    case do.GenerationLost(generation, nodes, cause):
-                        self._observe(ev.GenerationLost(job, generation, nodes, cause))
+                    case ev.GenerationLost():
+                        self._observe(effect)
                     case _:
                         assert_never(effect)
         if gang.phase is Phase.OVER and self._gangs.pop(job, None) is not None:
@@ -204,7 +206,7 @@ class Broadcasts:
         agreement.notices.clear()
         agreement.stops.clear()
 
-    def _give_ports(self, gang: Gang, asked: do.NeedPorts, now: float) -> None:
+    def _give_ports(self, gang: Gang, asked: NeedPorts, now: float) -> None:
         """Give ``gang`` all the free ports it asked for, now or when the node that has too few reports more."""
         given: list[tuple[int, ...]] = []
         for node, count in asked.of:

@@ -1,7 +1,8 @@
-"""Every task that has not ended, and which node has it: pure decisions; time comes in with each event.
+"""The ledger of all tasks that have not ended, and of who has each: pure decisions; time comes in with each event.
 
 Each event is a method; decisions gather in ``decisions`` until the caller has carried them out. `placement` decides
-where an attempt fits; this module tracks the state of each task: queued, leased to a node, queued again, ended.
+where an attempt fits and what is stolen back, `retries` whether a task runs again; this module tracks the state of each
+task: queued, leased to a node, queued again, ended.
 
 LEDGER-1: a task ends exactly once.
 LEDGER-2: a task that has not ended is queued or leased to one node: none is forgotten.
@@ -52,7 +53,6 @@ from .ports import (
 from .retries import FAILURES, LEASED, OVER, QUEUED, Entry
 
 FUNCTIONS_KEPT = 4096
-QUARANTINE_AFTER = 4
 
 
 @dataclass(slots=True)
@@ -75,14 +75,13 @@ class Ledger:
         *,
         slots: int,
         attempts: Iterator[int],
-        announce: bool = False,
-        quarantine_after: int = QUARANTINE_AFTER,
+        quarantine_after: int = 4,
     ) -> None:
         self.decisions = Decisions()
         self.placement = Placement(slots)
         self._roster = roster
         self._attempts = attempts
-        self.announce = announce
+        self.announce = False  # whether nodes are to report when each attempt begins
         self._quarantine_after = quarantine_after
         self._ranks = maxsize  # how many ranks the pool is to have
         self._entries: dict[JobId, Entry] = {}
@@ -243,7 +242,6 @@ class Ledger:
         return [entry]
 
     def _survives(self, entry: Entry, node: NodeId, cause: str, *, ran: bool, announced: bool) -> bool:
-        """Return whether a task whose node was lost may run again; if not, end it."""
         ending = entry.node_lost(node, cause, ran=ran, announced=announced, quarantine_after=self._quarantine_after)
         if ending is not None:
             self._end(entry, ending)
@@ -342,14 +340,13 @@ class Ledger:
         """Handle a failed attempt; return False if the caller must end the task with it."""
         if verdict is Verdict.TERMINATED and host.noticed:
             cause = "its processes ended after the machine's notice"
-            again = self._survives(entry, host.id, cause, ran=True, announced=True)
-        elif entry.failed(verdict):
-            self.decisions.retries.append((entry.task, host.id, entry.number, f"it {FAILURES[verdict]}"))
-            again = True
-        else:
+            if self._survives(entry, host.id, cause, ran=True, announced=True):
+                self._again.append(entry)
+            return True
+        if not entry.failed(verdict):
             return False
-        if again:
-            self._again.append(entry)
+        self.decisions.retries.append((entry.task, host.id, entry.number, f"it {FAILURES[verdict]}"))
+        self._again.append(entry)
         return True
 
     def _started(self, host: Host, attempt: AttemptId) -> bool:
@@ -378,7 +375,6 @@ class Ledger:
     # --- the queue ------------------------------------------------------------------------------------------------
 
     def _assign(self, now: float) -> None:
-        """Grant seats, and send what is queued, as far as there is room."""
         placement = self.placement
         while placement.claims and (granted := placement.grant()) is not None:
             self.decisions.seats.append(granted)
@@ -395,7 +391,6 @@ class Ledger:
             del self._pinned[rank]
 
     def _send_from(self, queue: deque[Entry], pick: Callable[[int], Host | None], now: float) -> None:
-        """Send from the front of ``queue`` until it is empty or its first task fits nowhere."""
         while queue:
             entry = queue[0]
             if entry.state != QUEUED:
@@ -423,7 +418,6 @@ class Ledger:
             self.decisions.runs.append((host.id, Order(attempt, task, entry.number, None, 0, announce)))
 
     def _changed(self, host: Host, now: float) -> None:
-        """Place ``host`` anew and send it work, as it holds less than before or takes other work than before."""
         self._place(host)
         if self._pinned:
             rank = self._roster.rank(host.id)
@@ -437,12 +431,10 @@ class Ledger:
             self.decisions.emptied.append(host.id)
 
     def _membership_changed(self, now: float) -> None:
-        """Try to send the tasks that wait for a rank, as other nodes may have these ranks now."""
         for rank in tuple(self._pinned):
             self._assign_pinned(rank, now)
 
     def _requeue(self, entries: list[Entry], now: float) -> None:
-        """Put these at the front of the queue, in their order."""
         for entry in reversed(entries):
             entry.state = QUEUED
             entry.host = entry.attempt = None
@@ -485,8 +477,6 @@ class Ledger:
 class Expiries:
     """The times at which waits in the queue are over. Of an entry only the time in its ``expires_at`` counts."""
 
-    __slots__ = ("_heap", "_ties")
-
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Entry]] = []
         self._ties = count()
@@ -502,7 +492,6 @@ class Expiries:
         return heap[0][0] if heap else None
 
     def take(self, now: float) -> list[Entry]:
-        """Remove and return the entries whose wait is over."""
         over = list[Entry]()
         while self._heap and self._heap[0][0] <= now:
             at, _, entry = heappop(self._heap)

@@ -1,6 +1,6 @@
 """The pool's machines and nodes: handle their events and carry out what is decided about them.
 
-The pure modules `fleet`, `stragglers` and `connectivity` decide.
+The pure modules `launching`, `stragglers` and `failure_detector` decide.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from ..providers.base import (
 from ..providers.errors import NoCapacity, ProviderError
 from . import events as ev
 from .broadcasts import Broadcasts
-from .connectivity import Connectivity
-from .fleet import FleetController, NodePhase
+from .failure_detector import FailureDetector
 from .kernel import Context
+from .launching import FleetController, NodePhase
 from .ledger import Ledger
 from .lifecycle import ENDS, Fact, State
 from .membership import SOURCES_KEPT, Member, Membership
@@ -60,7 +60,7 @@ class Machines:
     ) -> None:
         spec = dependencies.spec
         self.controller = FleetController(spec.desired, retries=spec.launch_retries, spare=spec.spare)
-        self.connectivity = Connectivity(reconnect_s=spec.reconnect_s, lease_s=spec.lease_s)
+        self.detector = FailureDetector(reconnect_s=spec.reconnect_s, lease_s=spec.lease_s)
         self.stragglers = Stragglers(spec.desired)
         self._fleet = dependencies.fleet
         self._calls = ProviderCalls(context, dependencies)
@@ -126,12 +126,12 @@ class Machines:
         for straggler in self.stragglers.overdue(now):
             if self.controller.straggles(straggler.node, now):
                 self._observe(ev.NodeLate(*straggler))
-        for node in self.connectivity.overdue(now):
-            away_s = self.connectivity.silent_for(node, now)
+        for node in self.detector.overdue(now):
+            away_s = self.detector.silent_for(node, now)
             self.lost(node, f"{self._nodes.members[node].dropped_by}, and not heard again for {away_s:.0f} s", now)
 
     def wake_at(self) -> float | None:
-        times = (self.controller.wake_at(), self.stragglers.wake_at(), self.connectivity.wake_at())
+        times = (self.controller.wake_at(), self.stragglers.wake_at(), self.detector.wake_at())
         return min((at for at in times if at is not None), default=None)
 
     # --- machines -------------------------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ class Machines:
         member.facts = connection.facts
         member.ports.extend(connection.facts.ports)
         member.link = self._nodes.links[node] = connection.link
-        self.connectivity.connected(node, now)
+        self.detector.connected(node, now)
         self.stragglers.ready(node, now)
         self._broadcasts.failure = self._refused = None
         if self.controller.node_ready(node, now):
@@ -277,7 +277,7 @@ class Machines:
         member.away_since = now
         member.dropped_by = lost.cause
         self._observe(ev.NodeSuspect(node, lost.cause, lost.silent))
-        if self.connectivity.dropped(node, now + lost.early_s, silent=lost.silent):
+        if self.detector.dropped(node, now + lost.early_s, silent=lost.silent):
             self._observe(ev.NetworkSilent(len(self._nodes.links)))
             if self._probe is not None:
                 self._calls.ask_others(self._probe, self._unheard)
@@ -288,7 +288,7 @@ class Machines:
 
     def answered(self, now: float) -> None:
         """Handle an answer from somebody who is none of the nodes."""
-        self.connectivity.answered(now)
+        self.detector.answered(now)
 
     def resumed(self, node: NodeId, now: float) -> None:
         member = self._nodes.members[node]
@@ -296,7 +296,7 @@ class Machines:
             return
         member.away_since = None
         self._observe(ev.NodeResumed(node))
-        self.connectivity.connected(node, now)
+        self.detector.connected(node, now)
         state = member.life.step(Fact.RESUMED)
         if state is State.READY:
             self._ledger.node_ready(node, now)
@@ -360,7 +360,7 @@ class Machines:
         self._observe(ev.NodeLost(node, cause, announced))
         self._idle.pop(node, None)
         self._nodes.left(member)
-        self.connectivity.ended(node)
+        self.detector.ended(node)
         unfit = None if member.unfit is None or member.unfit.has_run else NoWorkers(member.unfit.cause)
         self.controller.node_lost(node, now, self._chance(), unfit=unfit)
         if unfit is not None and self.controller.given_up is unfit:
@@ -458,7 +458,7 @@ class Machines:
             member.life.step(Fact.UNWANTED if member.booting else Fact.FINISHED)
             self._observe(ev.NodeDismissed(member.id))
             self._idle.pop(member.id, None)
-            self.connectivity.ended(member.id)
+            self.detector.ended(member.id)
             self._ledger.node_lost(member.id, "dismissed", now)
         if (connector := self._connectors.get(member.id)) is not None:
             connector.leave()
@@ -472,6 +472,6 @@ class Machines:
 
     def _unheard(self) -> Sequence[Machine] | None:
         """Return the machines if all nodes are silent; None: they are not, or no longer."""
-        if not self.connectivity.cut_off or self._closing:
+        if not self.detector.cut_off or self._closing:
             return None
         return [self._nodes.members[node].machine for node in self._connectors]

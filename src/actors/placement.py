@@ -13,7 +13,7 @@ from __future__ import annotations
 from bisect import insort
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from .ports import AttemptId, JobId, NodeId
 
@@ -76,6 +76,14 @@ class Claim:
     every: bool = False
     again: bool = False
     besides: frozenset[NodeId] = frozenset()
+
+
+class WithdrawClaim(NamedTuple):
+    """A broadcast wants no further seats."""
+
+
+class ReleaseSeat(NamedTuple):
+    node: NodeId
 
 
 class Placement:

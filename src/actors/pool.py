@@ -1,8 +1,8 @@
 """The pool: handle all messages, let the pure modules decide, and carry out their decisions. No policy of its own.
 
-`ledger` decides on tasks, `gang` (through `broadcasts`) on broadcasts, `fleet`, `stragglers` and `connectivity`
-(through `machines`) on machines and lost connections. A crash here ends the pool loudly: everything is settled as
-CLOSED, and the error raises out of `supervise`.
+`ledger` decides on tasks, `generations` (through `broadcasts`) on broadcasts, `launching`, `stragglers` and
+`failure_detector` (through `machines`) on machines and lost connections. A crash here ends the pool loudly: everything
+is settled as CLOSED, and the error raises out of `supervise`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from ..providers.base import Fleet, LaunchRequest, PreemptionNotice
 from . import events as ev
 from .broadcasts import Broadcasts
 from .events import Observe
-from .gang import Replacement
 from .kernel import ActorStopped, Context, Ref, Reply, running
 from .ledger import Ledger
 from .machines import Machines
@@ -124,14 +123,13 @@ class PoolActor:
         self._ledger = ledger = Ledger(
             nodes.roster, slots=spec.slots, attempts=attempts, quarantine_after=spec.quarantine_after
         )
-        replacement = Replacement(spec.replace_timeout_s, elastic=spec.min < spec.desired)
-        self._broadcasts = broadcasts = Broadcasts(replacement, ledger, nodes, dependencies.observe, attempts)
+        self._broadcasts = broadcasts = Broadcasts(spec, ledger, nodes, dependencies.observe, attempts)
         self._machines = Machines(context, dependencies, nodes=nodes, ledger=ledger, broadcasts=broadcasts)
         self._waiters: list[Reply[None]] = []
         self._closers: list[Reply[None]] = []
         self._closing = False
         self._was_ready = False
-        self._rank_waits = RankWaits(spec.replace_timeout_s)
+        self._waited_ranks = RankWaits(spec.replace_timeout_s)
         self._ranked: tuple[NodeId, ...] = ()  # the ready nodes, when broadcasts last heard of them
         self._views_due = False
         self._alarm_at: float | None = None
@@ -279,7 +277,7 @@ class PoolActor:
                 self._machines.carry_out(now)
                 self._carry_out(now)
             self._announce_readiness()
-            times = (self._broadcasts.wake_at(), self._machines.wake_at(), self._rank_waits.wake_at())
+            times = (self._broadcasts.wake_at(), self._machines.wake_at(), self._waited_ranks.wake_at())
             self._rare_wake_at = min((at for at in times if at is not None), default=None)
         wake_at = _earliest(self._ledger.wake_at(), self._rare_wake_at)
         if wake_at is not None and (self._alarm_at is None or wake_at < self._alarm_at):
@@ -337,8 +335,8 @@ class PoolActor:
         if roster.ranked is not self._ranked:
             self._ranked = roster.ranked
             self._broadcasts.ready(now)
-        self._rank_waits.missed(ledger.missed(len(roster)) if self._was_ready else (), now)
-        for rank in self._rank_waits.overdue(now):
+        self._waited_ranks.missed(ledger.missed(len(roster)) if self._was_ready else (), now)
+        for rank in self._waited_ranks.overdue(now):
             ledger.strand(rank, failure=machines.failure)
         error = machines.hopeless
         if error is None:

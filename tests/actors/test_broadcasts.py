@@ -6,7 +6,6 @@ from itertools import count
 from typing import Any
 
 from outrider.actors.broadcasts import Broadcasts
-from outrider.actors.gang import Replacement
 from outrider.actors.ledger import Ledger
 from outrider.actors.membership import Membership
 from outrider.actors.ports import (
@@ -18,6 +17,7 @@ from outrider.actors.ports import (
     NodeId,
     OnLoss,
     Order,
+    PoolSpec,
     Verdict,
 )
 from outrider.providers.base import Address, Machine, MachineId
@@ -40,7 +40,7 @@ def test_a_wait_that_begins_when_a_rank_returns_has_its_alarm() -> None:
     """The other rank of its node is lost by then: this one was what the replacement still had to wait for."""
     nodes, attempts = Membership(), count(1)
     ledger = Ledger(nodes.roster, slots=2, attempts=attempts)
-    broadcasts = Broadcasts(Replacement(600.0, elastic=False), ledger, nodes, lambda *_, **__: None, attempts)  # type: ignore[arg-type]
+    broadcasts = Broadcasts(PoolSpec(1, 1, 1, 1), ledger, nodes, lambda *_, **__: None, attempts)  # type: ignore[arg-type]
     links = [Link(), Link()]
     for number, link in enumerate(links):
         member = nodes.add(Machine(MachineId(f"m{number}"), Address("h"), ""))

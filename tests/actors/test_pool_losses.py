@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from outrider.actors import messages as m
-from outrider.actors.fleet import ANEW_S, UNFIT_NODES
+from outrider.actors.launching import ANEW_S, UNFIT_NODES
 from outrider.actors.membership import PORTS_KEPT, SOURCES_KEPT, Membership
 from outrider.actors.ports import (
     Finished,

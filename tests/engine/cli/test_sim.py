@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.actors.gang import Gang
+from outrider.actors.generations import Gang
 from outrider.actors.pool import PoolActor
 from outrider.engine.cli.main import app
 from outrider.engine.testing.simulator import campaign

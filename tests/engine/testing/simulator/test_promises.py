@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from outrider.actors import node
-from outrider.actors.connectivity import Connectivity
-from outrider.actors.fleet import FleetController, NodePhase
-from outrider.actors.gang import Gang
-from outrider.actors.gang import Phase as GangPhase
+from outrider.actors.failure_detector import FailureDetector
+from outrider.actors.generations import Gang
+from outrider.actors.generations import Phase as GangPhase
+from outrider.actors.launching import FleetController, NodePhase
 from outrider.actors.ledger import Ledger
 from outrider.actors.lifecycle import TABLE, Fact, State
 from outrider.actors.machines import Machines
@@ -164,12 +164,12 @@ def promotes_nobody(patch: Patch) -> None:
 
 
 def never_blames_the_network(patch: Patch) -> None:
-    patch.setattr(Connectivity, "network_wide", property(lambda self: False))
+    patch.setattr(FailureDetector, "network_wide", property(lambda self: False))
 
 
 def waits_out_every_lease(patch: Patch) -> None:
     patch.setattr(
-        Connectivity, "_due", lambda self: {of: since + self._lease_s for of, (since, _) in self._away.items()}
+        FailureDetector, "_due", lambda self: {of: since + self._lease_s for of, (since, _) in self._away.items()}
     )
 
 

@@ -18,7 +18,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from outrider.actors.fleet import (
+from outrider.actors.launching import (
     ANEW_S,
     BACK_OFF_LIMIT_S,
     FLAPS_FREE,

@@ -18,20 +18,12 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from outrider.actors.gang import GRACE_S, Gang, Replacement
-from outrider.actors.gang import Phase as Where
-from outrider.actors.gang_effects import (
-    ClaimSeats,
-    EndAll,
-    GenerationLost,
-    GenerationStarted,
-    KillRank,
-    NeedPorts,
-    ReleaseSeat,
-    RunRank,
-    WithdrawClaim,
-)
+from outrider.actors.events import GenerationLost
+from outrider.actors.fencing import KillRank, RunRank
+from outrider.actors.generations import GRACE_S, EndAll, Gang, GenerationStarted, NeedPorts
+from outrider.actors.generations import Phase as Where
 from outrider.actors.membership import Roster
+from outrider.actors.placement import Claim, ReleaseSeat, WithdrawClaim
 from outrider.actors.ports import (
     BroadcastSpec,
     GaveUp,
@@ -39,6 +31,7 @@ from outrider.actors.ports import (
     NodeFacts,
     NodeId,
     OnLoss,
+    PoolSpec,
     Reason,
     Settled,
     Verdict,
@@ -112,8 +105,8 @@ class GangMachine(RuleBasedStateMachine):
         )  # fmt: skip
         self.spec = spec
         self.restarts_all = on_loss is OnLoss.RESTART and not once
-        replacement = Replacement(REPLACE_S, elastic=elastic)
-        self.gang = self.make(spec, replacement, minimum=minimum, wanted=4, attempts=count(1))
+        pool = PoolSpec(desired=2, min=1 if elastic else 2, max=2, slots=1, replace_timeout_s=REPLACE_S)
+        self.gang = self.make(spec, pool, minimum=minimum, wanted=4, attempts=count(1))
         for _ in range(nodes):
             self.join()
         self.gang.start(self.now, ready=len(self.roster))
@@ -339,7 +332,7 @@ class GangMachine(RuleBasedStateMachine):
 
     def check(self, effect):
         match effect:
-            case ClaimSeats(claim):
+            case Claim() as claim:
                 self.claim = claim
             case WithdrawClaim():
                 self.claim = None
@@ -350,7 +343,7 @@ class GangMachine(RuleBasedStateMachine):
                 self.seated.discard(node)
             case KillRank(node, attempt):
                 assert self.running[attempt][1] == node
-            case GenerationLost(_, ()):
+            case GenerationLost(nodes=()):
                 self.failures += 1
                 assert self.failures <= self.spec.max_restarts, "GANG-5: run again after one failure too many"
             case GenerationLost():

@@ -1,4 +1,4 @@
-"""One broadcast and its generations: pure decisions; time comes in with each event.
+"""The generations of one broadcast (a gang) and their fencing: pure decisions; time comes in with each event.
 
 A generation runs the function once per rank under one immutable `World`. When a rank's node is lost, `OnLoss` says what
 follows. RESTART fences first: every surviving attempt is killed and reported as ended (or its node is lost too) before
@@ -27,9 +27,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum, auto
 from typing import NamedTuple
 
-from . import gang_effects as do
-from .losses import Losses
-from .placement import Claim
+from . import events as ev
+from .fencing import Gap, Gaps, KillRank, Losses, RankAttempts, RunRank
+from .placement import Claim, ReleaseSeat, WithdrawClaim
 from .ports import (
     AttemptId,
     BroadcastSpec,
@@ -38,7 +38,7 @@ from .ports import (
     NodeFacts,
     NodeId,
     OnLoss,
-    Order,
+    PoolSpec,
     Reason,
     Settled,
     Task,
@@ -46,7 +46,6 @@ from .ports import (
     Verdict,
     World,
 )
-from .rank_attempts import RankAttempts
 
 GRACE_S = 2.0  # time for the other ranks of a collective to fail by themselves, with informative errors
 
@@ -60,26 +59,49 @@ class Phase(Enum):
     OVER = auto()
 
 
-class Replacement(NamedTuple):
-    """The part of `PoolSpec` that says what broadcasts do for a lost node."""
+class NeedPorts(NamedTuple):
+    """Call ``ports`` with this number of free ports of each node, now or when all nodes have them."""
 
-    replace_timeout_s: float
-    elastic: bool  # go on with fewer nodes when there is no replacement
+    of: tuple[tuple[NodeId, int], ...]
+    gap: Gap | None = None  # the ranks that run again alone; None: for a whole generation
+
+
+class EndAll(NamedTuple):
+    endings: tuple[Ending, ...]
+    generation: int
+
+
+class GenerationStarted(NamedTuple):
+    world: World
+    ranks: tuple[int, ...]  # all of them, or those that run again
+
+
+Effect = (  # what the caller must do now, in this order; a claim replaces the one before
+    Claim
+    | WithdrawClaim
+    | NeedPorts
+    | RunRank
+    | KillRank
+    | ReleaseSeat
+    | EndAll
+    | GenerationStarted
+    | ev.GenerationLost
+)
 
 
 class Gang:
     def __init__(
-        self, spec: BroadcastSpec, replacement: Replacement, *, minimum: int, wanted: int, attempts: Iterator[int]
+        self, spec: BroadcastSpec, pool: PoolSpec, *, minimum: int, wanted: int, attempts: Iterator[int]
     ) -> None:
         self.spec = spec
-        self.replacement = replacement
         self.minimum = minimum  # nodes the pool must have
         self.wanted = wanted  # nodes the pool is to have
         self.phase = Phase.WAITING
         self.generation = 0
         self.seats: set[NodeId] = set()
-        self._claimed = False  # whether it has claimed seats that are not granted yet
-        self.effects: list[do.Effect] = []
+        self.effects: list[Effect] = []
+        self._replace_timeout_s = pool.replace_timeout_s
+        self._elastic = pool.min < pool.desired  # goes on with fewer nodes when there is no replacement
         self._task = Task(TaskId(int(spec.job)), spec.job, spec.function, spec.content)
         self._on_loss = OnLoss.FAIL if spec.at_most_once else spec.on_loss
         self._facts: dict[NodeId, NodeFacts] = {}  # of the nodes that were ready at the last grant, by rank
@@ -87,12 +109,11 @@ class Gang:
         self._needed = max(1, minimum)  # nodes for the next generation
         self._chosen: tuple[NodeId, ...] = ()  # for the generation that waits for its ports
         self._each = 1  # ranks on each of them
-        self._asked: list[do.NeedPorts] = []  # requests for ports that are not met yet
+        self._asked: list[NeedPorts] = []  # requests for ports that are not met yet
         self._world = World(0, (), 1, "", 0)
         self._attempts = RankAttempts(attempts)
         self._endings: dict[int, Ending] = {}
-        self._gaps: list[do.Gap] = []  # waiting for a node
-        self._half_lost: dict[NodeId, tuple[int, ...]] = {}  # dead ranks of nodes where others still run
+        self._gaps = Gaps()
         self._losses = Losses(steady_s=spec.steady_s)
         self._killed = False  # whether the rest of this generation was killed, after its grace
         self._overdue = False  # whether no replacement came before the fence was done
@@ -109,16 +130,14 @@ class Gang:
         self.ready(ready, now)
 
     def ready(self, count: int, now: float) -> None:
-        """Handle that ``count`` nodes are ready now."""
         if self.phase is Phase.WAITING and count < self._needed:
-            self._replace_by = self._replace_by or now + self.replacement.replace_timeout_s
+            self._replace_by = self._replace_by or now + self._replace_timeout_s
         elif self.phase is Phase.WAITING and not self.generation:
             self._replace_by = None
 
     def seated(self, granted: Iterable[NodeId], ranked: Sequence[tuple[NodeId, NodeFacts]], now: float) -> None:
         """Handle a granted claim. ``ranked``: every ready node by rank; a granted node not in it has just gone."""
         self._facts = dict(ranked)
-        self._claimed = False
         self.seats.update(granted)
         if self.phase is Phase.WAITING:
             self._choose()
@@ -127,7 +146,7 @@ class Gang:
         else:
             self._fill(granted, now)
 
-    def ports(self, asked: do.NeedPorts, given: Sequence[tuple[int, ...]], now: float) -> bool:
+    def ports(self, asked: NeedPorts, given: Sequence[tuple[int, ...]], now: float) -> bool:
         """Take the ports asked for, node by node; return False if they are no longer needed and stay free."""
         if asked not in self._asked:
             return False
@@ -155,7 +174,7 @@ class Gang:
                     self._fence(node, now)
                     return True
                 self._failed(now)
-            elif node in self._half_lost:
+            elif node in self._gaps.half_lost:
                 self._leave_gap(node, (), now)
             self._ended_on(node, now)
         return True
@@ -178,7 +197,7 @@ class Gang:
                 self._want()
         elif ranks:
             if self._losses.failed_by is not None and not self._losses.nodes:  # fenced for a failed rank until now
-                self._replace_by = now + self.replacement.replace_timeout_s
+                self._replace_by = now + self._replace_timeout_s
                 self._overdue = False
             self._losses.add(node, cause, now if since is None else since)
             self._reserve()
@@ -198,7 +217,7 @@ class Gang:
     def staying(self, node: NodeId) -> None:
         self._leaving.pop(node, None)
         if self._on_loss is OnLoss.RESTART and self.phase is Phase.RUNNING:
-            self._unclaim()
+            self.effects.append(WithdrawClaim())
             self._release(*sorted(self.seats.difference(self._world.nodes)))
             self._reserve()
 
@@ -217,7 +236,6 @@ class Gang:
             self._over()
 
     def unreplaceable(self, now: float, *, ready: int) -> None:
-        """Handle that no replacement will come."""
         self._replace_by = None
         self._without_replacement(now, ready=ready)
 
@@ -230,7 +248,7 @@ class Gang:
         if self._kill_at is not None and now >= self._kill_at:
             self._kill_at = None
             self._killed = True
-            self._kill_rest()
+            self.effects += self._attempts.kills()
         if self._replace_by is not None and now >= self._replace_by:
             self._replace_by = None
             self._without_replacement(now, ready=ready)
@@ -242,7 +260,6 @@ class Gang:
         return max(1, min(self.wanted, len(self._world.nodes)) if self.generation else self.minimum)
 
     def _want(self, *, fewer: bool = False) -> None:
-        """Claim the seats that are missing for the next generation."""
         self.phase = Phase.WAITING
         self._asked = []
         self._needed = max(1, self.minimum) if fewer else self._size()
@@ -250,21 +267,14 @@ class Gang:
 
     def _claim(self) -> None:
         least, again = max(0, self._needed - len(self.seats)), self.generation > 0
-        self._put_in(Claim(self.spec.job, least=least, every=not again, again=again, besides=frozenset(self.seats)))
+        claim = Claim(self.spec.job, least=least, every=not again, again=again, besides=frozenset(self.seats))
+        self.effects.append(claim)
 
     def _reserve(self) -> None:
         """Claim the seats that the next generation will lack, while this one still runs or is being ended."""
         if (missing := self._size() - len(self.seats.difference(self._leaving))) > 0:
-            self._put_in(Claim(self.spec.job, least=1, most=missing, again=True, besides=frozenset(self.seats)))
-
-    def _put_in(self, claim: Claim) -> None:
-        self._claimed = True
-        self.effects.append(do.ClaimSeats(claim))
-
-    def _unclaim(self) -> None:
-        if self._claimed:
-            self._claimed = False
-            self.effects.append(do.WithdrawClaim())
+            claim = Claim(self.spec.job, least=1, most=missing, again=True, besides=frozenset(self.seats))
+            self.effects.append(claim)
 
     def _choose(self) -> None:
         self._release(*sorted(self.seats - self._facts.keys()))
@@ -277,7 +287,7 @@ class Gang:
         every = self.spec.every_rank_listens
         self._ask(tuple((node, self._each) for node in self._chosen) if every else ((self._chosen[0], 1),))
 
-    def _ask(self, of: tuple[tuple[NodeId, int], ...], gap: do.Gap | None = None) -> None:
+    def _ask(self, of: tuple[tuple[NodeId, int], ...], gap: Gap | None = None) -> None:
         """Ask for free ports, or give up if a node never has so many (GANG-11)."""
         for node, count in of:
             facts = self._facts[node]
@@ -285,7 +295,7 @@ class Gang:
                 has = f"node {node} ({facts.hostname}) keeps {facts.ports_at_once} free at a time"
                 self._end_with(Reason.NO_PORTS, f"{count} ranks of a node need a port each, and {has}")
                 return
-        asked = do.NeedPorts(of, gap)
+        asked = NeedPorts(of, gap)
         self._asked.append(asked)
         self.effects.append(asked)
 
@@ -303,10 +313,8 @@ class Gang:
 
     def _run(self, ranks: tuple[int, ...]) -> None:
         world = self._world
-        self.effects.append(do.GenerationStarted(world, ranks))
-        for rank in ranks:
-            node, attempt, number = self._attempts.begun(rank, world)
-            self.effects.append(do.RunRank(node, Order(attempt, self._task, number, world, rank)))
+        self.effects.append(GenerationStarted(world, ranks))
+        self.effects += [self._attempts.begin(rank, world, self._task) for rank in ranks]
 
     # --- an end ---------------------------------------------------------------------------------------------------
 
@@ -315,11 +323,10 @@ class Gang:
         if self.spec.collective:
             if self._kill_at is None and not self._killed:
                 self._kill_at = now + GRACE_S
-        elif self._gaps or self._half_lost:
+        elif self._gaps.waiting or self._gaps.half_lost:
             self._give_up_gaps(Reason.LOST)
 
     def _ended_on(self, node: NodeId, now: float) -> None:
-        """Handle that an attempt on ``node`` is over, which may also end the phase."""
         keeps_seat = self.phase is Phase.FENCING or (self.phase is Phase.RUNNING and self._on_loss is OnLoss.RESTART)
         if not keeps_seat and not self._attempts.on[node]:
             self._release(node)
@@ -329,9 +336,9 @@ class Gang:
             self._fenced(now)
         elif self.phase is Phase.ENDING:
             self._over()
-        elif self.phase is Phase.RUNNING and not self._gaps and not self._asked:
+        elif self.phase is Phase.RUNNING and not self._gaps.waiting and not self._asked:
             endings = tuple([self._endings[rank] for rank in range(self._world.size)])
-            self.effects.append(do.EndAll(endings, self.generation))
+            self.effects.append(EndAll(endings, self.generation))
             self._over()
 
     def _end_with(self, reason: Reason, why: str = "") -> None:
@@ -341,46 +348,40 @@ class Gang:
         keep = self._endings if self.phase is Phase.RUNNING else {}
         ranks = range(max(1, self._world.size))
         endings = tuple(keep.get(rank) or GaveUp(reason, self._losses.all, rank, why=why) for rank in ranks)
-        self._unclaim()
-        self.effects.append(do.EndAll(endings, self.generation))
-        self._gaps, self._asked = [], []
-        self._half_lost.clear()
+        self.effects += [WithdrawClaim(), EndAll(endings, self.generation)]
+        self._drop_gaps()
         self._expires_at = self._replace_by = self._kill_at = None
         if not self._attempts.running:
             self._over()
             return
         if self.phase is not Phase.FENCING:
-            self._kill_rest()
+            self.effects += self._attempts.kills()
         self.phase = Phase.ENDING
         self._release(*sorted(self.seats.difference(node for _, node in self._attempts.running.values())))
 
     def _over(self) -> None:
         self.phase = Phase.OVER
-        self._unclaim()
+        self.effects.append(WithdrawClaim())
         self._attempts.clear()
         self._expires_at = self._replace_by = self._kill_at = None
         self._release(*sorted(self.seats))
-
-    def _kill_rest(self) -> None:
-        self.effects += [do.KillRank(node, attempt) for attempt, (_, node) in self._attempts.running.items()]
 
     def _release(self, *nodes: NodeId) -> None:
         for node in nodes:
             if node in self.seats:
                 self.seats.discard(node)
-                self.effects.append(do.ReleaseSeat(node))
+                self.effects.append(ReleaseSeat(node))
 
     # --- losses ---------------------------------------------------------------------------------------------------
 
     def _lost_ranks(
         self, node: NodeId, ranks: tuple[int, ...], cause: str, now: float, *, since: float | None = None
     ) -> None:
-        """Handle that a running generation lost these ranks."""
         self._losses.add(node, cause, now if since is None else since)
         if self._on_loss is OnLoss.RESTART and (self.spec.collective or not self._has_failed()):
             self._fence(node, now)
             return
-        self._report_loss()
+        self.effects.append(ev.GenerationLost(self.spec.job, self.generation, self._losses.nodes, self._losses.cause))
         losing = any(self._attempts.latest[rank].number > self.spec.restarts for rank in ranks)
         if self._on_loss is OnLoss.RESEND and not losing and not self._has_failed():
             self._leave_gap(node, ranks, now)
@@ -391,32 +392,25 @@ class Gang:
         self._ended_on(node, now)
 
     def _leave_gap(self, node: NodeId, ranks: tuple[int, ...], now: float) -> None:
-        """Have these ranks run again elsewhere, together with all others of ``node``: a world keeps those together."""
-        ranks = (*self._half_lost.pop(node, ()), *ranks)
-        if self._attempts.on[node]:
-            self._half_lost[node] = ranks
+        """Have these ranks run again elsewhere, once no other rank of ``node`` runs there."""
+        if not self._gaps.add(node, ranks, complete=not self._attempts.on[node]):
             return
-        self._gaps.append(do.Gap(node, tuple(sorted(ranks))))
-        self._replace_by = self._replace_by or now + self.replacement.replace_timeout_s
+        self._replace_by = self._replace_by or now + self._replace_timeout_s
         self._want_for_gaps()
 
     def _has_failed(self) -> bool:
         return any(isinstance(e, GaveUp) or e.verdict is not Verdict.RETURNED for e in self._endings.values())
 
-    def _report_loss(self) -> None:
-        self.effects.append(do.GenerationLost(self.generation, self._losses.nodes, self._losses.cause))
-
     def _fence(self, node: NodeId, now: float) -> None:
         self.phase = Phase.FENCING
         self._kill_at = None
-        self._replace_by = now + self.replacement.replace_timeout_s
-        self._kill_rest()
+        self._replace_by = now + self._replace_timeout_s
+        self.effects += self._attempts.kills()
         self._reserve()
         self._ended_on(node, now)
 
     def _fenced(self, now: float) -> None:
-        """Handle that nothing of the lost generation runs any more."""
-        self._report_loss()
+        self.effects.append(ev.GenerationLost(self.spec.job, self.generation, self._losses.nodes, self._losses.cause))
         self._losses.count()
         self._endings = {}
         if self._losses.in_row > self.spec.restarts:
@@ -429,14 +423,14 @@ class Gang:
 
     def _without_replacement(self, now: float, *, ready: int) -> None:
         """Go on without a replacement, or give up: the wait for one is over."""
-        may_shrink = self.replacement.elastic and ready >= self.minimum
+        may_shrink = self._elastic and ready >= self.minimum
         if self.phase is Phase.FENCING:
             self._overdue = True
-        elif self.phase is Phase.RUNNING and self._gaps:
+        elif self.phase is Phase.RUNNING and self._gaps.waiting:
             if may_shrink:
-                self._gaps, self._asked, self._overdue = [], [], True
-                self._half_lost.clear()
-                self._unclaim()
+                self._overdue = True
+                self._drop_gaps()
+                self.effects.append(WithdrawClaim())
                 self._fence(self._losses.all[-1][0], now)
             else:
                 self._give_up_gaps(Reason.NO_REPLACEMENT)
@@ -455,30 +449,32 @@ class Gang:
 
     def _want_for_gaps(self) -> None:
         besides = self.seats.union(self._world.nodes)
-        self._put_in(Claim(self.spec.job, least=1, most=len(self._gaps), again=True, besides=frozenset(besides)))
+        self.effects.append(
+            Claim(self.spec.job, least=1, most=len(self._gaps.waiting), again=True, besides=frozenset(besides))
+        )
 
     def _fill(self, granted: Iterable[NodeId], now: float) -> None:
         """Give each granted node the ranks of a lost one, after getting ports for them where they need some."""
         for node in granted:
-            if not self._gaps or node not in self._facts:
+            if not self._gaps.waiting or node not in self._facts:
                 self._release(node)
                 continue
-            gap = self._gaps.pop(0)
+            gap = self._gaps.waiting.pop(0)
             ports = self._world.ranks_per_node if self.spec.every_rank_listens else int(gap.lost == self._world.head)
             if ports:
                 self._ask(((node, ports),), gap)
             else:
                 self._run_again(gap, node, now)
-        if self._gaps:
+        if self._gaps.waiting:
             self._want_for_gaps()
         elif not self._asked:
             self._replace_by = None
 
-    def _run_again(self, gap: do.Gap, node: NodeId, now: float, *, ports: tuple[int, ...] = ()) -> None:
+    def _run_again(self, gap: Gap, node: NodeId, now: float, *, ports: tuple[int, ...] = ()) -> None:
         self.generation += 1
         self._world = self._world.with_replaced(gap.lost, node, self._facts[node].address, ports, self.generation)
         self._losses.ranks_began(now)
-        if not self._gaps:
+        if not self._gaps.waiting:
             self._replace_by = None
         self._run(gap.ranks)
 
@@ -486,15 +482,18 @@ class Gang:
         """Claim another replacement if ``node``, now gone, was one that waited for ports; return whether it was."""
         again = [asked for asked in self._asked if asked.gap is not None and asked.of[0][0] == node]
         self._asked = [asked for asked in self._asked if asked not in again]
-        self._gaps += [asked.gap for asked in again if asked.gap is not None]
+        self._gaps.waiting += [asked.gap for asked in again if asked.gap is not None]
         if again:
             self._want_for_gaps()
         return bool(again)
 
     def _give_up_gaps(self, reason: Reason) -> None:
-        gaps = [*self._gaps, *(asked.gap for asked in self._asked if asked.gap is not None)]
-        given_up = [*(gap.ranks for gap in gaps), *self._half_lost.values()]
-        self._gaps, self._asked, self._replace_by = [], [], None
-        self._half_lost.clear()
-        self._unclaim()
-        self._endings.update({rank: GaveUp(reason, self._losses.all, rank) for ranks in given_up for rank in ranks})
+        self._replace_by = None
+        self.effects.append(WithdrawClaim())
+        self._endings.update({rank: GaveUp(reason, self._losses.all, rank) for rank in self._drop_gaps()})
+
+    def _drop_gaps(self) -> list[int]:
+        """Have no rank run again alone; return those that were to."""
+        self._gaps.waiting += [asked.gap for asked in self._asked if asked.gap is not None]
+        self._asked = []
+        return self._gaps.drop()

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from outrider.actors.connectivity import RETURN_S, Connectivity
+from outrider.actors.failure_detector import RETURN_S, FailureDetector
 from outrider.actors.ports import NodeId
 
 RECONNECT_S, LEASE_S = 10.0, 120.0
@@ -17,11 +17,11 @@ QUICK = settings(max_examples=100, stateful_step_count=40, deadline=None, suppre
 class SilenceMachine(RuleBasedStateMachine):
     """Plays the connections and the clock; what is overdue is given up at once, as the pool does."""
 
-    make = Connectivity
+    make = FailureDetector
 
     def __init__(self):
         super().__init__()
-        self.connectivity = self.make(reconnect_s=RECONNECT_S, lease_s=LEASE_S)
+        self.detector = self.make(reconnect_s=RECONNECT_S, lease_s=LEASE_S)
         self.now = 0.0
         self.heard: dict[NodeId, float] = {}  # connected; since when
         self.away: dict[NodeId, tuple[float, bool]] = {}
@@ -62,12 +62,12 @@ class SilenceMachine(RuleBasedStateMachine):
         node = data.draw(st.sampled_from(sorted(self.away)))
         del self.away[node]
         self.stranded.discard(node)
-        self.connectivity.ended(node)
+        self.detector.ended(node)
         self.look()
 
     @rule()
     def somebody_else_answers(self):
-        self.connectivity.answered(self.now)
+        self.detector.answered(self.now)
         if self.now - self.fell_at <= RECONNECT_S and (self.cut_off or self.stranded):
             self.cut_off, self.answered_at = False, self.now
             self.stranded.clear()
@@ -78,7 +78,7 @@ class SilenceMachine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([1.0, 4.0, RECONNECT_S, LEASE_S / 2]))
     def time_passes(self, seconds):
         until = self.now + seconds
-        while (at := self.connectivity.wake_at()) is not None and at <= until:
+        while (at := self.detector.wake_at()) is not None and at <= until:
             self.now = max(self.now, at)
             assert self.look(), "it woke somebody for nothing"
         self.now = until
@@ -91,13 +91,13 @@ class SilenceMachine(RuleBasedStateMachine):
             self.cut_off, self.stranded = False, set(self.away)
         self.stranded.discard(node)
         self.heard[node] = self.now
-        self.connectivity.connected(node, self.now)
+        self.detector.connected(node, self.now)
         self.look()
 
     def drop(self, node, *, silent):
         del self.heard[node]
         self.away[node] = (self.now, silent)
-        fell = self.connectivity.dropped(node, self.now, silent=silent)
+        fell = self.detector.dropped(node, self.now, silent=silent)
         assert fell is (self.all_silent() and not self.cut_off)
         if fell:
             self.cut_off, self.fell_at = True, self.now
@@ -118,7 +118,7 @@ class SilenceMachine(RuleBasedStateMachine):
         return max(since, self.answered_at) + RECONNECT_S
 
     def look(self):
-        overdue = self.connectivity.overdue(self.now)
+        overdue = self.detector.overdue(self.now)
         for node in overdue:
             answered = self.answered_at > self.away[node][0]
             others = "DETECTOR-3" if node in self.stranded else "DETECTOR-4" if answered else "DETECTOR-1"
@@ -127,7 +127,7 @@ class SilenceMachine(RuleBasedStateMachine):
         for node in overdue:
             del self.away[node]
             self.stranded.discard(node)
-            self.connectivity.ended(node)
+            self.detector.ended(node)
         return overdue
 
     @invariant()
@@ -140,35 +140,35 @@ TestSilence = SilenceMachine.TestCase
 TestSilence.settings = QUICK
 
 
-class WaitsForAll(Connectivity):
+class WaitsForAll(FailureDetector):
     def _due(self):
         return {node: since + LEASE_S for node, (since, _) in self._away.items()}
 
 
-class NeverBlamesTheNetwork(Connectivity):
+class NeverBlamesTheNetwork(FailureDetector):
     def _due(self):
         return {node: since + RECONNECT_S for node, (since, _) in self._away.items()}
 
 
-class GivesUpAtAWord(Connectivity):
+class GivesUpAtAWord(FailureDetector):
     def answered(self, now):
         super().answered(now)
         self._answered_at = 0.0
 
 
-class TrustsALateAnswer(Connectivity):
+class TrustsALateAnswer(FailureDetector):
     def answered(self, now):
         self._fell_at = now
         super().answered(now)
 
 
-class ForgetsThatItCameBack(Connectivity):
+class ForgetsThatItCameBack(FailureDetector):
     def connected(self, node, now):
         super().connected(node, now)
         self._stranded.clear()
 
 
-class HearsOnlyThoseItKnows(Connectivity):
+class HearsOnlyThoseItKnows(FailureDetector):
     def connected(self, node, now):
         cut_off = self._cut_off
         known = node in self._connected
@@ -198,62 +198,62 @@ def test_the_invariant_falls_without_its_guard(broken, invariant):
 
 
 def test_the_network_is_told_silent_once():
-    connectivity = Connectivity(reconnect_s=RECONNECT_S, lease_s=LEASE_S)
+    detector = FailureDetector(reconnect_s=RECONNECT_S, lease_s=LEASE_S)
     for node in (1, 2, 3):
-        connectivity.connected(NodeId(node), 0.0)
-    assert [connectivity.dropped(NodeId(node), 1.0, silent=True) for node in (1, 2, 3)] == [False, False, True]
-    connectivity.connected(NodeId(1), 60.0)
-    assert connectivity.wake_at() == 60.0 + RETURN_S
+        detector.connected(NodeId(node), 0.0)
+    assert [detector.dropped(NodeId(node), 1.0, silent=True) for node in (1, 2, 3)] == [False, False, True]
+    detector.connected(NodeId(1), 60.0)
+    assert detector.wake_at() == 60.0 + RETURN_S
 
 
 def test_a_new_node_that_is_heard_shows_that_the_network_is_back():
     """Found by the simulator: it counted as one that had never been silent, and the others were given up at once."""
-    connectivity = Connectivity(reconnect_s=3.0, lease_s=LEASE_S)
+    detector = FailureDetector(reconnect_s=3.0, lease_s=LEASE_S)
     for node in (1, 2, 3):
-        connectivity.connected(NodeId(node), 0.0)
+        detector.connected(NodeId(node), 0.0)
     for node in (1, 2, 3):
-        connectivity.dropped(NodeId(node), 10.0, silent=True)
-    connectivity.connected(NodeId(4), 70.0)
-    assert connectivity.overdue(70.0) == []
-    connectivity.connected(NodeId(1), 80.0)
-    assert connectivity.overdue(80.0 + RETURN_S - 0.1) == []
-    assert connectivity.overdue(80.0 + RETURN_S) == [2, 3]
+        detector.dropped(NodeId(node), 10.0, silent=True)
+    detector.connected(NodeId(4), 70.0)
+    assert detector.overdue(70.0) == []
+    detector.connected(NodeId(1), 80.0)
+    assert detector.overdue(80.0 + RETURN_S - 0.1) == []
+    assert detector.overdue(80.0 + RETURN_S) == [2, 3]
 
 
 def test_a_network_that_goes_again_takes_those_with_it_that_had_not_come_back():
-    connectivity = Connectivity(reconnect_s=3.0, lease_s=LEASE_S)
+    detector = FailureDetector(reconnect_s=3.0, lease_s=LEASE_S)
     for node in (1, 2):
-        connectivity.connected(NodeId(node), 0.0)
+        detector.connected(NodeId(node), 0.0)
     for node in (1, 2):
-        connectivity.dropped(NodeId(node), 10.0, silent=True)
-    connectivity.connected(NodeId(1), 70.0)
-    assert connectivity.dropped(NodeId(1), 76.0, silent=True)
-    assert connectivity.wake_at() == 10.0 + LEASE_S
+        detector.dropped(NodeId(node), 10.0, silent=True)
+    detector.connected(NodeId(1), 70.0)
+    assert detector.dropped(NodeId(1), 76.0, silent=True)
+    assert detector.wake_at() == 10.0 + LEASE_S
 
 
 def test_one_node_is_lost_as_one_of_many_is_where_somebody_else_answers_at_once():
-    connectivity = Connectivity(reconnect_s=3.0, lease_s=LEASE_S)
-    connectivity.connected(NodeId(1), 0.0)
-    assert connectivity.dropped(NodeId(1), 10.0, silent=True)
-    connectivity.answered(10.1)
-    assert not connectivity.cut_off
-    assert connectivity.wake_at() == 13.1
+    detector = FailureDetector(reconnect_s=3.0, lease_s=LEASE_S)
+    detector.connected(NodeId(1), 0.0)
+    assert detector.dropped(NodeId(1), 10.0, silent=True)
+    detector.answered(10.1)
+    assert not detector.cut_off
+    assert detector.wake_at() == 13.1
 
 
 def test_an_answer_at_once_counts_also_when_a_new_node_was_heard_before_it():
     """Found by the simulator: two machines that had died were waited for as if the network had been away."""
-    connectivity = Connectivity(reconnect_s=3.0, lease_s=LEASE_S)
-    connectivity.connected(NodeId(1), 0.0)
-    assert connectivity.dropped(NodeId(1), 10.0, silent=True)
-    connectivity.connected(NodeId(2), 10.05)
-    connectivity.answered(10.1)
-    assert connectivity.wake_at() == 13.1
+    detector = FailureDetector(reconnect_s=3.0, lease_s=LEASE_S)
+    detector.connected(NodeId(1), 0.0)
+    assert detector.dropped(NodeId(1), 10.0, silent=True)
+    detector.connected(NodeId(2), 10.05)
+    detector.answered(10.1)
+    assert detector.wake_at() == 13.1
 
 
 def test_an_answer_after_a_while_means_that_the_network_is_back():
-    connectivity = Connectivity(reconnect_s=3.0, lease_s=LEASE_S)
-    connectivity.connected(NodeId(1), 0.0)
-    connectivity.dropped(NodeId(1), 10.0, silent=True)
-    connectivity.answered(40.0)
-    assert connectivity.overdue(40.0 + RETURN_S - 0.1) == []
-    assert connectivity.overdue(40.0 + RETURN_S) == [1]
+    detector = FailureDetector(reconnect_s=3.0, lease_s=LEASE_S)
+    detector.connected(NodeId(1), 0.0)
+    detector.dropped(NodeId(1), 10.0, silent=True)
+    detector.answered(40.0)
+    assert detector.overdue(40.0 + RETURN_S - 0.1) == []
+    assert detector.overdue(40.0 + RETURN_S) == [1]

@@ -18,7 +18,7 @@ from .ports import NodeId
 RETURN_S = 15.0  # an attempt to connect that began without a network may hang for 10 s: TCP doubles its pauses
 
 
-class Connectivity:
+class FailureDetector:
     def __init__(self, *, reconnect_s: float, lease_s: float) -> None:
         self._reconnect_s = reconnect_s
         self._lease_s = max(lease_s, reconnect_s)

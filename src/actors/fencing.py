@@ -1,0 +1,145 @@
+"""Fencing: which attempts of a generation still run, what it lost, and which ranks run again. Facts alone.
+
+`generations` decides what follows from them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from .ports import AttemptId, NodeId, Order, Task, World
+
+
+class Latest(NamedTuple):
+    """The latest attempt of a rank."""
+
+    number: int  # 1 for the rank's first
+    generation: int
+
+
+class RunRank(NamedTuple):
+    node: NodeId
+    order: Order
+
+
+class KillRank(NamedTuple):
+    node: NodeId
+    attempt: AttemptId
+
+
+class RankAttempts:
+    """The attempts of a broadcast's ranks. A generation is fenced when none of them is running any more."""
+
+    def __init__(self, ids: Iterator[int]) -> None:
+        self.running: dict[AttemptId, tuple[int, NodeId]] = {}  # rank and node
+        self.on: Counter[NodeId] = Counter()  # running attempts, by node
+        self.latest: dict[int, Latest] = {}  # by rank
+        self._ids = ids
+
+    def begin(self, rank: int, world: World, task: Task) -> RunRank:
+        node, attempt = world.nodes[rank // world.ranks_per_node], AttemptId(next(self._ids))
+        number = self.latest[rank].number + 1 if rank in self.latest else 1
+        self.latest[rank] = Latest(number, world.generation)
+        self.running[attempt] = (rank, node)
+        self.on[node] += 1
+        return RunRank(node, Order(attempt, task, number, world, rank))
+
+    def ended(self, attempt: AttemptId, node: NodeId) -> int | None:
+        """Remove an attempt that ended on ``node`` and return its rank; None: ``node`` runs no such attempt."""
+        rank, given_to = self.running.get(attempt, (0, None))
+        if given_to != node:
+            return None
+        del self.running[attempt]
+        self.on[node] -= 1
+        return rank
+
+    def lost(self, node: NodeId) -> tuple[int, ...]:
+        """Remove the attempts on ``node`` and return their ranks."""
+        if not self.on.pop(node, 0):
+            return ()
+        lost = {attempt: rank for attempt, (rank, on) in self.running.items() if on == node}
+        for attempt in lost:
+            del self.running[attempt]
+        return tuple(lost.values())
+
+    def kills(self) -> list[KillRank]:
+        return [KillRank(node, attempt) for attempt, (_, node) in self.running.items()]
+
+    def clear(self) -> None:
+        self.running.clear()
+        self.on.clear()
+
+
+class Losses:
+    """The losses and failures that a broadcast's generations have seen, which decide whether another may follow."""
+
+    def __init__(self, *, steady_s: float) -> None:
+        self.all: tuple[tuple[NodeId, str], ...] = ()  # node and cause, under any generation
+        self.nodes: tuple[NodeId, ...] = ()  # lost under this generation
+        self.in_row = 0  # generations that followed lost ones without a steady one between
+        self.failures = 0  # generations in which a rank failed, and that another followed
+        self.failed_by: str | None = None  # why this generation is being fenced, if no node was lost
+        self._steady_s = steady_s  # a generation that ran for so long ends the row
+        self._began_at = 0.0
+        self._first_at = 0.0  # when the first node under this generation was lost, as far as is known
+
+    @property
+    def cause(self) -> str:
+        """Return why this generation is lost."""
+        return self.all[-1][1] if self.nodes else self.failed_by or ""
+
+    def generation_began(self, now: float) -> None:
+        self._began_at = now
+        self.failed_by = None
+        self.nodes = ()
+
+    def ranks_began(self, now: float) -> None:
+        """Handle that ranks of a lost node run again alone: a loss is measured from here."""
+        self._began_at = now
+
+    def add(self, node: NodeId, cause: str, at: float) -> None:
+        self._first_at = min(self._first_at, at) if self.nodes else at
+        self.all += ((node, cause),)
+        self.nodes += (node,)
+
+    def count(self) -> None:
+        """Count this generation as lost, or as failed if no node was lost: a loss is taken as a failure's cause."""
+        if not self.nodes:
+            self.failures += 1
+        elif self._first_at - self._began_at >= self._steady_s:
+            self.in_row = 1
+        else:
+            self.in_row += 1
+
+
+class Gap(NamedTuple):
+    """Ranks of a lost node that run again alone (RESEND)."""
+
+    lost: NodeId
+    ranks: tuple[int, ...]
+
+
+class Gaps:
+    """The ranks of lost nodes that run again alone: all of a node at the same time, as a world keeps those together."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Gap] = []  # for a node
+        self.half_lost: dict[NodeId, tuple[int, ...]] = {}  # dead ranks of nodes where others still run
+
+    def add(self, node: NodeId, ranks: tuple[int, ...], *, complete: bool) -> bool:
+        """Add dead ranks of ``node``; return whether these are ``complete``, with those added before, and may run."""
+        ranks = (*self.half_lost.pop(node, ()), *ranks)
+        if complete:
+            self.waiting.append(Gap(node, tuple(sorted(ranks))))
+        else:
+            self.half_lost[node] = ranks
+        return complete
+
+    def drop(self) -> list[int]:
+        """Forget all gaps and return their ranks."""
+        dropped = [*(gap.ranks for gap in self.waiting), *self.half_lost.values()]
+        self.waiting.clear()
+        self.half_lost.clear()
+        return [rank for ranks in dropped for rank in ranks]
