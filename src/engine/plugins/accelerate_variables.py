@@ -121,13 +121,13 @@ def _general(given: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _dynamo(section: Mapping[str, Any]) -> dict[str, str]:
-    values = DYNAMO | _of(section, "dynamo_", DYNAMO, "dynamo_config")
+    values = DYNAMO | _values_of(section, "dynamo_", DYNAMO, "dynamo_config")
     values["dynamo_backend"] = values["dynamo_backend"].upper()
     return {f"ACCELERATE_{key.upper()}": value for key, value in values.items()}
 
 
 def _fsdp(section: Mapping[str, Any]) -> dict[str, str]:
-    values = {key.upper(): value for key, value in (FSDP | _of(section, "fsdp_", FSDP, "fsdp_config")).items()}
+    values = {key.upper(): value for key, value in (FSDP | _values_of(section, "fsdp_", FSDP, "fsdp_config")).items()}
     variables = {
         _RENAMED.get(name, name): value if _RENAMED.get(name, name) in _AS_WRITTEN else value.lower()
         for name, value in values.items()
@@ -139,7 +139,7 @@ def _fsdp(section: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _deepspeed(section: Mapping[str, Any], *, mixed: bool) -> dict[str, str]:
-    values = _of(section, "", (*DEEPSPEED, *DEEPSPEED_PLACEMENT), "deepspeed_config")
+    values = _values_of(section, "", (*DEEPSPEED, *DEEPSPEED_PLACEMENT), "deepspeed_config")
     fields = [*section, *(["mixed_precision"] if mixed else [])]
     as_written = {key for key in DEEPSPEED if key.endswith(("_file", "_names", "_path"))}
     return {
@@ -151,13 +151,13 @@ def _deepspeed(section: Mapping[str, Any], *, mixed: bool) -> dict[str, str]:
 
 
 def _parallelism(section: Mapping[str, Any]) -> dict[str, str]:
-    values = PARALLELISM | _of(section, "parallelism_config_", PARALLELISM, "parallelism_config")
+    values = PARALLELISM | _values_of(section, "parallelism_config_", PARALLELISM, "parallelism_config")
     return {"ACCELERATE_USE_PARALLELISM_CONFIG": "true"} | {
         key.upper(): value for key, value in values.items() if value is not None
     }
 
 
-def _of(section: Mapping[str, Any], prefix: str, known: Iterable[str], name: str) -> dict[str, str]:
+def _values_of(section: Mapping[str, Any], prefix: str, known: Iterable[str], name: str) -> dict[str, str]:
     """The values of a section as texts, by their full names."""
     known = tuple(known)
     values: dict[str, str] = {}

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 from ...actors.ports import NodeFacts, NodeId
-from ..api.errors import BootstrapError, SpecError
+from ..api.errors import BootstrapError
 from ..api.plugin import Heard, Joined, Left, NodeSide, Setup
 from ..node.process import end_tree
 
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 Role = Literal["head", "worker"]
 
 UP_S = 90.0  # for the head, and then for all workers, to come up when the pool opens
-AGAIN_S = 1.0  # between the end of a program and its next start
-TRIES = 5  # consecutive starts of a program that may fail
+RESTART_S = 1.0  # between the end of a program and its next start
+MAX_FAILURES = 5  # of a program, one after the other
 LOG_LINES = 30
-ASK_S = 0.1
+POLL_S = 0.1
 
 
 class Order(NamedTuple):
@@ -80,19 +80,19 @@ def node_half(side: NodeSide, framework: Framework, env: Mapping[str, str]) -> I
     """The node's half. ``env``: further variables for every task there."""
     directory = side.directory / framework.name
     directory.mkdir(mode=0o700)
-    here = ProgramRunner(side, framework, directory)
-    side.heard = here.heard
+    runner = ProgramRunner(side, framework, directory)
+    side.heard = runner.heard
     try:
         yield Setup(env={**env, framework.file_variable: str(directory / "address")})
     finally:
-        here.close()
+        runner.close()
 
 
 class ProgramRunner:
     """Start the programs that the client's half orders, one of each role at a time."""
 
     def __init__(self, side: NodeSide, framework: Framework, directory: Path) -> None:
-        self._side, self._kit, self._directory = side, framework, directory
+        self._side, self._framework, self._directory = side, framework, directory
         self._running: dict[Role, subprocess.Popen[bytes]] = {}
 
     def heard(self, order: Order) -> None:
@@ -103,8 +103,8 @@ class ProgramRunner:
             end_tree(before)
         directory = self._directory / order.role
         directory.mkdir(exist_ok=True)
-        program = self._kit.program(order, self._side, directory)
-        printed = ProgramOutput(self._kit.ready_marker)
+        program = self._framework.program(order, self._side, directory)
+        printed = ProgramOutput(self._framework.ready_marker)
         try:
             process = subprocess.Popen(  # noqa: S603  the framework's
                 program.command,
@@ -125,16 +125,16 @@ class ProgramRunner:
     def close(self) -> None:
         for process in self._running.values():
             end_tree(process)
-        self._kit.close(self._directory)
+        self._framework.close(self._directory)
 
     def _watch(self, order: Order, process: subprocess.Popen[bytes], directory: Path, printed: ProgramOutput) -> None:
         while process.poll() is None:
-            facts = self._kit.up(order, directory, printed.markers)
+            facts = self._framework.up(order, directory, printed.markers)
             if facts is not None:
                 self._side.tell(("up", order, dict(facts)))
                 break
             with suppress(subprocess.TimeoutExpired):
-                process.wait(ASK_S)
+                process.wait(POLL_S)
         status = process.wait()
         if self._running.get(order.role) is process:  # otherwise it was replaced, or the node leaves the pool
             self._side.tell(("down", order, status, list(printed.last)))
@@ -144,17 +144,16 @@ class ProgramOutput:
     """A program's output: its last lines, and the number of lines that contained ``ready_marker``."""
 
     def __init__(self, ready_marker: str) -> None:
-        self._sign = ready_marker
+        self._ready_marker = ready_marker
         self.last: deque[str] = deque(maxlen=LOG_LINES)
         self.markers = 0
 
     def read(self, process: subprocess.Popen[bytes]) -> None:
-        """Read the output to its end."""
         assert process.stdout is not None
         with process.stdout as lines:
             for line in lines:
                 self.last.append(line.decode(errors="replace").rstrip())
-                self.markers += self._sign in self.last[-1]
+                self.markers += self._ready_marker in self.last[-1]
 
 
 # --- at the client ---------------------------------------------------------------------------------------------------
@@ -182,11 +181,7 @@ class Cluster:
         self._log: Sequence[str] = ()
 
     def check(self) -> None:
-        """Raise where the cluster has no head.
-
-        Raises:
-            BootstrapError: the cluster has no head at present.
-        """
+        """Raise `BootstrapError` where the cluster has no head at present."""
         if not self.head:
             raise BootstrapError(
                 f"The {self.framework.name} cluster has no head just now: wait for one.", phase="plugins"
@@ -234,9 +229,9 @@ class Cluster:
         """Follow the nodes, and order them to start programs.
 
         Raises:
-            BootstrapError: a program failed `TRIES` times in a row.
+            BootstrapError: a program failed `MAX_FAILURES` times in a row.
         """
-        async with asyncio.TaskGroup() as again:
+        async with asyncio.TaskGroup() as restarts:
             async for news in self.context.news():
                 async with self._changed:
                     match news:
@@ -251,7 +246,7 @@ class Cluster:
                                 await self.look_up(node)
                         case Heard(node, ("down", Order() as order, status, log)):
                             self._down(node, order, status, log)
-                            again.create_task(self._again(node, order))
+                            restarts.create_task(self._restart(node, order))
                         case _:
                             pass
                     self._changed.notify_all()
@@ -284,15 +279,16 @@ class Cluster:
         self._log = log
         known.failures += 1
         known.up = False
-        if known.failures >= TRIES:
+        if known.failures >= MAX_FAILURES:
             raise self._error(
-                f"the {self.framework.name} {order.role} on node {node} ended {TRIES} times, with status {status}"
+                f"the {self.framework.name} {order.role} on node {node} ended {MAX_FAILURES} times, with status "
+                f"{status}"
             )
         if order.role == "head":
             self.head = {}
 
-    async def _again(self, node: NodeId, order: Order) -> None:
-        await asyncio.sleep(AGAIN_S)
+    async def _restart(self, node: NodeId, order: Order) -> None:
+        await asyncio.sleep(RESTART_S)
         if node not in self._nodes:
             return
         if order.role == "head" and node == self._head:
@@ -334,17 +330,6 @@ async def opened(cluster: Cluster) -> AsyncIterator[None]:
         await cluster.wait()
         yield
         listening.cancel()
-
-
-def check_counts(framework: str, **counts: int | None) -> None:
-    """Check options that take a number.
-
-    Raises:
-        SpecError: one is neither None nor a whole number from 1 on.
-    """
-    for name, value in counts.items():
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-            raise SpecError(f"plugins.{framework}: {name} takes a number, at least 1, not {value!r}.")
 
 
 def address_variable(framework: Framework, variable: str) -> dict[str, str]:

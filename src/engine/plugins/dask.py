@@ -11,8 +11,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ..api import checks
 from ..api.plugin import Plugin
-from .cluster import Cluster, Framework, Order, Program, address_variable, check_counts, node_half, opened, processors
+from .cluster import Cluster, Framework, Order, Program, address_variable, node_half, opened, processors
 from .dask_tls import Certificate
 
 if TYPE_CHECKING:
@@ -41,7 +42,9 @@ def dask(
     Raises:
         SpecError: an option is not valid.
     """
-    check_counts("dask", workers_per_node=workers_per_node, threads_per_worker=threads_per_worker)
+    checks.count("plugins.dask: workers_per_node", workers_per_node)
+    if threads_per_worker is not None:
+        checks.count("plugins.dask: threads_per_worker", threads_per_worker)
     certificate = Certificate.new() if tls else None
     return Dask(workers_per_node, threads_per_worker, memory_limit, dashboard, certificate)
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..api.checks import seconds
-from ..api.errors import SpecError
+from ..api import checks
 from ..api.plugin import Plugin, Ports
 from .rank_layout import Ranks, checked_ranks, devices, endpoint, ranks_on
 
@@ -34,9 +33,9 @@ def jax(
     Raises:
         SpecError: an option is not valid.
     """
-    if cpu_devices is not None and (not isinstance(cpu_devices, int) or cpu_devices < 1):
-        raise SpecError(f"plugins.jax: cpu_devices takes a number, at least 1, not {cpu_devices!r}.")
-    within_s = None if timeout is None else seconds("plugins.jax: timeout", timeout)
+    if cpu_devices is not None:
+        checks.count("plugins.jax: cpu_devices", cpu_devices)
+    within_s = None if timeout is None else checks.seconds("plugins.jax: timeout", timeout)
     return Jax(checked_ranks("jax", ranks_per_node), cpu_devices, within_s)
 
 

@@ -130,7 +130,7 @@ class OutriderBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[m
         **options: Any,
     ) -> None:
         super().__init__(nesting_level=nesting_level, inner_max_num_threads=inner_max_num_threads, **options)
-        self._pool = None if pool is None else _of(pool)
+        self._pool = None if pool is None else _joblib_pool(pool)
         self._jobs: set[Batch] = set()
         self._large = LargeObjects()
         self._modules: dict[str, bool] = {}  # by name: whether nodes can import it
@@ -151,7 +151,7 @@ class OutriderBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[m
     ) -> int:
         self.parallel = parallel
         if pool is not None:
-            self._pool = _of(pool)
+            self._pool = _joblib_pool(pool)
         self._chosen().check()
         return self.effective_n_jobs(n_jobs)
 
@@ -164,8 +164,8 @@ class OutriderBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[m
         pool = self._chosen()
         pool.check()
         packed, named = self._packed(func)
-        self._large.submitted(named)
-        work = Batch(pool, self._jobs, callback, partial(self._large.left, named))
+        self._large.batch_submitted(named)
+        work = Batch(pool, self._jobs, callback, partial(self._large.batch_ended, named))
         call = run_batch(packed, self.inner_max_num_threads, *named).with_(name=_name(func))
         self._jobs.add(work)
         pool.loop.call_soon_threadsafe(work.start, call)
@@ -308,14 +308,14 @@ class LargeObjects:
                 self._use([reference])
             return named.index(reference)
 
-    def submitted(self, named: Sequence[Reference]) -> None:
+    def batch_submitted(self, named: Sequence[Reference]) -> None:
         """Note the newest batch, which uses ``named``."""
         with self._lock:
             self._use(named)
             self._leave(self._newest)
             self._newest = named
 
-    def left(self, named: Sequence[Reference]) -> None:
+    def batch_ended(self, named: Sequence[Reference]) -> None:
         """Note that a batch that used ``named`` has ended. Runs on the event loop."""
         gone = []
         with self._lock:
@@ -420,7 +420,7 @@ def _share() -> int:
     return max(1, len(os.sched_getaffinity(0)) // (info.workers_per_node * here))
 
 
-def _of(pool: Any) -> JoblibPool:
+def _joblib_pool(pool: Any) -> JoblibPool:
     """The `JoblibPool` of whatever users pass as ``pool=``."""
     if isinstance(pool, JoblibPool):
         return pool

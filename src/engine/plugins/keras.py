@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 from zlib import crc32
 
-from ..api.errors import SpecError
+from ..api import checks
 from ..api.plugin import Plugin
 from .jax import Jax
 from .tensorflow import TensorFlow
@@ -29,10 +29,9 @@ def keras(backend: Backend = "jax", *, data_parallel: bool = True, seed: int | N
     Raises:
         SpecError: an option is not valid.
     """
-    if backend not in get_args(Backend):
-        raise SpecError(f"plugins.keras: backend takes {' or '.join(map(repr, get_args(Backend)))}, not {backend!r}.")
-    if seed is not None and (not isinstance(seed, int) or seed < 0):
-        raise SpecError(f"plugins.keras: seed takes a whole number, 0 or more, not {seed!r}.")
+    checks.one_of("plugins.keras: backend", backend, get_args(Backend))
+    if seed is not None:
+        checks.count("plugins.keras: seed", seed, least=0)
     return Keras(backend, bool(data_parallel), seed)
 
 

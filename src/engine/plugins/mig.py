@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from ..api import checks
 from ..api.errors import SpecError
 from ..api.plugin import Plugin, Setup
 from . import nvidia
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 DEVICES = "OUTRIDER_MIG_DEVICES"  # variable with the UUIDs of the instances, in the node's tasks
 BUSY_S = 10.0  # processes that were just killed hold their instances a moment longer
-AGAIN_S = 0.5
+RETRY_S = 0.5
 
 
 def mig(profile: str, *, count: int | None = None) -> Mig:
@@ -37,8 +38,8 @@ def mig(profile: str, *, count: int | None = None) -> Mig:
     """
     if not isinstance(profile, str) or not re.fullmatch(r"(?:MIG )?\d+g\.\d+gb(?:\+\S+)?", profile):
         raise SpecError(f"plugins.mig: a profile is called like '1g.10gb' or '3g.40gb', not {profile!r}.")
-    if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 1):
-        raise SpecError(f"plugins.mig: count takes a number, at least 1, not {count!r}.")
+    if count is not None:
+        checks.count("plugins.mig: count", count)
     return Mig(profile.removeprefix("MIG "), count)
 
 
@@ -174,6 +175,6 @@ def _retry(step: Callable[[], object]) -> None:
             if time.monotonic() > deadline or "n use" not in str(failed):
                 print(f"outrider: a GPU is not as it was before: {failed}", file=sys.stderr)
                 return
-            time.sleep(AGAIN_S)
+            time.sleep(RETRY_S)
         else:
             return

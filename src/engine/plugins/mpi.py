@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..api.checks import seconds
+from ..api import checks
 from ..api.errors import SpecError
 from ..api.plugin import Plugin, Ports
 from . import pmi
@@ -49,9 +49,8 @@ def mpi(*, ranks_per_node: int = 1, init: bool = True, timeout: float | timedelt
     Raises:
         SpecError: an option is not valid.
     """
-    if not isinstance(ranks_per_node, int) or isinstance(ranks_per_node, bool) or ranks_per_node < 1:
-        raise SpecError(f"plugins.mpi: ranks_per_node takes a number, at least 1, not {ranks_per_node!r}.")
-    return Mpi(ranks_per_node, init, seconds("plugins.mpi: timeout", timeout), secrets.token_hex(16))
+    checks.count("plugins.mpi: ranks_per_node", ranks_per_node)
+    return Mpi(ranks_per_node, init, checks.seconds("plugins.mpi: timeout", timeout), secrets.token_hex(16))
 
 
 @dataclass(frozen=True)
@@ -95,10 +94,10 @@ class Mpi(Plugin):
         with ExitStack() as stack:
             if info.is_head:
                 stack.enter_context(_server(info, self._secret(info)))
-            reach = partial(pmi.connect, info.head_addr, info.head_port, info.rank, self._secret(info))
-            sock = reach(role="rank", within_s=self.timeout_s)
+            connect = partial(pmi.connect, info.head_addr, info.head_port, info.rank, self._secret(info))
+            sock = connect(role="rank", within_s=self.timeout_s)
             stack.callback(sock.close)
-            watch = pmi.Watch(reach(role="watch", within_s=self.timeout_s))
+            watch = pmi.AbortWatch(connect(role="watch", within_s=self.timeout_s))
             stack.callback(watch.close)
             os.environ.update(PMI_FD=str(sock.fileno()), PMI_RANK=str(info.rank), PMI_SIZE=str(info.world_size))
             if self.init:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 CONTROL = "nvidia-cuda-mps-control"
 UP_S = 20.0
 QUIT_S = 5.0
-ASK_S = 0.1
+POLL_S = 0.1
 
 
 def mps(*, active_thread_percentage: int | None = None, memory_limit: str | None = None) -> Mps:
@@ -96,11 +96,11 @@ class Mps(Plugin):
 @contextmanager
 def _daemon(folder: Path, env: Mapping[str, str]) -> Iterator[None]:
     """Run the daemon in the foreground, so that it ends with the node, however that ends."""
-    with (folder / "log" / "said").open("wb") as said:
+    with (folder / "log" / "output").open("wb") as output:
         process = subprocess.Popen(  # noqa: S603
             [nvidia.tool(CONTROL), "-f"],
             stdin=subprocess.DEVNULL,
-            stdout=said,
+            stdout=output,
             stderr=subprocess.STDOUT,
             env={**os.environ, **env},
             start_new_session=True,
@@ -123,7 +123,7 @@ def _wait_up(process: subprocess.Popen[bytes], folder: Path, env: Mapping[str, s
         with suppress(nvidia.ToolFailed):
             _control("get_default_active_thread_percentage", env)
             return
-        time.sleep(ASK_S)
+        time.sleep(POLL_S)
     log = [*(folder / "log").glob("*")]
     lines = [line for file in log for line in file.read_text(errors="replace").splitlines()]
     raise SpecError(f"{CONTROL} does not come up on this node: {' / '.join(lines[-5:]) or 'it says nothing'}")

@@ -105,7 +105,7 @@ def proof(secret: str, *facts: object) -> str:
     return hmac.new(secret.encode(), repr(facts).encode(), hashlib.sha256).hexdigest()
 
 
-class Watch:
+class AbortWatch:
     """A rank's second connection, by which the server makes it exit after ``MPI_Abort``."""
 
     def __init__(self, sock: socket.socket) -> None:

@@ -21,11 +21,7 @@ _SIOCGIFADDR = 0x8915  # linux/sockios.h
 
 
 def checked_ranks(plugin: str, ranks: object) -> Ranks:
-    """Check a user's ``ranks_per_node=``.
-
-    Raises:
-        SpecError: it is neither "auto" nor a number from 1 on.
-    """
+    """Check a user's ``ranks_per_node=``; raises `SpecError` where it is neither "auto" nor a number from 1 on."""
     if ranks == "auto":
         return "auto"
     if not isinstance(ranks, int) or isinstance(ranks, bool) or ranks < 1:

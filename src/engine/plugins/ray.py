@@ -15,10 +15,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ..api import checks
 from ..api.plugin import Plugin
 from ..node.info import free_port
 from ..serialization.program import environment
-from .cluster import Cluster, Framework, Order, Program, address_variable, check_counts, node_half, opened, processors
+from .cluster import Cluster, Framework, Order, Program, address_variable, node_half, opened, processors
 
 if TYPE_CHECKING:
     from ...actors.ports import NodeId
@@ -42,7 +43,10 @@ def ray(
     Raises:
         SpecError: an option is not valid.
     """
-    check_counts("ray", cpus_per_node=cpus_per_node, object_store_bytes=object_store_bytes)
+    if cpus_per_node is not None:
+        checks.count("plugins.ray: cpus_per_node", cpus_per_node)
+    if object_store_bytes is not None:
+        checks.count("plugins.ray: object_store_bytes", object_store_bytes)
     return Ray(cpus_per_node, object_store_bytes, tuple((resources or {}).items()), secrets.token_hex(32))
 
 

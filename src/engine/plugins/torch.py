@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..api.checks import seconds
+from ..api import checks
 from ..api.errors import SpecError
 from ..api.plugin import Plugin, Ports
 from .rank_layout import Ranks, checked_ranks, interface, own_address, ranks_on, sharing, unless_set
@@ -38,7 +38,7 @@ def torch(
     """
     if backend is not None and not isinstance(backend, str):
         raise SpecError(f'plugins.torch: backend takes a name such as "gloo" or "nccl", not {backend!r}.')
-    within_s = None if timeout is None else seconds("plugins.torch: timeout", timeout)
+    within_s = None if timeout is None else checks.seconds("plugins.torch: timeout", timeout)
     return Torch(backend, checked_ranks("torch", ranks_per_node), within_s)
 
 

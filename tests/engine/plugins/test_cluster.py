@@ -171,7 +171,7 @@ async def test_with_the_heads_node_the_cluster_begins_anew() -> None:
 async def test_ended_program_is_restarted_until_it_failed_too_often(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "AGAIN_S", 0)
+    monkeypatch.setattr(module, "RESTART_S", 0)
     with pytest.raises(ExceptionGroup) as raised:
         async with playing(Toys()) as (context, _):
             context.joined(1, 2)
@@ -180,7 +180,7 @@ async def test_ended_program_is_restarted_until_it_failed_too_often(
             context.down(2, worker("a:1"), "out of memory")
             assert await context.settled() == [(2, worker("a:1"))]
             context.up(2, worker("a:1"))  # a success: it counts anew
-            for _ in range(module.TRIES - 1):
+            for _ in range(module.MAX_FAILURES - 1):
                 context.down(2, worker("a:1"), "out of memory")
                 assert await context.settled() == [(2, worker("a:1"))]
             context.down(2, worker("a:1"), "no space left", "on device")
@@ -259,7 +259,7 @@ async def test_programs_live_as_long_as_the_pool(state: None, gone: Callable[[in
 
 
 async def test_programs_that_do_not_come_up_are_the_pools_error(state: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "AGAIN_S", 0)
+    monkeypatch.setattr(module, "RESTART_S", 0)
     with pytest.raises(BootstrapError, match=r"toy head on node \d ended 5 times, with status 3:\n  no such module"):
         async with Pool(provider=Local(), plugins=[Toy(Toys(broken=True))], console="silent"):
             pass

@@ -216,7 +216,7 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tools:
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(mig_module, "AGAIN_S", 0.01)
+    monkeypatch.setattr(mig_module, "RETRY_S", 0.01)
     return Tools(folder)
 
 

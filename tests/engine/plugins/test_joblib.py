@@ -194,7 +194,7 @@ class Batches:
                 named[place].shared = each  # type: ignore[assignment]
                 each.shared = True
                 self.sent.append(each)
-        self.large.submitted(named)
+        self.large.batch_submitted(named)
         return named
 
 
@@ -203,9 +203,9 @@ def test_idle_objects_are_dropped_oldest_first_beyond_the_limit(monkeypatch: pyt
     objects = [OpenPools(100) for _ in range(5)]
     unfinished = batches.submit(objects[0])
     for each in objects[1:]:
-        batches.large.left(batches.submit(each))
+        batches.large.batch_ended(batches.submit(each))
     assert [each.shared for each in objects] == [True, False, True, True, True]  # the last is the newest batch's
-    batches.large.left(unfinished)
+    batches.large.batch_ended(unfinished)
     assert [each.shared for each in objects] == [True, False, False, True, True]
     batches.submit(objects[1])
     assert batches.sent == [*objects, objects[1]]
@@ -218,7 +218,7 @@ def test_large_objects_of_every_batch_are_sent_once(monkeypatch: pytest.MonkeyPa
     batches = Batches(monkeypatch, idle_bytes=50)
     common = OpenPools(1000)
     for _ in range(5):
-        batches.large.left(batches.submit(OpenPools(100), common))
+        batches.large.batch_ended(batches.submit(OpenPools(100), common))
     assert batches.sent.count(common) == 1
 
 

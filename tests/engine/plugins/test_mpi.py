@@ -182,7 +182,7 @@ import sys, time
 from outrider.engine.plugins import pmi
 reach = (sys.argv[1], int(sys.argv[2]), 1, "s")
 rank = pmi.connect(*reach, role="rank", within_s=10)
-watch = pmi.Watch(pmi.connect(*reach, role="watch", within_s=10))
+watch = pmi.AbortWatch(pmi.connect(*reach, role="watch", within_s=10))
 if sys.argv[3] == "abort":
     rank.sendall(b"cmd=abort exitcode=5\\n")
 watch.leave()
