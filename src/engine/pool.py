@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from inspect import Parameter, Signature
 from types import TracebackType
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, TypeVarTuple,
 from .api import settings
 from .api.calls import Call, Group, GroupStream, Job, StreamCall, for_every_rank, pending
 from .api.checks import check_known
-from .api.compute import Compute
+from .api.compute import Compute, compute
 from .api.errors import CleanupError, NotACall, PoolClosed, SpecError
 from .client.cleanup import add_cleanup
 from .client.jobs import BroadcastJob, SubmittedJob
@@ -189,14 +190,18 @@ class Pool:
         if self._core is None or not self._core.inherited:  # as in `__aexit__`
             self._sync.close(error)
 
-    def _opened(self) -> OpenPool:
+    def _begun(self) -> OpenPool:
         if self._core is None:
             raise PoolClosed("The pool is not open yet: use it inside `async with Pool(...) as pool`.")
+        return self._core
+
+    def _opened(self) -> OpenPool:
+        core = self._begun()
         if self._ended:
             raise PoolClosed("The pool has ended with its block: open another one.")
-        if self._core.inherited:
-            raise _of_the_parent()
-        return self._core
+        if core.inherited:
+            raise PoolClosed("The pool is of the process that this one was forked from: open another one here.")
+        return core
 
     # --- running --------------------------------------------------------------------------------------------------
 
@@ -249,35 +254,32 @@ class Pool:
     async def gather(self, *calls: Call[T]) -> tuple[T, ...]: ...
     async def gather(self, *calls: Call[Any]) -> tuple[Any, ...]:
         """Run several calls at the same time; their results in this order. The first error ends the others."""
-        return await self._gather(calls)
+        with self._submitted(calls) as jobs:
+            async for job in _as_settled(jobs):
+                job.result()
+            return tuple(job.result() for job in jobs)
 
     async def run_group(self, group: Group[*Ts], /) -> tuple[*Ts]:
         """`gather` for ``f(1) & g(2)``."""
-        return cast("tuple[*Ts]", await self._gather(group.calls))
+        return cast("tuple[*Ts]", await self.gather(*group.calls))
 
     def submit_group(self, group: Group[*Ts], /) -> Job[tuple[*Ts]]:
         """`run_group` without waiting."""
         return asyncio.ensure_future(self.run_group(group))
 
-    async def _gather(self, calls: Sequence[Call[Any]]) -> tuple[Any, ...]:
-        jobs: list[SubmittedJob[Any]] = []
-        try:
-            jobs += (self._submit(call, None) for call in calls)  # if one cannot be, those before it are ended too
-            async for job in _as_settled(jobs):
-                job.result()
-        except BaseException:
-            for job in jobs:
-                job.cancel()
-            raise
-        return tuple(job.result() for job in jobs)
-
     async def stream_group(self, group: GroupStream[T], /) -> AsyncGenerator[T, None]:
         """Run the calls at the same time and give each result as it is ready."""
-        jobs: list[SubmittedJob[T]] = []
-        try:
-            jobs += (self._submit(call, None) for call in group.calls)  # as in `_gather`
+        with self._submitted(group.calls) as jobs:
             async for job in _as_settled(jobs):
                 yield job.result()
+
+    @contextmanager
+    def _submitted(self, calls: Sequence[Call[Any]]) -> Iterator[list[SubmittedJob[Any]]]:
+        """Submit calls whose jobs end with the block. If one cannot be submitted, those before it are ended too."""
+        jobs: list[SubmittedJob[Any]] = []
+        try:
+            jobs += (self._submit(call, None) for call in calls)
+            yield jobs
         finally:
             for job in jobs:
                 job.cancel()
@@ -298,8 +300,8 @@ class Pool:
         core = self._opened()
         if limit is not None and (not isinstance(limit, int) or limit < 1):
             raise SpecError(f"limit must be at least 1, not {limit!r}; leave it out for as many as are useful.")
-        compute = function if isinstance(function, Compute) else _plain(function)
-        return MapRun(core, compute, items, limit=limit, ordered=ordered, slots=core.observer.slots)
+        called = function if isinstance(function, Compute) else compute(function)
+        return MapRun(core, called, items, limit=limit, ordered=ordered, slots=core.observer.slots)
 
     async def stream(self, call: StreamCall[T], /) -> AsyncGenerator[T, None]:
         """Run a generator on one node and give its values as it makes them, at most a few ahead of the caller.
@@ -374,17 +376,11 @@ class Pool:
     @property
     def cost(self) -> Cost:
         """USD that its machines have cost so far, and cost per hour: from the request until they are confirmed gone."""
-        if self._core is None:
-            raise PoolClosed("The pool is not open yet: use it inside `async with Pool(...) as pool`.")
-        return self._core.cost
+        return self._begun().cost
 
     def snapshot(self) -> PoolSnapshot:
         """The present state of nodes and tasks."""
         return self._opened().observer.snapshot()
-
-
-def _of_the_parent() -> PoolClosed:
-    return PoolClosed("The pool is of the process that this one was forked from: open another one here.")
 
 
 async def _as_settled(jobs: Sequence[SubmittedJob[Any]]) -> AsyncIterator[SubmittedJob[Any]]:
@@ -393,12 +389,6 @@ async def _as_settled(jobs: Sequence[SubmittedJob[Any]]) -> AsyncIterator[Submit
         done, _ = await asyncio.wait(remaining, return_when=asyncio.FIRST_COMPLETED)
         for future in done:
             yield remaining.pop(future)
-
-
-def _plain(function: Callable[[Any], T]) -> Compute[[Any], T]:
-    from .api.compute import compute
-
-    return cast("Compute[[Any], T]", compute(function))
 
 
 ComputePool = Pool

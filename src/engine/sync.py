@@ -6,14 +6,15 @@ import itertools
 import os
 import sys
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, TypeVarTuple, Unpack, cast, overload
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, TypeVarTuple, Unpack, overload
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from .api.calls import Call, Group, GroupStream, Job, StreamCall
+from .api.calls import Call, Group, GroupStream, StreamCall
 from .api.errors import PoolClosed
 from .client.signals import ThreadHold
 from .serialization.streams import marked_blocking
@@ -32,6 +33,7 @@ _DEAF_S = 1.0  # another thread may have got the signal: Python then has its han
 R = TypeVar("R")
 T = TypeVar("T")
 H = TypeVar("H")
+P = ParamSpec("P")
 Ts = TypeVarTuple("Ts")
 
 
@@ -77,15 +79,16 @@ class SyncPool:
         finally:
             self._hold.release()
 
-    def _call(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
+    def _start(self, function: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> Future[T]:
+        """Begin ``function``, a method of the pool, on the pool's loop."""
         if self._portal is None:
             raise PoolClosed("The pool has ended with its block: open another one.")
         if os.getpid() != self._process:
             raise PoolClosed("The pool is of the process that this one was forked from: open another one here.")
-        return self._portal.start_task_soon(function, *args)
+        return self._portal.start_task_soon(partial(function, *args, **options))
 
-    def _wait(self, function: Callable[..., Any], *args: Any) -> Any:
-        future = self._call(function, *args)
+    def _wait(self, function: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> T:
+        future = self._start(function, *args, **options)
         try:
             while True:
                 try:
@@ -102,26 +105,26 @@ class SyncPool:
 
     def run(self, call: Call[R], /, *, on: int | Literal["head"] | None = None) -> R:
         """See `Pool.run`."""
-        return cast("R", self._wait(lambda: self._pool.run(call, on=on)))
+        return self._wait(self._pool.run, call, on=on)
 
     def broadcast(self, call: Call[R], /) -> list[R]:
         """See `Pool.broadcast`."""
-        return cast("list[R]", self._wait(self._pool.broadcast, call))
+        return self._wait(self._pool.broadcast, call)
 
     def submit(self, call: Call[R], /, *, on: int | Literal["head"] | None = None) -> Future[R]:
         """See `Pool.submit`; cancelling the future ends the task."""
-        job: Job[R] = self._wait(_called, lambda: self._pool.submit(call, on=on))
-        return self._call(_awaited, job)
+        job = self._wait(_called, lambda: self._pool.submit(call, on=on))
+        return self._start(lambda: job)
 
     def gather(self, *calls: Call[Any]) -> tuple[Any, ...]:
         """See `Pool.gather`."""
-        return cast("tuple[Any, ...]", self._wait(self._pool.gather, *calls))
+        return self.run_group(Group(calls))
 
     def run_group(self, group: Group[*Ts], /) -> tuple[*Ts]:
-        return cast("tuple[*Ts]", self._wait(self._pool.run_group, group))
+        return self._wait(self._pool.run_group, group)
 
     def submit_group(self, group: Group[*Ts], /) -> Future[tuple[*Ts]]:
-        return self._call(self._pool.run_group, group)
+        return self._start(self._pool.run_group, group)
 
     def stream_group(self, group: GroupStream[T], /) -> Iterator[T]:
         return self._iterate(lambda: self._pool.stream_group(group))
@@ -162,7 +165,7 @@ class SyncPool:
 
     def snapshot(self) -> PoolSnapshot:
         """See `Pool.snapshot`."""
-        return cast("PoolSnapshot", self._wait(_called, self._pool.snapshot))
+        return self._wait(_called, self._pool.snapshot)
 
     @property
     def cost(self) -> Cost:
@@ -176,15 +179,11 @@ class SyncPool:
 
     def _iterate(self, make: Callable[[], AsyncIterator[T]]) -> Iterator[T]:
         """Values of an iterator that lives on the pool's loop. It is made at once, so that bad input fails here."""
-        iterator: AsyncIterator[T] = self._wait(_called, make)
-        return self._values(iterator)
+        return self._values(self._wait(_called, make))
 
     def _values(self, iterator: AsyncIterator[T]) -> Iterator[T]:
         try:
-            while True:
-                value = self._wait(_next, iterator)
-                if value is _END:
-                    return
+            while (value := self._wait(_next, iterator)) is not _END:
                 yield value
         finally:
             here = threading.get_ident() == self._loops_thread  # where it is collected: the loop closes what it forgets
@@ -197,10 +196,6 @@ _END: Any = object()
 
 async def _called(function: Callable[[], T]) -> T:
     return function()
-
-
-async def _awaited(job: Job[R]) -> R:
-    return await job
 
 
 async def _next(iterator: AsyncIterator[T]) -> T:
