@@ -69,39 +69,11 @@ if TYPE_CHECKING:
     from .providers.ssh import SSH, Host
 
 # Where each name lives: modules are imported when a name of theirs is first used, so `import outrider` costs nothing.
+# What of `__all__` is not here is an error.
 _HOMES = {
     "engine.api.accelerators": ("Accelerator",),
     "engine.api.calls": ("Call", "Group", "GroupStream", "Job", "StreamCall", "gather"),
     "engine.checkpoint.checkpoint": ("Checkpoint", "checkpoint"),
-    "engine.api.errors": (
-        "AuthError",
-        "BootstrapError",
-        "BroadcastFailed",
-        "BudgetExceeded",
-        "CapacityError",
-        "CheckpointError",
-        "CheckpointFenced",
-        "CleanupError",
-        "ConnectionLost",
-        "HostKeyError",
-        "NodeLost",
-        "NotACall",
-        "Outcome",
-        "OutriderError",
-        "PoolClosed",
-        "QueueTimeout",
-        "QuotaError",
-        "RemoteTraceback",
-        "SerializationError",
-        "SpecError",
-        "TaskError",
-        "TaskFailed",
-        "TaskKilled",
-        "TaskQuarantined",
-        "TaskStopped",
-        "TaskTimeout",
-        "VersionMismatch",
-    ),
     "engine.api.image": ("Image",),
     "engine.runtime.output_filter": ("silent", "stderr", "stdout"),
     "engine.api.plugin": ("Plugin",),
@@ -127,7 +99,6 @@ _MODULES = {
     "events": "actors.events",
     "integrations": "engine.integrations",
 }
-_RENAMED = {"ComputePool": "Pool"}
 _ELSEWHERE = {"function": "compute"}  # as similar libraries call it
 
 __all__ = [
@@ -213,8 +184,8 @@ def __getattr__(name: str) -> Any:
 
     if name in _MODULES:
         found: Any = import_module(f"{__name__}.{_MODULES[name]}")
-    elif name in _HOME_OF:
-        found = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), _RENAMED.get(name, name))
+    elif name in __all__:
+        found = getattr(import_module(f"{__name__}.{_HOME_OF.get(name, 'engine.api.errors')}"), name)
     else:
         raise AttributeError(f"module 'outrider' has no attribute {name!r}{_hint(name)}")
     globals()[name] = found

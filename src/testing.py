@@ -40,21 +40,10 @@ if TYPE_CHECKING:
     from .providers.aws.testing.cloud import EC2
     from .providers.aws.testing.hypervisor import Boot, Hypervisor, Paper
 
+# As in outrider itself; what of `__all__` is not here is a fault.
 _HOMES = {
     "engine.testing.chaos.chaos": ("chaos",),
     "engine.testing.chaos.check": ("Disturbance",),
-    "engine.testing.chaos.faults": (
-        "Fault",
-        "Freeze",
-        "FullDisk",
-        "HoldGil",
-        "Kill",
-        "KillDaemon",
-        "KillRank",
-        "Partition",
-        "Preempt",
-        "SlowLink",
-    ),
     "engine.testing.chaos.plan": ("Chaos",),
     "engine.testing.chaos.report": ("Report", "Strike"),
     "engine.testing.chaos.step": ("step",),
@@ -113,11 +102,11 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     from importlib import import_module
 
-    home = _HOME_OF.get(name)
     if name in _MODULES:
         return import_module(f"outrider.{_MODULES[name]}")
-    if home is None:
+    if name not in __all__:
         raise AttributeError(f"module 'outrider.testing' has no attribute {name!r}")
+    home = _HOME_OF.get(name, "engine.testing.chaos.faults")
     globals()[name] = found = getattr(import_module(f"outrider.{home}"), name)
     return found
 

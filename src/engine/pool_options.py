@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 
 class AttachOptions(MachineNeeds, total=False):
-    """The options of `Pool` and `Pool.attach`."""
-
     selection: Selection
     nodes: int | tuple[int, int] | Nodes
     worker: Worker | int
@@ -52,8 +50,6 @@ class AttachOptions(MachineNeeds, total=False):
 
 
 class PoolOptions(MachineOptions, AttachOptions, total=False):
-    """The options of `Pool`."""
-
     name: str | None
 
 

@@ -72,9 +72,26 @@ class Detached(NamedTuple):
     inputs: tuple[Iterable[Any] | AsyncIterable[Any], ...]
 
 
+class Pending:
+    """The base of what waits for a pool: it is no result and has no truth value."""
+
+    __slots__ = ()
+
+    def __bool__(self) -> NoReturn:
+        raise _not_yet(self)
+
+    if not TYPE_CHECKING:  # to a checker these do not exist, which is its way of saying the same
+
+        def __await__(self) -> NoReturn:
+            raise _not_yet(self)
+
+        def __iter__(self) -> NoReturn:
+            raise _not_yet(self)
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class PendingCall:
-    """The base of every pending call. A pending call is immutable; it is no result and has no truth value."""
+class PendingCall(Pending):
+    """The base of every pending call, which is immutable."""
 
     function: Decorated[...]
     args: tuple[Any, ...]
@@ -106,17 +123,6 @@ class PendingCall:
         arguments = [short.repr(each) for each in self.args]
         arguments += [f"{name}={short.repr(each)}" for name, each in self.kwargs.items()]
         return f"{self.function.__name__}({', '.join(arguments)})"
-
-    def __bool__(self) -> NoReturn:
-        raise _not_yet(self)
-
-    if not TYPE_CHECKING:  # to a checker these do not exist, which is its way of saying the same
-
-        def __await__(self) -> NoReturn:
-            raise _not_yet(self)
-
-        def __iter__(self) -> NoReturn:
-            raise _not_yet(self)
 
 
 class Call(PendingCall, Generic[R_co]):
@@ -179,7 +185,7 @@ class StreamCall(PendingCall, Generic[T]):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class GroupedCalls(Generic[T]):
+class GroupedCalls(Pending, Generic[T]):
     """Several pending calls; immutable."""
 
     calls: tuple[Call[Any], ...]
@@ -189,14 +195,6 @@ class GroupedCalls(Generic[T]):
 
     def __repr__(self) -> str:
         return f"({' & '.join(map(repr, self.calls))})"
-
-    def __bool__(self) -> NoReturn:
-        raise _not_yet(self)
-
-    if not TYPE_CHECKING:
-
-        def __await__(self) -> NoReturn:
-            raise _not_yet(self)
 
 
 class Group(GroupedCalls[Any], Generic[*Ts]):
@@ -353,7 +351,7 @@ def _detach(call: PendingCall, streamed: dict[str, Streamed]) -> Detached:
     return Detached(bound.args, bound.kwargs, tuple(inputs))
 
 
-def _runner(call: PendingCall | GroupedCalls[Any], operator: str, pool: Any) -> Any:
+def _runner(call: Pending, operator: str, pool: Any) -> Any:
     if isinstance(pool, type) or not hasattr(pool, "run_group"):
         raise NotACall(f"{call!r} {operator} ... takes an open pool on the right, not {short.repr(pool)}")
     return pool

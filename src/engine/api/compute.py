@@ -56,8 +56,6 @@ WRAPPER = "__outrider_wrapper__"  # set on our wrappers, which pass every argume
 
 
 class Kind(Enum):
-    """The kind of result that calling the function gives."""
-
     VALUE = auto()
     COROUTINE = auto()
     ITERATOR = auto()
@@ -65,8 +63,6 @@ class Kind(Enum):
 
 
 class Streamed(Enum):
-    """The way in which a parameter consumes its argument while the function runs."""
-
     ALWAYS = auto()  # Iterator[T]
     IF_ITERATOR = auto()  # Iterable[T]: a list is sent as a list
     ALWAYS_ASYNC = auto()  # AsyncIterator[T]
@@ -77,7 +73,6 @@ class Streamed(Enum):
         return self in (Streamed.ALWAYS_ASYNC, Streamed.IF_ITERATOR_ASYNC)
 
     def takes(self, argument: object) -> bool:
-        """Return whether this argument is sent item by item."""
         if self in (Streamed.ALWAYS, Streamed.ALWAYS_ASYNC):
             return argument is not None and isinstance(argument, Iterable | AsyncIterable)
         return isinstance(argument, Iterator | AsyncIterator)
@@ -95,8 +90,6 @@ _BY_NAME = {kind.__name__: streamed for kind, streamed in _STREAMS.items() if is
 
 
 class TaskOptions(TypedDict, total=False):
-    """The options of `@compute` and ``.with_()``."""
-
     timeout: float | timedelta | None
     queue_timeout: float | timedelta | None
     retries: int
@@ -108,8 +101,6 @@ class TaskOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options that say how a task is treated."""
-
     timeout_s: float | None = None  # of running
     queue_timeout_s: float | None = None  # of waiting for a slot
     retries: int = 3  # further attempts when the node is lost
@@ -152,7 +143,6 @@ class Options:
         return merged
 
     def given(self) -> TaskOptions:
-        """The options that differ from the defaults, as they would be written."""
         written: dict[str, Any] = {}
         default = Options()
         for each in fields(self):
@@ -199,12 +189,10 @@ class Decorated(Callee, Generic[P]):
 
     @property
     def plugins(self) -> tuple[Plugin, ...]:
-        """The plugins that `integrations` put on the function."""
         return getattr(self.function, PLUGINS, ())
 
     @functools.cached_property
     def streamed(self) -> dict[str, Streamed]:
-        """The parameters whose arguments are streamed while the function runs."""
         return streamed_parameters(self.function)
 
     def _like(self, function: Callable[..., Any], options: Options) -> Self:
@@ -236,16 +224,12 @@ class Compute(Decorated[P], Generic[P, R]):
 
 
 class SyncCompute(Compute[P, R]):
-    """A `Compute` made from a ``def`` function."""
-
     def local(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function here and now, as if it were not decorated."""
         return self.function(*args, **kwargs)  # type: ignore[no-any-return]
 
 
 class AsyncCompute(Compute[P, R]):
-    """A `Compute` made from an ``async def`` function."""
-
     def local(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         """Run the coroutine function here, as if it were not decorated."""
         return self.function(*args, **kwargs)  # type: ignore[no-any-return]
@@ -260,24 +244,18 @@ class StreamCompute(Decorated[P], Generic[P, T]):
 
 
 class SyncStreamCompute(StreamCompute[P, T]):
-    """A `StreamCompute` made from a ``def`` function that yields."""
-
     def local(self, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
         """Run the generator here, as if it were not decorated."""
         return self.function(*args, **kwargs)  # type: ignore[no-any-return]
 
 
 class AsyncStreamCompute(StreamCompute[P, T]):
-    """A `StreamCompute` made from an ``async def`` function that yields."""
-
     def local(self, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
         """Run the async generator here, as if it were not decorated."""
         return self.function(*args, **kwargs)  # type: ignore[no-any-return]
 
 
 class ComputeDecorator(Protocol):
-    """The decorator that `compute` returns for options."""
-
     @overload
     def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncCompute[P, R]: ...  # type: ignore[overload-overlap]
     @overload
@@ -338,7 +316,6 @@ def _decorate(function: Callable[..., Any], options: Options) -> Decorated[...]:
 
 
 def _by_name(module: str, qualname: str, options: TaskOptions) -> Decorated[...]:
-    """Unpickle a `@compute` function that can be imported."""
     found: Decorated[...] = pickling.imported(module, qualname)
     chosen = Options.of(**options)
     return found if found.options == chosen else found._like(found.function, chosen)
@@ -369,7 +346,6 @@ def kind_of(function: Callable[..., Any]) -> Kind:
 
 
 def streamed_parameters(function: Callable[..., Any]) -> dict[str, Streamed]:
-    """The parameters whose annotation asks for a stream, by name."""
     annotations = getattr(_own(function), "__annotations__", {})
     found = {name: _stream(annotation, function) for name, annotation in annotations.items() if name != "return"}
     return {name: streamed for name, streamed in found.items() if streamed is not None}
@@ -394,7 +370,6 @@ def _nothing() -> None: ...
 
 
 def _stub_code(code: CodeType) -> CodeType:
-    """The code of a function with ``code``'s parameters that does nothing."""
     variadic = code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
     count = code.co_argcount + code.co_kwonlyargcount + variadic.bit_count()
     return _nothing.__code__.replace(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict, Unpack
 
@@ -145,17 +145,10 @@ class BootstrapError(OutriderError):
         self.node = node
 
     def at(self, machine: str, node: int | None = None) -> BootstrapError:
-        """Return the same error with the machine that it happened on."""
-        facts = {
-            "phase": self.phase,
-            "command": self.command,
-            "exit_status": self.exit_status,
-            "log": self.log,
-            "hint": self.hint,
-            "systematic": self.systematic,
-        }
+        names = ("phase", "command", "exit_status", "log", "hint", "systematic")
+        facts: dict[str, Any] = {name: getattr(self, name) for name in names}
         where = machine if node is None else f"node {node} ({machine})"
-        error = BootstrapError(f"{where}: {self}", machine=machine, node=node, **facts)  # type: ignore[arg-type]
+        error = BootstrapError(f"{where}: {self}", machine=machine, node=node, **facts)
         error.__cause__ = self.__cause__
         return error
 
@@ -194,8 +187,6 @@ class CheckpointFenced(CheckpointError):
 
 
 class Attempted(TypedDict, total=False):
-    """The facts that every `TaskError` takes."""
-
     task: str
     node: int | None
     rank: int
@@ -336,20 +327,3 @@ class RemoteTraceback(Exception):
     def __init__(self, summary: str, text: str = "") -> None:
         super().__init__(plain(summary))
         self.text = plain(text)
-
-
-def version_mismatch(
-    reason: str, here: Mapping[str, object], there: Mapping[str, object], *, node: int | None = None
-) -> VersionMismatch:
-    """Return the error for a node that refused the connection, with a table of the versions that differ."""
-    rows = [(what, str(here[what]), str(there[what])) for what in here if what in there and here[what] != there[what]]
-    where = "A node" if node is None else f"Node {node}"
-    table = _table([("", "here", "there"), *rows]) if rows else ""
-    message = f"{where} refused the connection: {reason}. Give both sides the same versions.{table}"
-    return VersionMismatch(message, node=node, versions=rows)
-
-
-def _table(rows: Sequence[tuple[str, str, str]]) -> str:
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
-    return "".join(f"\n  {line.rstrip()}" for line in lines)

@@ -10,9 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import NoReturn
 
-from .errors import SpecError
+from .checks import refuse, shown
 from .secrets import Secret
 
 Text = str | os.PathLike[str]
@@ -57,10 +56,10 @@ class Image:
             _keep(self, name, _texts(name, getattr(self, name)))
         for package in self.apt:
             if not _APT.fullmatch(package):
-                _refuse(f"Image(apt=...): {package!r} cannot be the name of a Debian package.")
+                refuse(f"Image(apt=...): {package!r} cannot be the name of a Debian package.")
         for requirement in self.pip:
             if requirement.lstrip().startswith("-"):
-                _refuse(
+                refuse(
                     f"Image(pip=...): {requirement!r} is an option: write it into a file, and name that by "
                     "requirements=; indexes go into pip_indexes=."
                 )
@@ -68,18 +67,16 @@ class Image:
         _keep(self, "requirements", _file("requirements", self.requirements))
         _keep(self, "lock", _lock(self.lock))
         if self.lock is not None and (self.pip or self.requirements is not None):
-            _refuse("Image: a lock says everything that is installed: leave out pip= and requirements=, or lock=.")
+            refuse("Image: a lock says everything that is installed: leave out pip= and requirements=, or lock=.")
         _keep(self, "env", _environment(self.env))
         _keep(self, "includes", _list("includes", self.includes, (str, os.PathLike, ModuleType)))
         _keep(self, "run", _commands(self.run))
         if not isinstance(self.bootstrap_timeout, int | float) or isinstance(self.bootstrap_timeout, bool):
-            _refuse(f"Image(bootstrap_timeout=...) takes seconds, not {_shown(self.bootstrap_timeout)}.")
+            refuse(f"Image(bootstrap_timeout=...) takes seconds, not {shown(self.bootstrap_timeout)}.")
         if not math.isfinite(self.bootstrap_timeout) or self.bootstrap_timeout <= 0:
-            _refuse(f"Image(bootstrap_timeout=...) must be more than 0 seconds, not {self.bootstrap_timeout}.")
+            refuse(f"Image(bootstrap_timeout=...) must be more than 0 seconds, not {self.bootstrap_timeout}.")
         if self.offline not in (None, True, False):
-            _refuse(
-                f"Image(offline=...) takes True, False, or None for where it is needed, not {_shown(self.offline)}."
-            )
+            refuse(f"Image(offline=...) takes True, False, or None for where it is needed, not {shown(self.offline)}.")
 
     @property
     def requirements_path(self) -> Path | None:
@@ -91,7 +88,6 @@ class Image:
 
     @property
     def has_packages(self) -> bool:
-        """Return whether anything is to be installed into a Python environment."""
         return bool(self.pip) or self.requirements is not None or self.lock is not None
 
     @property
@@ -122,7 +118,7 @@ def check_local(image: Image) -> None:
     """
     if asked := image.beyond_local():
         options = ", ".join(f"{name}=" for name in asked)
-        _refuse(
+        refuse(
             f"Image({options}): tasks of Local() run in this program's own environment, where nothing is installed for "
             "a pool. Install it here, or leave it out; env= and includes= work."
         )
@@ -130,17 +126,15 @@ def check_local(image: Image) -> None:
 
 def _check_python(python: object) -> None:
     if not isinstance(python, str):
-        _refuse(f"Image(python=...) takes 'auto', a version or a path, not {_shown(python)}.")
+        refuse(f"Image(python=...) takes 'auto', a version or a path, not {shown(python)}.")
     if python == "auto" or python.startswith("/"):
         return
     found = _VERSION.fullmatch(python)
     if found is None:
-        _refuse(
-            f"Image(python={python!r}): it takes 'auto', a version such as '3.11', or an absolute path on the node."
-        )
+        refuse(f"Image(python={python!r}): it takes 'auto', a version such as '3.11', or an absolute path on the node.")
     ours = platform.python_version_tuple()[:2]
     if found.group(1, 2) != ours:
-        _refuse(
+        refuse(
             f"Image(python={python!r}): this program's Python is {'.'.join(ours)}, and functions cross as bytecode, "
             f"which only the same version understands: run it with {found[1]}.{found[2]}, or leave python out."
         )
@@ -150,16 +144,16 @@ def _texts(name: str, value: object) -> tuple[str, ...]:
     texts = _list(name, value, (str,))
     for text in texts:
         if not text.strip() or "\0" in text or "\n" in text:
-            _refuse(f"Image({name}=...): {text!r} is empty, or more than one line.")
+            refuse(f"Image({name}=...): {text!r} is empty, or more than one line.")
     return texts
 
 
 def _list(name: str, value: object, kinds: tuple[type, ...]) -> tuple[str, ...]:
     if isinstance(value, (str, Mapping, Secret)) or not isinstance(value, Sequence):
-        _refuse(f"Image({name}=...) takes a list, not {_shown(value)}.")
+        refuse(f"Image({name}=...) takes a list, not {shown(value)}.")
     for each in value:
         if not isinstance(each, kinds) or each == "":
-            _refuse(f"Image({name}=...): {_shown(each)} does not belong there.")
+            refuse(f"Image({name}=...): {shown(each)} does not belong there.")
     return tuple(value)
 
 
@@ -167,10 +161,10 @@ def _file(name: str, value: object) -> Path | None:
     if value is None:
         return None
     if not isinstance(value, (str, os.PathLike)):
-        _refuse(f"Image({name}=...) takes the path of a file, not {_shown(value)}.")
+        refuse(f"Image({name}=...) takes the path of a file, not {shown(value)}.")
     path = Path(value).expanduser().absolute()
     if not path.is_file():
-        _refuse(f"Image({name}=...): there is no file {path}.")
+        refuse(f"Image({name}=...): there is no file {path}.")
     return path
 
 
@@ -179,34 +173,33 @@ def _lock(value: object) -> Path | None:
     if path is None:
         return None
     if path.name != "uv.lock" and not re.fullmatch(r"pylock(\.[^.]+)?\.toml", path.name):
-        _refuse(
+        refuse(
             f"Image(lock=...) takes a uv.lock or a pylock.toml, not {path.name}; a requirements file: requirements=."
         )
     if path.name == "uv.lock" and not (path.parent / "pyproject.toml").is_file():
-        _refuse(f"Image(lock=...): uv.lock belongs to a pyproject.toml, and there is none in {path.parent}.")
+        refuse(f"Image(lock=...): uv.lock belongs to a pyproject.toml, and there is none in {path.parent}.")
     return path
 
 
 def _lock_in(value: object) -> object:
-    """The path of the lock in a folder; other values as they are."""
     if not isinstance(value, (str, os.PathLike)) or not (folder := Path(value).expanduser()).is_dir():
         return value
     found = next((folder / name for name in ("uv.lock", "pylock.toml") if (folder / name).is_file()), None)
     if found is None:
-        _refuse(f"Image(lock=...): there is neither uv.lock nor pylock.toml in {folder.absolute()}.")
+        refuse(f"Image(lock=...): there is neither uv.lock nor pylock.toml in {folder.absolute()}.")
     return found
 
 
 def _environment(value: object) -> dict[str, str | Secret]:
     if not isinstance(value, Mapping):
-        _refuse(f"Image(env=...) takes a mapping of names to strings, not {_shown(value)}.")
+        refuse(f"Image(env=...) takes a mapping of names to strings, not {shown(value)}.")
     for name, text in value.items():
         if not isinstance(name, str) or not name or "=" in name or "\0" in name:
-            _refuse(f"Image(env=...): {name!r} cannot be the name of an environment variable.")
+            refuse(f"Image(env=...): {name!r} cannot be the name of an environment variable.")
         if not isinstance(text, Secret) and (not isinstance(text, str) or "\0" in text):
-            _refuse(f"Image(env=...): the value of {name} must be a string without NUL, not {_shown(text)}.")
+            refuse(f"Image(env=...): the value of {name} must be a string without NUL, not {shown(text)}.")
         if name == "COMPUTE_POOL":
-            _refuse("Image(env=...): COMPUTE_POOL is set by the pool itself.")
+            refuse("Image(env=...): COMPUTE_POOL is set by the pool itself.")
     return dict(value)
 
 
@@ -215,19 +208,10 @@ def _commands(value: object) -> tuple[str | tuple[str, ...], ...]:
     for command in _list("run", value, (str, list, tuple)):
         words = (command,) if isinstance(command, str) else tuple(command)
         if not words or not all(isinstance(word, str) and "\0" not in word for word in words) or not words[0].strip():
-            _refuse(f"Image(run=...): {_shown(command)} is neither a line for the shell nor a list of words.")
+            refuse(f"Image(run=...): {shown(command)} is neither a line for the shell nor a list of words.")
         commands.append(command if isinstance(command, str) else words)
     return tuple(commands)
 
 
 def _keep(image: Image, name: str, value: object) -> None:
     object.__setattr__(image, name, value)
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def _refuse(message: str) -> NoReturn:
-    raise SpecError(message)

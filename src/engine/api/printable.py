@@ -36,7 +36,6 @@ def lines(text: bytes | str) -> list[str]:
 
 
 def clean(line: str) -> str:
-    """One line without control sequences."""
     if line.isprintable():
         return line
     line = line.rstrip("\r")
@@ -44,7 +43,6 @@ def clean(line: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Text from elsewhere as one line, for places with room for one."""
     return "; ".join(filter(None, lines(text)))
 
 

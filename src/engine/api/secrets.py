@@ -6,9 +6,9 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, NoReturn
+from typing import Any
 
-from .errors import SpecError
+from .checks import refuse
 
 HIDDEN = "****"
 SECRET = f"{__name__}.Secret"  # its name in `wire.values.Unpicklable`
@@ -30,7 +30,7 @@ class Secret:
 
     def __init__(self, value: str) -> None:
         if not isinstance(value, str) or not value or "\0" in value:
-            _refuse(f"Secret takes a text that is not empty and has no NUL in it, not {type(value).__name__}.")
+            refuse(f"Secret takes a text that is not empty and has no NUL in it, not {type(value).__name__}.")
         self._value = value
         self._name = ""
 
@@ -43,13 +43,12 @@ class Secret:
         """
         value = os.environ.get(name)
         if not value:
-            _refuse(f"Secret.env({name!r}): {name} is {'empty' if value == '' else 'not set'} in this process.")
+            refuse(f"Secret.env({name!r}): {name} is {'empty' if value == '' else 'not set'} in this process.")
         secret = cls(value)
         secret._name = name
         return secret
 
     def reveal(self) -> str:
-        """The value."""
         return self._value
 
     def __repr__(self) -> str:
@@ -94,7 +93,6 @@ def revealed(value: str | Secret) -> str:
 
 
 def revealed_env(env: Mapping[str, str | Secret]) -> dict[str, str]:
-    """Environment variables in the form that processes get."""
     return {name: revealed(value) for name, value in env.items()}
 
 
@@ -129,12 +127,7 @@ def _restored(value: str, name: str) -> Secret:
     return secret
 
 
-def _refuse(message: str) -> NoReturn:
-    raise SpecError(message)
-
-
 def secrets_in(*values: Any) -> list[Secret]:
-    """Every `Secret` in these values, and in mappings and sequences in them."""
     found: list[Secret] = []
     for value in values:
         if isinstance(value, Secret):

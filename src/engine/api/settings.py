@@ -109,8 +109,6 @@ class Worker:
 
 
 class MachineNeeds(TypedDict, total=False):
-    """The minimum requirements on a machine; see `Spec`."""
-
     accelerator: str | Accelerator | None
     vcpus: int | None
     memory_gb: float | None
@@ -122,8 +120,6 @@ class MachineNeeds(TypedDict, total=False):
 
 
 class MachineOptions(MachineNeeds, total=False):
-    """The options of `Spec`, which `Pool` has too."""
-
     provider: Provider | None
 
 
@@ -204,7 +200,6 @@ def _checked(options: MachineOptions) -> Mapping[str, object]:
 
 
 def chosen(given: Sequence[object], options: MachineOptions) -> tuple[Spec, ...]:
-    """Return the specs that `Pool` was given: several of them, or one made from its options."""
     for each in given:
         if not isinstance(each, Spec):
             refuse(f"Pool takes Spec(...) and options with names, not {shown(each)}.")
@@ -257,8 +252,6 @@ def _accelerator(wanted: str | Accelerator | None) -> AcceleratorRequest | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The options that `Pool` was given, checked."""
-
     name: str | None
     attach: bool  # to what a dead client has left under that name
     specs: tuple[Spec, ...]
@@ -305,12 +298,10 @@ def unique(name: str) -> str:
 
 
 def is_named(unique_name: str, name: str) -> bool:
-    """Return whether ``unique_name`` was made by `unique` from ``name``, or is ``name`` itself."""
     return unique_name == name or re.fullmatch(rf"{re.escape(name)}-[0-9a-f]{{6}}", unique_name) is not None
 
 
 def check_pool(plugins: object, on_loss: object, console: object, selection: object) -> None:
-    """Check the options of `Pool` other than sizes and machines."""
     if isinstance(plugins, Plugin) or not isinstance(plugins, Sequence) or isinstance(plugins, str):
         refuse(f"plugins takes a list, as in plugins=[plugins.torch()], not {shown(plugins)}.")
     for plugin in plugins:

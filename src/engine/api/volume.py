@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, NoReturn
+from typing import Any
 from urllib.parse import urlsplit
 
 from ..volumes import mount_path
-from .errors import SpecError
+from .checks import refuse, shown
 from .secrets import Secret, revealed
 
 _GIB = 1 << 30
@@ -46,15 +46,15 @@ class Volume:
     def __post_init__(self) -> None:
         _check_url(self.url)
         if not isinstance(self.mount, str):
-            _refuse(f"Volume(mount=...) takes an absolute path on the nodes, not {_shown(self.mount)}.")
+            refuse(f"Volume(mount=...) takes an absolute path on the nodes, not {shown(self.mount)}.")
         mount = self.mount.rstrip("/") or "/"
         if objection := mount_path.objection(mount):
-            _refuse(f"Volume(mount={self.mount!r}): it {objection}.")
+            refuse(f"Volume(mount={self.mount!r}): it {objection}.")
         object.__setattr__(self, "mount", mount)
         if not isinstance(self.read_only, bool):
-            _refuse(f"Volume(read_only=...) takes True or False, not {_shown(self.read_only)}.")
+            refuse(f"Volume(read_only=...) takes True or False, not {shown(self.read_only)}.")
         if self.region is not None and not (isinstance(self.region, str) and _REGION.fullmatch(self.region)):
-            _refuse(f"Volume(region=...) takes the name of a region, as in 'eu-west-1', not {_shown(self.region)}.")
+            refuse(f"Volume(region=...) takes the name of a region, as in 'eu-west-1', not {shown(self.region)}.")
         _check_endpoint(self.endpoint)
         object.__setattr__(self, "credentials", _credentials(self.credentials))
         _check_cache(self.cache_gb, read_only=self.read_only)
@@ -94,19 +94,19 @@ def check_volumes(volumes: object, *, local: bool) -> tuple[Volume, ...]:
         SpecError: it is not a list of volumes, mounts overlap, or ``local``.
     """
     if isinstance(volumes, Volume) or not isinstance(volumes, Sequence) or isinstance(volumes, str):
-        _refuse(f"volumes takes a list, as in volumes=[Volume('s3://bucket', mount='/data')], not {_shown(volumes)}.")
+        refuse(f"volumes takes a list, as in volumes=[Volume('s3://bucket', mount='/data')], not {shown(volumes)}.")
     for volume in volumes:
         if not isinstance(volume, Volume):
-            _refuse(f"volumes takes Volume(...), not {_shown(volume)}.")
+            refuse(f"volumes takes Volume(...), not {shown(volume)}.")
     if found := mount_path.overlap([volume.mount for volume in volumes]):
         upper, lower = found
-        _refuse(
+        refuse(
             f"volumes: two are mounted at {upper}: give each a folder of its own."
             if upper == lower
             else f"volumes: {lower} is inside of {upper}, which is a volume too: mount them beside each other."
         )
     if local and volumes:
-        _refuse(
+        refuse(
             f"volumes: nothing is mounted on this computer for a pool of Local(), whose tasks run here: make "
             f"{volumes[0].mount} here yourself, or give the tasks the path of a folder that is here."
         )
@@ -115,44 +115,44 @@ def check_volumes(volumes: object, *, local: bool) -> tuple[Volume, ...]:
 
 def _check_url(url: object) -> None:
     if not isinstance(url, str):
-        _refuse(f"Volume takes a URL, as in 's3://bucket/prefix', not {_shown(url)}.")
+        refuse(f"Volume takes a URL, as in 's3://bucket/prefix', not {shown(url)}.")
     scheme, separator, rest = url.partition("://")
     if not separator or scheme != "s3":
-        _refuse(f"Volume({url!r}): it takes an s3:// URL; another store that speaks S3 is named by endpoint=.")
+        refuse(f"Volume({url!r}): it takes an s3:// URL; another store that speaks S3 is named by endpoint=.")
     bucket, _, prefix = rest.partition("/")
     if not _BUCKET.fullmatch(bucket):
-        _refuse(
+        refuse(
             f"Volume({url!r}): {bucket!r} cannot be a bucket: 3 to 63 lower-case letters, digits, '.' and '-', with a "
             "letter or digit at both ends."
         )
     parts = prefix.rstrip("/").split("/") if prefix.rstrip("/") else []
     if any(part in ("", ".", "..") for part in parts):
-        _refuse(f"Volume({url!r}): a folder cannot show keys with '.', '..' or nothing between two slashes.")
+        refuse(f"Volume({url!r}): a folder cannot show keys with '.', '..' or nothing between two slashes.")
     if any(ord(letter) < 32 or ord(letter) == 127 for letter in prefix) or len(prefix.encode()) > 1000:
-        _refuse(f"Volume({_shown(url)}): the prefix has a control character in it, or is longer than a key can be.")
+        refuse(f"Volume({shown(url)}): the prefix has a control character in it, or is longer than a key can be.")
 
 
 def _check_endpoint(endpoint: object) -> None:
     if endpoint is None:
         return
     if not isinstance(endpoint, str):
-        _refuse(f"Volume(endpoint=...) takes a URL, not {_shown(endpoint)}.")
+        refuse(f"Volume(endpoint=...) takes a URL, not {shown(endpoint)}.")
     try:
         parts = urlsplit(endpoint)
         _ = parts.port
     except ValueError:
-        _refuse(f"Volume(endpoint={endpoint!r}) is not a URL.")
+        refuse(f"Volume(endpoint={endpoint!r}) is not a URL.")
     if "@" in parts.netloc:
-        _refuse("Volume(endpoint=...): credentials go into credentials=, where they are kept secret.")
+        refuse("Volume(endpoint=...): credentials go into credentials=, where they are kept secret.")
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment or " " in endpoint:
-        _refuse(f"Volume(endpoint={endpoint!r}): it takes the store's URL, as in 'https://minio.example.com:9000'.")
+        refuse(f"Volume(endpoint={endpoint!r}): it takes the store's URL, as in 'https://minio.example.com:9000'.")
 
 
 def _credentials(given: object) -> dict[str, Secret | str] | None:
     if given is None:
         return None
     if not isinstance(given, Mapping) or not {*_KEYS[:2]} <= {*given} <= {*_KEYS}:
-        _refuse(
+        refuse(
             "Volume(credentials=...) takes a mapping of AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, with "
             "AWS_SESSION_TOKEN where they are temporary, as in {'AWS_ACCESS_KEY_ID': Secret.env('AWS_ACCESS_KEY_ID')}."
         )
@@ -160,7 +160,7 @@ def _credentials(given: object) -> dict[str, Secret | str] | None:
     for name, value in given.items():
         text = value.reveal() if isinstance(value, Secret) else value
         if not isinstance(text, str) or not text or any(ord(letter) < 33 or ord(letter) > 126 for letter in text):
-            _refuse(f"Volume(credentials=...): {name} must be a text that is not empty, without spaces.")
+            refuse(f"Volume(credentials=...): {name} must be a text that is not empty, without spaces.")
         kept[name] = value if isinstance(value, Secret) or name == _KEYS[0] else Secret(text)
     return kept
 
@@ -169,15 +169,6 @@ def _check_cache(cache_gb: object, *, read_only: bool) -> None:
     if cache_gb is None:
         return
     if not isinstance(cache_gb, int | float) or isinstance(cache_gb, bool) or not 0 < cache_gb < 1e6:
-        _refuse(f"Volume(cache_gb=...) takes gigabytes, more than 0, not {_shown(cache_gb)}; leave it out for none.")
+        refuse(f"Volume(cache_gb=...) takes gigabytes, more than 0, not {shown(cache_gb)}; leave it out for none.")
     if not read_only:
-        _refuse("Volume(cache_gb=...) is for what is read: leave it out, or read_only=False.")
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def _refuse(message: str) -> NoReturn:
-    raise SpecError(message)
+        refuse("Volume(cache_gb=...) is for what is read: leave it out, or read_only=False.")

@@ -134,11 +134,6 @@ def unpack_all(endings: Sequence[Ending], payload: Payload) -> list[Any]:
 
 
 def load_value(received: Received, task: str) -> Any:
-    """Unpickle a value of a generator.
-
-    Raises:
-        SerializationError: it cannot be unpickled here.
-    """
     try:
         return values.load(received.data, received.sizes)
     except Exception as error:
@@ -360,7 +355,6 @@ def pickling_error(error: Exception, task: str, what: str) -> SerializationError
 
 
 def unloadable_error(error: Exception, what: str, task: str) -> SerializationError:
-    """Return the error for ``what``, which arrived and cannot be unpickled here."""
     said = f"{type(error).__name__}: {_sentence(plainly(error))}"
     message = f"{what} cannot be unpickled here ({said}): its classes must be importable on both sides."
     return SerializationError(message, task=task, kind=type(error).__name__)
@@ -454,7 +448,6 @@ def _located(error: E, place: AttemptPlace, text: str) -> E:
 
 
 def _notes(error: BaseException) -> list[str]:
-    """Return the notes that came with the error: text for people, written by a host."""
     notes = getattr(error, "__notes__", ())
     if not isinstance(notes, list | tuple):
         return []

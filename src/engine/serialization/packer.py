@@ -89,7 +89,6 @@ class Packer:
         )
 
     def pack_stream(self, call: StreamCall[Any]) -> tuple[Payload, Values]:
-        """Pickle the call of a generator, and return where its values arrive."""
         payload, output = self.pack(call), Values()
         payload.output = output
         payload.flags |= RunFlag.STREAM | RunFlag.ALONE
@@ -200,7 +199,6 @@ class Definitions:
         return defined
 
     def clear(self) -> None:
-        """Forget all definitions: what functions refer to may have changed, or the pool has ended."""
         self._of.clear()
 
     def _let_go(self, digest: bytes) -> None:

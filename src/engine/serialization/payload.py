@@ -6,44 +6,23 @@ import mmap
 import os
 import resource
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 from weakref import WeakSet
 
 from ..api.errors import SpecError
 from ..node import blobs
 from ..wire.messages import Value
-from ..wire.values import Dumped
+
+if TYPE_CHECKING:
+    from .streams import Source, Values
 
 T = TypeVar("T")
 MAPPED_AT_MOST = 256  # at a time: before Python 3.13 each mapping keeps a descriptor, of which a program has 1024
 
 Part = bytes | bytearray | memoryview | mmap.mmap
-
-
-class Give(Protocol):
-    """Send one item of a stream to its task. None: there are no more, or (``error``, pickled) the next one failed."""
-
-    async def __call__(self, item: Dumped | None, error: bytes | None = None) -> None: ...
-
-
-class StreamOutput(Protocol):
-    """The receiver of a generator's values, in order. Its methods must not wait."""
-
-    def push(self, item: Received | Awaitable[Received], grant: Callable[[int], None]) -> None:
-        """Take one item, or what will be one; ``grant(n)`` lets the generator run ``n`` items further."""
-
-
-class StreamInput(Protocol):
-    """An iterable of the client's that a running task consumes."""
-
-    def wanted(self, count: int, give: Give) -> None:
-        """Give the task ``count`` more items, and None at the end. Must not wait."""
-
-    def stop(self) -> None:
-        """Stop: no more items are wanted."""
 
 
 @dataclass(slots=True, eq=False)
@@ -98,8 +77,8 @@ class Payload:
     blob: Blob | None = None
     timeout_s: float | None = None
     flags: int = 0
-    output: StreamOutput | None = None
-    inputs: tuple[StreamInput, ...] = ()
+    output: Values | None = None
+    inputs: tuple[Source, ...] = ()
     shared: tuple[Shared[Any], ...] = ()  # what the arguments refer to
     defined: object = None  # the function, which nodes forget when nobody holds this
 
@@ -119,13 +98,11 @@ class Shared(Generic[T]):
         self._closed = False
 
     def close(self) -> None:
-        """Let go of the value: no further call will refer to it."""
         if not self._closed:
             self._closed = True
             self._forget()
 
     def released(self) -> None:
-        """Note that a call which refers to the value has ended."""
         self._uses -= 1
         self._forget()
 
@@ -157,8 +134,6 @@ def referred() -> tuple[Shared[Any], ...]:
 
 
 class Received(NamedTuple):
-    """A pickled value that has arrived whole."""
-
     data: Part
     sizes: tuple[int, ...] | None
     busy_s: float = 0.0  # of the task, where this is its result

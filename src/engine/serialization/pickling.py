@@ -61,7 +61,6 @@ def for_nodes(modules: ImportableModules | None) -> Iterator[None]:
 
 
 def nodes_have(module: str) -> bool:
-    """Return whether the nodes for which something is being pickled can import this module by its name."""
     modules = _node_modules.get()
     return importable(module) if modules is None else modules.has(module)
 
@@ -102,11 +101,6 @@ def has_name(function: Decorated[...]) -> bool:
 
 
 def imported(module: str, qualname: str) -> Any:
-    """Return the object named ``module.qualname``.
-
-    Raises:
-        ImportError, AttributeError
-    """
     found = named(importlib.import_module(module), qualname)
     if found is None:
         raise AttributeError(f"module {module!r} has no {qualname!r}", name=qualname)
@@ -114,7 +108,6 @@ def imported(module: str, qualname: str) -> Any:
 
 
 def named(scope: object, qualname: str) -> object:
-    """Return the object named ``qualname`` in ``scope``, or None."""
     found = scope
     for part in qualname.split("."):
         found = getattr(found, part, None)
@@ -122,8 +115,6 @@ def named(scope: object, qualname: str) -> object:
 
 
 class _Named:
-    """Unpickles as the function of the `@compute` function of that name."""
-
     def __init__(self, module: str, qualname: str) -> None:
         self._at = module, qualname
 
@@ -231,7 +222,6 @@ def _is_in_site(spec: ModuleSpec) -> bool:
 
 @cache
 def _folders() -> tuple[Path, ...]:
-    """Return the folders where installers put packages."""
     import site
     import sysconfig
 

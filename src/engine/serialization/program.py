@@ -91,7 +91,6 @@ class Program:
 
     @contextmanager
     def _prepared(self, load: Load) -> Iterator[Callable[[], Any]]:
-        """Yield the call, within all that its plugins set up."""
         from ..runtime.instance_info import instance_info
 
         plugins: tuple[Plugin, ...] = pickle.loads(self._plugins) if self._plugins else ()
@@ -117,7 +116,6 @@ class Program:
 
 @contextmanager
 def environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables during the block. Afterwards they are as before."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -183,8 +181,6 @@ def _users(error: BaseException, module: ModuleType) -> TracebackType | None:
 
 
 class Raised(NamedTuple):
-    """The error of an item, in the result of its chunk."""
-
     failed: Failed
 
 
@@ -197,8 +193,6 @@ def _failed(error: Exception) -> Failed:
 
 
 class Chunk:
-    """The function of a map's tasks: the user's, for one item after another."""
-
     def __init__(self, function: Callable[[Any], Any], *, alone: bool) -> None:
         """``alone``: one item each, whose error is the task's."""
         self.function = function
@@ -221,8 +215,6 @@ class Chunk:
 
 
 class AsyncChunk(Chunk):
-    """The function of the tasks of a map over an ``async def``."""
-
     async def __call__(self, items: list[Any]) -> list[Any]:  # type: ignore[override]
         results: list[Any] = []
         try:

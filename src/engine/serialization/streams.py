@@ -25,7 +25,7 @@ import cloudpickle
 
 from ..node.failure import text_of
 from ..wire import values
-from .payload import Give, Received
+from .payload import Received
 
 AHEAD = 16  # items a generator may be ahead of its consumer
 PULL_S = 0.002  # a chunk leaves unfilled when its items take longer than this to come
@@ -109,8 +109,9 @@ class BufferedItems:
     Items that have come are given when they are enough, when they have waited for `PULL_S`, or when there are no more.
     """
 
-    def __init__(self, news: asyncio.Event) -> None:
-        self._news = news
+    def __init__(self, news: asyncio.Event, more: Callable[[], None]) -> None:
+        """``more`` is called when more items are wanted."""
+        self._news, self._want_more = news, more
         self._loop = asyncio.get_running_loop()
         self._buffer: deque[Any] = deque()
         self._taken = self._begun = self._wanted = 0  # items ever
@@ -134,14 +135,10 @@ class BufferedItems:
             self._taken += len(items)
             self._due = bool(buffer)
             return items
-        self._advance()
+        self._want_more()
         if buffer and self._timer is None:
             self._timer = self._loop.call_later(PULL_S, self._has_waited)
         return []
-
-    def _advance(self) -> None:
-        """Read items up to the number that is wanted."""
-        raise NotImplementedError
 
     def _has_waited(self) -> None:
         self._timer = None
@@ -158,13 +155,9 @@ class AsyncItems(BufferedItems):
     """The items of an async iterable, which one task advances and closes."""
 
     def __init__(self, iterator: AsyncIterator[Any], news: asyncio.Event) -> None:
-        super().__init__(news)
-        self._iterator = iterator
-        self._more = asyncio.Event()
+        self._iterator, self._more = iterator, asyncio.Event()
+        super().__init__(news, self._more.set)
         self._task = self._loop.create_task(self._read())
-
-    def _advance(self) -> None:
-        self._more.set()
 
     async def _read(self) -> None:
         try:
@@ -199,14 +192,10 @@ class ThreadItems(BufferedItems):
     """The items of a plain iterable that may block, which a thread advances. The thread ends with the iterable."""
 
     def __init__(self, items: Blocking, news: asyncio.Event) -> None:
-        super().__init__(news)
-        self._iterator, self._closes = items.iterator, items.closes
-        self._more = threading.Event()
+        self._iterator, self._closes, self._more = items.iterator, items.closes, threading.Event()
+        super().__init__(news, self._more.set)
         self._closed = False
         threading.Thread(target=self._read, name="outrider-items", daemon=True).start()
-
-    def _advance(self) -> None:
-        self._more.set()
 
     def _read(self) -> None:
         try:
@@ -239,8 +228,14 @@ class ThreadItems(BufferedItems):
         self._more.set()
 
 
+class Give(Protocol):
+    """Send one item of a stream to its task. None: there are no more, or (``error``, pickled) the next one failed."""
+
+    async def __call__(self, item: values.Dumped | None, error: bytes | None = None) -> None: ...
+
+
 class Values(AsyncIterator[Received]):
-    """The values of a generator, as they arrive at the client until its task ends. Implements `StreamOutput`."""
+    """The values of a generator, as they arrive at the client until its task ends."""
 
     def __init__(self) -> None:
         self._items: deque[tuple[Received | Awaitable[Received], Callable[[int], None]]] = deque()
@@ -249,6 +244,7 @@ class Values(AsyncIterator[Received]):
         self._changed: asyncio.Future[None] | None = None
 
     def push(self, item: Received | Awaitable[Received], grant: Callable[[int], None]) -> None:
+        """Take the next item, or what will be it; ``grant(n)`` lets the generator run ``n`` items further."""
         if isinstance(item, asyncio.Future):  # whoever leaves the stream early does not ask for the value
             item.add_done_callback(_retrieve)
         self._items.append((item, grant))
@@ -290,7 +286,7 @@ def _retrieve(fetched: asyncio.Future[Received]) -> None:
 
 
 class Source:
-    """An iterable argument of the client's, consumed by a running task. Implements `payload.StreamInput`.
+    """An iterable argument of the client's, consumed by a running task.
 
     A plain iterator is advanced in a thread of its own, because its ``next`` may block; items keep their order.
     """
@@ -301,6 +297,7 @@ class Source:
         self._task: asyncio.Task[None] | None = None
 
     def wanted(self, count: int, give: Give) -> None:
+        """Give the task ``count`` more items, and None at the end."""
         self._wanted.put_nowait(count)
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._serve(give))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from ..api.errors import VersionMismatch
+
 NOWHERE = "not installed"
 
 
@@ -19,7 +21,6 @@ class Mismatch(NamedTuple):
 
     @property
     def row(self) -> tuple[str, str, str]:
-        """The mismatch as a row of `errors.VersionMismatch.versions`."""
         return self.what, self.here, self.there
 
 
@@ -41,20 +42,30 @@ def compare(here: Mapping[str, str], there: Mapping[str, str], used: Iterable[st
 
 
 def used(here: Iterable[str]) -> list[str]:
-    """Return those of these packages that this program has imported."""
     import sys
 
     return [name for name in here if name in sys.modules]
 
 
 def table(mismatches: Iterable[Mismatch]) -> str:
-    """Return a table for people: a heading, and a line for each mismatch."""
     rows = [("", "here", "there", ""), *((m.what, m.here, m.there, m.why) for m in mismatches)]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     return "\n".join(
         "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]).rstrip()
         for row in rows
     )
+
+
+def version_mismatch(
+    reason: str, here: Mapping[str, object], there: Mapping[str, object], *, node: int | None = None
+) -> VersionMismatch:
+    """Return the error for a node that refused the connection, with a table of the versions that differ."""
+    both = [what for what in here if what in there and here[what] != there[what]]
+    differ = [Mismatch(what, str(here[what]), str(there[what]), serious=True, why="") for what in both]
+    shown = "".join(f"\n  {line}" for line in table(differ).splitlines()) if differ else ""
+    where = "A node" if node is None else f"Node {node}"
+    message = f"{where} refused the connection: {reason}. Give both sides the same versions.{shown}"
+    return VersionMismatch(message, node=node, versions=[each.row for each in differ])
 
 
 def _judgement(what: str, here: str, there: str | None) -> tuple[bool, str]:  # noqa: PLR0911  a table

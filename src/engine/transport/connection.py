@@ -13,9 +13,10 @@ import cloudpickle
 
 from ...actors.ports import ConnectFailed, Lost, NodeFacts, NodeId, Report
 from ...providers.base import Machine
-from ..api.errors import SpecError, version_mismatch
+from ..api.errors import SpecError
 from ..node.notices.settings import sources
 from ..serialization.payload import Blob, Part
+from ..serialization.versions import version_mismatch
 from ..wire import messages as wire
 from ..wire.codec import ProtocolError, encode
 from ..wire.session import KEPT_BYTES, Session

@@ -431,7 +431,7 @@ class NodeLink:
 
 
 class InputStream:
-    """The items that a `payload.StreamInput` gives a task, in order. What they leave on the node is dropped again."""
+    """The items that a `streams.Source` gives a task, in order. What they leave on the node is dropped again."""
 
     def __init__(self, transfers: BlobTransfers, attempt: int, stream: int) -> None:
         self._transfers, self._attempt, self._stream = transfers, attempt, stream

@@ -8,7 +8,6 @@ import pytest
 
 import outrider
 from outrider import BroadcastFailed, NodeLost, Outcome, OutriderError, SpecError, TaskFailed, errors
-from outrider.engine.api.errors import version_mismatch
 
 ALL = [each for each in vars(errors).values() if inspect.isclass(each) and issubclass(each, OutriderError)]
 
@@ -82,20 +81,6 @@ def test_a_broken_broadcast_can_be_pickled_without_the_values_that_were_not_aske
     assert [str(each) for each in again.exceptions] == ["zero", "'two'"]
     assert again.outcomes == ()
     assert copy.copy(broken_broadcast()).message == "train failed on ranks 0, 2 of 3"
-
-
-def test_a_version_mismatch_shows_a_table_of_what_differs() -> None:
-    error = version_mismatch(
-        "another Python",
-        {"python": "3.11", "cloudpickle": "3.1.2", "protocol": 1},
-        {"python": "3.12", "cloudpickle": "3.1.2", "protocol": 1, "pid": 7},
-        node=3,
-    )
-
-    assert error.versions == (("python", "3.11", "3.12"),)
-    lines = str(error).splitlines()
-    assert lines[0].startswith("Node 3 refused the connection: another Python.")
-    assert [line.split() for line in lines[1:]] == [["here", "there"], ["python", "3.11", "3.12"]]
 
 
 def test_messages_are_sentences_with_facts_as_attributes() -> None:

@@ -39,6 +39,7 @@ from outrider.engine.observe.pool_view import PoolView
 from outrider.engine.observe.table import View, summary
 from outrider.engine.serialization import error_translation
 from outrider.engine.serialization.payload import Payload, Received
+from outrider.engine.serialization.versions import version_mismatch
 from outrider.engine.transport import first_contact, requirement_check, ssh
 from outrider.engine.transport.blob_transfers import TransferProgress
 from outrider.engine.transport.channels import Control, Receiving
@@ -210,7 +211,7 @@ def failures(text: str) -> Iterator[BaseException]:
     yield first_contact._failed(
         "it", CommandResult(1, None, b"", text.encode("utf-8", "replace")), Machine(text, None, "")
     )
-    yield errors.version_mismatch(text, {"Python": "3.11"}, {"Python": text})
+    yield version_mismatch(text, {"Python": "3.11"}, {"Python": text})
     facts = NodeFacts(text, text, (), ((text, 1.0),))
     yield requirement_check.too_small(facts, {"cpus": 0}, requirement_check.Wanted(vcpus=1)) or ValueError(text)
     wanted = requirement_check.Wanted(AcceleratorRequest("A100", 1))

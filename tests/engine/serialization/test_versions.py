@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.engine.node.facts import installed_packages
-from outrider.engine.serialization.versions import Mismatch, compare, table
+from outrider.engine.serialization.versions import Mismatch, compare, table, version_mismatch
 
 HERE = {"Python": "3.11.7", "cloudpickle": "3.1.2", "numpy": "2.4.6", "torch": "2.13.0+cpu", "pandas": "3.1.1"}
 
@@ -52,3 +52,17 @@ def test_installed_versions_are_read_from_names_where_the_first_folder_counts(tm
         (tmp_path / folder / f"{name}.dist-info").mkdir(parents=True)
     paths = [str(tmp_path / name) for name in ("missing", "a", "b")]
     assert installed_packages(paths) == {"numpy": "2.4.6", "torch": "2.13.0+cpu"}
+
+
+def test_a_version_mismatch_shows_a_table_of_what_differs() -> None:
+    error = version_mismatch(
+        "another Python",
+        {"python": "3.11", "cloudpickle": "3.1.2", "protocol": 1},
+        {"python": "3.12", "cloudpickle": "3.1.2", "protocol": 1, "pid": 7},
+        node=3,
+    )
+
+    assert error.versions == (("python", "3.11", "3.12"),)
+    lines = str(error).splitlines()
+    assert lines[0].startswith("Node 3 refused the connection: another Python.")
+    assert [line.split() for line in lines[1:]] == [["here", "there"], ["python", "3.11", "3.12"]]
