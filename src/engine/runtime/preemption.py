@@ -157,14 +157,22 @@ _in_vain: set[tuple[int, int]] = set()
 # --- callbacks --------------------------------------------------------------------------------------------------------
 
 
+@dataclass(slots=True)
+class _Call:
+    until: float  # when its budget is over, by `time.monotonic`
+    ended: threading.Event = field(default_factory=threading.Event)
+    is_overdue: bool = False
+
+
 class OnPreemption(Generic[Callback]):
     """A registered callback. Calling it calls the function; leaving it as a context waits for running calls."""
 
     def __init__(self, callback: Callback, *, everywhere: bool, margin_s: float | None) -> None:
         update_wrapper(cast("Any", self), callback)
         self._callback = callback
+        self._name = getattr(callback, "__qualname__", repr(callback))
         self._everywhere, self._margin_s = everywhere, margin_s
-        self._loop = _running_loop(callback) if inspect.iscoroutinefunction(callback) else None
+        self._loop = self._running_loop() if inspect.iscoroutinefunction(callback) else None
         self._context = contextvars.copy_context()
         self._lock = threading.Lock()
         self._is_over = False
@@ -174,6 +182,14 @@ class OnPreemption(Generic[Callback]):
         self._page: NoticePage | None = context.notice_page()
         if self._page is not None:
             _poller.add(self)
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        import asyncio
+
+        try:
+            return asyncio.get_running_loop()
+        except RuntimeError:
+            raise RuntimeError(f"{self._name} is async: register it where the loop runs that is to run it") from None
 
     @property
     def __call__(self) -> Callback:
@@ -188,20 +204,61 @@ class OnPreemption(Generic[Callback]):
     def wait(self) -> None:
         """Wait until the calls that run have ended, or their budget has."""
         for call in self._calls:
-            call.wait()
+            call.ended.wait(max(0.0, call.until - time.monotonic()))
 
     def poll(self) -> None:
-        """Check in the watching thread whether a notice has come and the callback is due."""
+        """Check in the polling thread whether a notice has come and the callback is due."""
         with self._lock:
             if self._page is not None and not self._is_over:
                 notice = pending(self._page, self.task, everywhere=self._everywhere)
                 if notice is not None and notice.key not in self._seen:
                     self._seen.add(notice.key)
-                    if self._margin_s is not None:
-                        notice = replace(notice, margin_s=self._margin_s)
-                    self._calls.append(_Call(self._callback, notice, self._context.copy(), self._loop))
+                    self._start(notice if self._margin_s is None else replace(notice, margin_s=self._margin_s))
         for call in self._calls:
-            call.check()
+            if not call.is_overdue and time.monotonic() > call.until and not call.ended.is_set():
+                call.is_overdue = True
+                self._context.copy().run(self._print, "has used up its time, and is not waited for")
+
+    def _start(self, notice: Preemption) -> None:
+        call, surroundings = _Call(notice.at - notice.margin_s), self._context.copy()
+        self._calls.append(call)
+        if self._loop is None:
+            run = partial(surroundings.run, self._run, notice, call)
+            threading.Thread(target=run, name=f"on_preemption {self._name}").start()
+            return
+        import asyncio
+
+        coroutine = self._run_async(notice)
+        try:
+            started = surroundings.run(asyncio.run_coroutine_threadsafe, coroutine, self._loop)
+            started.add_done_callback(lambda _: call.ended.set())
+        except RuntimeError:  # its loop has ended, and with it whatever it was for
+            coroutine.close()
+            call.ended.set()
+
+    def _run(self, notice: Preemption, call: _Call) -> None:
+        try:
+            self._callback(notice)
+        except Exception:  # noqa: BLE001  the edge: reported, not fatal
+            self._report()
+        finally:
+            call.ended.set()
+
+    async def _run_async(self, notice: Preemption) -> None:
+        import asyncio
+
+        try:
+            async with asyncio.timeout(notice.budget_s):
+                await cast("Coroutine[Any, Any, object]", self._callback(notice))
+        except Exception:  # noqa: BLE001  the edge
+            self._report()
+
+    def _report(self) -> None:
+        self._print("has failed; the task goes on")
+        traceback.print_exc()
+
+    def _print(self, what: str) -> None:
+        print(f"outrider: the on_preemption callback {self._name} {what}", file=sys.stderr, flush=True)
 
     def __enter__(self) -> OnPreemption[Callback]:
         return self
@@ -265,66 +322,6 @@ async def wait_preemption(*, everywhere: bool = False) -> Preemption:
         return await came
 
 
-class _Call:
-    def __init__(
-        self,
-        callback: Callable[[Preemption], object],
-        notice: Preemption,
-        surroundings: contextvars.Context,
-        loop: asyncio.AbstractEventLoop | None,
-    ) -> None:
-        self._name = getattr(callback, "__qualname__", repr(callback))
-        self._until = notice.at - notice.margin_s
-        self._surroundings = surroundings
-        self._overdue = False
-        self._done = threading.Event()
-        if loop is None:
-            run = partial(self._run, callback, notice)
-            threading.Thread(target=partial(surroundings.run, run), name=f"on_preemption {self._name}").start()
-            return
-        import asyncio
-
-        coroutine = self._awaited(cast("Callable[[Preemption], Coroutine[Any, Any, object]]", callback), notice)
-        try:
-            started = surroundings.run(asyncio.run_coroutine_threadsafe, coroutine, loop)
-            started.add_done_callback(lambda _: self._done.set())
-        except RuntimeError:  # its loop has ended, and with it whatever it was for
-            coroutine.close()
-            self._done.set()
-
-    def wait(self) -> None:
-        self._done.wait(max(0.0, self._until - time.monotonic()))
-
-    def check(self) -> None:
-        if not self._overdue and time.monotonic() > self._until and not self._done.is_set():
-            self._overdue = True
-            self._surroundings.copy().run(self._say, "has used up its time, and is not waited for")
-
-    def _run(self, callback: Callable[[Preemption], object], notice: Preemption) -> None:
-        try:
-            callback(notice)
-        except Exception:  # noqa: BLE001  the edge: reported, not fatal
-            self._report()
-        finally:
-            self._done.set()
-
-    async def _awaited(self, callback: Callable[[Preemption], Coroutine[Any, Any, object]], notice: Preemption) -> None:
-        import asyncio
-
-        try:
-            async with asyncio.timeout(notice.budget_s):
-                await callback(notice)
-        except Exception:  # noqa: BLE001  the edge
-            self._report()
-
-    def _report(self) -> None:
-        self._say("has failed; the task goes on")
-        traceback.print_exc()
-
-    def _say(self, what: str) -> None:
-        print(f"outrider: the on_preemption callback {self._name} {what}", file=sys.stderr, flush=True)
-
-
 class _NoticePoller:
     """The thread that polls the notice page, for all callbacks of a process."""
 
@@ -373,16 +370,6 @@ class _NoticePoller:
             handler.cancel()
         for handler in theirs:
             handler.wait()
-
-
-def _running_loop(callback: object) -> asyncio.AbstractEventLoop:
-    import asyncio
-
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        name = getattr(callback, "__qualname__", repr(callback))
-        raise RuntimeError(f"{name} is async: register it where the loop runs that is to run it") from None
 
 
 _poller = _NoticePoller()
