@@ -23,26 +23,26 @@ class InstanceInfo:
     """One rank's immutable view of its generation, the same for all ranks but for their own place.
 
     A broadcast has a rank per node (or per device, if a plugin says so). Any other task is a world of its own, rank 0
-    of 1, and so is code outside a pool.
+    of 1, and so is code outside a pool, which the defaults describe.
     """
 
-    pool: str  # its name; "" outside
-    job: int
-    node: int  # 0 .. total_nodes - 1
-    total_nodes: int
-    worker: int  # the task slot of the node
-    workers_per_node: int
-    rank: int  # 0 .. world_size - 1
-    world_size: int
-    local_rank: int  # among the ranks on this node
-    local_world_size: int
-    is_head: bool  # rank 0
-    head_addr: str  # the address by which other ranks reach rank 0
-    head_port: int  # a TCP port that is free there, for this generation; 0 outside a pool
-    accelerators: int  # on this node
-    total_accelerators: int
-    accelerator: Accelerator | None  # type and memory; None without any
-    peers: tuple[Peer, ...]  # all ranks, by rank
-    hostname: str
-    generation: int  # 1, 2, ...: run of the broadcast; 0 outside one
-    attempt: int  # 1, 2, ...: attempt of the task
+    pool: str = ""  # its name; "" outside
+    job: int = 0
+    node: int = 0  # 0 .. total_nodes - 1
+    total_nodes: int = 1
+    worker: int = 0  # the task slot of the node
+    workers_per_node: int = 1
+    rank: int = 0  # 0 .. world_size - 1
+    world_size: int = 1
+    local_rank: int = 0  # among the ranks on this node
+    local_world_size: int = 1
+    is_head: bool = True  # rank 0
+    head_addr: str = "127.0.0.1"  # the address by which other ranks reach rank 0
+    head_port: int = 0  # a TCP port that is free there, for this generation; 0 outside a pool
+    accelerators: int = 0  # on this node
+    total_accelerators: int = 0
+    accelerator: Accelerator | None = None  # type and memory; None without any
+    peers: tuple[Peer, ...] = ()  # all ranks, by rank
+    hostname: str = ""
+    generation: int = 0  # 1, 2, ...: run of the broadcast; 0 outside one
+    attempt: int = 1  # 1, 2, ...: attempt of the task

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated
@@ -235,10 +236,7 @@ def place(where: Place) -> str:
 def machines(pool: FoundPool) -> str:
     if pool.error:
         return "?"
-    kinds: dict[str, int] = {}
-    for machine in pool.machines:
-        kind = f"{machine.kind} {machine.market}"
-        kinds[kind] = kinds.get(kind, 0) + 1
+    kinds = Counter(f"{machine.kind} {machine.market}" for machine in pool.machines)
     return ", ".join(f"{number} {kind}" for kind, number in sorted(kinds.items())) or "none"
 
 

@@ -57,16 +57,13 @@ class MapRun(Generic[T]):
         make: type[Compute[..., Any]] = AsyncCompute if asynchronous else SyncCompute
         self._function: Compute[..., list[Any]] = make(chunk, self._options)
 
-    def __aiter__(self) -> AsyncIterator[T]:
-        return self._results()
-
     def __await__(self) -> Generator[Any, None, list[T]]:
         return self._collected().__await__()
 
     async def _collected(self) -> list[T]:
         return [result async for chunk in self.chunks() for result in chunk]
 
-    async def _results(self) -> AsyncIterator[T]:
+    async def __aiter__(self) -> AsyncIterator[T]:
         chunks = self.chunks()
         try:
             async for chunk in chunks:

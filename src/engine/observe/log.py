@@ -1,24 +1,18 @@
-"""Events as log records: structlog on the standard logger "outrider", whatever the application has configured.
+"""Events as log records of the standard logger "outrider", whatever the application has configured.
 
-A message is the event's name and its fields as `key=value`. The fields are also in ``record.outrider``, for formatters
-that write JSON. The output of tasks goes to the logger "outrider.task", without formatting.
+A message is the event's name and its fields as `key=value`, and what the application has bound to structlog's context
+variables. All this is also in ``record.outrider``, for formatters that write JSON. The output of tasks goes to the
+logger "outrider.task", without formatting.
 """
 
 from __future__ import annotations
 
 import logging
 from dataclasses import fields
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
 
 from ...actors import events as ev
 from ..api.printable import lines
 from .sink import Sink
-
-if TYPE_CHECKING:
-    from collections.abc import MutableMapping
-
-    import structlog
 
 _LOGGER = logging.getLogger("outrider")
 _LOGGER.addHandler(logging.NullHandler())  # without a handler, Python prints a library's warnings on stderr
@@ -40,12 +34,6 @@ _WARNINGS = (
 _DETAILS = (ev.TaskSubmitted, ev.TaskStarted, ev.TaskFinished)
 
 
-def level_of(event: ev.Event) -> int:
-    if isinstance(event, _DETAILS):
-        return logging.DEBUG
-    return logging.WARNING if isinstance(event, _WARNINGS) else logging.INFO
-
-
 class LogSink(Sink):
     """A sink that logs events. Where no handler listens it does nothing, and does not import structlog (80 ms)."""
 
@@ -62,30 +50,16 @@ class LogSink(Sink):
             return
         if isinstance(event, ev.PoolStarting):
             self._pool = event.pool
-        level = level_of(event)
+        level = logging.WARNING if isinstance(event, _WARNINGS) else logging.INFO
+        if isinstance(event, _DETAILS):
+            level = logging.DEBUG
         if _has_handler(_LOGGER, level):
+            import structlog
+
             facts = {field.name: getattr(event, field.name) for field in fields(event) if field.name != "at"}
-            self._log.log(level, event.name, **{"pool": self._pool} | facts)
-
-    @cached_property
-    def _log(self) -> structlog.stdlib.BoundLogger:
-        import structlog
-
-        # All arguments are given: defaults would come from the application's `structlog.configure`.
-        log: structlog.stdlib.BoundLogger = structlog.wrap_logger(
-            _LOGGER,
-            processors=[structlog.contextvars.merge_contextvars, _as_record],
-            wrapper_class=structlog.stdlib.BoundLogger,
-            context_class=dict,
-            cache_logger_on_first_use=True,
-        )
-        return log
-
-
-def _as_record(_: object, __: str, facts: MutableMapping[str, Any]) -> tuple[tuple[str], dict[str, Any]]:
-    event = facts.pop("event")
-    pairs = " ".join(f"{key}={_shown(value)}" for key, value in facts.items())
-    return (f"{event} {pairs}",), {"extra": {"outrider": dict(facts)}}
+            facts = dict(structlog.contextvars.merge_contextvars(_LOGGER, "log", {"pool": self._pool} | facts))
+            pairs = " ".join(f"{key}={_shown(value)}" for key, value in facts.items())
+            _LOGGER.log(level, "%s %s", event.name, pairs, extra={"outrider": facts})
 
 
 def _shown(value: object) -> str:

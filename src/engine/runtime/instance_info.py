@@ -24,7 +24,12 @@ def instance_info() -> InstanceInfo:
     if context is not None:
         return _parsed(context.info)
     inherited = os.environ.get(VARIABLE)
-    return _parsed(json.loads(inherited)) if inherited else _alone()
+    if inherited:
+        return _parsed(json.loads(inherited))
+    import socket
+
+    hostname = socket.gethostname()
+    return InstanceInfo(hostname=hostname, peers=(Peer(0, 0, hostname, "127.0.0.1"),))
 
 
 def _parsed(facts: Mapping[str, Any]) -> InstanceInfo:
@@ -35,31 +40,3 @@ def _parsed(facts: Mapping[str, Any]) -> InstanceInfo:
         Peer(each["rank"], each["node"], each["hostname"], each["address"], each["port"]) for each in facts["peers"]
     )
     return InstanceInfo(**known)
-
-
-def _alone() -> InstanceInfo:
-    import socket
-
-    hostname = socket.gethostname()
-    return InstanceInfo(
-        pool="",
-        job=0,
-        node=0,
-        total_nodes=1,
-        worker=0,
-        workers_per_node=1,
-        rank=0,
-        world_size=1,
-        local_rank=0,
-        local_world_size=1,
-        is_head=True,
-        head_addr="127.0.0.1",
-        head_port=0,
-        accelerators=0,
-        total_accelerators=0,
-        accelerator=None,
-        peers=(Peer(0, 0, hostname, "127.0.0.1"),),
-        hostname=hostname,
-        generation=0,
-        attempt=1,
-    )

@@ -44,14 +44,10 @@ def silent(function: F) -> F:
 
 def _checked(name: str, only: Any) -> Callable[[InstanceInfo], bool]:
     if only == "head":
-        return _is_head
+        return lambda info: info.is_head
     if not callable(only):
         raise SpecError(f'{name}(only=...) takes "head" or a function of instance_info(), not {only!r}')
     return cast("Callable[[InstanceInfo], bool]", only)
-
-
-def _is_head(info: InstanceInfo) -> bool:
-    return info.is_head
 
 
 def _decorator(streams: Sequence[str], speaks: Callable[[InstanceInfo], bool]) -> Callable[[F], F]:

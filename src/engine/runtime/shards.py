@@ -60,8 +60,6 @@ def _picks(count: int, rank: int, world_size: int, random: Random | None, drop_l
 
 def _taker(data: Any) -> Callable[[Picks], Any]:
     """Return a function that takes items from data of this type. Only libraries that are imported already count."""
-    if type(data) in (range, list, tuple):
-        return lambda picks: _from_builtin(data, picks)
     if _is(data, "numpy", "ndarray") or _is(data, "torch", "Tensor"):
         if data.ndim == 0:
             raise TypeError("shard() cannot cut an array without an axis")
@@ -76,13 +74,6 @@ def _taker(data: Any) -> Callable[[Picks], Any]:
 def _is(data: Any, module: str, name: str) -> bool:
     kind = getattr(sys.modules.get(module), name, None)
     return kind is not None and isinstance(data, kind)
-
-
-def _from_builtin(data: range | list[Any] | tuple[Any, ...], picks: Picks) -> Any:
-    if isinstance(picks, slice):
-        return data[picks]
-    items = [data[index] for index in picks]
-    return tuple(items) if isinstance(data, tuple) else items
 
 
 def _from_sequence(data: Sequence[Any], picks: Picks) -> Any:
@@ -103,7 +94,7 @@ def _from_sequence(data: Sequence[Any], picks: Picks) -> Any:
         return empty
     try:
         return kind(items)  # type: ignore[call-arg]
-    except Exception:  # noqa: BLE001  a class whose constructor takes something else
+    except Exception:  # noqa: BLE001  a class whose constructor takes something else, such as range
         return items
 
 

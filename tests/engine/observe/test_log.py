@@ -45,6 +45,16 @@ def test_the_applications_structlog_configuration_changes_nothing(caplog: pytest
     assert "could not show" not in caplog.text
 
 
+def test_what_is_bound_to_structlogs_context_is_in_the_record(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "outrider")
+    with structlog.contextvars.bound_contextvars(request="r7", node="not this one"):
+        LogSink()(ev.NodeResumed(3))
+    assert caplog.records[0].message == "node_resumed pool='' node=3 request=r7"
+    assert caplog.records[0].outrider == {"pool": "", "node": 3, "request": "r7"}  # type: ignore[attr-defined]
+
+
 def test_percent_signs_are_text(caplog: pytest.LogCaptureFixture) -> None:
     LogSink()(ev.NodeLost(1, "100%s of the disk is full"))
     assert "100%s of the disk" in caplog.text
