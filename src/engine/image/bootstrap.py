@@ -22,8 +22,7 @@ from .hints import LOG_LINES, bootstrap_error
 from .install_plan import Prepared
 from .installer import protocol
 from .probe import HostFacts
-from .requirements import Requirements
-from .uv import Uv
+from .requirements import Requirements, Uv
 
 _NOT_IN_PATHS = re.compile(r"[^A-Za-z0-9@._-]")  # the folder is put into lists of paths, which a colon would separate
 _PIECE_BYTES = 256 << 10
@@ -280,8 +279,8 @@ class _InstallerSession:
         work = self._work
         match frame["is"]:
             case "phase":
-                state: Any = frame["state"]
-                work.on_phase(Phase(str(frame["name"]), state, str(frame["text"]), float(frame["seconds"])))
+                name, text = str(frame["name"]), str(frame["text"])
+                work.on_phase(Phase(name, frame["state"], text, float(frame["seconds"])))
             case "need":
                 if self._wanted.qsize() >= _MOST_REQUESTS:
                     raise ValueError("it asks for more than it waits for")

@@ -11,7 +11,7 @@ from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from types import ModuleType
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..api.errors import SpecError
 from ..api.image import Image, check_local
@@ -53,7 +53,7 @@ def roots(image: Image) -> list[Root]:
         for root in _roots_of(include):
             other = found.setdefault(root.place, root)
             if other.source != root.source:
-                _refuse(
+                raise SpecError(
                     f"Image(includes=...): {other.source} and {root.source} would both be {root.place} on the nodes: "
                     "rename one, or include a folder that contains them."
                 )
@@ -106,7 +106,7 @@ def _roots_of(include: str | os.PathLike[str] | ModuleType) -> Iterator[Root]:
         return
     name = os.fspath(include)
     if not all(part.isidentifier() for part in name.split(".")):
-        _refuse(f"Image(includes=...): there is no {path.absolute()}: correct the path, or leave it out.")
+        raise SpecError(f"Image(includes=...): there is no {path.absolute()}: correct the path, or leave it out.")
     yield from _module(name)
 
 
@@ -117,15 +117,15 @@ def _module(name: str) -> Iterator[Root]:
     for depth in range(2, len(parts) + 1):
         if origin is not None:
             whole = ".".join(parts[: depth - 1])
-            _refuse(f"Image(includes=...): {name} is a part of the package {whole}: include {whole!r}, all of it.")
+            raise SpecError(f"Image(includes=...): {name} is a part of the package {whole}: include all of {whole!r}.")
         locations, origin = _found(name, ".".join(parts[:depth]), locations)
     if locations:
         for location in locations:
             yield Root(Path(location).resolve(), PurePosixPath(*parts))
     elif origin is None or not Path(origin).is_file():
-        _refuse(f"Image(includes=...): {name} is not made of files: it comes with Python. Leave it out.")
+        raise SpecError(f"Image(includes=...): {name} is not made of files: it comes with Python. Leave it out.")
     elif not origin.endswith(".py"):
-        _refuse(f"Image(includes=...): {name} is compiled ({origin}): name its package in Image(pip=...) instead.")
+        raise SpecError(f"Image(includes=...): {name} is compiled ({origin}): name its package in Image(pip=...).")
     else:
         yield Root(Path(origin).resolve(), PurePosixPath(*parts[:-1], Path(origin).name))
 
@@ -138,7 +138,7 @@ def _found(asked: str, name: str, search: Sequence[str] | None) -> tuple[list[st
     elif name not in sys.modules:
         spec = find_spec(name)
     if spec is None:
-        _refuse(
+        raise SpecError(
             f"Image(includes=...): {asked!r} is neither a file here ({Path(asked).absolute()}) "
             "nor a module that can be imported: check its name, or install it here."
         )
@@ -250,7 +250,3 @@ def _compiled(lines: Sequence[str]) -> GitIgnoreSpec:
         return GitIgnoreSpec.from_lines(lines)
     except ValueError as error:
         raise SpecError(f"Image(excludes=...) and .gitignore files hold patterns as git knows them: {error}") from error
-
-
-def _refuse(message: str) -> NoReturn:
-    raise SpecError(message)

@@ -21,8 +21,7 @@ from . import includes, requirements
 from .hints import INSTALL, bootstrap_error
 from .includes import Includes
 from .probe import HostFacts, Python
-from .requirements import Requirements, without_password
-from .uv import Uv, index_environment
+from .requirements import Requirements, Uv, without_password
 from .wheels import WheelCache
 
 _INSTALLER_PYTHON = (3, 8)  # the oldest that the installer runs on; tasks need the client's own minor version
@@ -114,7 +113,7 @@ def environment(prepared: Prepared, host: HostFacts, choice: PythonChoice, uv: s
         "python": choice.base,
         "venv": [] if choice.isolated else ["--system-site-packages"],
         "uv": uv,
-        "uv_env": {**index_environment(wanted.urls), **wanted.variables},
+        "uv_env": wanted.uv_environment(),
         "indexes": [without_password(revealed(url)) for url in wanted.urls],
         "requirements": wanted.text,
         "constraints": wanted.constraints,

@@ -1,27 +1,26 @@
-"""Collect the packages that an image asks for into one text for uv, from requirements, files of them, and locks."""
+"""Collect the packages that an image asks for into one text for uv, and run the uv of this computer."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import re
 import shutil
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from ...providers.private import cache_root
 from ...providers.threads import in_thread
 from ..api.errors import SpecError
-from ..api.secrets import Secret, revealed
+from ..api.image import Image
+from ..api.secrets import Scrubber, Secret, revealed
 from .cache import client_cache, sha256, written
-
-if TYPE_CHECKING:
-    from ..api.image import Image
-    from .uv import Uv
+from .hints import bootstrap_error
 
 _OPTION = re.compile(r"(-[a-z]|--[a-z-]+)(?:\s*=\s*|\s+|(?<=^-[a-z]))(.*)", re.DOTALL)
 _VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")
@@ -46,6 +45,11 @@ class Requirements:
         """Return whether only this computer can resolve the requirements."""
         return bool(self.folders or self.wheels)
 
+    def uv_environment(self, folders: Sequence[Path] = ()) -> dict[str, str]:
+        """Variables for uv: its indexes by preference, whose passwords arguments would show, and those in the text."""
+        found = {"UV_INDEX": " ".join(map(revealed, self.urls)), "UV_FIND_LINKS": ",".join(map(str, folders))}
+        return {**{name: value for name, value in found.items() if value}, **self.variables}
+
     def identity(self) -> list[object]:
         """The values that decide whether two environments are the same: without passwords, with the local wheels."""
         return [
@@ -59,21 +63,63 @@ class Requirements:
         ]
 
 
-async def read(image: Image, uv: Uv | None) -> Requirements | None:
-    """Read the requirements of an image; None where it asks for no packages.
+class Uv(NamedTuple):
+    path: Path
+    version: str
 
-    Raises:
-        SpecError: a file does not exist, or asks for something that cannot be sent.
-        BootstrapError: uv cannot read the lock.
-    """
+    @classmethod
+    def if_installed(cls) -> Uv | None:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            from uv import find_uv_bin
+
+            return cls(Path(find_uv_bin()), version("uv"))
+        except (ImportError, FileNotFoundError, PackageNotFoundError):
+            return None
+
+    async def run(
+        self, *arguments: str, secrets: Iterable[Secret] = (), env: Mapping[str, str] | None = None, stdin: bytes = b"",
+        cwd: Path | None = None,
+    ) -> str:  # fmt: skip
+        """Run uv and return its stdout. Cancel-safe. A failure is a `BootstrapError` of phase "packages"."""
+        running = await asyncio.create_subprocess_exec(
+            str(self.path),
+            *arguments,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, "NO_COLOR": "1", "UV_NO_PROGRESS": "1", **(env or {})},
+            cwd=cwd,
+        )
+        try:
+            out, errors = await running.communicate(stdin)
+        except BaseException:
+            running.kill()
+            await asyncio.shield(running.wait())
+            raise
+        if running.returncode == 0:
+            return out.decode()
+        scrub = Scrubber(secrets)
+        command = scrub(f"uv {' '.join(arguments)}")
+        raise bootstrap_error(
+            "packages",
+            f"on this computer, {command} ended with exit status {running.returncode}",
+            command=command,
+            exit_status=running.returncode,
+            log=scrub(errors.decode(errors="replace")).splitlines(),
+            systematic=True,
+        )
+
+
+async def read(image: Image, uv: Uv | None) -> Requirements | None:
+    """Read the requirements of an image; None where it asks for no packages."""
     if not image.has_packages:
         return None
-    urls, folders = _indexes(image.pip_indexes)
     if image.lock_path is not None:
         assert uv is not None, "prepare has found it"
-        text, more, locked = await _locked(image.lock_path, uv, urls)
-        found, options = (*folders, *locked), ("--index-strategy", "unsafe-best-match")
-        return Requirements(text, urls=(*urls, *more), folders=found, listed=_listed(found), options=options)
+        return await _locked(image.lock_path, uv, image.pip_indexes)
+    urls, folders = _indexes(image.pip_indexes)
     reader = await in_thread(_Reader, image, abandon=True)
     found = (*folders, *reader.folders)
     return Requirements(
@@ -107,7 +153,7 @@ def _indexes(given: Sequence[str | Secret]) -> tuple[tuple[str | Secret, ...], t
             continue
         folder = Path(unquote(urlsplit(text).path) if text.startswith("file://") else text).expanduser().absolute()
         if not folder.is_dir():
-            _refuse(f"Image(pip_indexes=...): {index!r} is neither a URL nor a folder of this computer ({folder}).")
+            raise SpecError(f"Image(pip_indexes=...): {index!r} is neither a URL nor a folder here ({folder}): fix it.")
         folders.append(folder)
     return tuple(urls), tuple(folders)
 
@@ -144,7 +190,7 @@ class _Reader:
     def _line(self, line: str, folder: Path, where: str, *, constrains: bool = False) -> None:
         for name in _VARIABLE.findall(line):
             if name not in os.environ:
-                _refuse(f"{where} refers to ${{{name}}}, which is not set in this process: set it, or write it out.")
+                raise SpecError(f"{where} refers to ${{{name}}}, which is not set in this process: set it.")
             self.variables[name] = os.environ[name]
         option = _OPTION.fullmatch(line)
         if option is not None:
@@ -154,7 +200,7 @@ class _Reader:
                 self._file((folder / value).resolve(), constrains=constrains or is_constraint)
                 return
             if name in ("-e", "--editable"):
-                _refuse(_own_code(value, where))
+                raise SpecError(_own_code(value, where))
             if name.lstrip("-") in ("f", "find-links") and "://" not in value:
                 self.folders.append((folder / value).absolute())
                 return
@@ -162,12 +208,12 @@ class _Reader:
             if "://" not in wheel[1]:
                 path = (folder / wheel[1]).absolute()
                 if not path.is_file():
-                    _refuse(f"{where}: there is no file {path}: correct the path, or build the wheel.")
+                    raise SpecError(f"{where}: there is no file {path}: correct the path, or build the wheel.")
                 digest, kept = _kept(path)
                 self.wheels.append(digest)
                 line = f"{path.name.split('-')[0]} @ {kept.as_uri()}{line[wheel.end() :]}"
         elif line.startswith((".", "/", "~", "file:")) or "@ file:" in line:
-            _refuse(_own_code(line, where))
+            raise SpecError(_own_code(line, where))
         (self.constraints if constrains else self.lines).append(line)
 
 
@@ -196,10 +242,8 @@ def _own_code(what: str, where: str) -> str:
     )
 
 
-async def _locked(
-    lock: Path, uv: Uv, given: Sequence[str | Secret]
-) -> tuple[str, tuple[str | Secret, ...], tuple[Path, ...]]:
-    """A lock as exact requirements with hashes; the indexes and folders of wheels that it names besides ``given``."""
+async def _locked(lock: Path, uv: Uv, indexes: Sequence[str | Secret]) -> Requirements:
+    """A lock as exact requirements with hashes, and the indexes that it names besides ``indexes``."""
     if lock.name == "uv.lock":
         export = ("export", "--frozen", "--no-dev", "--no-emit-project", "--no-emit-local", "--format", "pylock.toml")
         text = await uv.run("--quiet", *export, "--no-header", "--directory", str(lock.parent))
@@ -210,10 +254,15 @@ async def _locked(
         lines = [_exactly(package) for package in packages]
     except (tomllib.TOMLDecodeError, KeyError, TypeError) as error:
         raise SpecError(f"Image(lock=...): {lock} is not a lock that can be read: {error}. Lock again.") from error
-    indexes = dict.fromkeys(str(package["index"]) for package in packages if "index" in package)
-    known = {without_password(revealed(url)).rstrip("/") for url in given} | {await _default_index(uv)}
-    urls, folders = _indexes([index for index in indexes if without_password(index).rstrip("/") not in known])
-    return "".join(f"{line}\n" for line in lines), urls, folders
+    asked = await uv.run("--quiet", "pip", "compile", "--no-header", "--emit-index-url", "-", stdin=b"\n")
+    default = next((line.split(" ", 1)[1] for line in asked.splitlines() if "index-url " in line), "")
+    known = {without_password(revealed(index)).rstrip("/") for index in (*indexes, default)}
+    named = dict.fromkeys(str(package["index"]) for package in packages if "index" in package)
+    more = [index for index in named if without_password(index).rstrip("/") not in known]
+    urls, folders = _indexes([*indexes, *more])
+    options = ("--index-strategy", "unsafe-best-match")
+    text = "".join(f"{line}\n" for line in lines)
+    return Requirements(text, urls=urls, folders=folders, listed=_listed(folders), options=options)
 
 
 def _exactly(package: Mapping[str, Any]) -> str:
@@ -224,7 +273,7 @@ def _exactly(package: Mapping[str, Any]) -> str:
         source = package["vcs"]
         return f"{name} @ {source['type']}+{source['url']}@{source['commit-id']}{marker}"
     if "directory" in package or "version" not in package:
-        _refuse(
+        raise SpecError(
             f"Image(lock=...): {name} is locked to a folder or file of its own: send it by includes=, or as a wheel."
         )
     files = [*package.get("wheels", ()), *([package["sdist"]] if "sdist" in package else ())]
@@ -235,13 +284,3 @@ def _exactly(package: Mapping[str, Any]) -> str:
             exact = f"{name} @ {files[0]['url']}"
     hashes = (item for file in files for item in file.get("hashes", {}).items())
     return exact + marker + "".join(f" --hash={algorithm}:{value}" for algorithm, value in hashes)
-
-
-async def _default_index(uv: Uv) -> str:
-    asked = await uv.run("--quiet", "pip", "compile", "--no-header", "--emit-index-url", "-", stdin=b"\n")
-    found = next((line.split(" ", 1)[1] for line in asked.splitlines() if "index-url " in line), "")
-    return without_password(found).rstrip("/")
-
-
-def _refuse(message: str) -> NoReturn:
-    raise SpecError(message)

@@ -27,8 +27,7 @@ from ..api.secrets import Secret, revealed
 from ..node.bundle import packed
 from .cache import client_cache, sha256, written
 from .hints import bootstrap_error
-from .requirements import Requirements, without_password
-from .uv import Uv, index_environment
+from .requirements import Requirements, Uv, without_password
 
 _PATIENCE_S = 30.0  # for a server that sends nothing
 _TRIES = 3
@@ -109,23 +108,20 @@ def target_of(machine: str, libc: str) -> str:
     return f"{machine}-manylinux_2_{min(int(version.split('.')[1]), _NEWEST_GLIBC)}"
 
 
+def tool_target(machine: str, libc: str) -> str:
+    """The platform whose uv runs on a host. It needs only glibc 2.17."""
+    return target_of(machine, "glibc 2.17" if libc.startswith("glibc") else libc)
+
+
 def here() -> str:
     """The platform of this computer, as `tool_target` names it; empty if it is not Linux."""
     system = os.uname()
-    return f"{system.machine}-glibc" if system.sysname == "Linux" else ""
-
-
-def tool_target(machine: str, libc: str) -> str:
-    """The platform whose uv runs on a host; comparable with `here`. uv needs only glibc 2.17."""
-    return f"{machine}-glibc" if libc.startswith("glibc") else f"{machine}-unknown-linux-musl"
+    return tool_target(system.machine, "glibc") if system.sysname == "Linux" else ""
 
 
 async def _select(uv: Uv, wanted: Requirements, target: str, python: str) -> Selection:
     secrets = [url for url in wanted.urls if isinstance(url, Secret)]
     secrets += [Secret(value) for value in wanted.variables.values() if value]
-    env = {**index_environment(wanted.urls, wanted.folders), **wanted.variables}
-    if target.endswith("-glibc"):
-        target = f"{target.removesuffix('-glibc')}-manylinux_2_17"
     with tempfile.TemporaryDirectory(prefix="outrider-") as folder:
         constraints = Path(folder) / "constraints.txt"
         constraints.write_text(wanted.constraints)
@@ -137,7 +133,7 @@ async def _select(uv: Uv, wanted: Requirements, target: str, python: str) -> Sel
             *(("--constraints", str(constraints)) if wanted.constraints else ()),
             "-",
             secrets=secrets,
-            env=env,
+            env=wanted.uv_environment(wanted.folders),
             stdin=wanted.text.encode(),
             cwd=Path(folder),
         )
@@ -265,10 +261,9 @@ def _unpacked_tool(wheel: Wheel) -> Path:
     """Extract the binary from uv's wheel, beside the wheel."""
     target = wheel.path.with_name("uv")
     if not target.exists():
-        with zipfile.ZipFile(wheel.path) as archive:
+        with zipfile.ZipFile(wheel.path) as archive, written(target) as beside:
             (member,) = (name for name in archive.namelist() if name.endswith(".data/scripts/uv"))
-            with written(target) as beside:
-                beside.write_bytes(archive.read(member))
+            beside.write_bytes(archive.read(member))
     return target
 
 

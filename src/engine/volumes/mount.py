@@ -13,8 +13,9 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -63,10 +64,9 @@ class VolumeMount:
                 self._lock.use()
                 if self._lock.own():
                     self._mount()
-                elif self._lock.read_facts().get("identity") != self._identity:
-                    source = self._lock.read_facts().get("source")
+                elif (facts := self._lock.read_facts()).get("identity") != self._identity:
                     self._lock.close()
-                    raise MountFailed(f"another pool has mounted {source} at {self.mount}")
+                    raise MountFailed(f"another pool has mounted {facts.get('source')} at {self.mount}")
         except Busy:
             raise MountFailed(f"another pool has been busy with {self.mount} for minutes") from None
 
@@ -172,14 +172,16 @@ class VolumeMount:
         argv = [order["rclone"], "mount", rclone.remote(self._volume), self.mount]
         running = subprocess.Popen(  # noqa: S603
             argv, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-            start_new_session=True, preexec_fn=_end_when_closed(os.getpid()),  # noqa: PLW1509 - one thread forks here
+            start_new_session=True, preexec_fn=partial(_end_with, os.getpid()),  # noqa: PLW1509 - one thread forks here
         )  # fmt: skip
         self._running = running
         threading.Thread(target=self._collect_output, args=(running,), daemon=True).start()
         deadline = time.monotonic() + _MOUNTED_S
-        while (found := mount_at(self.mount)) is None or found.kind != "fuse.rclone":
+        while not is_rclone(self.mount):
             if running.poll() is not None:
-                raise MountFailed(f"rclone cannot mount {self.mount}: {self._last_line()}", self._output)
+                time.sleep(_POLL_S)  # its last lines may still be on their way
+                why = self._output[-1] if self._output else "it does not say why"
+                raise MountFailed(f"rclone cannot mount {self.mount}: {why}", self._output)
             if time.monotonic() > deadline:
                 raise MountFailed(f"rclone has not mounted {self.mount} within {_MOUNTED_S:g} s", self._output)
             time.sleep(_POLL_S)
@@ -202,8 +204,7 @@ class VolumeMount:
             unmount(self.mount)
             _ended(self._running)
             self._running = None
-        found = mount_at(self.mount)
-        if found is not None and found.kind == "fuse.rclone" and is_dead(self.mount):
+        if is_rclone(self.mount) and is_dead(self.mount):
             unmount(self.mount)
         shutil.rmtree(self._cache, ignore_errors=True)
         for folder in (*reversed(self._made), str(self._cache.parent)):
@@ -217,10 +218,6 @@ class VolumeMount:
         with running.stderr as said:
             for line in said:
                 self._output.append(line.decode(errors="replace").rstrip())
-
-    def _last_line(self) -> str:
-        time.sleep(_POLL_S)  # rclone's last lines may still be on their way
-        return self._output[-1] if self._output else "it does not say why"
 
 
 def _look_into(folder: str, seen: list[bool | None]) -> None:
@@ -244,15 +241,11 @@ def _ended(running: subprocess.Popen[bytes]) -> None:
             return
 
 
-def _end_when_closed(parent: int) -> Callable[[], None]:
-    """Return the function that a child calls before it becomes rclone: SIGTERM when ``parent`` dies, so it unmounts."""
-
-    def prepare() -> None:
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:
-            os._exit(1)
-
-    return prepare
+def _end_with(parent: int) -> None:
+    """Have the kernel send SIGTERM to this process, which becomes rclone and so unmounts, when ``parent`` ends."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 # --- the kernel's mounts --------------------------------------------------------------------------------------------
@@ -286,6 +279,11 @@ def mount_at(point: str) -> MountEntry | None:
     return next((mount for mount in reversed(parse(text)) if mount.point == point), None)
 
 
+def is_rclone(point: str) -> bool:
+    mount = mount_at(point)
+    return mount is not None and mount.kind == "fuse.rclone"
+
+
 def is_dead(point: str) -> bool:
     """Return whether the process behind the mount is gone."""
     try:
@@ -300,8 +298,7 @@ def unmount(point: str) -> str:
     deadline = time.monotonic() + _BUSY_S
     problem, lazily = "", False
     while True:
-        mount = mount_at(point)
-        if mount is None or mount.kind != "fuse.rclone":
+        if not is_rclone(point):
             return ""
         if problem and lazily:
             return problem

@@ -30,7 +30,9 @@ class MountLock:
     """The locks on the folder ``mount``. ``registry`` is where they lie; hosts with one home directory share it."""
 
     def __init__(self, registry: Path, mount: str) -> None:
-        self.name = hashlib.sha256(f"{_here()} {mount}".encode(errors="surrogateescape")).hexdigest()[:16]
+        # Where mounts are visible: in this boot of this kernel, and in this mount namespace.
+        identity = f"{_BOOT.read_text().strip()} {_NAMESPACE.stat().st_ino} {mount}"
+        self.name = hashlib.sha256(identity.encode(errors="surrogateescape")).hexdigest()[:16]
         self._folder = registry / self.name
         self._users = self._owner = -1
 
@@ -109,11 +111,6 @@ class MountLock:
     def _open(self, name: str) -> int:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return os.open(self._folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-
-
-def _here() -> str:
-    """Identify where mounts are visible: this boot of this kernel, and the mount namespace."""
-    return f"{_BOOT.read_text().strip()} {_NAMESPACE.stat().st_ino}"
 
 
 def _try(fd: int) -> bool:

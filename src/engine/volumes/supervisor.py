@@ -15,7 +15,6 @@ import os
 import select
 import signal
 import socket
-import sys
 import threading
 import traceback
 from collections.abc import Sequence
@@ -120,7 +119,3 @@ def _end_when_closed(client: socket.socket, main: threading.Thread) -> None:
 def _answer(client: socket.socket, kind: str, reason: str = "", log: Sequence[str] = ()) -> None:
     with suppress(OSError):  # the reader is gone
         client.sendall(json.dumps({"is": kind, "reason": reason, "log": list(log)}).encode() + b"\n")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -56,7 +56,7 @@ async def test_failure_of_wrong_types_is_an_error_of_that_host(shell: Any, bring
         ({"is": "need", "files": 17}, "not iterable"),
         ({"is": "result"}, "'socket'"),
         ({"is": "failed", "phase": "run"}, "'exit_status'"),
-        ({"is": "phase"}, "'state'"),
+        ({"is": "phase"}, "'name'"),
         ({"is": "phase", "name": "run", "state": "line", "text": "", "seconds": "soon"}, "'soon'"),
         ({"is": "failed", **FAILED, "log": 17}, "not iterable"),
     ],

@@ -158,7 +158,8 @@ def test_platforms_as_uv_names_them() -> None:
     assert target_of("x86_64", "glibc 2.36") == "x86_64-manylinux_2_36"
     assert target_of("aarch64", "glibc 2.99") == "aarch64-manylinux_2_40"
     assert target_of("x86_64", "other") == "x86_64-unknown-linux-musl"
-    assert tool_target("x86_64", "glibc 2.17") == "x86_64-glibc"
+    assert tool_target("x86_64", "glibc 2.36") == "x86_64-manylinux_2_17"
+    assert tool_target("x86_64", "other") == "x86_64-unknown-linux-musl"
 
 
 # --- what it means --------------------------------------------------------------------------------------------------

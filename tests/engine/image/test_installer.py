@@ -276,7 +276,7 @@ def test_half_a_file_is_not_kept_when_the_client_goes(tmp_path: Path) -> None:
     gone = threading.Event()
     stream = io.BytesIO(b'{"is":"file","bytes":9,"sha256":"name"}\nhalf')
     box = protocol.Inbox.__new__(protocol.Inbox)
-    box._stream, box._closed, box._frames, box._folder = stream, gone.set, queue.Queue(), tmp_path
+    box._stream, box._closed, box._frames, box.folder = stream, gone.set, queue.Queue(), tmp_path
     box._read()
     assert gone.is_set()
     assert list(tmp_path.iterdir()) == []

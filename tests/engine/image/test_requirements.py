@@ -12,8 +12,7 @@ import pytest
 from outrider import Image, Secret, SpecError
 from outrider.engine.image import requirements
 from outrider.engine.image.cache import client_cache
-from outrider.engine.image.requirements import Requirements
-from outrider.engine.image.uv import Uv
+from outrider.engine.image.requirements import Requirements, Uv
 
 pytestmark = pytest.mark.anyio
 

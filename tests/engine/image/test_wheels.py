@@ -15,7 +15,7 @@ import pytest
 from outrider import BootstrapError, Image, Secret
 from outrider.engine.image import requirements
 from outrider.engine.image import wheels as wheels_
-from outrider.engine.image.uv import Uv
+from outrider.engine.image.requirements import Uv
 from outrider.engine.image.wheels import Selection, WheelCache
 
 pytestmark = pytest.mark.anyio

@@ -6,8 +6,8 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -27,44 +27,28 @@ def prepare(work: Work, inbox: Inbox, cache: Path, wanted: Mapping[str, Any]) ->
     if _works(python):
         return python
     place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with _locked(work, place.with_suffix(".lock")):
+    with os.fdopen(os.open(place.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600), "wb") as lock:
+        if not try_lock(lock.fileno()):
+            work.line("another pool is making this environment: waiting for it")
+            while not try_lock(lock.fileno()):
+                time.sleep(_POLL_S)
         if _works(python):  # another pool has made it while we waited
             return python
         beside = place.with_suffix(".new")
         for leftover in (beside, place):  # left by a killed installer; left by a Python that was removed
             shutil.rmtree(leftover, ignore_errors=True)
-        with work.half_made(beside), _private_umask():
-            _make(work, inbox, cache, wanted, beside)
-            beside.rename(place)
+        umask = os.umask(0o077)  # private, as later pools run what is there; tasks keep the login's
+        try:
+            with work.half_made(beside):
+                _make(work, inbox, cache, wanted, beside)
+                beside.rename(place)
+        finally:
+            os.umask(umask)
     return python
 
 
 def _works(python: Path) -> bool:
     return os.access(python, os.X_OK)  # follows the symlink, whose target may have been removed
-
-
-@contextmanager
-def _locked(work: Work, lock: Path) -> Iterator[None]:
-    """Hold the lock of an environment: of several pools that want the same one, one makes it and the others wait."""
-    fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        if not try_lock(fd):
-            work.line("another pool is making this environment: waiting for it")
-            while not try_lock(fd):
-                time.sleep(_POLL_S)
-        yield
-    finally:
-        os.close(fd)
-
-
-@contextmanager
-def _private_umask() -> Iterator[None]:
-    """Make files private, as later pools run them. Tasks keep the login's umask."""
-    before = os.umask(0o077)
-    try:
-        yield
-    finally:
-        os.umask(before)
 
 
 def _make(work: Work, inbox: Inbox, cache: Path, wanted: Mapping[str, Any], place: Path) -> None:

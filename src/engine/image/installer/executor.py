@@ -64,13 +64,10 @@ def _locked(path: Path) -> int:
 def is_running(directory: Path) -> bool:
     """Return whether the directory's executor runs, which means that everything here is done already."""
     try:
-        fd = os.open(directory / "lock", os.O_RDWR | os.O_CLOEXEC)
+        with (directory / "lock").open("r+b") as file:
+            return not try_lock(file.fileno())
     except OSError:
         return False
-    try:
-        return not try_lock(fd)
-    finally:
-        os.close(fd)
 
 
 def end_others(pools: Path, machine: str, own: Path) -> None:
@@ -86,17 +83,12 @@ def end_others(pools: Path, machine: str, own: Path) -> None:
                     f"an executor that this pool had here before does not end (its process id is in {directory}/lock)",
                     hint="end that process there, and try again",
                 )
-            _kill(directory, signal.SIGTERM if waited < _TAKEOVER_S else signal.SIGKILL)
+            with suppress(OSError, ValueError):  # its fork server then ends its tasks
+                pid = int((directory / "lock").read_text())
+                if os.fsencode(directory) in Path(f"/proc/{pid}/cmdline").read_bytes():  # else the pid was used again
+                    os.kill(pid, signal.SIGTERM if waited < _TAKEOVER_S else signal.SIGKILL)
             time.sleep(0.02)
         _remove(directory)
-
-
-def _kill(directory: Path, number: signal.Signals) -> None:
-    """Signal the executor, whose fork server then ends its tasks. A reused pid is left alone."""
-    with suppress(OSError, ValueError):
-        pid = int((directory / "lock").read_text())
-        if os.fsencode(directory) in Path(f"/proc/{pid}/cmdline").read_bytes():
-            os.kill(pid, number)
 
 
 def sweep(pools: Path, host: str) -> None:

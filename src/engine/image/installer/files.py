@@ -24,7 +24,7 @@ def receive(work: Work, inbox: Inbox, store: Path, wanted: Mapping[str, int]) ->
     missing = [name for name, size in wanted.items() if not _has(store / name, size)]
     if not missing:
         return
-    inbox.store_in(store)
+    inbox.folder = store
     work.send("need", files=missing)
     left = set(missing)
     while left:

@@ -73,11 +73,8 @@ class Inbox:
     def __init__(self, stream: BinaryIO, closed: Callable[[], Any]) -> None:
         self._stream, self._closed = stream, closed
         self._frames: queue.Queue[dict[str, Any] | OSError] = queue.Queue()
-        self._folder = Path()
+        self.folder = Path()  # where files are stored, named by their SHA-256
         threading.Thread(target=self._read, name="inbox", daemon=True).start()
-
-    def store_in(self, folder: Path) -> None:
-        self._folder = folder
 
     def next(self) -> dict[str, Any]:
         """Wait for the next frame; a file's comes when the file is stored, or the `OSError` that prevents that."""
@@ -105,8 +102,8 @@ class Inbox:
 
     def _store(self, head: dict[str, Any]) -> None:
         """Store a file beside its place, then rename it. Its bytes are read to the end even if it cannot be stored."""
-        path = self._folder / head["sha256"]
-        beside = self._folder / f"{head['sha256']}.{os.urandom(8).hex()}"  # other installers may write here as well
+        path = self.folder / head["sha256"]
+        beside = self.folder / f"{head['sha256']}.{os.urandom(8).hex()}"  # other installers may write here as well
         digest = hashlib.sha256()
         body = self._body(head["bytes"], packed=head.get("packed", False))
         try:

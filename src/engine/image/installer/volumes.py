@@ -7,7 +7,6 @@ import os
 import shutil
 import socket
 import stat
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,7 +19,6 @@ from .work import Failed, Work, ask, become_root
 
 PACKAGES = {"rclone": "rclone", "fusermount3": "fuse3"}
 _FUSE = (10, 229)  # Documentation/admin-guide/devices.txt
-_STARTED_S = 30.0
 
 
 def mount(work: Work, plan: Mapping[str, Any]) -> socket.socket | None:
@@ -94,20 +92,10 @@ def _start_supervisor(work: Work, argv: Sequence[str], order: Mapping[str, Any])
     ours, theirs = socket.socketpair()
     work.held.append(ours)
     with theirs:
-        started = subprocess.run(  # noqa: S603
-            argv,
-            stdin=theirs.fileno(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=_STARTED_S,
-            check=False,
-        )
+        started = ask(argv, stdin=theirs.fileno())
     if started.returncode != 0:
-        raise Failed(
-            "the supervisor of the volumes did not start",
-            exit_status=started.returncode,
-            log=started.stdout.decode(errors="replace").splitlines(),
-        )
+        log = f"{started.stdout}{started.stderr}".splitlines()
+        raise Failed("the supervisor of the volumes did not start", exit_status=started.returncode, log=log)
     ours.sendall(json.dumps(order).encode() + b"\n")
     output = ours.makefile("rb").readline()
     if not output:

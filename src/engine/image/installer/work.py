@@ -154,11 +154,11 @@ class Work:
         os._exit(1)
 
     @contextmanager
-    def half_made(self, folder: Path) -> Iterator[Path]:
+    def half_made(self, folder: Path) -> Iterator[None]:
         """Remove ``folder`` when the block is left, however that happens, unless it was renamed meanwhile."""
         self.scratch.append(folder)
         try:
-            yield folder
+            yield
         finally:
             shutil.rmtree(folder, ignore_errors=True)
             self.scratch.remove(folder)
@@ -173,10 +173,8 @@ class Work:
             with suppress(OSError):
                 os.kill(pid, signal.SIGTERM)
         deadline = time.monotonic() + _GRACE_S
-        while _alive(me) and time.monotonic() < deadline:
-            time.sleep(0.02)
         while (left := _alive(me)) and time.monotonic() < deadline + _GRACE_S:  # no longer: root's processes may resist
-            for pid in left:
+            for pid in left if time.monotonic() >= deadline else ():
                 process.kill_tree(pid)
             time.sleep(0.02)
         for folder in self.scratch:
@@ -196,13 +194,13 @@ def try_lock(fd: int) -> bool:
     return True
 
 
-def ask(argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
+def ask(argv: Sequence[str], *, stdin: int = subprocess.DEVNULL) -> subprocess.CompletedProcess[str]:
     """Run a command that only says something, and soon; its exit status may be any."""
     command = shlex.join(argv)
     try:
         return subprocess.run(  # noqa: S603
             argv,
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             capture_output=True,
             timeout=_ANSWERED_S,
             check=False,
