@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from .engine.testing.chaos.step import step
     from .engine.testing.simulator import faults as simulated
     from .engine.testing.simulator.draw import draw
+    from .engine.testing.simulator.play import Played, play
     from .engine.testing.simulator.referee import Violation
     from .engine.testing.simulator.scenario import CloudSpec, Job, Scenario
     from .engine.testing.simulator.shrink import shrink
-    from .engine.testing.simulator.simulation import Played, play
     from .providers import contract as provider_contract
     from .providers.aws.testing import faults as aws_faults
     from .providers.aws.testing.behaviour import Behaviour
@@ -54,7 +54,7 @@ _HOMES = {
     "engine.testing.simulator.referee": ("Violation",),
     "engine.testing.simulator.scenario": ("CloudSpec", "Job", "Scenario"),
     "engine.testing.simulator.shrink": ("shrink",),
-    "engine.testing.simulator.simulation": ("Played", "play"),
+    "engine.testing.simulator.play": ("Played", "play"),
 }
 _MODULES = {
     "aws_faults": "providers.aws.testing.faults",

@@ -15,8 +15,8 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from ..testing.simulator.campaign import Tally
+    from ..testing.simulator.play import Played
     from ..testing.simulator.scenario import Scenario
-    from ..testing.simulator.simulation import Played
 
 SHOWN = 3  # broken promises for which a smallest scenario is shown
 TAIL = 30  # lines of a trace that are shown
@@ -103,7 +103,7 @@ def _refusal(count: int, trace: Path | None, report: Path | None) -> str | None:
 def _one(console: Console, seed: int, nodes: int | None, span: float | None, trace: Path) -> int:
     from ..testing.simulator.campaign import ENOUGH_S
     from ..testing.simulator.draw import draw
-    from ..testing.simulator.simulation import play
+    from ..testing.simulator.play import play
 
     scenario = draw(seed, nodes=nodes, span_s=span)
     played = play(scenario, keep=None, enough_s=ENOUGH_S)
@@ -168,8 +168,8 @@ def _show(console: Console, tally: Tally, took_s: float) -> None:
 def _explain(console: Console, tally: Tally, nodes: int | None, span: float | None, *, shrink: bool) -> None:
     from ..testing.simulator.campaign import ENOUGH_S, breaks
     from ..testing.simulator.draw import draw
+    from ..testing.simulator.play import play
     from ..testing.simulator.shrink import shrink as smaller
-    from ..testing.simulator.simulation import play
 
     shown: set[str] = set()
     for seed, broken in sorted(tally.broken.items()):

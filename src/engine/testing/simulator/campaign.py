@@ -13,9 +13,9 @@ from multiprocessing import get_context
 from typing import NamedTuple
 
 from .draw import draw
+from .play import play
 from .referee import Violation
 from .scenario import Scenario
-from .simulation import play
 
 CHUNK = 20  # seeds that a process takes at a time
 ENOUGH_S = 300.0  # of one run's CPU: whatever it does then, it does not end

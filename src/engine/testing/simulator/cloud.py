@@ -33,7 +33,7 @@ from .faults import Bad
 from .host import Host
 
 if TYPE_CHECKING:
-    from .site import Site
+    from .simulation import Simulation
 
 UNREACHABLE_S = 5.0  # a call to the provider while the client has no network
 TRY_AGAIN_S = 1.0
@@ -55,7 +55,7 @@ class ScriptedCloud:
     name = "scripted"
     local = False
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, sim: Simulation) -> None:
         self.alive: dict[MachineId, Host] = {}
         self.answering: set[MachineId] = set()  # machines of launch calls that have not returned
         self.unsure = 0  # launches whose answer was lost
@@ -69,13 +69,13 @@ class ScriptedCloud:
         self.lost_answers = 0  # so many launch calls to come have theirs lost
         self.bad: deque[Bad] = deque()
         self.terminate_errors = 0
-        self._site = site
+        self._sim = sim
         self._fleets: list[ScriptedFleet] = []
         self._fleet_of: dict[MachineId, ScriptedFleet] = {}
 
     @asynccontextmanager
     async def open(self, pool: str, entry_points: EntryPoints) -> AsyncIterator[ScriptedFleet]:  # noqa: ARG002
-        fleet = ScriptedFleet(self, self._site)
+        fleet = ScriptedFleet(self, self._sim)
         self._fleets.append(fleet)
         try:
             yield fleet
@@ -89,15 +89,15 @@ class ScriptedCloud:
 
     # --- what happens -------------------------------------------------------------------------------------------------
 
-    def fell(self, machine: MachineId, cause: str, *, silent: bool = True, reported_s: float | None = 1.0) -> None:
+    def lose(self, machine: MachineId, cause: str, *, silent: bool = True, reported_s: float | None = 1.0) -> None:
         """End a machine that crashed or was taken; after ``reported_s`` the provider reports it and stops the bill."""
         host = self.alive.get(machine)
         if host is None:
             return
-        self._site.trace("machine_fell", machine=machine, cause=cause)
+        self._sim.trace("machine_lost", machine=machine, cause=cause)
         host.power_off(silent=silent)
         if reported_s is not None:
-            self._site.loop.call_later(reported_s, self._report_gone, machine, cause)
+            self._sim.loop.call_later(reported_s, self._report_gone, machine, cause)
 
     def give_notice(self, machine: MachineId, seconds: float | None) -> None:
         if machine in self.alive:
@@ -116,10 +116,10 @@ class ScriptedCloud:
     def make(self, fleet: ScriptedFleet) -> Machine:
         """Add a machine that boots from now on, or (`bad`) never."""
         self.launched += 1
-        number, site = self.launched, self._site
+        number, sim = self.launched, self._sim
         id_ = MachineId(f"m{number}")
-        self.alive[id_] = site.hosts[id_] = host = Host(site, number, id_)
-        self._since[id_], self.changed = site.loop.now, True
+        self.alive[id_] = sim.hosts[id_] = host = Host(sim, number, id_)
+        self._since[id_], self.changed = sim.loop.now, True
         self.answering.add(id_)
         self._fleet_of[id_] = fleet
         key = f"ssh-ed25519 HOST{number}"
@@ -129,10 +129,10 @@ class ScriptedCloud:
             return machine
         if how is not None:
             host.refuses = how
-        boot_s = site.dice.within(site.scenario.cloud.boot_s, "boot", number)
+        boot_s = sim.dice.within(sim.scenario.cloud.boot_s, "boot", number)
         if not boot_s:
             return self._boot(machine)
-        site.loop.call_later(boot_s, self._booted, machine)
+        sim.loop.call_later(boot_s, self._booted, machine)
         return machine
 
     def is_of(self, fleet: ScriptedFleet, machine: MachineId) -> bool:
@@ -140,14 +140,14 @@ class ScriptedCloud:
 
     def off_the_bill(self, machine: MachineId) -> None:
         if self.alive.pop(machine, None) is not None:
-            self._site.trace("machine_ended", machine=machine)
+            self._sim.trace("machine_ended", machine=machine)
             self.changed = True
             if machine not in self.answering:
-                self.spent += self._site.loop.now - self._since[machine]
+                self.spent += self._sim.loop.now - self._since[machine]
 
     def bill(self) -> float:
         """Return what all machines have cost so far, in USD."""
-        return self.spent + sum(self._site.loop.now - self._since[machine] for machine in self.alive)
+        return self.spent + sum(self._sim.loop.now - self._since[machine] for machine in self.alive)
 
     def _boot(self, machine: Machine) -> Machine:
         host = self.alive[machine.id]
@@ -167,8 +167,8 @@ class ScriptedCloud:
 class ScriptedFleet:
     """One pool's machines."""
 
-    def __init__(self, cloud: ScriptedCloud, site: Site) -> None:
-        self._cloud, self._site = cloud, site
+    def __init__(self, cloud: ScriptedCloud, sim: Simulation) -> None:
+        self._cloud, self._sim = cloud, sim
         self._events: deque[MachineEvent | ProviderError] = deque()
         self._own: deque[MachineEvent] = deque()  # which the provider knows without the network
         self._unanswered: list[Unanswered] = []
@@ -176,12 +176,12 @@ class ScriptedFleet:
         self._news = anyio.Event()
 
     async def launch(self, request: LaunchRequest, count: int) -> Sequence[Machine]:  # noqa: ARG002
-        cloud, site = self._cloud, self._site
-        launch_s = site.dice.within(site.scenario.cloud.launch_s, "launch")
-        site.referee.launching(count)
-        site.trace("launch", count=count)
+        cloud, sim = self._cloud, self._sim
+        launch_s = sim.dice.within(sim.scenario.cloud.launch_s, "launch")
+        sim.referee.launching(count)
+        sim.trace("launch", count=count)
         machines: list[Machine] = []
-        began = site.loop.now
+        began = sim.loop.now
         try:
             await self._answers()
             machines = await self._asked_again(count, launch_s)
@@ -191,7 +191,7 @@ class ScriptedFleet:
                 again = cloud.launch_errors.popleft()
                 await anyio.sleep(launch_s)
                 raise ProviderError("the launch call failed", retry_after_s=again)
-            room = 0 if cloud.droughts else site.scenario.cloud.capacity - len(cloud.alive)
+            room = 0 if cloud.droughts else sim.scenario.cloud.capacity - len(cloud.alive)
             if room <= 0:
                 await anyio.sleep(launch_s)
                 raise NoCapacity("there is no machine to be had", retry_after_s=0.0)
@@ -204,7 +204,7 @@ class ScriptedFleet:
             finally:
                 cloud.answering.difference_update(machine.id for machine in made)
         finally:
-            site.referee.launch_ended(count, machines)
+            sim.referee.launch_ended(count, machines)
         return machines
 
     def _lose(self, made: list[Machine], count: int, began: float) -> None:
@@ -213,14 +213,14 @@ class ScriptedFleet:
         Raises:
             ProviderError: always, as the caller of the launch gets no answer.
         """
-        cloud, site = self._cloud, self._site
+        cloud, sim = self._cloud, self._sim
         cloud.lost_answers -= 1
         cloud.unsure += 1
         lost = Unanswered(MachineId(f"launch{made[0].id}"), made)
         self._unanswered.append(lost)
-        site.loop.call_later(REPEAT_S, self._end_unanswered, lost)
+        sim.loop.call_later(REPEAT_S, self._end_unanswered, lost)
         text = f"up to {count} machines may exist of a launch that has no answer"
-        self._own.append(LaunchUnsure(lost.id, count, count * HOURLY_USD, site.loop.now - began, text))
+        self._own.append(LaunchUnsure(lost.id, count, count * HOURLY_USD, sim.loop.now - began, text))
         self._news.set()
         raise ProviderError("the answer to the launch was lost", retry_after_s=TRY_AGAIN_S)
 
@@ -247,7 +247,7 @@ class ScriptedFleet:
         if lost not in self._unanswered:
             return
         if not self._cloud.reachable or self._cloud.terminate_errors:
-            self._site.loop.call_later(TRY_AGAIN_S, self._end_unanswered, lost)
+            self._sim.loop.call_later(TRY_AGAIN_S, self._end_unanswered, lost)
             return
         for machine in lost.machines:
             self._end(machine.id)
@@ -266,13 +266,13 @@ class ScriptedFleet:
             self._cloud.off_the_bill(machine)
 
     async def terminate(self, ids: Sequence[MachineId]) -> None:
-        cloud, site = self._cloud, self._site
-        site.trace("terminate", machines=tuple(ids))
+        cloud, sim = self._cloud, self._sim
+        sim.trace("terminate", machines=tuple(ids))
         await self._answers()
         if cloud.terminate_errors:
             await anyio.sleep(TRY_AGAIN_S)
             raise ProviderError("the terminate call failed", retry_after_s=TRY_AGAIN_S)
-        terminate_s = site.dice.within(site.scenario.cloud.terminate_s, "terminate")
+        terminate_s = sim.dice.within(sim.scenario.cloud.terminate_s, "terminate")
         mine = [machine for machine in ids if cloud.is_of(self, machine)]
         await anyio.sleep(terminate_s / 2)
         for machine in mine:
@@ -302,7 +302,7 @@ class ScriptedFleet:
         if isinstance(event, ProviderError):
             raise event
         if isinstance(event, PreemptionNotice):
-            self._site.referee.notice_given(event)
+            self._sim.referee.notice_given(event)
         return event
 
     def emit(self, event: MachineEvent | ProviderError) -> None:

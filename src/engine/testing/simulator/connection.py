@@ -36,7 +36,7 @@ from .network import IN, OUT, Circuit
 if TYPE_CHECKING:
     from .daemon import Daemon
     from .host import Host
-    from .site import Site
+    from .simulation import Simulation
 
 HEARTBEAT_S = 2.0  # these four as in `engine.transport.connection`: a test compares them
 SILENCE_S = 6.0
@@ -50,8 +50,8 @@ BULK_S = 0.05  # a blob, besides the line's own delay
 class Connector:
     """Implements `actors.ports.Connect`."""
 
-    def __init__(self, site: Site) -> None:
-        self._site = site
+    def __init__(self, sim: Simulation) -> None:
+        self._sim = sim
         self.links: dict[NodeId, PlayedLink] = {}
         self._opening: dict[NodeId, PlayedConnection] = {}
         self._sessions = 0
@@ -65,7 +65,7 @@ class Connector:
     ) -> PlayedConnection:
         connection = self._opening.get(node)
         if connection is None:
-            connection = self._opening[node] = PlayedConnection(self._site, node, machine, reports)
+            connection = self._opening[node] = PlayedConnection(self._sim, node, machine, reports)
         await connection.open(answered)
         del self._opening[node]
         self.links[node] = connection.link
@@ -73,9 +73,9 @@ class Connector:
 
     async def probe(self, machines: Sequence[Machine]) -> bool:
         """Implements `actors.ports.ReachabilityProbe`: return whether anybody answers this computer."""
-        site = self._site
-        hosts = [site.hosts[machine.id] for machine in machines]
-        others = site.scenario.probe == "others" and not site.cut
+        sim = self._sim
+        hosts = [sim.hosts[machine.id] for machine in machines]
+        others = sim.scenario.probe == "others" and not sim.cut
         if others or any(host.answers for host in hosts):
             await asyncio.sleep(ANSWERED_S)
             return True
@@ -100,12 +100,12 @@ class Connector:
 class PlayedLink(NodeLink):
     """The real link, with the referee looking on."""
 
-    site: Site
+    sim: Simulation
     host: Host
 
     def run(self, order: Order) -> None:
-        self.site.orders[order.attempt] = order
-        self.site.referee.ordered(self.node, self.host, order)
+        self.sim.orders[order.attempt] = order
+        self.sim.referee.ordered(self.node, self.host, order)
         super().run(order)
 
     def forge(self, attempts: Sequence[AttemptId]) -> None:
@@ -118,27 +118,29 @@ class PlayedLink(NodeLink):
 class PlayedConnection:
     """Implements `actors.ports.Connection`, and the link's `Bulk`."""
 
-    def __init__(self, site: Site, node: NodeId, machine: Machine, reports: Callable[[Sequence[Report]], None]) -> None:
-        self._site, self._node, self._machine = site, node, machine
-        self._host = site.hosts[machine.id]
+    def __init__(
+        self, sim: Simulation, node: NodeId, machine: Machine, reports: Callable[[Sequence[Report]], None]
+    ) -> None:
+        self._sim, self._node, self._machine = sim, node, machine
+        self._host = sim.hosts[machine.id]
         self._reports = reports
         self._session = Session()
-        self._session_id = site.connector.new_session()
+        self._session_id = sim.connector.new_session()
         self.link = PlayedLink(
             node,
             self._session,
             machine=machine.id,
-            views=site.views,
+            views=sim.views,
             same_host=False,
             bulk=self,
             reports=self._tell,
             printed=lambda order, output: None,  # noqa: ARG005
         )
-        self.link.site, self.link.host = site, self._host
-        self._phase_s = HEARTBEAT_S * site.dice.of("heartbeat", int(node)).random()
+        self.link.sim, self.link.host = sim, self._host
+        self._phase_s = HEARTBEAT_S * sim.dice.of("heartbeat", int(node)).random()
         self._circuit: Circuit | None = None
         self._attached = False
-        self._lost: asyncio.Future[Lost] = site.loop.create_future()
+        self._lost: asyncio.Future[Lost] = sim.loop.create_future()
         self._stirring = asyncio.Event()
         self._received_at = self._pinged_at = 0.0
         self._silence: asyncio.TimerHandle | None = None
@@ -166,14 +168,14 @@ class PlayedConnection:
             self.link.flush()
             await asyncio.wait([self._lost], timeout=FAREWELL_S)
         self.link.close()
-        self._site.connector.links.pop(self._node, None)
+        self._sim.connector.links.pop(self._node, None)
         self._drop("closed")
 
     # --- the control channel --------------------------------------------------------------------------------------
 
     async def _greet(self, answered: Callable[[], None] = lambda: None) -> wire.Welcome:
         self._drop("reconnecting")
-        self._lost = self._site.loop.create_future()
+        self._lost = self._sim.loop.create_future()
         self._host.watch = self._stir
         try:
             async with asyncio.timeout(GREETING_S):
@@ -189,13 +191,13 @@ class PlayedConnection:
         circuit.on_data[IN] = self._received
         circuit.on_end[IN] = lambda: self._drop("connection closed") if self._circuit is circuit else None
         self._session.resume(welcome.received)
-        self._received_at = self._pinged_at = self._site.loop.now
+        self._received_at = self._pinged_at = self._sim.loop.now
         self._attached = self._host.connected = True
         self.link.attach(self._write)
         if rest:
             self._received(rest)
         if circuit.closed:
-            self._site.loop.call_soon(circuit.on_end[IN])
+            self._sim.loop.call_soon(circuit.on_end[IN])
         self._stir()
         return welcome
 
@@ -205,9 +207,9 @@ class PlayedConnection:
         Raises:
             ConnectFailed: no answer, or a refusal.
         """
-        host, loop = self._host, self._site.loop
+        host, loop = self._host, self._sim.loop
         began = loop.now
-        connect_s = self._site.dice.within(self._site.scenario.cloud.connect_s, "connect", host.number)
+        connect_s = self._sim.dice.within(self._sim.scenario.cloud.connect_s, "connect", host.number)
         while True:
             while not host.answers:  # not even no
                 await self._stirring.wait()
@@ -219,21 +221,21 @@ class PlayedConnection:
                 break
         if host.refuses is not None or host.daemon is None:
             raise ConnectFailed(f"machine {self._machine.id} refuses", fatal=host.refuses == "fatal")
-        self._site.referee.answered(self._machine.id)
+        self._sim.referee.answered(self._machine.id)
         answered()
         answer: asyncio.Future[bytes] = loop.create_future()
         self._circuit = circuit = Circuit(host.line)
         circuit.on_data[IN] = lambda data: None if answer.done() else answer.set_result(data)
         circuit.on_end[IN] = lambda: None if answer.done() else answer.set_exception(ConnectFailed("closed again"))
         host.daemon.accept(circuit)
-        setup = {"slots": self._site.scenario.slots, "kind": "process", "env": {}}
+        setup = {"slots": self._sim.scenario.slots, "kind": "process", "env": {}}
         hello = wire.Hello(
             wire.PROTOCOL_VERSION,
             self._session_id,
             self._session.received,
             "3.11",
             "3",
-            self._site.scenario.lease_s,
+            self._sim.scenario.lease_s,
             setup,
         )
         circuit.send(OUT, codec.encode(hello))
@@ -248,19 +250,19 @@ class PlayedConnection:
     def _write(self, data: bytes) -> None:
         if self._circuit is not None:
             self._circuit.send(OUT, data)
-            if self._site.loop.now - self._pinged_at >= HEARTBEAT_S:  # what it acknowledges is not kept any longer
-                self._pinged_at = self._site.loop.now
+            if self._sim.loop.now - self._pinged_at >= HEARTBEAT_S:  # what it acknowledges is not kept any longer
+                self._pinged_at = self._sim.loop.now
                 self.link.send(wire.Ping(0))
 
     def _received(self, data: bytes) -> None:
-        self._received_at = self._site.loop.now
+        self._received_at = self._sim.loop.now
         self.link.received(data)
 
     def _tell(self, reports: Sequence[Report]) -> None:
-        self._site.record(self._reports, reports)
+        self._sim.record(self._reports, reports)
         for report in reports:
             if isinstance(report, PreemptionNotice):
-                self._site.referee.notice_given(report)
+                self._sim.referee.notice_given(report)
         self._reports(reports)
 
     # --- when something is wrong ------------------------------------------------------------------------------------
@@ -270,7 +272,7 @@ class PlayedConnection:
         self._stirring.set()
         self._stirring = asyncio.Event()
         if self._attached and self._silence is None and not self._alive:
-            self._received_at = max(self._received_at, self._site.loop.now - self._phase_s)
+            self._received_at = max(self._received_at, self._sim.loop.now - self._phase_s)
             self._arm()
 
     @property
@@ -278,13 +280,13 @@ class PlayedConnection:
         return self._circuit is not None and not self._circuit.closed and self._host.healthy
 
     def _arm(self) -> None:
-        self._silence = self._site.loop.call_at(self._received_at + SILENCE_S, self._check_silence)
+        self._silence = self._sim.loop.call_at(self._received_at + SILENCE_S, self._check_silence)
 
     def _check_silence(self) -> None:
         self._silence = None
         if self._alive:
             return
-        if self._received_at + SILENCE_S > self._site.loop.now:
+        if self._received_at + SILENCE_S > self._sim.loop.now:
             self._arm()
         else:
             self._drop(f"silent for {SILENCE_S:g} s", silent=True)
@@ -312,7 +314,7 @@ class PlayedConnection:
     async def get(self, name: str, progress: TransferProgress) -> Part:  # noqa: ARG002
         daemon = await self._transfer()
         if name not in daemon.blobs:
-            self._site.broken("SIM-2", f"node {self._node} has dropped {name} before it was fetched")
+            self._sim.broken("SIM-2", f"node {self._node} has dropped {name} before it was fetched")
         return name.encode()
 
     async def _transfer(self) -> Daemon:

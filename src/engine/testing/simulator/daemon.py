@@ -60,7 +60,7 @@ class Daemon:
     """The executor: one client's session over whatever circuits it opens, and the workers behind it."""
 
     def __init__(self, host: Host) -> None:
-        self.host, self.site = host, host.site
+        self.host, self.sim = host, host.sim
         self.core = Scheduler()
         self.workers: dict[int, Process] = {}
         self.blobs: set[str] = set()
@@ -115,7 +115,7 @@ class Daemon:
         for entry in self._backlog.take():
             self._send(entry)
         if not resumed:
-            self.core.open(hello.setup["slots"], threads=False, now=self.site.loop.now)
+            self.core.open(hello.setup["slots"], threads=False, now=self.sim.loop.now)
             self._carry_out()
         facts = {"hostname": f"host{self.host.number}", "addresses": [self.host.address], "accelerators": []}
         welcome = Welcome(
@@ -141,7 +141,7 @@ class Daemon:
             case Define(function, _, blob):
                 self._functions[function] = blob
             case Kill(attempt):
-                self.core.killed(attempt, self.site.loop.now)
+                self.core.killed(attempt, self.sim.loop.now)
             case Recall(attempts):
                 self.core.recalled(attempts)
             case Drop(blobs):
@@ -196,7 +196,7 @@ class Daemon:
         self._flush()
 
     def _carry_out(self) -> None:  # noqa: PLR0912 (a table)
-        core, loop = self.core, self.site.loop
+        core, loop = self.core, self.sim.loop
         while not self._ended and (effects := core.decide(loop.now)):
             for effect in effects:
                 match effect:
@@ -213,10 +213,10 @@ class Daemon:
                     case EndWorker(worker):
                         self._end_worker(self.workers[worker])
                     case GiveUp(reason):
-                        self.site.trace("unfit", host=self.host.number, reason=reason)
-                        self.site.referee.executors.gave_up(self, reason)
+                        self.sim.trace("unfit", host=self.host.number, reason=reason)
+                        self.sim.referee.executors.gave_up(self, reason)
                         self._send(Unfit(reason, core.has_run))
-                        kill_s = self.site.dice.within(self.site.scenario.cloud.kill_s, "kill", self.host.number)
+                        kill_s = self.sim.dice.within(self.sim.scenario.cloud.kill_s, "kill", self.host.number)
                         self.host.later(kill_s, self._leave)
                     case Interrupt():
                         raise AssertionError("no threads are played")
@@ -230,24 +230,24 @@ class Daemon:
 
     def born(self, process: Process) -> None:
         if process.id in self.workers and not self._ended:
-            self.core.ready(process.id, self.site.loop.now)
+            self.core.ready(process.id, self.sim.loop.now)
             self.act()
 
     def finished(self, process: Process, message: Done | Failed) -> None:
-        self.core.finished(process.id, message.attempt, codec.body(message), self.site.loop.now)
+        self.core.finished(process.id, message.attempt, codec.body(message), self.sim.loop.now)
         self.act()
 
     def gone(self, process: Process, cause: Cause, code: int, detail: str) -> None:
         """Handle that all processes of a worker have ended."""
         if self.workers.pop(process.id, None) is not None and not self._ended:
             process.stop()
-            self.core.stolen(process.id, process.take_back(), self.site.loop.now)
-            self.core.gone(process.id, cause, code, detail, self.site.loop.now)
+            self.core.stolen(process.id, process.take_back(), self.sim.loop.now)
+            self.core.gone(process.id, cause, code, detail, self.sim.loop.now)
             self.act()
 
     def _deliver(self, process: Process, run: Run, body: bytes) -> None:
-        self.site.referee.delivered(self, run, known=self._functions)
-        order = self.site.orders[AttemptId(run.attempt)]
+        self.sim.referee.delivered(self, run, known=self._functions)
+        order = self.sim.orders[AttemptId(run.attempt)]
         if order.world is not None and run.flags & _LISTENS:
             port = order.world.ports[order.rank] if order.world.ports else order.world.head_port
             self._let_go_of(port)
@@ -264,7 +264,7 @@ class Daemon:
                 self._send(Ports(more))
 
     def _end_worker(self, process: Process) -> None:
-        kill_s = self.site.dice.within(self.site.scenario.cloud.kill_s, "kill", self.host.number)
+        kill_s = self.sim.dice.within(self.sim.scenario.cloud.kill_s, "kill", self.host.number)
         self.host.later(kill_s, lambda: self.gone(process, Cause.SIGNAL, 9, "its process was killed by SIGKILL"))
 
     def _leave(self) -> None:
@@ -274,7 +274,7 @@ class Daemon:
     def _tick(self) -> None:
         self._timer = None
         if not self._ended:
-            self.core.ticked(self.site.loop.now)
+            self.core.ticked(self.sim.loop.now)
             self.act()
 
     # --- ending -----------------------------------------------------------------------------------------------------
@@ -291,9 +291,9 @@ class Daemon:
 
     def _lease_over(self) -> None:
         if not self._ended:
-            self.site.trace("lease_over", host=self.host.number)
+            self.sim.trace("lease_over", host=self.host.number)
             self.end()
-            self.site.cloud.fell(self.host.machine, "its lease ran out")
+            self.sim.cloud.lose(self.host.machine, "its lease ran out")
 
     def end(self) -> None:
         """End in order: every process is killed, and the executor ends."""

@@ -16,7 +16,7 @@ from .network import IN, OUT
 if TYPE_CHECKING:
     from ....actors.messages import PoolMessage
     from .host import Host
-    from .site import Site
+    from .simulation import Simulation
 
 WAYS = {"both": (OUT, IN), "out": (OUT,), "in": (IN,)}
 
@@ -24,16 +24,16 @@ WAYS = {"both": (OUT, IN), "out": (OUT,), "in": (IN,)}
 class FaultSchedule:
     """The injector of a scenario's faults. ``over`` is set when every fault that has a time has happened and passed."""
 
-    def __init__(self, site: Site, tell: Callable[[PoolMessage], None]) -> None:
-        self._site, self._tell = site, tell
+    def __init__(self, sim: Simulation, tell: Callable[[PoolMessage], None]) -> None:
+        self._sim, self._tell = sim, tell
         self._seen: Counter[str] = Counter()
         self._waiting: dict[tuple[str, int], list[f.Fault]] = {}
         self.happened: Counter[str] = Counter()  # by kind
         self.over = asyncio.Event()  # they all have
         self._pending = 0
-        for fault in site.scenario.faults:
+        for fault in sim.scenario.faults:
             if isinstance(fault, f.BadMachines) and not fault.at_s and fault.after is None:
-                self._happens(fault)  # in time for the first launch
+                self._inject(fault)  # in time for the first launch
             elif fault.after is None:
                 self._in(fault.at_s, fault)
             else:
@@ -49,12 +49,12 @@ class FaultSchedule:
                 self._in(fault.at_s, fault)
 
     def _in(self, delay_s: float, fault: f.Fault) -> None:
-        self._later(delay_s, lambda: self._happens(fault))
+        self._later(delay_s, lambda: self._inject(fault))
 
     def _later(self, delay_s: float, work: Callable[[], None]) -> None:
         self._pending += 1
         self.over.clear()
-        self._site.loop.call_later(delay_s, self._do, work)
+        self._sim.loop.call_later(delay_s, self._do, work)
 
     def _do(self, work: Callable[[], None]) -> None:
         work()
@@ -62,21 +62,21 @@ class FaultSchedule:
         if not self._pending:
             self.over.set()
 
-    def _happens(self, fault: f.Fault) -> None:  # noqa: PLR0912 (a table)
-        site, cloud = self._site, self._site.cloud
+    def _inject(self, fault: f.Fault) -> None:  # noqa: PLR0912 (a table)
+        sim, cloud = self._sim, self._sim.cloud
         who = getattr(fault, "who", None)
         hosts = () if who is None else self._victim(who)
-        site.trace("fault", kind=type(fault).__name__, hosts=tuple(host.number for host in hosts))
-        site.referee.trouble(fault, hosts)
+        sim.trace("fault", kind=type(fault).__name__, hosts=tuple(host.number for host in hosts))
+        sim.referee.fault_injected(fault, hosts)
         if who is None or hosts:
             self.happened[type(fault).__name__] += 1
         match fault:
             case f.ClientCut(for_s=for_s):
-                site.cut_client()
-                self._later(for_s, site.mend_client)
+                sim.cut_client()
+                self._later(for_s, sim.mend_client)
             case f.Drought(for_s=for_s):
                 cloud.droughts += 1
-                self._later(for_s, self._rain)
+                self._later(for_s, self._end_drought)
             case f.LaunchErrors(calls=calls, retry_after_s=again):
                 cloud.launch_errors.extend([again] * calls)
             case f.LostAnswers(calls=calls):
@@ -86,36 +86,36 @@ class FaultSchedule:
                     cloud.bad.append(how)
             case f.TerminateErrors(for_s=for_s):
                 cloud.terminate_errors += 1
-                self._later(for_s, self._terminate_again)
+                self._later(for_s, self._end_terminate_error)
             case f.WatchError():
                 cloud.break_events()
             case f.Echo(reports=reports):
-                for tell, batch in list(site.past)[-reports:]:
+                for tell, batch in list(sim.past)[-reports:]:
                     tell(batch)
             case f.Resize(wanted=wanted):
-                site.referee.resized(wanted)
+                sim.referee.resized(wanted)
                 self._tell(ResizePool(wanted))
             case f.Outage(share=share, silent=silent):
                 for host in self._all()[: max(1, round(share * len(self._all())))]:
-                    cloud.fell(host.machine, "its zone is out", silent=silent, reported_s=5.0)
+                    cloud.lose(host.machine, "its zone is out", silent=silent, reported_s=5.0)
             case _:
                 for host in hosts:
                     self._to_host(fault, host)
 
     def _to_host(self, fault: f.Fault, host: Host) -> None:
-        site = self._site
+        sim = self._sim
         match fault:
             case f.Notice():
                 self._notice(fault, host)
             case f.Death(silent=silent, reported_s=reported_s):
-                site.cloud.fell(host.machine, "it died", silent=silent, reported_s=reported_s)
+                sim.cloud.lose(host.machine, "it died", silent=silent, reported_s=reported_s)
             case f.Reset():
                 if host.line.circuit is not None:
                     host.line.circuit.close()
             case f.Forgery(attempts=most):
-                running = site.referee.jobs.running
+                running = sim.referee.jobs.running
                 others = [AttemptId(attempt) for attempt, on in running.items() if on is not host][:most]
-                site.connector.forge(host, others)
+                sim.connector.forge(host, others)
                 host.do(lambda: host.daemon.forge(others) if host.daemon is not None else None)
             case f.DaemonDeath(restarts=restarts):
                 host.lose_daemon(restarts=restarts)
@@ -123,7 +123,7 @@ class FaultSchedule:
                 self._kill_worker(host)
             case f.Barren(for_s=for_s):
                 host.barren += 1
-                self._later(for_s, lambda: _bears_again(host))
+                self._later(for_s, lambda: _end_barren(host))
                 self._kill_worker(host, idle=True)
             case f.Partition(for_s=for_s, way=way):
                 host.line.block(*WAYS[way])
@@ -133,7 +133,7 @@ class FaultSchedule:
                 self._later(for_s, host.thaw)
             case f.Slow(for_s=for_s, by_s=by_s):
                 host.line.extra_s += by_s
-                self._later(for_s, lambda: _quicken(host, by_s))
+                self._later(for_s, lambda: _end_slow(host, by_s))
             case _:
                 raise AssertionError(fault)
 
@@ -141,7 +141,7 @@ class FaultSchedule:
         self._give_notice(fault, host, fault.seconds)
         match fault.then:
             case "dies":
-                end = lambda: self._site.cloud.fell(host.machine, "interrupted", reported_s=0.5)  # noqa: E731
+                end = lambda: self._sim.cloud.lose(host.machine, "interrupted", reported_s=0.5)  # noqa: E731
                 self._later(fault.after_s, end)
             case "withdrawn":
                 self._later(fault.after_s, lambda: self._give_notice(fault, host, None))
@@ -152,7 +152,7 @@ class FaultSchedule:
 
     def _give_notice(self, fault: f.Notice, host: Host, seconds: float | None) -> None:
         if fault.by != "node":
-            self._site.cloud.give_notice(host.machine, seconds)
+            self._sim.cloud.give_notice(host.machine, seconds)
         if fault.by != "cloud":
             host.do(lambda: host.daemon.notice("node", seconds) if host.daemon is not None else None)
 
@@ -163,26 +163,26 @@ class FaultSchedule:
             process.die(Cause.SIGNAL, 11, "its process was killed by SIGSEGV")
 
     def _all(self) -> list[Host]:
-        return [host for host in self._site.cloud.alive.values() if host.on]
+        return [host for host in self._sim.cloud.alive.values() if host.on]
 
     def _victim(self, who: f.Who) -> tuple[Host, ...]:
         if who == "newest":  # it may still boot
-            return tuple(self._site.cloud.alive.values())[-1:]
+            return tuple(self._sim.cloud.alive.values())[-1:]
         hosts = self._all()
         if who == "head":
-            return tuple(host for host in hosts if host is self._site.referee.worlds.head)
+            return tuple(host for host in hosts if host is self._sim.referee.worlds.head)
         return (hosts[min(int(who * len(hosts)), len(hosts) - 1)],) if hosts else ()
 
-    def _rain(self) -> None:
-        self._site.cloud.droughts -= 1
+    def _end_drought(self) -> None:
+        self._sim.cloud.droughts -= 1
 
-    def _terminate_again(self) -> None:
-        self._site.cloud.terminate_errors -= 1
+    def _end_terminate_error(self) -> None:
+        self._sim.cloud.terminate_errors -= 1
 
 
-def _bears_again(host: Host) -> None:
+def _end_barren(host: Host) -> None:
     host.barren -= 1
 
 
-def _quicken(host: Host, by_s: float) -> None:
+def _end_slow(host: Host, by_s: float) -> None:
     host.line.extra_s -= by_s

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     import asyncio
 
     from ....providers.base import MachineId
-    from .site import Site
+    from .simulation import Simulation
 
 
 class Host:
     """One machine: its power, its line to the client, and what runs on it."""
 
-    def __init__(self, site: Site, number: int, machine: MachineId) -> None:
-        self.site, self.number, self.machine = site, number, machine
+    def __init__(self, sim: Simulation, number: int, machine: MachineId) -> None:
+        self.sim, self.number, self.machine = sim, number, machine
         self.address = f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"
         self.on = False
         self.dead = False  # and never on again
@@ -30,7 +30,7 @@ class Host:
         self.barren = 0  # no process can be started there; see `faults.Barren`
         self.refuses: str | None = None  # every connection, and why; see `faults.BadMachines`
         self.line = Line(
-            site.loop, site.dice.of("line", number), site.dice.within(site.scenario.cloud.latency_s, "lat", number)
+            sim.loop, sim.dice.of("line", number), sim.dice.within(sim.scenario.cloud.latency_s, "lat", number)
         )
         self.line.changed = self.changed
         self.watch: Callable[[], None] = lambda: None  # the client's connection: something may be wrong, or right again
@@ -66,7 +66,7 @@ class Host:
             work()
 
     def later(self, delay_s: float, work: Callable[[], None]) -> asyncio.TimerHandle:
-        return self.site.loop.call_later(delay_s, self.do, work)
+        return self.sim.loop.call_later(delay_s, self.do, work)
 
     def freeze(self) -> None:
         self.frozen += 1
@@ -86,7 +86,7 @@ class Host:
         if not self.on:
             return
         self.on = False
-        self.site.referee.fell(self)
+        self.sim.referee.machine_lost(self)
         self._deferred.clear()
         daemon, self.daemon = self.daemon, None
         if daemon is not None:

@@ -34,11 +34,11 @@ class Process:
         if self._stopped:
             return
         if self.daemon.host.barren:
-            self.daemon.site.referee.executors.stillborn(self.daemon)
+            self.daemon.sim.referee.executors.stillborn(self.daemon)
             self.die(Cause.EXIT, 1, "its folder cannot be made")
             return
         self._born = True
-        self.daemon.site.referee.executors.born(self.daemon)
+        self.daemon.sim.referee.executors.born(self.daemon)
         self.daemon.born(self)
         if self._unread and not self.busy and not self._stopped:
             self._next()
@@ -81,15 +81,15 @@ class Process:
 
     def _next(self) -> None:
         self.runs = run = self._unread.popleft()
-        site, host = self.daemon.site, self.daemon.host
-        job = site.jobs[run.job]
-        site.referee.began(host, run.attempt)
+        sim, host = self.daemon.sim, self.daemon.host
+        job = sim.jobs[run.job]
+        sim.referee.began(host, run.attempt)
         if job.ends == "poison":
             self._ends = host.later(POISON_S, lambda: self._poison(run.attempt))
         elif job.ends == "hangs":
             pass
         elif job.ranks and job.collective:
-            self._meeting = site.meeting(run.attempt)
+            self._meeting = sim.meeting(run.attempt)
             self._meeting.enter(self, job)
         elif job.ends == "dies":
             self._ends = host.later(job.takes_s, self._exit)
@@ -99,7 +99,7 @@ class Process:
     def _finish(self, raises: str | None = None) -> None:
         if self._stopped or self.runs is None:
             return
-        job = self.daemon.site.jobs[self.runs.job]
+        job = self.daemon.sim.jobs[self.runs.job]
         if raises is None and job.ends == "raises":
             raises = "its own"
         if raises is None and job.ends == "dies":
@@ -123,9 +123,9 @@ class Process:
             self._next()
 
     def _poison(self, attempt: int) -> None:
-        site, host = self.daemon.site, self.daemon.host
-        site.referee.jobs.poisoned(host, attempt)
-        site.cloud.fell(host.machine, "its kernel panicked", reported_s=None)
+        sim, host = self.daemon.sim, self.daemon.host
+        sim.referee.jobs.poisoned(host, attempt)
+        sim.cloud.lose(host.machine, "its kernel panicked", reported_s=None)
 
     def _exit(self) -> None:
         self.die(Cause.EXIT, 3, "its process exited with status 3")
@@ -144,7 +144,7 @@ class Process:
             self._ends.cancel()
             self._ends = None
         if run is not None:
-            self.daemon.site.referee.ended(self.daemon.host, run.attempt, how)
+            self.daemon.sim.referee.ended(self.daemon.host, run.attempt, how)
         return run
 
 

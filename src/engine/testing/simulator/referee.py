@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .faults import Fault
     from .host import Host
     from .scenario import Job
-    from .site import Site
+    from .simulation import Simulation
 
 
 class Violation(Exception):
@@ -44,15 +44,15 @@ class Violation(Exception):
 
 
 class Referee:
-    def __init__(self, site: Site) -> None:
-        self._site = site
-        self.jobs = JobRules(site)
-        self.executors = ExecutorRules(site)
-        self.worlds = WorldRules(site)
-        self.nodes = NodeRules(site)
-        self.waves = WaveRules(site)
-        self.costs = CostRules(site)
-        self.least_wanted = site.scenario.nodes
+    def __init__(self, sim: Simulation) -> None:
+        self._sim = sim
+        self.jobs = JobRules(sim)
+        self.executors = ExecutorRules(sim)
+        self.worlds = WorldRules(sim)
+        self.nodes = NodeRules(sim)
+        self.waves = WaveRules(sim)
+        self.costs = CostRules(sim)
+        self.least_wanted = sim.scenario.nodes
 
     # --- of the pool ------------------------------------------------------------------------------------------------
 
@@ -82,7 +82,7 @@ class Referee:
             case ev.PoolClosing():
                 self.nodes.closing = True
             case ev.SettleFailed():
-                self._site.broken("SIM-20", event.error)
+                self._sim.broken("SIM-20", event.error)
             case _:
                 pass
 
@@ -93,11 +93,11 @@ class Referee:
             self.worlds.ordered(node, host, order)
 
     def settled(self, job: Job, ending: Ending) -> None:
-        self._site.trace("settled", job=job.id, ending=ending)
+        self._sim.trace("settled", job=job.id, ending=ending)
         self.jobs.settle(job, ending)
 
     def settled_all(self, job: Job, endings: Sequence[Ending], generation: int) -> None:
-        self._site.trace("settled_all", job=job.id, generation=generation, endings=endings)
+        self._sim.trace("settled_all", job=job.id, generation=generation, endings=endings)
         self.jobs.settle_all(job, endings, generation)
 
     def resized(self, wanted: int) -> None:
@@ -106,7 +106,7 @@ class Referee:
         self.worlds.resized(wanted)
 
     def _over(self, node: NodeId, event: str, cause: str) -> None:
-        host = self._site.hosts[self.nodes.seats[node].machine]
+        host = self._sim.hosts[self.nodes.seats[node].machine]
         self.nodes.over(node, event, cause)
         self.jobs.excuse(node)
         self.worlds.lost(node, host)
@@ -116,19 +116,19 @@ class Referee:
     def delivered(self, daemon: Daemon, run: Run, *, known: Mapping[bytes, str | None]) -> None:
         self.jobs.delivered(daemon, run, known)
         if run.world is not None:
-            self.worlds.delivered(daemon, run, self._site.orders[AttemptId(run.attempt)])
+            self.worlds.delivered(daemon, run, self._sim.orders[AttemptId(run.attempt)])
 
     def began(self, host: Host, attempt: int) -> None:
-        order = self._site.orders[AttemptId(attempt)]
-        self._site.trace("began", attempt=attempt, job=order.task.job, rank=order.rank, host=host.number)
+        order = self._sim.orders[AttemptId(attempt)]
+        self._sim.trace("began", attempt=attempt, job=order.task.job, rank=order.rank, host=host.number)
         self.jobs.began(host, order)
         self.executors.began(host)
         if order.world is not None:
             self.worlds.began(order)
 
     def ended(self, host: Host, attempt: int, how: str) -> None:
-        order = self._site.orders[AttemptId(attempt)]
-        self._site.trace("ended", attempt=attempt, how=how)
+        order = self._sim.orders[AttemptId(attempt)]
+        self._sim.trace("ended", attempt=attempt, how=how)
         self.jobs.ended(host, order, how)
         if order.world is not None:
             self.worlds.ended(order)
@@ -147,11 +147,11 @@ class Referee:
     def notice_given(self, notice: PreemptionNotice) -> None:
         self.nodes.notice_given(notice)
 
-    def trouble(self, fault: Fault, hosts: Sequence[Host]) -> None:
-        self.nodes.trouble(fault, hosts)
+    def fault_injected(self, fault: Fault, hosts: Sequence[Host]) -> None:
+        self.nodes.fault_injected(fault, hosts)
 
-    def fell(self, host: Host) -> None:
-        self.nodes.fell(host)
+    def machine_lost(self, host: Host) -> None:
+        self.nodes.machine_lost(host)
 
     # --- from time to time ------------------------------------------------------------------------------------------
 
@@ -165,8 +165,6 @@ class Referee:
         self.nodes.closed()
         alive = [attempt for attempt, host in self.jobs.running.items() if host.on and host.line.open]
         if alive:
-            self._site.broken("SIM-18", f"the pool is closed, and attempts {alive} run on")
-        if self._site.connector.links:
-            self._site.broken(
-                "SIM-18", f"the pool is closed, and connected to nodes {list(self._site.connector.links)}"
-            )
+            self._sim.broken("SIM-18", f"the pool is closed, and attempts {alive} run on")
+        if self._sim.connector.links:
+            self._sim.broken("SIM-18", f"the pool is closed, and connected to nodes {list(self._sim.connector.links)}")

@@ -1,323 +1,83 @@
-"""Plays one scenario: the real actors, decisions, link, session and executor on a virtual clock, everything else acted.
-
->>> from outrider.testing import draw, play
->>> played = play(draw(7))
->>> played.violation is None and played.digest == play(draw(7)).digest
-True
-"""
+"""One simulated run: what its parts share, which are its clock, its chance, its machines and its referee."""
 
 from __future__ import annotations
 
-import asyncio
-import gc
-import time
-import traceback
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from pathlib import Path
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-import anyio
-import msgpack
-from anyio.lowlevel import checkpoint
-
-from ....actors.kernel import ActorFailed, ActorStopped
-from ....actors.lifecycle import State
-from ....actors.messages import Broadcast, Cancel, PoolState, Resize, Snapshot, Submit, WhenReady
-from ....actors.pool import CLOSE_S, supervise
-from ....actors.ports import BroadcastSpec, ConnectFailed, Ending, JobId, PoolSpec, Task, TaskId
-from ....providers.base import EntryPoints, LaunchRequest
-from ....providers.errors import ProviderError
-from ...client.budget import Budget, Metered
-from ...serialization.payload import Blob, Payload
-from ...wire.messages import RunFlag, Value
-from ...wire.values import INLINE_BYTES
-from .clock import Spinning, Stuck, VirtualLoop
-from .fault_schedule import FaultSchedule
-from .limit import cpu_limit
-from .referee import Violation
-from .scenario import Job, Scenario
-from .site import Site
-from .trace import KEPT, Trace
+from ....actors.ports import AttemptId, Finished, JobId, Order, Report, Returned, Started
+from ...transport.instance_views import InstanceViews
+from .cloud import ScriptedCloud
+from .connection import Connector
+from .network import IN, OUT
+from .processes import Meeting
+from .referee import Referee, Violation
+from .scenario import Dice, Job, Scenario
+from .trace import Trace
 
 if TYPE_CHECKING:
-    from ....actors.events import Event
-    from ....actors.kernel import Ref
-    from ....actors.messages import PoolMessage
+    from ....providers.base import MachineId
+    from .clock import VirtualLoop
+    from .host import Host
 
-RECONNECT_S = 3.0  # as in `engine.client.from_settings`: a test compares them
-PATIENCE_S = 4 * 3600.0  # after the last fault: whatever has not ended by then never will
-REST_S = 90.0  # and whatever is to be cleared away is gone by then
-LOOK_S = 15.0
+ECHOES_KEPT = 64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Played:
-    """The result of a run. Two with the same digest were the same, line by line of their traces."""
+class Simulation:
+    def __init__(self, loop: VirtualLoop, scenario: Scenario, trace: Trace) -> None:
+        self.loop, self.scenario, self.trace = loop, scenario, trace
+        self.dice = Dice(scenario.seed)
+        self.jobs: dict[int, Job] = {job.id: job for job in scenario.jobs}
+        self.hosts: dict[MachineId, Host] = {}
+        self.orders: dict[int, Order] = {}  # every attempt that was ever sent
+        self.views = InstanceViews("simulated", scenario.slots)
+        self.violation: Violation | None = None  # the first
+        self.referee = Referee(self)
+        self.cloud = ScriptedCloud(self)
+        self.connector = Connector(self)
+        self.past: deque[tuple[Callable[[Sequence[Report]], None], Sequence[Report]]] = deque(maxlen=ECHOES_KEPT)
+        self._cuts = 0
+        self._meetings: dict[tuple[JobId, int], Meeting] = {}
 
-    scenario: Scenario
-    violation: Violation | None
-    digest: str
-    simulated_s: float
-    wall_s: float
-    steps: int  # instants at which something happened, and after which everything was checked
-    events: Counter[str]
-    endings: Counter[str]
-    faults: Counter[str]  # that happened, by kind: not those that found nobody, or whose time did not come
-    machines: int
-    generations: int
-    recoveries_s: tuple[float, ...]  # from a node's loss to its broadcast's next generation
-    trace: Sequence[str]  # its end, or all of it
+    def broken(self, rule: str, story: str) -> None:
+        """Record a broken promise. The run ends at the loop's next turn: the caller is in the middle of something."""
+        if self.violation is None:
+            self.loop.halt = self.violation = Violation(rule, story, self.loop.now)
+            self.trace("broken", rule=rule, story=story)
+            self.trace.ended = True
 
+    def meeting(self, attempt: int) -> Meeting:
+        """Return where the ranks of this attempt's generation wait for each other."""
+        order = self.orders[AttemptId(attempt)]
+        assert order.world is not None
+        which = (order.task.job, order.world.generation)
+        found = self._meetings.get(which)
+        if found is None:
+            found = self._meetings[which] = Meeting(order.world.size)
+        return found
 
-def play(scenario: Scenario, *, keep: int | None = KEPT, enough_s: float | None = None) -> Played:
-    """Run ``scenario`` to its end, or to the first broken promise. ``keep`` so many lines of the trace; None: all.
+    def record(self, tell: Callable[[Sequence[Report]], None], reports: Sequence[Report]) -> None:
+        """Keep the reports on attempts, to repeat them when a scenario says so."""
+        of_attempts = [report for report in reports if isinstance(report, Started | Finished | Returned)]
+        if of_attempts:
+            self.past.append((tell, of_attempts))
 
-    ``enough_s``: of CPU time, and it is taken for one that does not end (SIM-9). In a process's main thread only.
-    """
-    began = time.perf_counter()
-    loop = VirtualLoop()
-    trace = Trace(loop.time, keep=keep)
-    site = Site(loop, scenario, trace)
-    run = _Run(site)
-    loop.at_rest = site.referee.at_rest
-    loop.set_exception_handler(run.failed)
-    enabled = gc.isenabled()
-    gc.disable()  # a run's cycles are freed all at once, after it
-    with cpu_limit(enough_s, lambda: site.broken("SIM-9", f"it has not ended after {enough_s} s of CPU time")):
-        try:
-            loop.run(run.main())
-        except Violation:
-            pass  # the site knows
-        except (Stuck, Spinning) as error:
-            site.broken("SIM-9", str(error))
-        except Exception as error:  # noqa: BLE001  the pool raised, and whatever it is, is no actor's right
-            site.broken("SIM-20", _story(error))
-        finally:
-            if enabled:
-                gc.enable()
-    return Played(
-        scenario=scenario,
-        violation=site.violation,
-        digest=trace.digest,
-        simulated_s=loop.now,
-        wall_s=time.perf_counter() - began,
-        steps=loop.steps,
-        events=run.events,
-        endings=run.endings,
-        faults=run.schedule.happened,
-        machines=site.cloud.launched,
-        generations=site.referee.worlds.generations,
-        recoveries_s=tuple(site.referee.worlds.recoveries_s),
-        trace=trace.lines,
-    )
+    @property
+    def cut(self) -> bool:
+        """Return whether the client has no network."""
+        return self._cuts > 0
 
+    def cut_client(self) -> None:
+        self._cuts += 1
+        if self._cuts == 1:
+            self.cloud.reach(False)
+            for host in self.hosts.values():
+                host.line.block(OUT, IN)
 
-def _story(error: BaseException) -> str:
-    """Return the error's first cause, and where that was."""
-    while True:
-        if isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[-1]
-        elif isinstance(error, ActorFailed) and error.__cause__ is not None:
-            error = error.__cause__
-        else:
-            break
-    where = traceback.extract_tb(error.__traceback__)[-1:]
-    return f"{error!r} in " + "".join(f"{Path(at.filename).name}:{at.lineno}" for at in where)
-
-
-class _Run:
-    """The user of the simulated pool, and its observer."""
-
-    def __init__(self, site: Site) -> None:
-        self._site, self._scenario = site, site.scenario
-        self.tasks = site.scenario.announce  # of the port `Observe`
-        self.events: Counter[str] = Counter()
-        self.endings: Counter[str] = Counter()
-        self.schedule = FaultSchedule(site, self._tell)
-        self._ref: Ref[PoolMessage] | None = None
-        self._due = len(site.scenario.jobs)  # that have not been submitted, or not settled
-        self._submitted: set[int] = set()
-        self._blobs: dict[int, Blob] = {}
-        self._news = asyncio.Event()
-
-    def __call__(self, event: Event, /) -> None:
-        """Implement the port `Observe`."""
-        self.events[event.name] += 1
-        self._site.trace(event.name, **{each.name: getattr(event, each.name) for each in fields(event)})
-        self._site.referee.observed(event)
-        self.schedule.observed(event.name)
-
-    def failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:  # noqa: ARG002
-        """Handle that a callback raised."""
-        self._site.broken("SIM-20", f"{context.get('message')}: {context.get('exception')!r}")
-
-    # --- the user -------------------------------------------------------------------------------------------------
-
-    async def main(self) -> None:
-        site, scenario = self._site, self._scenario
-        request = LaunchRequest("ssh-ed25519 CLIENT", scenario.nodes + scenario.spare)
-        async with site.cloud.open("simulated", EntryPoints()) as fleet:
-            closing_at, costs = 0.0, site.referee.costs
-            costs.budget = Budget(since=site.loop.now)
-            async with supervise(
-                Metered(fleet, costs.budget, costs.change, site.loop.time),
-                request,
-                self._spec(),
-                site.connector,
-                self,
-                probe=None if scenario.probe == "none" else site.connector.probe,
-                seed=scenario.seed,
-                clock=site.loop.time,
-            ) as self._ref:
-                for job in scenario.jobs:
-                    site.loop.call_at(job.at_s, self._submit, job)
-                with anyio.move_on_after(scenario.close_at_s if scenario.close_at_s is not None else float("inf")):
-                    await self._use()
-                closing_at = site.loop.now
-            if site.loop.now - closing_at > CLOSE_S + 1.0:
-                site.broken("SIM-9", f"closing took {site.loop.now - closing_at:.1f} s")
-        left = self._submitted - site.referee.jobs.settled
-        if left:
-            site.broken("SIM-9", f"the pool is closed, and jobs {sorted(left)} never settled")
-        site.referee.closed()
-        await checkpoint()  # the loop's next turn, if that broke something
-
-    async def _use(self) -> None:
-        """Use the pool until all jobs are done and it is whole and at rest."""
-        site, scenario = self._site, self._scenario
-        assert self._ref is not None
-        try:
-            await self._ref.ask(WhenReady(), within_s=scenario.boot_timeout_s + scenario.replace_timeout_s)
-        except (ProviderError, ConnectFailed, TimeoutError) as error:
-            site.trace("not_ready", error=error)
-            return
-        await self.schedule.over.wait()
-        deadline = site.loop.now + PATIENCE_S
-        well_since: float | None = None
-        while True:
-            state: PoolState = await self._ref.ask(Snapshot(), within_s=60.0)
-            if state.error is not None:
-                self._tell(Resize(site.referee.nodes.wanted))  # what a user does when there is capacity again
-            if self._due or state.leased or not self._is_whole(state) or site.cloud.unsure:
-                well_since = None
-            elif well_since is None:
-                well_since = site.loop.now
-            elif site.loop.now - well_since >= REST_S:
-                self._check_rest(state)
-                return
-            if site.loop.now >= deadline:
-                self._report_hang(state)
-                return
-            await anyio.sleep(LOOK_S)
-
-    def _is_whole(self, state: PoolState) -> bool:
-        states = Counter(node.state for node in state.nodes)
-        return states == +Counter({State.READY: self._site.referee.nodes.wanted, State.STANDBY: self._scenario.spare})
-
-    def _report_hang(self, state: PoolState) -> None:
-        left = self._submitted - self._site.referee.jobs.settled
-        if left:
-            self._site.broken(
-                "SIM-9", f"jobs {sorted(left)} wait for ever; {state.queued} queued, {state.leased} leased"
-            )
-        elif state.leased or state.broadcasts:
-            self._site.broken("SIM-9", f"{state.leased} attempts and {state.broadcasts} broadcasts are never given up")
-        else:
-            nodes = ", ".join(f"{node.node} {node.state.value}" for node in state.nodes)
-            self._site.broken("SIM-11", f"{self._site.referee.nodes.wanted} nodes are wanted, and there are: {nodes}")
-
-    def _check_rest(self, state: PoolState) -> None:
-        site = self._site
-        if state.queued or state.leased or state.broadcasts:
-            site.broken("SIM-9", f"all jobs have settled; {state.queued} queued, {state.leased} leased")
-        site.referee.nodes.rested()
-        site.referee.costs.rested()
-        ranks = {node.machine.id: node.rank for node in state.nodes if node.rank is not None}
-        for machine, rank in list(ranks.items())[:: max(1, len(ranks) // 64)]:
-            daemon = site.hosts[machine].daemon
-            view = msgpack.unpackb(daemon.view) if daemon is not None and daemon.view else {}
-            if view.get("total_nodes") != len(ranks) or view.get("node") != rank:
-                seen = f"{view.get('node')} of {view.get('total_nodes')}"
-                site.broken("SIM-17", f"machine {machine} thinks that it is node {seen}; it is {rank} of {len(ranks)}")
-
-    def _spec(self) -> PoolSpec:
-        scenario = self._scenario
-        return PoolSpec(
-            desired=scenario.nodes,
-            min=scenario.min,
-            max=scenario.max,
-            spare=scenario.spare,
-            slots=scenario.slots,
-            boot_timeout_s=scenario.boot_timeout_s,
-            replace_timeout_s=scenario.replace_timeout_s,
-            reconnect_s=RECONNECT_S,
-            lease_s=scenario.lease_s,
-            launch_retries=scenario.launch_retries,
-        )
-
-    # --- jobs -----------------------------------------------------------------------------------------------------
-
-    def _tell(self, message: PoolMessage) -> None:
-        if self._ref is not None:
-            try:
-                self._ref.tell_inline(message)
-            except ActorStopped:
-                pass  # the user has left
-
-    def _submit(self, job: Job) -> None:
-        if self._ref is None or self._site.referee.nodes.closing:
-            return
-        self._submitted.add(job.id)
-        self._site.trace("submit", job=job.id)
-        payload = self._payload(job)
-        function = payload.function
-        if job.ranks:
-            spec = BroadcastSpec(
-                job=JobId(job.id),
-                function=function,
-                content=payload,
-                on_loss=job.on_loss,
-                collective=job.collective,
-                ranks_per_node=lambda facts: job.ranks,  # noqa: ARG005
-                at_most_once=job.once,
-                queue_timeout_s=job.queue_timeout_s,
-                restarts=job.retries,
-                max_restarts=job.max_restarts,
-                every_rank_listens=job.listens,
-            )
-            self._tell(Broadcast(spec, lambda endings, generation: self._settle_all(job, endings, generation)))
-        else:
-            task = Task(
-                TaskId(job.id), JobId(job.id), function, payload, job.on, job.retries, job.once, job.queue_timeout_s
-            )
-            self._tell(Submit(task, lambda ending: self._settle(job, ending)))
-        if job.cancel_after_s is not None:
-            self._site.loop.call_later(job.cancel_after_s, self._tell, Cancel(JobId(job.id)))
-
-    def _payload(self, job: Job) -> Payload:
-        function = f"{job.takes_s}{job.ends}{job.ranks}{job.large}".encode()
-        code = bytes(INLINE_BYTES + 1) if job.large and job.id % 2 else b"code"
-        args, blob = Value(b"args"), None
-        if job.large:
-            self._blobs[job.id] = blob = Blob(f"args-{job.id}", [b"args"], 4)
-            args = Value(b"", None, blob.name)
-        flags = int(RunFlag.FRESH) if job.fresh else 0
-        return Payload(f"job{job.id}", function, code, args, blob, job.timeout_s, flags)
-
-    def _settle(self, job: Job, ending: Ending) -> None:
-        self._site.referee.settled(job, ending)
-        self._over(job, (ending,))
-
-    def _settle_all(self, job: Job, endings: Sequence[Ending], generation: int) -> None:
-        self._site.referee.settled_all(job, endings, generation)
-        self._over(job, endings)
-
-    def _over(self, job: Job, endings: Sequence[Ending]) -> None:
-        self._due -= 1
-        for ending in endings:
-            self.endings[(getattr(ending, "verdict", None) or getattr(ending, "reason", None)).name.lower()] += 1  # type: ignore[union-attr]
-        blob = self._blobs.pop(job.id, None)
-        if blob is not None:
-            self._site.connector.drop(blob)
+    def mend_client(self) -> None:
+        self._cuts -= 1
+        if not self._cuts:
+            for host in self.hosts.values():
+                host.line.unblock(OUT, IN)
+            self.cloud.reach(True)

@@ -7,10 +7,10 @@ import pytest
 from outrider.engine.client import from_settings
 from outrider.engine.node import freeports
 from outrider.engine.testing.simulator import connection as played
-from outrider.engine.testing.simulator import daemon, simulation
+from outrider.engine.testing.simulator import daemon, play
 from outrider.engine.testing.simulator.clock import VirtualLoop
 from outrider.engine.testing.simulator.scenario import CloudSpec, Scenario
-from outrider.engine.testing.simulator.site import Site
+from outrider.engine.testing.simulator.simulation import Simulation
 from outrider.engine.testing.simulator.trace import Trace
 from outrider.engine.transport import connection as real
 from outrider.providers import contract
@@ -23,7 +23,7 @@ def test_connections_have_the_same_patience(name):
 
 
 def test_so_have_pools():
-    assert simulation.RECONNECT_S == from_settings.RECONNECT_S
+    assert play.RECONNECT_S == from_settings.RECONNECT_S
     assert (daemon.PORTS_KEPT, daemon.PORTS_FEW) == (freeports.KEPT, freeports.FEW)
 
 
@@ -32,18 +32,18 @@ def test_so_have_pools():
 def test_the_scripted_cloud_is_a_provider(check, boot_s):
     loop = VirtualLoop()
     cloud = CloudSpec(boot_s=(boot_s, boot_s))
-    site = Site(loop, Scenario(seed=1, nodes=2, min=2, max=2, cloud=cloud), Trace(loop.time))
+    sim = Simulation(loop, Scenario(seed=1, nodes=2, min=2, max=2, cloud=cloud), Trace(loop.time))
 
     async def alive():
-        return len(site.cloud.alive)
+        return len(sim.cloud.alive)
 
     async def kill(machine):
-        site.cloud.fell(machine.id, "as asked")
+        sim.cloud.lose(machine.id, "as asked")
 
     loop.run(
         check(
             contract.Subject(
-                provider=site.cloud,
+                provider=sim.cloud,
                 request=LaunchRequest("ssh-ed25519 CLIENT", 2),
                 entry_points=EntryPoints(),
                 alive=alive,

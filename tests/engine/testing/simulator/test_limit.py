@@ -12,8 +12,8 @@ from outrider.engine.testing.simulator.campaign import Outcome, breaks, outcomes
 from outrider.engine.testing.simulator.draw import draw
 from outrider.engine.testing.simulator.fault_schedule import FaultSchedule
 from outrider.engine.testing.simulator.limit import cpu_limit
+from outrider.engine.testing.simulator.play import play
 from outrider.engine.testing.simulator.referee import Referee
-from outrider.engine.testing.simulator.simulation import play
 
 ENOUGH_S = 0.1
 Patch = pytest.MonkeyPatch

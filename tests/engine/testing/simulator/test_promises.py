@@ -25,9 +25,9 @@ from outrider.engine.node.scheduler import Scheduler
 from outrider.engine.node.slots import StartFailures
 from outrider.engine.testing.simulator import faults as f
 from outrider.engine.testing.simulator.draw import draw
+from outrider.engine.testing.simulator.play import play
 from outrider.engine.testing.simulator.rules.promises import PROMISES
 from outrider.engine.testing.simulator.scenario import CloudSpec, Job, Scenario
-from outrider.engine.testing.simulator.simulation import play
 
 SEEDS = 2000  # at most; most promises fall within twenty
 

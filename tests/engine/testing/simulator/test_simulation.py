@@ -12,8 +12,8 @@ import pytest
 from outrider.actors.ports import OnLoss
 from outrider.engine.testing.simulator import faults as f
 from outrider.engine.testing.simulator.draw import LARGE, draw
+from outrider.engine.testing.simulator.play import play
 from outrider.engine.testing.simulator.scenario import CloudSpec, Job, Scenario
-from outrider.engine.testing.simulator.simulation import play
 
 DIGESTS = "from outrider.testing import draw, play; print([play(draw(seed)).digest for seed in range(40)])"
 QUICK = CloudSpec(boot_s=(20.0, 20.0), launch_s=(1.0, 1.0), latency_s=(0.001, 0.001))

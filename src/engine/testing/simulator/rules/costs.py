@@ -12,14 +12,14 @@ from ..cloud import HOURLY_USD
 
 if TYPE_CHECKING:
     from ....client.budget import Budget
-    from ..site import Site
+    from ..simulation import Simulation
 
 CENT_USD = 0.01
 
 
 class CostRules:
-    def __init__(self, site: Site) -> None:
-        self._site = site
+    def __init__(self, sim: Simulation) -> None:
+        self._sim = sim
         self.budget: Budget | None = None  # the pool's, once it is open
         self.changed = False  # what it counts has, since the last rest
 
@@ -28,17 +28,17 @@ class CostRules:
         self.changed = True
 
     def at_rest(self) -> None:
-        cloud, budget = self._site.cloud, self.budget
-        if budget is None or not (self.changed or cloud.changed) or self._site.referee.nodes.closing:
+        cloud, budget = self._sim.cloud, self.budget
+        if budget is None or not (self.changed or cloud.changed) or self._sim.referee.nodes.closing:
             return
         self.changed = cloud.changed = False
-        counted = budget.cost(self._site.loop.now).hourly / HOURLY_USD
+        counted = budget.cost(self._sim.loop.now).hourly / HOURLY_USD
         running = len(cloud.alive) - len(cloud.answering & cloud.alive.keys())
         if counted < running:
-            self._site.broken("SIM-26", f"{running} machines cost money, and {counted:g} count for max_cost")
+            self._sim.broken("SIM-26", f"{running} machines cost money, and {counted:g} count for max_cost")
 
     def rested(self) -> None:
         assert self.budget is not None, "the pool is open"
-        counted, cost = self.budget.cost(self._site.loop.now).spent, self._site.cloud.bill()
+        counted, cost = self.budget.cost(self._sim.loop.now).spent, self._sim.cloud.bill()
         if counted < cost - CENT_USD:
-            self._site.broken("SIM-26", f"{counted:.2f} USD count for max_cost, and the machines have cost {cost:.2f}")
+            self._sim.broken("SIM-26", f"{counted:.2f} USD count for max_cost, and the machines have cost {cost:.2f}")

@@ -17,7 +17,7 @@ from .....actors.launching import UNFIT_NODES
 if TYPE_CHECKING:
     from ..daemon import Daemon
     from ..host import Host
-    from ..site import Site
+    from ..simulation import Simulation
 
 ENDS_S = 3.0
 TRIES = 4
@@ -32,8 +32,8 @@ class Row:
 
 
 class ExecutorRules:
-    def __init__(self, site: Site) -> None:
-        self._site = site
+    def __init__(self, sim: Simulation) -> None:
+        self._sim = sim
         self._rows: WeakKeyDictionary[Daemon, Row] = WeakKeyDictionary()
         self._used: set[int] = set()  # hosts where an attempt has begun
         self._unused = 0  # executors that ended where none had
@@ -45,7 +45,7 @@ class ExecutorRules:
     def stillborn(self, daemon: Daemon) -> None:
         row = self._rows.get(daemon)
         if row is None:
-            row = self._rows[daemon] = Row(self._site.loop.now)
+            row = self._rows[daemon] = Row(self._sim.loop.now)
             daemon.host.later(ENDS_S, lambda: self._should_have_ended(daemon, row))
         row.length += 1
 
@@ -55,7 +55,7 @@ class ExecutorRules:
     def launch_failed(self, error: str) -> None:
         if error in self._reasons and self._unused < UNFIT_NODES:
             story = f"no further node is asked for ({error}), and {self._unused} have ended that had run nothing"
-            self._site.broken("SIM-25", story)
+            self._sim.broken("SIM-25", story)
 
     def gave_up(self, daemon: Daemon, reason: str) -> None:
         self._reasons.add(reason)
@@ -63,14 +63,14 @@ class ExecutorRules:
         row = self._rows.get(daemon)
         if row is None or row.length < TRIES:
             tries = 0 if row is None else row.length
-            self._site.broken("SIM-23", f"the executor of host {daemon.host.number} ends after {tries} failed starts")
+            self._sim.broken("SIM-23", f"the executor of host {daemon.host.number} ends after {tries} failed starts")
 
     def _should_have_ended(self, daemon: Daemon, row: Row) -> None:
         if daemon.host.daemon is not daemon or self._rows.get(daemon) is not row:
             return
-        if self._site.loop.now > row.since + ENDS_S + 0.001:  # the machine stood still meanwhile
-            row.since = self._site.loop.now
+        if self._sim.loop.now > row.since + ENDS_S + 0.001:  # the machine stood still meanwhile
+            row.since = self._sim.loop.now
             daemon.host.later(ENDS_S, lambda: self._should_have_ended(daemon, row))
             return
         story = f"no worker can be born on host {daemon.host.number} since {ENDS_S:g} s, and its executor tries on"
-        self._site.broken("SIM-23", f"{story} ({row.length} times)")
+        self._sim.broken("SIM-23", f"{story} ({row.length} times)")

@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from ..daemon import Daemon
     from ..host import Host
     from ..scenario import Job
-    from ..site import Site
+    from ..simulation import Simulation
 
 QUARANTINE = 4
 
 
 class JobRules:
-    def __init__(self, site: Site) -> None:
-        self._site = site
-        self._broken = site.broken
+    def __init__(self, sim: Simulation) -> None:
+        self._sim = sim
+        self._broken = sim.broken
         self.settled: set[int] = set()
         self.running: dict[int, Host] = {}  # attempts, in the world as it is
         self._sent_to: dict[int, NodeId] = {}
@@ -46,7 +46,7 @@ class JobRules:
 
     def ordered(self, node: NodeId, order: Order) -> None:
         self._sent_to[order.attempt] = node
-        job = self._site.jobs[order.task.job]
+        job = self._sim.jobs[order.task.job]
         before = self._begun.get((job.id, order.rank), ())
         for attempt in before:
             where = self._sent_to[attempt]
@@ -62,7 +62,7 @@ class JobRules:
             self._broken("SIM-2", f"attempt {run.attempt} has no arguments on node {daemon.host.number}")
 
     def began(self, host: Host, order: Order) -> None:
-        attempt, job = order.attempt, self._site.jobs[order.task.job]
+        attempt, job = order.attempt, self._sim.jobs[order.task.job]
         if attempt in self.running or attempt in self._how:
             self._broken("SIM-7", f"attempt {attempt} of job {job.id} begins a second time")
         self.running[attempt] = host
@@ -74,21 +74,21 @@ class JobRules:
             if len(begun) > job.retries + 1:
                 self._broken("SIM-3", f"job {job.id} begins {len(begun)} times, with {job.retries} retries")
             self._tasks_on[host.number] += 1
-            if self._tasks_on[host.number] > self._site.scenario.slots:
+            if self._tasks_on[host.number] > self._sim.scenario.slots:
                 self._broken("SIM-7", f"node {host.number} runs {self._tasks_on[host.number]} tasks at a time")
 
     def ended(self, host: Host, order: Order, how: str) -> None:
         del self.running[order.attempt]
         self._how[order.attempt] = how
-        if not self._site.jobs[order.task.job].ranks:
+        if not self._sim.jobs[order.task.job].ranks:
             self._tasks_on[host.number] -= 1
 
     def poisoned(self, host: Host, attempt: int) -> None:
         """Count a machine that this attempt has just taken down."""
-        job = self._site.jobs[self._site.orders[AttemptId(attempt)].task.job]
+        job = self._sim.jobs[self._sim.orders[AttemptId(attempt)].task.job]
         if job.ranks:
             return  # losses in a loop are another matter
-        announced = self._site.referee.nodes.is_noticed(host)
+        announced = self._sim.referee.nodes.is_noticed(host)
         self._poisoned[job.id] = 0 if announced else self._poisoned[job.id] + 1
         if self._poisoned[job.id] > QUARANTINE:
             self._broken("SIM-8", f"job {job.id} takes down the machine number {self._poisoned[job.id]} in a row")
@@ -98,7 +98,7 @@ class JobRules:
 
     def _fenced(self, job: Job, attempt: int, order: Order) -> bool:
         """Return whether its generation was given up as a whole; so are resent ranks where the pool shrinks."""
-        world, before = order.world, self._site.orders[AttemptId(attempt)].world
+        world, before = order.world, self._sim.orders[AttemptId(attempt)].world
         if world is None or before is None or job.on_loss is OnLoss.FAIL:
             return False
         if job.on_loss is OnLoss.RESEND and world.size == before.size:
@@ -136,7 +136,7 @@ class JobRules:
             self._broken("SIM-22", f"job {job.id}, rank {rank}, settles with what another node said: {ending}")
             return None
         attempt = _attempt_of(ending.outcome)
-        order = self._site.orders.get(AttemptId(attempt))
+        order = self._sim.orders.get(AttemptId(attempt))
         if order is None or order.task.job != job.id or order.rank != rank:
             self._broken("SIM-2", f"job {job.id}, rank {rank}, settles with attempt {attempt} of another: {ending}")
             return None

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..host import Host
-    from ..site import Site
+    from ..simulation import Simulation
 
 REPLACED_S = 5.0
 SEEN_S = 10.0
@@ -58,10 +58,10 @@ class Seat:
 
 
 class NodeRules:
-    def __init__(self, site: Site) -> None:
-        self._site = site
-        self._broken = site.broken
-        self.wanted = site.scenario.nodes
+    def __init__(self, sim: Simulation) -> None:
+        self._sim = sim
+        self._broken = sim.broken
+        self.wanted = sim.scenario.nodes
         self.gave_up_at = float("-inf")  # the pool said that it will not launch any more
         self.closing = False
         self._resized_at = -1.0
@@ -76,21 +76,21 @@ class NodeRules:
         self._flapped_at = float("-inf")
         self._silent_at = float("-inf")
         self._orphans: deque[tuple[float, MachineId]] = deque()  # by when they must have ended
-        self._troubles: dict[MachineId, list[tuple[float, f.Fault]]] = {}
-        self._all_troubles: deque[tuple[float, f.Fault]] = deque(maxlen=256)
+        self._faults: dict[MachineId, list[tuple[float, f.Fault]]] = {}
+        self._all_faults: deque[tuple[float, f.Fault]] = deque(maxlen=256)
         self._early: dict[MachineId, dict[str, float]] = {}  # notices of machines that are no nodes yet
         self._changed = False  # what is wanted or there has, since the last rest
-        self._falls: deque[float] = deque(maxlen=64)  # of machines
+        self._losses: deque[float] = deque(maxlen=64)  # of machines
         self._given_up: dict[MachineId, bool] = {}  # and whether it could be reached then
 
     @property
     def total(self) -> int:
         """Return how many machines are wanted."""
-        return self.wanted + self._site.scenario.spare
+        return self.wanted + self._sim.scenario.spare
 
     @property
     def _now(self) -> float:
-        return self._site.loop.now
+        return self._sim.loop.now
 
     def resized(self, wanted: int) -> None:
         """Handle a resize. Launches that had been decided at this very instant may still be asked for."""
@@ -140,10 +140,10 @@ class NodeRules:
     def over(self, node: NodeId, event: str, cause: str) -> None:
         """Handle that a node was lost, failed or dismissed."""
         seat = self.seats[node]
-        host = self._site.hosts[seat.machine]
+        host = self._sim.hosts[seat.machine]
         if seat.state in {"ready", "standby"}:
             self._flapped_at = self._now
-        early = self._now - seat.launched_at < self._site.scenario.boot_timeout_s
+        early = self._now - seat.launched_at < self._sim.scenario.boot_timeout_s
         if event == "node_failed" and early and host.healthy and host.refuses is None and not seat.notices:
             self._broken("SIM-15", f"node {node} has just booted, and is given up ({cause})")
         if event == "node_lost":
@@ -171,19 +171,15 @@ class NodeRules:
     def _judge_loss(self, seat: Seat, cause: str) -> None:
         """Judge the loss of a node that lives and had no notice: was it out of reach for long enough?"""
         since = self._now - MEMORY_S
-        troubles = [fault for at, fault in self._troubles.get(seat.machine, ()) if _over_at(at, fault) > since]
-        cuts = [
-            fault for at, fault in self._all_troubles if isinstance(fault, f.ClientCut) and at + fault.for_s > since
-        ]
-        if len(troubles) > 1 or (troubles and cuts) or len(cuts) > 1:
+        faults = [fault for at, fault in self._faults.get(seat.machine, ()) if _over_at(at, fault) > since]
+        cuts = [fault for at, fault in self._all_faults if isinstance(fault, f.ClientCut) and at + fault.for_s > since]
+        if len(faults) > 1 or (faults and cuts) or len(cuts) > 1:
             return
-        if troubles and not _is_mild(troubles[0]):
+        if faults and not _is_mild(faults[0]):
             return
-        if cuts and cuts[0].for_s > self._site.scenario.lease_s - SEEN_S:
+        if cuts and cuts[0].for_s > self._sim.scenario.lease_s - SEEN_S:
             return
-        self._broken(
-            "SIM-15", f"node {seat.node} lives and is given up ({cause}) after {troubles or cuts or 'nothing'}"
-        )
+        self._broken("SIM-15", f"node {seat.node} lives and is given up ({cause}) after {faults or cuts or 'nothing'}")
 
     # --- notices ----------------------------------------------------------------------------------------------------
 
@@ -202,7 +198,7 @@ class NodeRules:
             self._returns()
         else:
             seat.notices.setdefault(source, self._now)
-            self._site.loop.call_later(REPLACED_S, self._replaced, seat)
+            self._sim.loop.call_later(REPLACED_S, self._replaced, seat)
         self._present += seat.present
 
     def _returns(self) -> None:
@@ -225,53 +221,53 @@ class NodeRules:
                 "SIM-14", f"node {seat.node} was noticed 5 s ago: {coming} of {self.total} are there or coming"
             )
 
-    # --- troubles ---------------------------------------------------------------------------------------------------
+    # --- faults ------------------------------------------------------------------------------------------------------
 
-    def troubled(self, since: float) -> bool:
-        """Return whether there was more than one trouble since a while before ``since``."""
-        recent = [fault for at, fault in self._all_troubles if _over_at(at, fault) > since - MEMORY_S]
-        falls = sum(at > since - MEMORY_S for at in self._falls)
-        return len(recent) > 1 or falls > 1 or any(not isinstance(fault, f.Death | f.Notice) for fault in recent)
+    def disturbed(self, since: float) -> bool:
+        """Return whether there was more than one fault since a while before ``since``."""
+        recent = [fault for at, fault in self._all_faults if _over_at(at, fault) > since - MEMORY_S]
+        losses = sum(at > since - MEMORY_S for at in self._losses)
+        return len(recent) > 1 or losses > 1 or any(not isinstance(fault, f.Death | f.Notice) for fault in recent)
 
     def stands_by(self) -> bool:
         """Return whether a node stands by that can be reached."""
-        return self._site.scenario.spare > 0 and any(
-            seat.state == "standby" and not seat.notices and self._site.hosts[seat.machine].connected
+        return self._sim.scenario.spare > 0 and any(
+            seat.state == "standby" and not seat.notices and self._sim.hosts[seat.machine].connected
             for seat in self.seats.values()
         )
 
-    def trouble(self, fault: f.Fault, hosts: Sequence[Host]) -> None:
-        self._all_troubles.append((self._now, fault))
+    def fault_injected(self, fault: f.Fault, hosts: Sequence[Host]) -> None:
+        self._all_faults.append((self._now, fault))
         for host in hosts:
-            self._troubles.setdefault(host.machine, []).append((self._now, fault))
+            self._faults.setdefault(host.machine, []).append((self._now, fault))
 
-    def fell(self, host: Host) -> None:
+    def machine_lost(self, host: Host) -> None:
         """Handle that a machine is gone, with what was connected to it."""
-        self._falls.append(self._now)
+        self._losses.append(self._now)
         seat = self._by_machine.get(host.machine)
         if seat is not None and seat.state in {"ready", "standby", "draining"}:
-            self._site.loop.call_later(SEEN_S, self._seen, seat, self._now, SEEN_S)
+            self._sim.loop.call_later(SEEN_S, self._seen, seat, self._now, SEEN_S)
 
-    def _seen(self, seat: Seat, fell_at: float, within_s: float) -> None:
-        if seat.state == "over" or self.closing or self._site.cut:
+    def _seen(self, seat: Seat, lost_at: float, within_s: float) -> None:
+        if seat.state == "over" or self.closing or self._sim.cut:
             return
-        for at, fault in self._all_troubles:
-            if isinstance(fault, f.ClientCut | f.Slow) and at + fault.for_s > fell_at - SEEN_S:
+        for at, fault in self._all_faults:
+            if isinstance(fault, f.ClientCut | f.Slow) and at + fault.for_s > lost_at - SEEN_S:
                 return
-        blind = self._site.scenario.probe != "others"
-        if blind and self._silent_at > fell_at - self._site.scenario.lease_s:
+        blind = self._sim.scenario.probe != "others"
+        if blind and self._silent_at > lost_at - self._sim.scenario.lease_s:
             return  # every connection is silent, and nobody else can be asked: it may be the client's own network
-        if self._silent_at > fell_at and within_s == SEEN_S:
-            self._site.loop.call_later(ASKED_S, self._seen, seat, fell_at, SEEN_S + ASKED_S)
+        if self._silent_at > lost_at and within_s == SEEN_S:
+            self._sim.loop.call_later(ASKED_S, self._seen, seat, lost_at, SEEN_S + ASKED_S)
             return
         self._broken(
-            "SIM-16", f"the machine of node {seat.node} fell {within_s:g} s ago, and it counts as {seat.state}"
+            "SIM-16", f"the machine of node {seat.node} was lost {within_s:g} s ago, and it counts as {seat.state}"
         )
 
     # --- the books --------------------------------------------------------------------------------------------------
 
     def at_rest(self) -> None:
-        if self._launching == 0 and not self._site.cloud.unsure:
+        if self._launching == 0 and not self._sim.cloud.unsure:
             self._surplus = 0
         if self._changed:
             self._changed = False
@@ -281,24 +277,24 @@ class NodeRules:
             _, machine = self._orphans.popleft()
             seat = self._by_machine.get(machine)
             wanted = seat is not None and (seat.over_at is None or seat.over_at > self._now - ENDED_S)
-            if machine not in self._site.cloud.alive or self.closing or wanted:
+            if machine not in self._sim.cloud.alive or self.closing or wanted:
                 continue
-            if self._site.cloud.terminate_errors or self._site.cut or self._recently_unreachable():
+            if self._sim.cloud.terminate_errors or self._sim.cut or self._recently_unreachable():
                 self._orphans.append((self._now + ENDED_S, machine))
                 return
             self._broken("SIM-12", f"machine {machine} costs money, and nobody wants it")
 
     def _check_spares(self) -> None:
-        spares = [seat for seat in self.seats.values() if seat.state == "standby"] if self._site.scenario.spare else ()
+        spares = [seat for seat in self.seats.values() if seat.state == "standby"] if self._sim.scenario.spare else ()
         if not spares or self.closing:
             return
         working = sum(seat.state == "ready" and not seat.notices for seat in self.seats.values())
-        idle = [seat.node for seat in spares if not seat.notices and self._site.hosts[seat.machine].connected]
+        idle = [seat.node for seat in spares if not seat.notices and self._sim.hosts[seat.machine].connected]
         if working < self.wanted and idle:
             self._broken("SIM-14", f"{working} of {self.wanted} nodes work, and {idle} stand by")
 
     def _check_number(self) -> None:
-        seats = map(self._by_machine.get, self._site.cloud.alive)
+        seats = map(self._by_machine.get, self._sim.cloud.alive)
         staying = sum(seat is None or seat.present for seat in seats)  # None: its launch is being answered
         if staying > self.total + self._surplus and not self.closing:
             counts = f"{self.total} are wanted, and {self._surplus} may have become too many on their way"
@@ -309,13 +305,13 @@ class NodeRules:
         ready = sum(seat.state == "ready" for seat in self.seats.values())
         if ready != self.wanted:
             self._broken("SIM-11", f"{ready} nodes are ready, {self.wanted} are wanted")
-        extra = [machine for machine in self._site.cloud.alive if not self._serves(machine)]
+        extra = [machine for machine in self._sim.cloud.alive if not self._serves(machine)]
         if extra:
             self._broken("SIM-12", f"machines {extra} cost money, and are no nodes")
 
     def closed(self) -> None:
-        if self._site.cloud.alive:
-            self._broken("SIM-12", f"the pool is closed, and {len(self._site.cloud.alive)} machines cost money")
+        if self._sim.cloud.alive:
+            self._broken("SIM-12", f"the pool is closed, and {len(self._sim.cloud.alive)} machines cost money")
 
     def seat_of(self, machine: MachineId) -> Seat | None:
         return self._by_machine.get(machine)
@@ -327,7 +323,7 @@ class NodeRules:
     def _recently_unreachable(self) -> bool:
         return any(
             isinstance(fault, f.ClientCut | f.TerminateErrors) and at + fault.for_s > self._now - 2 * ENDED_S
-            for at, fault in self._all_troubles
+            for at, fault in self._all_faults
         )
 
 

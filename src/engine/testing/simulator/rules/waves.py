@@ -16,7 +16,7 @@ from .....actors.ports import NodeId
 from .....providers.base import Machine, MachineId
 
 if TYPE_CHECKING:
-    from ..site import Site
+    from ..simulation import Simulation
 
 GRACE_S = 10.0
 SLACK_S = 0.5
@@ -34,12 +34,12 @@ class Wave:
 
 
 class WaveRules:
-    def __init__(self, site: Site) -> None:
-        self._site = site
+    def __init__(self, sim: Simulation) -> None:
+        self._sim = sim
         self._wave_of: dict[MachineId, Wave] = {}
 
     def launched(self, machines: Sequence[Machine]) -> None:
-        wave = Wave(tuple(machine.id for machine in machines), self._site.loop.now)
+        wave = Wave(tuple(machine.id for machine in machines), self._sim.loop.now)
         self._wave_of |= dict.fromkeys(wave.machines, wave)
 
     def answered(self, machine: MachineId) -> None:
@@ -48,21 +48,21 @@ class WaveRules:
             return
         wave.answered.add(machine)
         if len(wave.answered) == wave.quorum:
-            took_s = self._site.loop.now - wave.launched_at
+            took_s = self._sim.loop.now - wave.launched_at
             due_at = wave.launched_at + max(1.5 * took_s, took_s + GRACE_S)
-            self._site.loop.call_at(due_at + SLACK_S, self._due, wave)
+            self._sim.loop.call_at(due_at + SLACK_S, self._due, wave)
 
     def called_late(self, node: NodeId) -> None:
-        machine = self._site.referee.nodes.seats[node].machine
+        machine = self._sim.referee.nodes.seats[node].machine
         if machine in self._wave_of[machine].answered:
-            self._site.broken("SIM-21", f"node {node} has answered, and is called late")
+            self._sim.broken("SIM-21", f"node {node} has answered, and is called late")
 
     def _due(self, wave: Wave) -> None:
-        nodes = self._site.referee.nodes
+        nodes = self._sim.referee.nodes
         seats = [seat for machine in wave.machines if (seat := nodes.seat_of(machine)) is not None]
         silent = [seat.node for seat in seats if seat.state == "booting" and seat.machine not in wave.answered]
         states = [seat.state for seat in nodes.seats.values()]
         waits = states.count("booting") > TRIES_AT_ONCE  # for its turn to be connected to
         if silent and not waits and not nodes.closing and states.count("late") < (nodes.wanted + 1) // 2:
             of = f"{len(wave.answered)} of {len(wave.machines)}"
-            self._site.broken("SIM-21", f"{of} machines of a launch have answered, and nodes {silent} are waited for")
+            self._sim.broken("SIM-21", f"{of} machines of a launch have answered, and nodes {silent} are waited for")

@@ -5,7 +5,7 @@ SIM-4: the ranks of a generation are 0..N-1, on nodes that are all different, an
 SIM-5: no rank begins while one of an older generation runs, but on a node that was given up because it could not be
     reached; and there too it ends, at the latest when the lease does.
 SIM-10: a generation has fewer nodes than the one before only where the user allowed it, and has waited for it.
-SIM-19: with a spare node at hand, and no other trouble, the next generation begins within 5 s of a loss being known.
+SIM-19: with a spare node at hand, and no other fault, the next generation begins within 5 s of a loss being known.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ....wire.messages import Run
     from ..daemon import Daemon
     from ..host import Host
-    from ..site import Site
+    from ..simulation import Simulation
 
 ALL_UP_TO = 64  # ranks of a world that are all looked at; of larger ones a sample
 SLACK_S = 5.0
@@ -29,9 +29,9 @@ RECOVERED_S = 5.0
 
 
 class WorldRules:
-    def __init__(self, site: Site) -> None:
-        self._site = site
-        self._broken = site.broken
+    def __init__(self, sim: Simulation) -> None:
+        self._sim = sim
+        self._broken = sim.broken
         self.head: Host | None = None  # of the latest generation
         self.generations = 0
         self.recoveries_s: list[float] = []  # from a node's loss to its broadcast's next generation
@@ -97,7 +97,7 @@ class WorldRules:
         world = order.world
         assert world is not None
         peers: list[dict[str, Any]] = msgpack.unpackb(daemon.views[order.attempt])["peers"] if named is None else named
-        seats, hosts = self._site.referee.nodes.seats, self._site.hosts
+        seats, hosts = self._sim.referee.nodes.seats, self._sim.hosts
         nodes = [node for node in world.nodes for _ in range(world.ranks_per_node)]
         right = [(rank, hosts[seats[node].machine].address) for rank, node in enumerate(nodes)]
         if [
@@ -111,31 +111,31 @@ class WorldRules:
     def _begin(self, job: int, world: World) -> None:
         if len(set(world.nodes)) != len(world.nodes):
             self._broken("SIM-4", f"job {job}, generation {world.generation}: a node twice in {world.nodes}")
-        scenario, before = self._site.scenario, self._worlds.get((job, world.generation - 1))
+        scenario, before = self._sim.scenario, self._worlds.get((job, world.generation - 1))
         if before is None:
-            if len(world.nodes) < min(scenario.min, self._site.referee.least_wanted):
+            if len(world.nodes) < min(scenario.min, self._sim.referee.least_wanted):
                 self._broken("SIM-10", f"job {job} begins on {len(world.nodes)} nodes, of at least {scenario.min}")
         elif len(world.nodes) < min(len(before.nodes), self._smallest.get(job, len(before.nodes))):
-            since = self._lost_at.get(job, self._site.loop.now)
-            waited_s = self._site.loop.now - since
-            patient = waited_s >= scenario.replace_timeout_s - 1e-6 or self._site.referee.nodes.gave_up_at >= since
+            since = self._lost_at.get(job, self._sim.loop.now)
+            waited_s = self._sim.loop.now - since
+            patient = waited_s >= scenario.replace_timeout_s - 1e-6 or self._sim.referee.nodes.gave_up_at >= since
             if scenario.min >= scenario.nodes or not patient or len(world.nodes) < scenario.min:
                 self._broken(
                     "SIM-10",
                     f"job {job}, generation {world.generation}: {len(world.nodes)} nodes after {len(before.nodes)}, "
                     f"{waited_s:.1f} s after the loss",
                 )
-        seats = self._site.referee.nodes.seats
+        seats = self._sim.referee.nodes.seats
         lost_at = self._lost_at.get(job)
         if all(seats[node].state != "over" for node in world.nodes):  # else ranks that were lost are still to be resent
             self._lost_at.pop(job, None)
         self._smallest.pop(job, None)
         warm_at = self._warm_at.pop(job, None)
         if lost_at is not None and before is not None:
-            self.recoveries_s.append(self._site.loop.now - lost_at)
-            late = warm_at is not None and self._site.loop.now - warm_at > RECOVERED_S
-            if late and not self._site.referee.nodes.troubled(lost_at) and self._alone(job):
-                waited = f"{self._site.loop.now - lost_at:.1f} s after a loss, with a spare node at hand"
+            self.recoveries_s.append(self._sim.loop.now - lost_at)
+            late = warm_at is not None and self._sim.loop.now - warm_at > RECOVERED_S
+            if late and not self._sim.referee.nodes.disturbed(lost_at) and self._alone(job):
+                waited = f"{self._sim.loop.now - lost_at:.1f} s after a loss, with a spare node at hand"
                 self._broken("SIM-19", f"job {job}, generation {world.generation} begins {waited}")
 
     # --- the fence --------------------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ class WorldRules:
         world, job = order.world, order.task.job
         assert world is not None
         generations = self._running.setdefault(job, {})
-        if self._site.jobs[job].on_loss is OnLoss.RESTART:
+        if self._sim.jobs[job].on_loss is OnLoss.RESTART:
             older = [
                 each
                 for generation in generations
@@ -156,8 +156,8 @@ class WorldRules:
         generations.setdefault(world.generation, {})[order.attempt] = order
 
     def _check_fence(self, order: Order, other: Order) -> None:
-        host = self._site.referee.jobs.running[other.attempt]
-        if not self._site.referee.nodes.given_up_unreached(host):
+        host = self._sim.referee.jobs.running[other.attempt]
+        if not self._sim.referee.nodes.given_up_unreached(host):
             self._broken(
                 "SIM-5",
                 f"job {order.task.job}: rank {order.rank} of {_generation(order)} begins while rank {other.rank} of "
@@ -173,12 +173,12 @@ class WorldRules:
 
     def _alone(self, job: int) -> bool:
         """Return whether no other broadcast wants seats."""
-        referee = self._site.referee
+        referee = self._sim.referee
         return not any(of != job and of not in referee.jobs.settled for of, _ in self._worlds)
 
     def lost(self, node: NodeId, host: Host) -> None:
         """Handle that the pool has given a node up."""
-        now, spare = self._site.loop.now, self._site.referee.nodes.stands_by()
+        now, spare = self._sim.loop.now, self._sim.referee.nodes.stands_by()
         for job, world in self._latest():
             if node in world.nodes:
                 if spare and job not in self._lost_at:
@@ -187,7 +187,7 @@ class WorldRules:
                     self._warm_at.pop(job, None)
                 self._lost_at.setdefault(job, now)
         if host.on:
-            self._stale.append((now + self._site.scenario.lease_s + SLACK_S, host, node))
+            self._stale.append((now + self._sim.scenario.lease_s + SLACK_S, host, node))
 
     def resized(self, wanted: int) -> None:
         for job, world in self._latest():
@@ -196,20 +196,20 @@ class WorldRules:
     def at_rest(self) -> None:
         for job, generation, ranks in self._fresh:
             sent = self._ranks.get((job, generation), set())
-            whole = generation == 1 or self._site.jobs[job].on_loss is OnLoss.RESTART
+            whole = generation == 1 or self._sim.jobs[job].on_loss is OnLoss.RESTART
             if sent != (set(range(self._worlds[job, generation].size)) if whole and sent else set(ranks)):
                 self._broken("SIM-4", f"job {job}, generation {generation}: of ranks {ranks} were sent {sorted(sent)}")
         self._fresh.clear()
-        now = self._site.loop.now
+        now = self._sim.loop.now
         while self._stale and self._stale[0][0] <= now:
             _, host, node = self._stale.popleft()
-            if any(running is host for running in self._site.referee.jobs.running.values()):
+            if any(running is host for running in self._sim.referee.jobs.running.values()):
                 self._broken("SIM-5", f"node {node} was given up, and what ran there runs on after its lease")
 
     def _latest(self) -> list[tuple[int, World]]:
         latest: dict[int, World] = {}
         for (job, _), world in self._worlds.items():
-            if job not in self._site.referee.jobs.settled:
+            if job not in self._sim.referee.jobs.settled:
                 latest[job] = world
         return list(latest.items())
 

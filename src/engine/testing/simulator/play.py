@@ -1,0 +1,323 @@
+"""Plays one scenario: the real actors, decisions, link, session and executor on a virtual clock, everything else acted.
+
+>>> from outrider.testing import draw, play
+>>> played = play(draw(7))
+>>> played.violation is None and played.digest == play(draw(7)).digest
+True
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+import traceback
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anyio
+import msgpack
+from anyio.lowlevel import checkpoint
+
+from ....actors.kernel import ActorFailed, ActorStopped
+from ....actors.lifecycle import State
+from ....actors.messages import Broadcast, Cancel, PoolState, Resize, Snapshot, Submit, WhenReady
+from ....actors.pool import CLOSE_S, supervise
+from ....actors.ports import BroadcastSpec, ConnectFailed, Ending, JobId, PoolSpec, Task, TaskId
+from ....providers.base import EntryPoints, LaunchRequest
+from ....providers.errors import ProviderError
+from ...client.budget import Budget, Metered
+from ...serialization.payload import Blob, Payload
+from ...wire.messages import RunFlag, Value
+from ...wire.values import INLINE_BYTES
+from .clock import Spinning, Stuck, VirtualLoop
+from .fault_schedule import FaultSchedule
+from .limit import cpu_limit
+from .referee import Violation
+from .scenario import Job, Scenario
+from .simulation import Simulation
+from .trace import KEPT, Trace
+
+if TYPE_CHECKING:
+    from ....actors.events import Event
+    from ....actors.kernel import Ref
+    from ....actors.messages import PoolMessage
+
+RECONNECT_S = 3.0  # as in `engine.client.from_settings`: a test compares them
+PATIENCE_S = 4 * 3600.0  # after the last fault: whatever has not ended by then never will
+REST_S = 90.0  # and whatever is to be cleared away is gone by then
+LOOK_S = 15.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """The result of a run. Two with the same digest were the same, line by line of their traces."""
+
+    scenario: Scenario
+    violation: Violation | None
+    digest: str
+    simulated_s: float
+    wall_s: float
+    steps: int  # instants at which something happened, and after which everything was checked
+    events: Counter[str]
+    endings: Counter[str]
+    faults: Counter[str]  # that happened, by kind: not those that found nobody, or whose time did not come
+    machines: int
+    generations: int
+    recoveries_s: tuple[float, ...]  # from a node's loss to its broadcast's next generation
+    trace: Sequence[str]  # its end, or all of it
+
+
+def play(scenario: Scenario, *, keep: int | None = KEPT, enough_s: float | None = None) -> Played:
+    """Run ``scenario`` to its end, or to the first broken promise. ``keep`` so many lines of the trace; None: all.
+
+    ``enough_s``: of CPU time, and it is taken for one that does not end (SIM-9). In a process's main thread only.
+    """
+    began = time.perf_counter()
+    loop = VirtualLoop()
+    trace = Trace(loop.time, keep=keep)
+    sim = Simulation(loop, scenario, trace)
+    user = _User(sim)
+    loop.at_rest = sim.referee.at_rest
+    loop.set_exception_handler(user.failed)
+    enabled = gc.isenabled()
+    gc.disable()  # a run's cycles are freed all at once, after it
+    with cpu_limit(enough_s, lambda: sim.broken("SIM-9", f"it has not ended after {enough_s} s of CPU time")):
+        try:
+            loop.run(user.main())
+        except Violation:
+            pass  # which is recorded already
+        except (Stuck, Spinning) as error:
+            sim.broken("SIM-9", str(error))
+        except Exception as error:  # noqa: BLE001  the pool raised, and whatever it is, is no actor's right
+            sim.broken("SIM-20", _story(error))
+        finally:
+            if enabled:
+                gc.enable()
+    return Played(
+        scenario=scenario,
+        violation=sim.violation,
+        digest=trace.digest,
+        simulated_s=loop.now,
+        wall_s=time.perf_counter() - began,
+        steps=loop.steps,
+        events=user.events,
+        endings=user.endings,
+        faults=user.schedule.happened,
+        machines=sim.cloud.launched,
+        generations=sim.referee.worlds.generations,
+        recoveries_s=tuple(sim.referee.worlds.recoveries_s),
+        trace=trace.lines,
+    )
+
+
+def _story(error: BaseException) -> str:
+    """Return the error's first cause, and where that was."""
+    while True:
+        if isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[-1]
+        elif isinstance(error, ActorFailed) and error.__cause__ is not None:
+            error = error.__cause__
+        else:
+            break
+    where = traceback.extract_tb(error.__traceback__)[-1:]
+    return f"{error!r} in " + "".join(f"{Path(at.filename).name}:{at.lineno}" for at in where)
+
+
+class _User:
+    """The user of the simulated pool, and its observer."""
+
+    def __init__(self, sim: Simulation) -> None:
+        self._sim, self._scenario = sim, sim.scenario
+        self.tasks = sim.scenario.announce  # of the port `Observe`
+        self.events: Counter[str] = Counter()
+        self.endings: Counter[str] = Counter()
+        self.schedule = FaultSchedule(sim, self._tell)
+        self._ref: Ref[PoolMessage] | None = None
+        self._due = len(sim.scenario.jobs)  # that have not been submitted, or not settled
+        self._submitted: set[int] = set()
+        self._blobs: dict[int, Blob] = {}
+        self._news = asyncio.Event()
+
+    def __call__(self, event: Event, /) -> None:
+        """Implement the port `Observe`."""
+        self.events[event.name] += 1
+        self._sim.trace(event.name, **{each.name: getattr(event, each.name) for each in fields(event)})
+        self._sim.referee.observed(event)
+        self.schedule.observed(event.name)
+
+    def failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:  # noqa: ARG002
+        """Handle that a callback raised."""
+        self._sim.broken("SIM-20", f"{context.get('message')}: {context.get('exception')!r}")
+
+    # --- the user -------------------------------------------------------------------------------------------------
+
+    async def main(self) -> None:
+        sim, scenario = self._sim, self._scenario
+        request = LaunchRequest("ssh-ed25519 CLIENT", scenario.nodes + scenario.spare)
+        async with sim.cloud.open("simulated", EntryPoints()) as fleet:
+            closing_at, costs = 0.0, sim.referee.costs
+            costs.budget = Budget(since=sim.loop.now)
+            async with supervise(
+                Metered(fleet, costs.budget, costs.change, sim.loop.time),
+                request,
+                self._spec(),
+                sim.connector,
+                self,
+                probe=None if scenario.probe == "none" else sim.connector.probe,
+                seed=scenario.seed,
+                clock=sim.loop.time,
+            ) as self._ref:
+                for job in scenario.jobs:
+                    sim.loop.call_at(job.at_s, self._submit, job)
+                with anyio.move_on_after(scenario.close_at_s if scenario.close_at_s is not None else float("inf")):
+                    await self._use()
+                closing_at = sim.loop.now
+            if sim.loop.now - closing_at > CLOSE_S + 1.0:
+                sim.broken("SIM-9", f"closing took {sim.loop.now - closing_at:.1f} s")
+        left = self._submitted - sim.referee.jobs.settled
+        if left:
+            sim.broken("SIM-9", f"the pool is closed, and jobs {sorted(left)} never settled")
+        sim.referee.closed()
+        await checkpoint()  # the loop's next turn, if that broke something
+
+    async def _use(self) -> None:
+        """Use the pool until all jobs are done and it is whole and at rest."""
+        sim, scenario = self._sim, self._scenario
+        assert self._ref is not None
+        try:
+            await self._ref.ask(WhenReady(), within_s=scenario.boot_timeout_s + scenario.replace_timeout_s)
+        except (ProviderError, ConnectFailed, TimeoutError) as error:
+            sim.trace("not_ready", error=error)
+            return
+        await self.schedule.over.wait()
+        deadline = sim.loop.now + PATIENCE_S
+        well_since: float | None = None
+        while True:
+            state: PoolState = await self._ref.ask(Snapshot(), within_s=60.0)
+            if state.error is not None:
+                self._tell(Resize(sim.referee.nodes.wanted))  # what a user does when there is capacity again
+            if self._due or state.leased or not self._is_whole(state) or sim.cloud.unsure:
+                well_since = None
+            elif well_since is None:
+                well_since = sim.loop.now
+            elif sim.loop.now - well_since >= REST_S:
+                self._check_rest(state)
+                return
+            if sim.loop.now >= deadline:
+                self._report_hang(state)
+                return
+            await anyio.sleep(LOOK_S)
+
+    def _is_whole(self, state: PoolState) -> bool:
+        states = Counter(node.state for node in state.nodes)
+        return states == +Counter({State.READY: self._sim.referee.nodes.wanted, State.STANDBY: self._scenario.spare})
+
+    def _report_hang(self, state: PoolState) -> None:
+        left = self._submitted - self._sim.referee.jobs.settled
+        if left:
+            self._sim.broken(
+                "SIM-9", f"jobs {sorted(left)} wait for ever; {state.queued} queued, {state.leased} leased"
+            )
+        elif state.leased or state.broadcasts:
+            self._sim.broken("SIM-9", f"{state.leased} attempts and {state.broadcasts} broadcasts are never given up")
+        else:
+            nodes = ", ".join(f"{node.node} {node.state.value}" for node in state.nodes)
+            self._sim.broken("SIM-11", f"{self._sim.referee.nodes.wanted} nodes are wanted, and there are: {nodes}")
+
+    def _check_rest(self, state: PoolState) -> None:
+        sim = self._sim
+        if state.queued or state.leased or state.broadcasts:
+            sim.broken("SIM-9", f"all jobs have settled; {state.queued} queued, {state.leased} leased")
+        sim.referee.nodes.rested()
+        sim.referee.costs.rested()
+        ranks = {node.machine.id: node.rank for node in state.nodes if node.rank is not None}
+        for machine, rank in list(ranks.items())[:: max(1, len(ranks) // 64)]:
+            daemon = sim.hosts[machine].daemon
+            view = msgpack.unpackb(daemon.view) if daemon is not None and daemon.view else {}
+            if view.get("total_nodes") != len(ranks) or view.get("node") != rank:
+                seen = f"{view.get('node')} of {view.get('total_nodes')}"
+                sim.broken("SIM-17", f"machine {machine} thinks that it is node {seen}; it is {rank} of {len(ranks)}")
+
+    def _spec(self) -> PoolSpec:
+        scenario = self._scenario
+        return PoolSpec(
+            desired=scenario.nodes,
+            min=scenario.min,
+            max=scenario.max,
+            spare=scenario.spare,
+            slots=scenario.slots,
+            boot_timeout_s=scenario.boot_timeout_s,
+            replace_timeout_s=scenario.replace_timeout_s,
+            reconnect_s=RECONNECT_S,
+            lease_s=scenario.lease_s,
+            launch_retries=scenario.launch_retries,
+        )
+
+    # --- jobs -----------------------------------------------------------------------------------------------------
+
+    def _tell(self, message: PoolMessage) -> None:
+        if self._ref is not None:
+            try:
+                self._ref.tell_inline(message)
+            except ActorStopped:
+                pass  # the user has left
+
+    def _submit(self, job: Job) -> None:
+        if self._ref is None or self._sim.referee.nodes.closing:
+            return
+        self._submitted.add(job.id)
+        self._sim.trace("submit", job=job.id)
+        payload = self._payload(job)
+        function = payload.function
+        if job.ranks:
+            spec = BroadcastSpec(
+                job=JobId(job.id),
+                function=function,
+                content=payload,
+                on_loss=job.on_loss,
+                collective=job.collective,
+                ranks_per_node=lambda facts: job.ranks,  # noqa: ARG005
+                at_most_once=job.once,
+                queue_timeout_s=job.queue_timeout_s,
+                restarts=job.retries,
+                max_restarts=job.max_restarts,
+                every_rank_listens=job.listens,
+            )
+            self._tell(Broadcast(spec, lambda endings, generation: self._settle_all(job, endings, generation)))
+        else:
+            task = Task(
+                TaskId(job.id), JobId(job.id), function, payload, job.on, job.retries, job.once, job.queue_timeout_s
+            )
+            self._tell(Submit(task, lambda ending: self._settle(job, ending)))
+        if job.cancel_after_s is not None:
+            self._sim.loop.call_later(job.cancel_after_s, self._tell, Cancel(JobId(job.id)))
+
+    def _payload(self, job: Job) -> Payload:
+        function = f"{job.takes_s}{job.ends}{job.ranks}{job.large}".encode()
+        code = bytes(INLINE_BYTES + 1) if job.large and job.id % 2 else b"code"
+        args, blob = Value(b"args"), None
+        if job.large:
+            self._blobs[job.id] = blob = Blob(f"args-{job.id}", [b"args"], 4)
+            args = Value(b"", None, blob.name)
+        flags = int(RunFlag.FRESH) if job.fresh else 0
+        return Payload(f"job{job.id}", function, code, args, blob, job.timeout_s, flags)
+
+    def _settle(self, job: Job, ending: Ending) -> None:
+        self._sim.referee.settled(job, ending)
+        self._over(job, (ending,))
+
+    def _settle_all(self, job: Job, endings: Sequence[Ending], generation: int) -> None:
+        self._sim.referee.settled_all(job, endings, generation)
+        self._over(job, endings)
+
+    def _over(self, job: Job, endings: Sequence[Ending]) -> None:
+        self._due -= 1
+        for ending in endings:
+            self.endings[(getattr(ending, "verdict", None) or getattr(ending, "reason", None)).name.lower()] += 1  # type: ignore[union-attr]
+        blob = self._blobs.pop(job.id, None)
+        if blob is not None:
+            self._sim.connector.drop(blob)
