@@ -31,11 +31,7 @@ class TransferProgress:
         self.at_bytes = 0  # of the present try
 
     def begin(self, last: BaseException | None) -> None:
-        """Begin another try. ``last`` is the error of the one before, where that is known.
-
-        Raises:
-            RuntimeError: there have been enough tries.
-        """
+        """Begin another try; a RuntimeError says that there have been enough. ``last``: the error of the one before."""
         if self.at_bytes > self._farthest:
             self._farthest, self.tries = self.at_bytes, 0
         if self.tries == self._most:
@@ -88,11 +84,7 @@ class BlobTransfers:
         return _kept(self.tasks, work)
 
     async def ensure_placed(self, blob: Blob) -> None:
-        """Return when the node has the blob, whoever brought it there.
-
-        Raises:
-            Exception: the blob cannot be had, on this or any connection.
-        """
+        """Return when the node has the blob, whoever brought it there. What it raises, no other connection mends."""
         while True:
             placing = self.placed.get(blob.name)
             if placing is None:
@@ -133,12 +125,7 @@ class BlobTransfers:
         return Received(data, value.sizes, duration_us / 1e6)
 
     async def _across_losses(self, transfer: Callable[[TransferProgress], Coroutine[Any, Any, T]]) -> T:
-        """Try a transfer until it succeeds.
-
-        Raises:
-            ConnectionError: the node is lost.
-            RuntimeError: it came no further, again and again.
-        """
+        """Try a transfer until it succeeds, comes no further again and again, or the node is lost."""
         progress = TransferProgress(CHANNEL_TRIES)
         last: BaseException | None = None
         while True:
@@ -168,10 +155,6 @@ def _kept(tasks: set[Any], work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
 
 
 def refuse_lost(name: str) -> None:
-    """Refuse the name that stands for a blob which the node could not keep.
-
-    Raises:
-        OSError: the node could not keep the value, and says why in place of its name.
-    """
+    """Raise an OSError if the node could not keep a value: it says why in place of the blob's name."""
     if name.startswith(wire.LOST):
         raise OSError(errno.EMFILE, plain(name.removeprefix(wire.LOST)))

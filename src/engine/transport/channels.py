@@ -136,11 +136,7 @@ class Transfer(Channel):
         self.finish(ConnectionResetError(plain(str(exc or "the channel was closed"))))
 
     async def wait(self) -> None:
-        """Return when the transfer has succeeded.
-
-        Raises:
-            Exception: it failed, or nothing of it has come for ``stall_s``, or no answer for ``answer_s``.
-        """
+        """Return when the transfer has succeeded, and raise what it failed with, or that nothing of it comes."""
         while not self.done.done():
             before = self._answer, self._progress.at_bytes
             limit_s = self.stall_s if self._answer is None else self.answer_s

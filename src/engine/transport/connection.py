@@ -34,7 +34,6 @@ SILENCE_S = 6.0  # with the time for reconnecting, a black hole is seen in 9 s; 
 AGAIN_S = 0.7  # between two tries to resume a node whose plugins are being set up
 GREETING_S = 10.0
 EVICT_AGAIN_S = 2.0
-TRANSFERS = 16  # at a time: each takes a descriptor of the executor and of what forwards to it, and they share one way
 UNFIT_S = 10.0  # for an executor that has said so to have ended: its workers have 6 s
 FAREWELL_S = 4.0  # for a host to end its tasks' process trees, and then its executor
 
@@ -75,7 +74,6 @@ class NodeConnection:
             printed=lambda order, output: settings.printed(node, order, output),
         )
         self._route = route_to(node, machine, settings)
-        self._transfers = asyncio.Semaphore(TRANSFERS)
         self._control: Control | None = None
         self._lost: asyncio.Future[Lost] = asyncio.get_running_loop().create_future()
         self._beat: asyncio.TimerHandle | None = None
@@ -107,9 +105,6 @@ class NodeConnection:
     async def set_up_plugins(self) -> None:
         """Set up the pool's plugins once on each node, through a loss of the connection. If cancelled or failed, it
         leaves nothing open.
-
-        Raises:
-            ConnectFailed
         """
         plugins = self._settings.plugins
         starting = asyncio.ensure_future(
@@ -192,8 +187,8 @@ class NodeConnection:
             self._evict(self)
 
     async def evict(self) -> None:
-        """End what runs on a node that was given up while out of reach, as soon as it is reached. Try for as
-        long as its lease, after which the node ends itself.
+        """End what runs on a node that was given up while out of reach, as soon as it is reached. After its lease the
+        node ends itself.
         """
         until = time.monotonic() + self._settings.lease_s
         while time.monotonic() < until:
@@ -350,7 +345,7 @@ class NodeConnection:
 
     async def _transfer(self, transfer: Transfer, request: wire.Put | wire.Get) -> None:
         """One channel for one blob."""
-        async with self._transfers, self._route.turn():
+        async with self._route.turn():
             try:
                 async with asyncio.timeout(GREETING_S):
                     await self._route.open_channel(transfer)

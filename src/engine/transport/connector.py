@@ -60,11 +60,7 @@ class Connector:
         await asyncio.gather(*self._evictions, return_exceptions=True)
 
     async def forward(self, node: NodeId, port: int, forwards: Forwards) -> str:
-        """See `api.plugin.PluginContext.forward`.
-
-        Raises:
-            ConnectionError: the node has gone.
-        """
+        """See `api.plugin.PluginContext.forward`."""
         connection = self._connections.get(node)
         if connection is None:
             raise ConnectionResetError(f"node {node} has gone")

@@ -122,12 +122,7 @@ class LeaseRenewal:
 
 
 async def make_host_key(shell: CommandRunner, machine: Machine) -> str:
-    """Make a new key on the machine, not in use yet, and return the public one.
-
-    Raises:
-        BootstrapError: the machine cannot.
-        ConnectionError
-    """
+    """Make a new key on the machine, not in use yet, and return the public one, or raise a BootstrapError."""
     ended = await _as_root(shell, _MAKE)
     kind, *rest = ended.stdout.decode(errors="replace").split()[:2] or [""]
     if ended.status != 0 or kind != "ssh-ed25519" or not rest:
@@ -136,11 +131,7 @@ async def make_host_key(shell: CommandRunner, machine: Machine) -> str:
 
 
 async def use_host_key(shell: CommandRunner, machine: Machine) -> None:
-    """Have the new key answer from the next connection on.
-
-    Raises:
-        BootstrapError, ConnectionError
-    """
+    """Have the new key answer from the next connection on, or raise a BootstrapError."""
     ended = await _as_root(shell, _PLACE)
     if ended.status != 0:
         raise _failed("the new host key could not be put in place", ended, machine)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from types import TracebackType
 from typing import Any
 
 PIECE_BYTES = 256 << 10
@@ -24,9 +23,7 @@ class Forwards:
     async def __aenter__(self) -> Forwards:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         for server in self._servers:
             server.close()
         for task in self._piping:
@@ -41,10 +38,10 @@ class Forwards:
             task = asyncio.current_task()
             assert task is not None, "asyncio's servers run their callbacks in tasks"
             self._piping.add(task)
+            task.add_done_callback(self._piping.discard)
             try:
                 await _joined(reader, writer, dial, host, port)
             finally:
-                self._piping.discard(task)
                 writer.close()
 
         server = await asyncio.start_server(accepted, "127.0.0.1", 0)

@@ -21,12 +21,8 @@ class InstanceViews:
         self._members: Members = ()
         self._shared_view = b""
         self._by_node: dict[NodeId, tuple[int, NodeFacts]] = {}
-        self._ranked: tuple[NodeId, ...] = ()
+        self._packed: dict[tuple[int, NodeId], bytes] = {}  # peers by rank: most are in the next view as well
         self._world: World | None = None
-        self._packed: dict[
-            tuple[int, NodeId], bytes
-        ] = {}  # the last view's peers, by rank: most are in the next as well
-        self._world_ranked: tuple[NodeId, ...] = ()  # the view it was packed for
         self._shared_world = b""
 
     @property
@@ -39,7 +35,7 @@ class InstanceViews:
         if members is not self._members:
             self._members = members
             self._by_node = {each: (rank, facts) for rank, (each, facts) in enumerate(members)}
-            self._ranked = tuple(self._by_node)
+            self._world = None  # it is packed without what the view names
             self._shared_view = _pack({
                 "pool": self._pool,
                 "total_nodes": len(members),
@@ -71,12 +67,10 @@ class InstanceViews:
         return b"".join((b"\x81", _pack("peers"), header, *packed.values()))
 
     def world(self, world: World, rank: int) -> bytes:
-        """Return the packed world for `wire.messages.Run`, for a rank of a generation. Peers that the view names are
-        not repeated.
-        """
+        """Return the packed world of a rank for `wire.messages.Run`. Peers that the view names are not repeated."""
         each = world.ranks_per_node
-        if world is not self._world or self._ranked is not self._world_ranked:
-            self._world, self._world_ranked = world, self._ranked
+        if world is not self._world:
+            self._world = world
             shared: dict[str, object] = {
                 "generation": world.generation,
                 "world_size": world.size,
@@ -85,7 +79,7 @@ class InstanceViews:
                 "head_addr": world.head_address,
                 "head_port": world.head_port,
             }
-            if each > 1 or world.ports or world.nodes != self._ranked:
+            if each > 1 or world.ports or world.nodes != tuple(self._by_node):
                 nodes = [node for node in world.nodes for _ in range(each)]
                 ports = world.ports or (world.head_port, *[0] * (world.size - 1))
                 shared["peers"] = [self._peer(r, r // each, node, ports[r]) for r, node in enumerate(nodes)]

@@ -35,7 +35,6 @@ from ..serialization.streams import AHEAD
 from ..wire import messages as wire
 from ..wire import values
 from ..wire.codec import ProtocolError
-from ..wire.session import ACK_EVERY
 from .blob_transfers import BlobTransfers, Bulk, refuse_lost
 
 if TYPE_CHECKING:
@@ -72,7 +71,6 @@ class NodeLink:
         self._write: Callable[[bytes], object] | None = None
         self._loop = asyncio.get_running_loop()
         self._scheduled = False
-        self._unacknowledged = 0  # messages received since the last write
         self.unfit = ""  # why its executor ends by itself, in its own words
         self._defined: set[bytes] = set()
         self._orders: dict[int, Order] = {}
@@ -201,7 +199,6 @@ class NodeLink:
     def flush(self) -> None:
         self._scheduled = False
         if self._write is not None:
-            self._unacknowledged = 0  # messages received since the last write
             data = self.session.flush()
             if data:
                 try:
@@ -210,10 +207,8 @@ class NodeLink:
                     pass
 
     def received(self, data: bytes) -> None:
-        """Handle one read of the control channel: everything in it is one batch of reports.
-
-        Raises:
-            ProtocolError: these bytes break the protocol, or a message in them is none that this node may send.
+        """Handle one read of the control channel: everything in it is one batch of reports. A ProtocolError says that
+        these bytes break the protocol, or that a message in them is none that this node may send.
         """
         reports: list[Report] = []
         messages = self.session.feed_framed(data)
@@ -223,16 +218,13 @@ class NodeLink:
                 if report is not None:
                     reports.append(report)
         finally:
-            self._unacknowledged += len(messages)
-            if self._unacknowledged >= ACK_EVERY:
+            if self.session.pending:  # an acknowledgement is due
                 self._schedule()
             if reports:
                 self._reports(reports)
 
     def _runs(self, attempt: int) -> bool:
-        """Return whether the attempt was given to this node and is unanswered. A node's reports on other attempts are
-        ignored.
-        """
+        """Return whether the node was given the attempt and has not answered: what it says of others is ignored."""
         return attempt in self._orders and attempt not in self._held_back and attempt not in self._fetching
 
     def _report(self, message: wire.Message) -> Report | None:  # noqa: PLR0911, PLR0912 (a table)
@@ -388,12 +380,7 @@ class NodeLink:
             self.send(wire.Credit(attempt, -1, count))
 
     async def _fetch_item(self, order: Order, item: wire.Value) -> Received:
-        """Return an item of a stream, fetched if it lies in a blob.
-
-        Raises:
-            ConnectionError: the node is lost.
-            TaskFailed: it cannot be had.
-        """
+        """Return an item of a stream that lies in a blob. A ConnectionError: the node is lost."""
         try:
             return self._arrived(item) if self._same_host else await self._transfers.fetch(item)
         except ConnectionError:
@@ -452,11 +439,7 @@ class InputStream:
         return wire.Value(b"", item.sizes, blob.name)
 
     def granted(self, count: int) -> None:
-        """The task takes ``count`` more, so of those before all but a window's worth have been taken.
-
-        Raises:
-            ProtocolError: it would take more than a window's worth at a time.
-        """
+        """The task takes ``count`` more, so of those before all but a window's worth have been taken."""
         if self._granted + count - self._given > WINDOW:
             raise ProtocolError(f"attempt {self._attempt} asks for {count} items more, of at most {WINDOW} on the way")
         self._granted += count

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -24,8 +24,7 @@ async def anybody(machines: Sequence[Machine]) -> bool:
     Where a machine is behind others, the first on the way is asked. This computer's own addresses, as of a tunnel's
     end, say nothing of its network.
     """
-    places = await _places(machines)
-    asking = [asyncio.ensure_future(answers(*place)) for place in places[:AT_MOST]]
+    asking = [asyncio.ensure_future(answers(*place)) for place in await _places(machines)]
     try:
         with suppress(TimeoutError):
             for answer in asyncio.as_completed(asking, timeout=ANSWER_S):
@@ -57,11 +56,7 @@ async def answers(host: str, port: int) -> bool:
 
 
 def _is_here(family: int, address: Any) -> bool:
-    """Return whether the address is one of this computer.
-
-    Raises:
-        OSError: there is no way to that address now.
-    """
+    """Return whether the address is one of this computer. An OSError: there is no way to it now."""
     if ipaddress.ip_address(address[0].partition("%")[0]).is_loopback:
         return True
     with socket.socket(family, socket.SOCK_DGRAM) as sock:
@@ -71,25 +66,18 @@ def _is_here(family: int, address: Any) -> bool:
 
 async def _places(machines: Sequence[Machine]) -> list[Place]:
     """Return the places to ask, those that belong to no node first."""
-    places: dict[Place, None] = {}
-    for address, way in _asked(machines):
-        if len(places) >= AT_MOST:
-            break
-        if (first := await _first_stop(address, way)) is not None:
-            places[first] = None
-    return list(places)
-
-
-def _asked(machines: Sequence[Machine]) -> Iterable[tuple[Address, Login | None]]:
-    seen: set[Address] = set()
+    ways: dict[Address, Login | None] = {}
     for machine in machines:
         for address in machine.witnesses:
-            if address not in seen:
-                seen.add(address)
-                yield address, None if machine.login is None else replace(machine.login, jump=None)
+            ways.setdefault(address, machine.login and replace(machine.login, jump=None))
     for machine in machines:
-        if machine.address is not None and machine.address.path is None and machine.address not in seen:
-            yield machine.address, machine.login
+        if machine.address is not None and machine.address.path is None:
+            ways.setdefault(machine.address, machine.login)
+    places: dict[Place, None] = {}
+    for address, way in ways.items():
+        if len(places) < AT_MOST and (first := await _first_stop(address, way)) is not None:
+            places[first] = None
+    return list(places)
 
 
 async def _first_stop(address: Address, way: Login | None) -> Place | None:

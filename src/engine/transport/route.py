@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from ...actors.ports import ConnectFailed
@@ -12,6 +13,8 @@ from ..api.errors import BootstrapError, OutriderError
 from ..api.printable import plainly
 from ..wire.codec import ProtocolError
 from .channels import Channel
+
+TRANSFERS = 16  # at a time: each takes a descriptor of the executor and of what forwards to it, and they share one way
 
 
 class ExecutorGone(ConnectionError):
@@ -23,6 +26,7 @@ class Route:
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
+        self._transfers = asyncio.Semaphore(TRANSFERS)
 
     @property
     def reached(self) -> bool:
@@ -48,7 +52,7 @@ class Route:
 
     def turn(self) -> AbstractAsyncContextManager[object]:
         """Enter before a channel for a blob is opened, and leave when it is closed: there may be few of them."""
-        return nullcontext()
+        return self._transfers
 
     async def open_channel(self, channel: Channel) -> None:
         """Cancel-safe.

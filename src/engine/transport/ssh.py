@@ -235,11 +235,7 @@ class RemoteShell:
 
 
 async def _feed(command: asyncssh.SSHWriter[bytes], stdin: bytes | AsyncIterable[bytes]) -> None:
-    """Write all of ``stdin`` as fast as the command takes it; what is left when the command ends is dropped.
-
-    Raises:
-        Exception: what the input's own iterator has raised.
-    """
+    """Write all of ``stdin`` as fast as the command takes it; what is left when the command ends is dropped."""
     async for part in _slices(stdin) if isinstance(stdin, bytes) else stdin:
         try:
             command.write(part)
@@ -260,11 +256,7 @@ async def _end(
     stderr: asyncssh.SSHReader[bytes],
     output: Callable[[bytes], None] | None,
 ) -> CommandResult:
-    """Return how the command ended.
-
-    Raises:
-        ConnectionResetError: the connection was lost before the command had ended.
-    """
+    """Return how the command ended, or raise that the connection was lost before."""
     channel, out, errors = stdin.channel, bytearray(), bytearray()
     assert isinstance(channel, asyncssh.SSHClientChannel)
     lost: Exception | None = None

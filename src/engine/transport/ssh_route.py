@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from collections.abc import Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +75,10 @@ class SSHRoute(Route):
             return
         if self._executor is None:
             async with self._settings.bootstraps:
-                self._executor = await self._armed(self._bootstrapped(connection))
+                bootstrap = self._bootstrapped(connection)
+                if self._renewal is not None:  # beside it, not before it: the check takes no time of its own
+                    bootstrap = self._renewal.during(bootstrap, machine.id)
+                self._executor = await bootstrap
         else:
             self._nudge = asyncio.ensure_future(_nudged(connection))
 
@@ -145,18 +148,8 @@ class SSHRoute(Route):
         if self._settings.rotated is not None:
             await self._settings.rotated(self._machine, self._host_keys)
 
-    async def _armed(self, bootstrap: Coroutine[Any, Any, Bootstrapped]) -> Bootstrapped:
-        """Beside it, not before it: the answer of the check takes no time of its own."""
-        if self._renewal is None:
-            return await bootstrap
-        return await self._renewal.during(bootstrap, self._machine.id)
-
     async def _bootstrapped(self, connection: asyncssh.SSHClientConnection) -> Bootstrapped:
-        """Put the image and an executor there.
-
-        Raises:
-            BootstrapError: with the machine it happened on.
-        """
+        """Put the image and an executor there. A BootstrapError says on which machine it failed."""
         from ..image.bootstrap import bootstrap  # which pools on this computer do without
 
         settings, machine = self._settings, self._machine
@@ -184,7 +177,7 @@ class SSHRoute(Route):
         return self._ssh.connection
 
     def turn(self) -> AbstractAsyncContextManager[object]:
-        return self._bridges if self._bridged else nullcontext()
+        return self._bridges if self._bridged else super().turn()
 
     async def open_channel(self, channel: Channel) -> None:
         """Open a channel to the executor's socket; over a command there, where the server forbids forwarding."""

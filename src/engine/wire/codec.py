@@ -62,11 +62,7 @@ class ProtocolError(ValueError):
 
 
 def encode(message: m.Message) -> bytes:
-    """Return the message as one frame.
-
-    Raises:
-        ProtocolError: the frame would be larger than `MAX_FRAME_BYTES`.
-    """
+    """Return the message as one frame. A ProtocolError: it would be larger than `MAX_FRAME_BYTES`."""
     return frame(body(message))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,11 +11,13 @@ import pytest
 
 from outrider.engine.node.bridge import BEGINS
 from outrider.engine.transport.blob_transfers import TransferProgress
-from outrider.engine.transport.channels import Control, Receiving
-from outrider.engine.transport.connection import TRANSFERS, NodeConnection
+from outrider.engine.transport.channels import Channel, Control, Receiving
+from outrider.engine.transport.connection import NodeConnection
+from outrider.engine.transport.route import TRANSFERS, Route
 from outrider.engine.transport.ssh_route import _SSHChannel
 from outrider.engine.wire import messages as wire
 from outrider.engine.wire.codec import ProtocolError, encode
+from outrider.providers.base import Machine, MachineId
 
 pytestmark = pytest.mark.anyio
 
@@ -141,12 +142,12 @@ async def test_no_more_than_so_many_transfers_are_open_at_a_time() -> None:
     """Each takes a descriptor of the executor and of its SSH server, which may have few."""
     opened: list[Any] = []
 
-    async def open_channel(channel: Any) -> None:
-        opened.append(channel)
+    class Way(Route):
+        async def open_channel(self, channel: Channel) -> None:
+            opened.append(channel)
 
     connection = NodeConnection.__new__(NodeConnection)
-    connection._transfers = asyncio.Semaphore(TRANSFERS)
-    connection._route = SimpleNamespace(turn=nullcontext, open_channel=open_channel)  # type: ignore[assignment]
+    connection._route = Way(Machine(MachineId("m"), None, ""))
     getting = [asyncio.ensure_future(connection.get(f"b{number}", TransferProgress(8))) for number in range(100)]
     for number in range(100):
         for _ in range(5):  # turns of the loop for those whose turn it is

@@ -10,7 +10,7 @@ import pytest
 
 from outrider.engine.node import blobs, facts, freeports, output, scheduler
 from outrider.engine.node.streams import WINDOW
-from outrider.engine.transport import blob_transfers, channels, connection
+from outrider.engine.transport import blob_transfers, channels, route
 from outrider.engine.wire import codec, messages, values
 from outrider.engine.wire.session import ACK_EVERY, FOR_CLIENTS, FOR_NODES, UNCOUNTED
 
@@ -94,7 +94,7 @@ def test_numbers_in_the_text_are_the_codes() -> None:
     assert f"`version` is {messages.PROTOCOL_VERSION}." in text
     assert f"keeps {freeports.KEPT} TCP ports" in text
     assert f"when {freeports.FEW} or fewer are left" in text
-    assert f"at most {connection.TRANSFERS} transfers with a node" in text
+    assert f"at most {route.TRANSFERS} transfers with a node" in text
     assert f"a `Get` is not answered within {channels.ANSWER_S:g} s" in text
     assert f"no further byte of the blob comes for {channels.STALL_S:g} s" in text
     assert f"no `Have` comes for {channels.TAKEN_S:g} s" in text
