@@ -52,7 +52,7 @@ def load(value: Value, fds: list[int]) -> Any:
 
 
 def dump(obj: object, name: str) -> tuple[Value, list[int]]:
-    """The other way round: a large object's blob is in the list, to be closed by the caller, and has no name yet.
+    """Return the object as a value and its blob, if it has one, which the caller closes and which has no name yet.
 
     Raises:
         Unpicklable
@@ -159,8 +159,6 @@ class BlobStore:
 
 
 class IncomingBlob:
-    """A blob that is still arriving."""
-
     def __init__(self, name: str, size_bytes: int) -> None:
         self.name = name
         self.size_bytes = size_bytes

@@ -90,7 +90,6 @@ class Caller:
                 self._info.release_port()
 
     def _program(self, function: bytes) -> Program:
-        """Return a function's program; the first task that needs it unpickles it."""
         if (program := self._programs.get(function)) is not None:
             return program
         try:

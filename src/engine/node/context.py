@@ -108,7 +108,6 @@ def leave() -> None:
 
 
 def set_notice_page(page: NoticePage) -> None:
-    """Set the notice page for this process, and for those forked from it."""
     _process.page = page
 
 
@@ -116,8 +115,6 @@ on_step: dict[TaskContext | None, Callable[[str], None]] = {}  # called at each 
 
 
 class _Process:
-    """State that all threads of this process share."""
-
     alone: TaskContext | None = None
     page: NoticePage | None = None
 

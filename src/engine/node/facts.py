@@ -44,33 +44,28 @@ def objection(hello: Hello) -> str | None:
     ):
         if theirs != ours:
             return f"the client has {what} {theirs}, the node {ours}: they may not understand each other"
-    return _setup_objection(hello.setup)
-
-
-def _setup_objection(setup: Mapping[str, object]) -> str | None:
-    slots, kind, env = setup.get("slots"), setup.get("kind"), setup.get("env", {})
-    if type(slots) is not int or not 1 <= slots <= MAX_SLOTS:
-        return f"slots is {slots!r}: not a number from 1 to {MAX_SLOTS}"
-    if kind not in ("process", "thread"):
-        return f"kind is {kind!r}: neither process nor thread"
-    if type(env) is not dict or not all(type(x) is str and "\0" not in x for pair in env.items() for x in pair):
-        return "env is not texts by name"
-    if any("=" in name or not name for name in env):
-        return "env has a name with '=' in it"
-    preload = setup.get("preload", ())
-    if not isinstance(preload, list | tuple) or not all(type(each) is str for each in preload):
-        return "preload is not a list of modules"
-    return _notices_objection(setup.get("notices", ()))
-
-
-def _notices_objection(notices: object) -> str | None:
-    if not isinstance(notices, list | tuple) or not all(type(each) is str for each in notices):
-        return "notices is not a list of texts"
     try:
-        settings.sources(notices)
+        _check(hello.setup)
     except ValueError as error:
         return str(error)
     return None
+
+
+def _check(setup: Mapping[str, Any]) -> None:
+    slots, kind, env = setup.get("slots"), setup.get("kind"), setup.get("env", {})
+    if type(slots) is not int or not 1 <= slots <= MAX_SLOTS:
+        raise ValueError(f"slots is {slots!r}: not a number from 1 to {MAX_SLOTS}")
+    if kind not in ("process", "thread"):
+        raise ValueError(f"kind is {kind!r}: neither process nor thread")
+    if type(env) is not dict or not all(type(x) is str and "\0" not in x for pair in env.items() for x in pair):
+        raise ValueError("env is not texts by name")
+    if any("=" in name or not name for name in env):
+        raise ValueError("env has a name with '=' in it")
+    for name, items in (("preload", "modules"), ("notices", "texts")):
+        value = setup.get(name, ())
+        if not isinstance(value, list | tuple) or not all(type(each) is str for each in value):
+            raise ValueError(f"{name} is not a list of {items}")
+    settings.sources(setup.get("notices", ()))
 
 
 def installed_packages(paths: Sequence[str] | None = None) -> dict[str, str]:

@@ -34,10 +34,7 @@ class FreePorts:
         return tuple(self._kept)
 
     def release_for(self, world: bytes) -> tuple[int, ...]:
-        """Release the port of a generation's rank that is about to run here.
-
-        Return the ports that are kept instead.
-        """
+        """Release the port of a rank that is about to run here; return the ports that are kept instead."""
         fields = msgpack.unpackb(world)
         try:
             port = fields["peers"][fields["rank"]]["port"] if "peers" in fields else fields["head_port"]
@@ -57,11 +54,7 @@ class FreePorts:
         self._kept.clear()
 
     def _keep(self) -> int:
-        """Return a port that is free, and keep it.
-
-        Raises:
-            OSError: this host has none left.
-        """
+        """Keep a port that is free, and return it. Raises OSError where this host has none left."""
         sock = socket.socket()
         try:
             self._bind(sock)

@@ -24,8 +24,7 @@ class Printed:
     def __init__(self) -> None:
         self._wrote = False
         self._waiting = array.array("i", [0])
-        self._streams = [_Tap(fd, self._note) for fd in (STDOUT, STDERR)]
-        sys.stdout, sys.stderr = (tap.text() for tap in self._streams)
+        sys.stdout, sys.stderr = (_text_stream(_Tap(fd, self._note)) for fd in (STDOUT, STDERR))
 
     def _note(self) -> None:
         self._wrote = True
@@ -60,10 +59,9 @@ class _Tap(io.FileIO):
         self._note()
         return super().write(data)
 
-    def text(self) -> io.TextIOWrapper:
-        return io.TextIOWrapper(
-            io.BufferedWriter(self), encoding="utf-8", errors="backslashreplace", line_buffering=True
-        )
+
+def _text_stream(tap: _Tap) -> io.TextIOWrapper:
+    return io.TextIOWrapper(io.BufferedWriter(tap), encoding="utf-8", errors="backslashreplace", line_buffering=True)
 
 
 class Lines:
@@ -86,7 +84,6 @@ class Lines:
         return out + self._cut(whole)
 
     def finish(self) -> list[Output]:
-        """Return the unfinished line as it is."""
         tail, self._tail = self._tail, b""
         return self._cut(tail)
 

@@ -329,7 +329,6 @@ class Scheduler:
                 self._start(slot, now)
 
     def _start(self, slot: Slot, now: float) -> None:
-        """Begin the first attempt in the slot's pipe."""
         attempt = slot.pipe[0]
         attempt.started = now
         if attempt.run.flags & _ANNOUNCE:

@@ -30,7 +30,6 @@ from .freeports import FreePorts
 from .notice_page import NoticePage
 from .notices import settings
 from .notices.local import PreemptFile
-from .notices.source import NoticeSource
 from .notices.watcher import PreemptionWatcher
 from .output import Backlog
 from .worker_pool import WorkerPool
@@ -58,7 +57,6 @@ class ExecutorServer:
         accelerators: Sequence[tuple[str, float]] = (),
         lease_s: float | None = None,
         lease_file: str = "",
-        sources: Sequence[NoticeSource] | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._work = directory / "work"
@@ -90,7 +88,7 @@ class ExecutorServer:
             failed=self._end,
         )
         self._watcher = PreemptionWatcher(self._notice_page, self._send)
-        self._watcher.start([PreemptFile(directory / "preempt")] if sources is None else sources)
+        self._watcher.start([PreemptFile(directory / "preempt")])
         self._check_lease()
 
     async def close(self) -> None:
@@ -222,7 +220,8 @@ class ExecutorServer:
     # --- to the client -----------------------------------------------------------------------------------------------
 
     def _send(self, entry: Message | bytes) -> None:
-        if self._queue(entry) and not self._flushing:
+        self._queue(entry)
+        if not self._flushing:
             self._flushing = True
             self._loop.call_soon(self._flush)
 
@@ -232,16 +231,13 @@ class ExecutorServer:
             self._queue(entry)
         self._flush()
 
-    def _queue(self, entry: Message | bytes) -> bool:
-        """Give an entry to the session; return False if it is kept for a client that is away."""
+    def _queue(self, entry: Message | bytes) -> None:
         if self._control is None:
             self._backlog.add(entry)
-            return False
-        if isinstance(entry, bytes):
+        elif isinstance(entry, bytes):
             self._session.send_body(entry)
         else:
             self._session.send(entry)
-        return True
 
     def _flush(self) -> None:
         self._flushing = False

@@ -58,32 +58,29 @@ class Streams:
             return not self._closed
 
     def next(self, stream: int) -> Any:
-        while True:
-            with self._lock:
-                self._ask(stream)
-                self._changed.wait_for(lambda: self._items[stream] or stream in self._over)
-                found = self._take(stream)
-            if found is not None:
-                return self._unpack(stream, *found)
+        with self._lock:
+            self._ask(stream)
+            self._changed.wait_for(lambda: self._has_next(stream))
+            found = self._take(stream)
+        return self._unpack(stream, *found)
 
     async def anext(self, stream: int) -> Any:
         import asyncio  # only tasks that are async themselves pay for it
 
         loop = asyncio.get_running_loop()
-        while True:
-            with self._lock:
-                self._ask(stream)
-                found = self._take(stream)
-                changed = loop.create_future()
-                if found is None:
+        try:
+            while True:
+                with self._lock:
+                    self._ask(stream)
+                    if self._has_next(stream):
+                        found = self._take(stream)
+                        break
+                    changed = loop.create_future()
                     self._watchers.append(_waker(loop, changed))
-            if found is None:
                 await changed
-                continue
-            try:
-                return self._unpack(stream, *found)
-            except StopIteration:
-                raise StopAsyncIteration from None
+            return self._unpack(stream, *found)
+        except StopIteration:
+            raise StopAsyncIteration from None
 
     def close(self, stream: int) -> None:
         with self._lock:
@@ -106,11 +103,12 @@ class Streams:
             self._asked[stream] += count
             self._send(Credit(self._attempt, stream, count))
 
-    def _take(self, stream: int) -> tuple[Input, list[int]] | None:
+    def _has_next(self, stream: int) -> bool:
+        return bool(self._items[stream]) or stream in self._over
+
+    def _take(self, stream: int) -> tuple[Input, list[int]]:
         if stream in self._over:
             raise self._over[stream]
-        if not self._items[stream]:
-            return None
         self._asked[stream] -= 1
         return self._items[stream].popleft()
 

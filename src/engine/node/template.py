@@ -67,11 +67,7 @@ class Template:
         return self._control.fileno()
 
     def on_readable(self) -> None:
-        """Read the template's message once the descriptor is readable: it is ready, or has ended.
-
-        Raises:
-            BrokenPipeError: the template has ended.
-        """
+        """Read the template's message: it is ready, or has ended, which raises BrokenPipeError."""
         if self._answer() != _READY:
             raise BrokenPipeError
         self.ready = True
@@ -97,7 +93,6 @@ class Template:
         return cast("int", pid)
 
     def close(self) -> None:
-        """End the template. Processes that it forked go on."""
         self._control.close()
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)

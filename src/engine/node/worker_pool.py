@@ -139,7 +139,6 @@ class WorkerPool:
 
     @property
     def has_run(self) -> bool:
-        """Return whether some worker has taken an attempt."""
         return self._scheduler.has_run
 
     def listen(self, listening: bool) -> None:
@@ -215,7 +214,6 @@ class WorkerPool:
             self._timer = loop.call_at(due, self._on_time)
 
     async def close(self, within_s: float) -> None:
-        """End every worker's process tree, and the fork server."""
         self._closing = True
         if self._timer is not None:
             self._timer.cancel()
@@ -237,11 +235,7 @@ class WorkerPool:
     # --- to workers --------------------------------------------------------------------------------------------------
 
     def _fork(self, worker: int, slot: int, *, fresh: bool) -> None:
-        """Have a worker forked.
-
-        Raises:
-            OSError: this process has no descriptors left.
-        """
+        """Have a worker forked. Raises OSError where this process has no descriptors left."""
         connection = WorkerConnection(
             self._loop,
             worker,

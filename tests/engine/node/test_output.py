@@ -133,7 +133,7 @@ async def test_while_the_client_is_away_the_oldest_is_dropped_and_counted(make: 
 
     client = await make(slots=2, kind=kind)
     await client.call(say)
-    away, mark = (client.server._directory / name for name in ("away", "printed"))
+    away, mark = (client.server._work / name for name in ("away", "printed"))
     client.define(much)
     attempt = client.run(much, str(away), str(mark))
     await client.until(lambda: client.printed(attempt))

@@ -5,11 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from outrider.engine.node import pipe as pipes
+from outrider.engine.node import scheduler
+from outrider.engine.wire import messages as m
 
 
 @pytest.fixture
@@ -71,3 +77,50 @@ def test_what_a_stopped_worker_is_about_to_receive_is_left_to_it(
     os.waitpid(pid, 0)
     with pipes.taking_back(far) as may:
         assert may
+
+
+def _wait_for(gate: Path) -> None:
+    while not gate.exists():
+        time.sleep(0.001)
+
+
+@pytest.mark.anyio
+async def test_what_a_stopped_worker_keeps_counts_as_begun_and_runs_there_once(
+    make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody can tell whether the worker has received it: it is not returned, even if it waits behind a long task."""
+    monkeypatch.setattr(pipes, "LOCK_TRIES", 2)
+    monkeypatch.setattr(scheduler, "STALL_S", 600.0)
+    client = await make()
+    first = client.run(_wait_for, tmp_path / "gate", flags=int(m.RunFlag.ANNOUNCE))
+    await client.until(lambda: client.of(first, m.Started))
+    second = client.run(os.getpid)
+    await client.turn()
+    (connection,) = client.server._workers._connections.values()
+    with _held(connection._far):
+        client.send(m.Recall((second,)))
+        assert await client.expect(m.Returned) == m.Returned(())
+    (tmp_path / "gate").touch()
+    await client.answer(first)
+    assert isinstance(await client.answer(second), m.Done)
+
+
+@contextmanager
+def _held(far: socket.socket) -> Iterator[None]:
+    """Another process has the lock meanwhile, as a worker that was stopped then."""
+    told, tells = os.pipe()
+
+    def hold() -> None:
+        with pipes.taking_back(far):
+            os.write(tells, b"held")
+            signal.pause()
+
+    pid = forked(hold)
+    try:
+        assert os.read(told, 4) == b"held"
+        yield
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(told)
+        os.close(tells)

@@ -31,11 +31,7 @@ class Imds:
         self._renew_at = 0.0
 
     async def get(self, path: str) -> http.Answer | None:
-        """Return the metadata item; None if there is no such item.
-
-        Raises:
-            Unanswered
-        """
+        """Return the metadata item; None if there is no such item."""
         for fresh in (False, True):
             headers = {"X-aws-ec2-metadata-token": await self._valid_token(renew=fresh)}
             answer = await http.ask(f"{self._url}{path}", headers=headers, within_s=WITHIN_S)

@@ -68,11 +68,7 @@ class Signals:
 
 
 def number_of(name: str) -> int:
-    """Return the number of a signal, named with or without ``SIG``.
-
-    Raises:
-        ValueError: there is no such signal.
-    """
+    """Return the number of a signal, named with or without ``SIG``."""
     try:
         return int(signal.Signals[name if name.startswith("SIG") else f"SIG{name}"])
     except KeyError:

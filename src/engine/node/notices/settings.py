@@ -47,11 +47,7 @@ def sources(texts: Sequence[str]) -> list[NoticeSource]:
 
 
 def signals(texts: Sequence[str]) -> list[int]:
-    """Return the signals that these sources listen to.
-
-    Raises:
-        ValueError: as `sources`.
-    """
+    """Return the signals that these sources listen to."""
     return [number for source in sources(texts) if isinstance(source, Signals) for number in source.numbers]
 
 

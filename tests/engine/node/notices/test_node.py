@@ -189,7 +189,8 @@ async def test_a_source_of_ones_own_and_one_that_fails(make: Any, capfd: Any, mo
             await asyncio.Event().wait()
 
     monkeypatch.setattr(watcher, "AGAIN_S", 0.01)
-    client = await make(sources=[Broken(), Cloud()])
+    client = await make()
+    client.server._watcher.start([Broken(), Cloud()])
     assert await client.expect(m.PreemptionNotice) == m.PreemptionNotice("cloud", pytest.approx(5, abs=0.1))
     await client.until(lambda: client.heard[-1] == m.PreemptionNotice("broken", pytest.approx(7, abs=0.1)))
     assert capfd.readouterr().err.count("broken has failed") == 1
