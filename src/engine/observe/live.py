@@ -13,7 +13,6 @@ from .pool_view import PoolView
 from .sink import Sink, Writer
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.live import Live
 
 INTERVAL_S = 0.125
@@ -30,17 +29,15 @@ class RichSink(Sink):
 
     tasks = True
 
-    def __init__(self, console: Console | None = None) -> None:
+    def __init__(self) -> None:
         self._claimed = False
-        self._console = console
         self._live: Live | None = None
         self._pool_view = PoolView()
-        self._lock = Lock()  # the event loop writes the view, the writer's thread reads it
         self._writer = Writer(write_plain, refresh=self._draw, finish=self._finish, interval_s=INTERVAL_S)
 
     @classmethod
     def claim(cls) -> RichSink | None:
-        """A sink that has the terminal until it is closed; None where another sink has it."""
+        """Return a sink that has the terminal until it is closed; None where another sink has it."""
         if not _terminal.acquire(blocking=False):
             return None
         sink = cls()
@@ -51,8 +48,7 @@ class RichSink(Sink):
         if isinstance(event, ev.TaskOutput):
             self._writer.put(printed(event), stream_of(event))
             return
-        with self._lock:
-            self._pool_view.apply(event)
+        self._pool_view.apply(event)
         if isinstance(event, ev.PoolStarting):
             self._writer.start()
         elif not isinstance(event, (ev.PoolReady, ev.PoolResized)) and (line := describe(event)):
@@ -72,8 +68,8 @@ class RichSink(Sink):
             from .table import View
 
             self._live = Live(
-                console=self._console or Console(stderr=True),
-                get_renderable=lambda: View(self._pool_view, time.time(), self._lock),
+                console=Console(stderr=True),
+                get_renderable=lambda: View(self._pool_view, time.time()),
                 auto_refresh=False,
                 transient=True,
                 redirect_stdout=sys.stdout is not None and sys.stdout.isatty(),
@@ -86,5 +82,4 @@ class RichSink(Sink):
             from .table import summary
 
             self._live.stop()
-            with self._lock:
-                self._live.console.print(summary(self._pool_view, time.time()))
+            self._live.console.print(summary(self._pool_view, time.time()))

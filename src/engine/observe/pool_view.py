@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from threading import Lock
 
 from ...actors import events as ev
 
@@ -53,6 +54,7 @@ class PoolView:
     wanted: int = 0  # tasks submitted, ranks of broadcasts
     done: int = 0
     failed: int = 0
+    lock: Lock = field(default_factory=Lock, repr=False)  # the event loop writes, the thread that draws reads
 
     @property
     def ready(self) -> int:
@@ -63,6 +65,10 @@ class PoolView:
         return sum(row.hourly_cost for row in self.rows.values() if row.state != "lost")
 
     def apply(self, event: ev.Event) -> None:
+        with self.lock:
+            self._apply(event)
+
+    def _apply(self, event: ev.Event) -> None:
         match event:
             case ev.PoolStarting():
                 self.pool, self.provider = event.pool, event.provider

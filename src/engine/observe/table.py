@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.progress_bar import ProgressBar
@@ -20,33 +20,31 @@ BAR_FROM = 8  # tasks from which on a progress bar is shown
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 
+@dataclass(frozen=True, slots=True)
 class View:
-    """A view of a pool at the time ``now``. ``lock`` is held while it is read."""
+    """A view of a pool at the time ``now``."""
 
-    def __init__(self, pool_view: PoolView, now: float, lock: AbstractContextManager[object] | None = None) -> None:
-        self._pool_view = pool_view
-        self._now = now
-        self._lock = lock or nullcontext()
+    pool_view: PoolView
+    now: float
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        with self._lock:
+        with self.pool_view.lock:
             parts = self._parts(options)
         yield Group(*parts)
 
     def _parts(self, options: ConsoleOptions) -> list[RenderableType]:
-        pool_view = self._pool_view
+        pool_view = self.pool_view
         rows = chosen_rows(pool_view, max(3, (options.height or options.size.height) - AROUND))
         parts: list[RenderableType] = [self._header(), self._nodes(rows, options.max_width >= WIDE)]
         if hidden := len(pool_view.rows) - len(rows):
             parts.append(Text(f"  and {count(hidden, 'node')} more", style="dim"))
-        if pool_view.wanted >= BAR_FROM and pool_view.done + pool_view.failed < pool_view.wanted:
-            parts.append(
-                ProgressBar(pool_view.wanted, pool_view.done + pool_view.failed, width=min(60, options.max_width - 2))
-            )
+        ended = pool_view.done + pool_view.failed
+        if pool_view.wanted >= BAR_FROM and ended < pool_view.wanted:
+            parts.append(ProgressBar(pool_view.wanted, ended, width=min(60, options.max_width - 2)))
         return parts
 
     def _header(self) -> Text:
-        pool_view = self._pool_view
+        pool_view = self.pool_view
         text = Text(no_wrap=True, overflow="ellipsis")
         text.append("outrider ", style="bold")
         text.append(f"{one_line(pool_view.provider)} · {pool_view.ready} of {count(pool_view.desired, 'node')} ready")
@@ -58,7 +56,7 @@ class View:
             text.append(f" · {pool_view.failed:,} failed", style="red")
         if pool_view.phase != "ready":
             text.append(f" · {pool_view.phase}", style="cyan")
-        return text.append(f" · {seconds(self._now - pool_view.opened_at)}", style="dim")
+        return text.append(f" · {seconds(self.now - pool_view.opened_at)}", style="dim")
 
     def _nodes(self, rows: list[Row], wide: bool) -> Table:
         table = Table(box=None, padding=(0, 1), header_style="dim", expand=False)
@@ -74,23 +72,23 @@ class View:
         return table
 
     def _state(self, row: Row) -> Text:
-        sign = SPINNER[int(self._now * 10) % len(SPINNER)] if row.state == "launching" else "●"
+        sign = SPINNER[int(self.now * 10) % len(SPINNER)] if row.state == "launching" else "●"
         return Text(f"{sign} {row.state}", style=COLOURS.get(row.state, "yellow"))
 
     def _running(self, row: Row) -> Text:
         if row.state == "launching":
-            return Text(seconds(self._now - row.since), style="dim")
+            return Text(seconds(self.now - row.since), style="dim")
         if row.note:
             return Text(one_line(row.note), style=COLOURS.get(row.state, "yellow"))
         if not row.running:
             return Text("idle", style="dim")
         (name, since), *others = row.running.values()
-        text = Text(f"{one_line(name) or 'task'} {seconds(self._now - since)}")
+        text = Text(f"{one_line(name) or 'task'} {seconds(self.now - since)}")
         return text.append(f" and {len(others)} more", style="dim") if others else text
 
 
 def summary(pool_view: PoolView, now: float) -> Text:
-    """The line that stays on the terminal after the pool has ended."""
+    """Return the line that stays on the terminal after the pool has ended."""
     text = Text(f"outrider {one_line(pool_view.provider)} · {count(pool_view.done, 'task')} done", style="dim")
     if pool_view.failed:
         text.append(f" · {pool_view.failed:,} failed", style="red")
