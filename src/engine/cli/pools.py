@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections import Counter
@@ -47,22 +46,19 @@ class SearchOptions:
     all_regions:
         Every AWS region of the account.
     profile:
-        The profile in ~/.aws to use for them. Default: that of the AWS command line.
+        The profile in ~/.aws to use for them.
     endpoint_url:
         The endpoint of another cloud with EC2's interface, to use for them.
     """
 
     region: Annotated[list[str] | None, Flag] = None
     all_regions: Annotated[bool, Flag] = False
-    profile: str | None = None
-    endpoint_url: str | None = None
+    profile: Annotated[str | None, Parameter(env_var="AWS_PROFILE")] = None
+    endpoint_url: Annotated[str | None, Parameter(env_var="AWS_ENDPOINT_URL")] = None
 
     @property
     def access(self) -> dict[str, str]:
-        given = {
-            "profile": self.profile or os.environ.get("AWS_PROFILE"),
-            "endpoint_url": self.endpoint_url or os.environ.get("AWS_ENDPOINT_URL"),
-        }
+        given = {"profile": self.profile, "endpoint_url": self.endpoint_url}
         return {key: value for key, value in given.items() if value}
 
 

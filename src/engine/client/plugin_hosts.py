@@ -162,18 +162,15 @@ class PluginHosts:
 
     def reported(self, node: NodeId, reports: Sequence[Report]) -> Sequence[Report]:
         """Return the reports that are not about a plugin host."""
-        if not self._stopped and not any(
-            type(report) is Finished and report.attempt >= FIRST_ATTEMPT for report in reports
-        ):
-            return reports
-        host = self._by_node.get(node)
-        others: list[Report] = []
-        for report in reports:
-            if not isinstance(report, Finished) or report.attempt < FIRST_ATTEMPT:
-                others.append(report)
-            elif host is not None:
+        ended = [report for report in reports if type(report) is Finished and report.attempt >= FIRST_ATTEMPT]
+        if ended and (host := self._by_node.get(node)) is not None:
+            for report in ended:
                 host.ended(report)
-        return [] if self._stopped else others
+        if self._stopped:
+            return []
+        if not ended:
+            return reports
+        return [report for report in reports if type(report) is not Finished or report.attempt < FIRST_ATTEMPT]
 
     def left(self, node: NodeId) -> None:
         """Forget the plugin host of a node whose connection is closed for good."""

@@ -43,6 +43,18 @@ def test_more_places_are_asked_for_by_tag(book: Journal, sky: Sky, outrider: Out
     assert told["place"] == {"profile": "work", "region": "us-west-2"}
 
 
+def test_environment_says_how_to_get_in_unless_an_option_does(
+    book: Journal, sky: Sky, outrider: Outrider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sky.regions = {"us-west-2": [replace(SPOT, pool="theirs", owner="you@there")]}
+    monkeypatch.setenv("AWS_PROFILE", "work")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "")
+    (told,) = outrider.json("ps", "--region", "us-west-2")
+    assert told["place"] == {"profile": "work", "region": "us-west-2"}
+    (told,) = outrider.json("ps", "--region", "us-west-2", "--profile", "other")
+    assert told["place"] == {"profile": "other", "region": "us-west-2"}
+
+
 def test_unanswered_place_is_shown(book: Journal, sky: Sky, outrider: Outrider) -> None:
     book.own("lost", "aws", EAST).close()
     sky.refuses.add("us-east-1")
