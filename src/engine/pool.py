@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from .api.settings import Spec
     from .client.budget import Cost
     from .sync import SyncPool
+    from .testing.chaos.fault_injector import FaultInjector
     from .testing.chaos.plan import Chaos
     from .testing.chaos.report import Report
-    from .testing.chaos.run import FaultInjector
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -150,9 +150,9 @@ class Pool:
         self._core = core = OpenPool(self._settings, observer, self)
         try:
             if self._chaos is not None:
-                from .testing.chaos import run
+                from .testing.chaos import fault_injector
 
-                self._injector = run.FaultInjector(self._chaos, core)
+                self._injector = fault_injector.FaultInjector(self._chaos, core)
                 await self._injector.begin()
             await core.start()
         except BaseException:

@@ -16,7 +16,7 @@ OF_OTHER_THINGS = """
     refusal remote rules runtime shield sides silence site source spec task terms testing translate views wanted
     Asked At Blow Calls Ending Front Host Left Place Printed Refused Seen Snapshot Template Turn Where Wish World
     alike calls ending front hits inventory kinds pace seen turn where wishes words world
-    agreement loading reading saving writing Found Loading Reader
+    agreement loading reading run saving writing Found Loading Reader
     leftovers launch scheduling LOOK_S Watch
     advice agent explained frames inbox mounts patterns phase plan prepare root shell
     Exit Shell

@@ -11,8 +11,8 @@ from .plan import Chaos
 if TYPE_CHECKING:
     from ...pool import Pool
     from ...sync import SyncPool
+    from .fault_injector import FaultInjector
     from .report import Report
-    from .run import FaultInjector
 
 
 class chaos:  # noqa: N801 - used like a function
@@ -34,7 +34,7 @@ class chaos:  # noqa: N801 - used like a function
         self._injector: FaultInjector | None = None
 
     async def __aenter__(self) -> Report:
-        from .run import FaultInjector
+        from .fault_injector import FaultInjector
 
         pool: Any = self._pool
         self._injector = injector = FaultInjector(self._plan, pool._opened())

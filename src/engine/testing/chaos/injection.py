@@ -6,12 +6,13 @@ It touches only processes, directories and connections that are the pool's own, 
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from . import disk, processes
 from .faults import Fault, Freeze, FullDisk, HoldGil, Kill, KillDaemon, KillRank, Partition, Preempt, SlowLink
@@ -38,13 +39,23 @@ class TargetNode(NamedTuple):
         return self.group, self.daemon
 
 
-class TargetTask(Protocol):
-    """A task's process on the node."""
+class TargetTask:
+    """A task's process, and the connection to its agent."""
 
-    @property
-    def process(self) -> Process: ...
+    def __init__(self, process: Process, writer: asyncio.StreamWriter, message: dict[str, Any]) -> None:
+        self.process, self._writer = process, writer
+        self.job: int = message["job"]
+        self.rank: int = message["rank"]
+        self.world: int = message["world"]
+        self.generation: int = message["generation"]
 
-    def send(self, **message: object) -> None: ...
+    async def hang_up(self) -> None:
+        self._writer.close()
+        with suppress(OSError):
+            await self._writer.wait_closed()
+
+    def send(self, **message: object) -> None:
+        self._writer.write(json.dumps(message).encode() + b"\n")
 
 
 class Injection(NamedTuple):

@@ -24,9 +24,8 @@ from ...client.cleanup import finished
 from . import disk, processes
 from .agent import Agents
 from .faults import Fault, FullDisk, HoldGil, KillRank, Partition, SlowLink
-from .injection import Injection, TargetNode, inject
+from .injection import Injection, TargetNode, TargetTask, inject
 from .plan import Chaos, Planned, check_ranks, stepped, timed
-from .processes import Process
 from .report import Report, StepCount, Strike
 from .wires import Wires
 
@@ -37,25 +36,6 @@ if TYPE_CHECKING:
 HANG_UP_S = 2.0
 
 
-class Task:
-    """A task's process, and the connection to its agent."""
-
-    def __init__(self, process: Process, writer: asyncio.StreamWriter, message: dict[str, Any]) -> None:
-        self.process, self._writer = process, writer
-        self.job: int = message["job"]
-        self.rank: int = message["rank"]
-        self.world: int = message["world"]
-        self.generation: int = message["generation"]
-
-    async def hang_up(self) -> None:
-        self._writer.close()
-        with suppress(OSError):
-            await self._writer.wait_closed()
-
-    def send(self, **message: object) -> None:
-        self._writer.write(json.dumps(message).encode() + b"\n")
-
-
 class FaultInjector:
     """Fault injection in one pool. `begin` before its first node or later, `start` when ready, `end`, `collect`."""
 
@@ -64,7 +44,7 @@ class FaultInjector:
         self._chaos, self._core = chaos, core
         self._wires = Wires()
         self._address = f"outrider-chaos-{secrets.token_hex(8)}"
-        self._tasks: dict[Task, None] = {}
+        self._tasks: dict[TargetTask, None] = {}
         self._waiting = [*stepped(chaos)]  # faults that wait for a step
         self._changed = asyncio.Event()
         self._reading: asyncio.Task[None] | None = None
@@ -198,7 +178,7 @@ class FaultInjector:
                 return disk.has_room(target.directory / "work", target.group)
         return True
 
-    def _tasks_on(self, target: TargetNode) -> list[Task]:
+    def _tasks_on(self, target: TargetNode) -> list[TargetTask]:
         here = set(processes.children(target.group))
         return [task for task in self._tasks if task.process in here]
 
@@ -236,14 +216,14 @@ class FaultInjector:
 
     async def _serve_task(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve the connection of one task's agent."""
-        task: Task | None = None
+        task: TargetTask | None = None
         with suppress(OSError, ValueError, KeyError):
             credentials = writer.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
             process = processes.owned(struct.unpack("3i", credentials)[0])
             if process is None:
                 _log("a process that does not descend from this program asked for its chaos")
             else:
-                task = Task(process, writer, json.loads(await reader.readline()))
+                task = TargetTask(process, writer, json.loads(await reader.readline()))
             if task is not None and self._ending is None:
                 self._tasks[task] = None
                 task.send(watch=sorted({fault.at_step for fault in self._chaos.at_steps if fault.at_step}))
@@ -255,7 +235,7 @@ class FaultInjector:
         with suppress(OSError):
             await writer.wait_closed()
 
-    def _on_message(self, task: Task, message: dict[str, Any]) -> None:
+    def _on_message(self, task: TargetTask, message: dict[str, Any]) -> None:
         match message:
             case {"step": step}:
                 self._start(self._at_step(task, step))
@@ -264,7 +244,7 @@ class FaultInjector:
             case {"made": steps}:
                 self.report.made.append(StepCount(task.job, task.generation, task.rank, steps))
 
-    async def _at_step(self, task: Task, step: int) -> None:
+    async def _at_step(self, task: TargetTask, step: int) -> None:
         """Inject the faults that wait for this step of the task, which is paused meanwhile."""
         try:
             for planned in list(self._waiting):
@@ -274,7 +254,7 @@ class FaultInjector:
         finally:
             task.send(go=step)
 
-    async def _inject_at_step(self, planned: Planned, task: Task) -> None:
+    async def _inject_at_step(self, planned: Planned, task: TargetTask) -> None:
         """Return when the fault is injected, or cannot be, because the task's node is gone."""
         target = self._target_of(task)
         if target is None:
@@ -285,7 +265,7 @@ class FaultInjector:
             self._start(self._inject(planned, target, [task], injected))
             await injected.wait()
 
-    def _target_of(self, task: Task) -> TargetNode | None:
+    def _target_of(self, task: TargetTask) -> TargetNode | None:
         for node in self._core.observer.snapshot().nodes:
             if node.rank is not None and (target := self._target(node)) is not None and task in self._tasks_on(target):
                 return target
@@ -294,7 +274,7 @@ class FaultInjector:
     # --- injection --------------------------------------------------------------------------------------------------
 
     async def _inject(
-        self, planned: Planned, target: TargetNode, tasks: list[Task], injected: asyncio.Event | None
+        self, planned: Planned, target: TargetNode, tasks: list[TargetTask], injected: asyncio.Event | None
     ) -> None:
         fault = planned.fault
         rank = tasks[0].rank if injected is not None else target.rank
