@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import inspect
 import sys
@@ -16,7 +15,7 @@ from collections.abc import (
     Iterable,
     Iterator,
 )
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import Enum, auto
 from types import CodeType, FunctionType, UnionType
@@ -25,6 +24,7 @@ from typing import (
     Any,
     Generic,
     Literal,
+    NamedTuple,
     ParamSpec,
     Protocol,
     Self,
@@ -32,7 +32,6 @@ from typing import (
     TypeVar,
     Union,
     Unpack,
-    cast,
     get_args,
     get_origin,
     overload,
@@ -62,29 +61,25 @@ class Kind(Enum):
     ASYNC_ITERATOR = auto()
 
 
-class Streamed(Enum):
-    ALWAYS = auto()  # Iterator[T]
-    IF_ITERATOR = auto()  # Iterable[T]: a list is sent as a list
-    ALWAYS_ASYNC = auto()  # AsyncIterator[T]
-    IF_ITERATOR_ASYNC = auto()  # AsyncIterable[T]
+class Streamed(NamedTuple):
+    """The way in which a parameter consumes its argument while the function runs."""
 
-    @property
-    def asynchronous(self) -> bool:
-        return self in (Streamed.ALWAYS_ASYNC, Streamed.IF_ITERATOR_ASYNC)
+    always: bool  # otherwise only what is an iterator: a list is sent as a list
+    asynchronous: bool
 
     def takes(self, argument: object) -> bool:
-        if self in (Streamed.ALWAYS, Streamed.ALWAYS_ASYNC):
+        if self.always:
             return argument is not None and isinstance(argument, Iterable | AsyncIterable)
         return isinstance(argument, Iterator | AsyncIterator)
 
 
 _STREAMS: dict[object, Streamed] = {
-    Iterator: Streamed.ALWAYS,
-    Generator: Streamed.ALWAYS,
-    Iterable: Streamed.IF_ITERATOR,
-    AsyncIterator: Streamed.ALWAYS_ASYNC,
-    AsyncGenerator: Streamed.ALWAYS_ASYNC,
-    AsyncIterable: Streamed.IF_ITERATOR_ASYNC,
+    Iterator: Streamed(always=True, asynchronous=False),
+    Generator: Streamed(always=True, asynchronous=False),
+    Iterable: Streamed(always=False, asynchronous=False),
+    AsyncIterator: Streamed(always=True, asynchronous=True),
+    AsyncGenerator: Streamed(always=True, asynchronous=True),
+    AsyncIterable: Streamed(always=False, asynchronous=True),
 }
 _BY_NAME = {kind.__name__: streamed for kind, streamed in _STREAMS.items() if isinstance(kind, type)}
 
@@ -142,18 +137,6 @@ class Options:
             refuse(f"max_restarts={merged.max_restarts} runs every rank again, which {how} forbids: leave one out.")
         return merged
 
-    def given(self) -> TaskOptions:
-        written: dict[str, Any] = {}
-        default = Options()
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if value != getattr(default, each.name):
-                if each.name == "at_most_once":
-                    written["retry"] = "never"
-                else:
-                    written[each.name.removesuffix("_s")] = value
-        return cast("TaskOptions", written)
-
 
 class Decorated(Callee, Generic[P]):
     """A `@compute` function: the user's ``function`` with its options."""
@@ -181,11 +164,11 @@ class Decorated(Callee, Generic[P]):
         Raises:
             SpecError: an option does not exist, or its value is not valid.
         """
-        return self._like(self.function, self.options.changed(**options))
+        return type(self)(self.function, self.options.changed(**options))
 
     def wrapped(self, wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Self:
         """The same with ``wrapper`` around the function, as if it had been put below `@compute`."""
-        return self._like(wrapper(self.function), self.options)
+        return type(self)(wrapper(self.function), self.options)
 
     @property
     def plugins(self) -> tuple[Plugin, ...]:
@@ -195,21 +178,10 @@ class Decorated(Callee, Generic[P]):
     def streamed(self) -> dict[str, Streamed]:
         return streamed_parameters(self.function)
 
-    def _like(self, function: Callable[..., Any], options: Options) -> Self:
-        other = copy.copy(self)
-        other.__dict__.pop("streamed", None)
-        Decorated.__init__(other, function, options)
-        return other
-
-    def __copy__(self) -> Self:
-        other = object.__new__(type(self))
-        other.__dict__.update(self.__dict__)
-        return other
-
     def __reduce__(self) -> tuple[Any, ...]:
         if pickling.has_name(self):
-            return _by_name, (self.__module__, self.__qualname__, self.options.given())
-        return _by_value, (self.function, self.options.given())
+            return _by_name, (self.__module__, self.__qualname__, self.options)
+        return _decorate, (self.function, self.options)
 
     def __repr__(self) -> str:
         return f"<compute {self.__qualname__}>"
@@ -315,14 +287,9 @@ def _decorate(function: Callable[..., Any], options: Options) -> Decorated[...]:
     return _CLASSES[kind_of(function)](function, options)
 
 
-def _by_name(module: str, qualname: str, options: TaskOptions) -> Decorated[...]:
+def _by_name(module: str, qualname: str, options: Options) -> Decorated[...]:
     found: Decorated[...] = pickling.imported(module, qualname)
-    chosen = Options.of(**options)
-    return found if found.options == chosen else found._like(found.function, chosen)
-
-
-def _by_value(function: Callable[..., Any], options: TaskOptions) -> Decorated[...]:
-    return _decorate(function, Options.of(**options))
+    return found if found.options == options else type(found)(found.function, options)
 
 
 # --- what a function is like ------------------------------------------------------------------------------------------
@@ -336,13 +303,10 @@ def kind_of(function: Callable[..., Any]) -> Kind:
         return Kind.ITERATOR
     if inspect.iscoroutinefunction(function):
         return Kind.COROUTINE
-    match _stream(getattr(function, "__annotations__", {}).get("return"), function):
-        case Streamed.ALWAYS:
-            return Kind.ITERATOR
-        case Streamed.ALWAYS_ASYNC:
-            return Kind.ASYNC_ITERATOR
-        case _:
-            return Kind.VALUE
+    returned = _stream(getattr(function, "__annotations__", {}).get("return"), function)
+    if returned is None or not returned.always:
+        return Kind.VALUE
+    return Kind.ASYNC_ITERATOR if returned.asynchronous else Kind.ITERATOR
 
 
 def streamed_parameters(function: Callable[..., Any]) -> dict[str, Streamed]:

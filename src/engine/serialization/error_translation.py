@@ -17,36 +17,8 @@ from typing import Any, Literal, TypeVar, assert_never, cast
 
 from ...actors.kernel import ActorFailed
 from ...actors.ports import ConnectFailed, Ending, GaveUp, NoWorkers, Reason, Settled, Verdict
-from ...providers.errors import (
-    BadRequest,
-    JournalError,
-    NoCapacity,
-    NotAuthorized,
-    NotGone,
-    ProviderError,
-    QuotaExceeded,
-)
-from ..api.errors import (
-    AuthError,
-    BroadcastFailed,
-    CapacityError,
-    CleanupError,
-    ConnectionLost,
-    NodeLost,
-    Outcome,
-    OutriderError,
-    PoolClosed,
-    QueueTimeout,
-    QuotaError,
-    RemoteTraceback,
-    SerializationError,
-    SpecError,
-    TaskFailed,
-    TaskKilled,
-    TaskQuarantined,
-    TaskStopped,
-    TaskTimeout,
-)
+from ...providers import errors as provider
+from ..api import errors
 from ..api.printable import plain, plainly
 from ..node.failure import shortened
 from ..wire import values
@@ -122,11 +94,11 @@ def unpack_all(endings: Sequence[Ending], payload: Payload) -> list[Any]:
     if all(isinstance(ending, Settled) and ending.verdict is Verdict.RETURNED for ending in endings):
         return [unpack(ending, payload) for ending in endings]
     outcomes = [_outcome(ending, payload, rank) for rank, ending in enumerate(endings)]
-    errors = [each.error for each in outcomes if each.error is not None]
+    raised = [each.error for each in outcomes if each.error is not None]
     if all(isinstance(ending, GaveUp) for ending in endings):
-        raise errors[0]
+        raise raised[0]
     gave_up = (each.error for each, ending in zip(outcomes, endings, strict=True) if isinstance(ending, GaveUp))
-    lost = next((error for error in gave_up if isinstance(error, NodeLost | CapacityError)), None)
+    lost = next((error for error in gave_up if isinstance(error, errors.NodeLost | errors.CapacityError)), None)
     if lost is not None:
         lost.outcomes = tuple(outcomes)
         raise lost
@@ -156,7 +128,7 @@ def failed_error(failed: Failed, place: AttemptPlace, load: Callable[[], object]
             message = f"{place} has returned, and its result could not be fetched: {_lacking(failed)}"
         case _:
             message = f"{place.task} could not be sent to node {place.node}: {_lacking(failed)}"
-    return TaskFailed(message, kind=failed.kind, **place.facts)
+    return errors.TaskFailed(message, kind=failed.kind, **place.facts)
 
 
 def _lacking(failed: Failed) -> str:
@@ -164,33 +136,35 @@ def _lacking(failed: Failed) -> str:
     return f"{failed.kind}: {failed.message}. {look}"
 
 
-def ended_error(ended: Ended, place: AttemptPlace, timeout_s: float | None = None) -> TaskTimeout | TaskKilled:
+def ended_error(
+    ended: Ended, place: AttemptPlace, timeout_s: float | None = None
+) -> errors.TaskTimeout | errors.TaskKilled:
     facts = place.facts
     also = f"; {ended.detail}" if ended.detail else ""
     match ended.cause:
         case Cause.TIMEOUT:
             limit = "its timeout" if timeout_s is None else f"its timeout of {timeout_s:g} s"
             message = f"{place} ran longer than {limit} and was ended: give it more, or less to do{also}."
-            return TaskTimeout(message, timeout_s=timeout_s, **facts)
+            return errors.TaskTimeout(message, timeout_s=timeout_s, **facts)
         case Cause.EXIT:
             message = f"{place} ended its process with exit status {ended.code} instead of returning or raising{also}."
-            return TaskKilled(message, exit_code=ended.code, **facts)
+            return errors.TaskKilled(message, exit_code=ended.code, **facts)
         case Cause.SIGNAL:
             story = "" if also and ended.code == signal.SIGKILL else _signal_story(ended.code)
             message = f"{place} was killed by {_signal_name(ended.code)}{story}{also}."
-            return TaskKilled(message, signal=ended.code, **facts)
+            return errors.TaskKilled(message, signal=ended.code, **facts)
         case Cause.MEMORY:
             message = f"{place} ran out of memory and was killed by the kernel: use less, or nodes with more{also}."
-            return TaskKilled(message, out_of_memory=True, signal=signal.SIGKILL, **facts)
+            return errors.TaskKilled(message, out_of_memory=True, signal=signal.SIGKILL, **facts)
         case Cause.KILLED:
-            return TaskStopped(f"{place} was stopped by the pool.", **facts)
+            return errors.TaskStopped(f"{place} was stopped by the pool.", **facts)
         case _:
             assert_never(ended.cause)
 
 
 def gave_up_error(  # noqa: PLR0911  one for each reason
     ending: GaveUp, task: str, *, queue_timeout_s: float | None = None
-) -> OutriderError:
+) -> errors.OutriderError:
     losses = tuple((int(node), cause) for node, cause in ending.losses)
     story = "; ".join(f"node {node}: {cause}" for node, cause in losses) or "its node went away"
     node = losses[-1][0] if losses else None
@@ -198,68 +172,68 @@ def gave_up_error(  # noqa: PLR0911  one for each reason
     match ending.reason:
         case Reason.LOST:
             message = f"{task} was lost with its node and may not be run again ({story})."
-            return NodeLost(message, losses=losses, **where)
+            return errors.NodeLost(message, losses=losses, **where)
         case Reason.QUARANTINED:
             message = (
                 f"Each attempt of {task} took its node down, so it is not tried again ({story}): look there first."
             )
-            return TaskQuarantined(message, losses=losses, **where)
+            return errors.TaskQuarantined(message, losses=losses, **where)
         case Reason.LOSING:
             message = f"{task} lost nodes faster than it could run and was given up ({story})."
-            return NodeLost(message, losses=losses, **where)
+            return errors.NodeLost(message, losses=losses, **where)
         case Reason.NO_REPLACEMENT:
             if ending.failure is not None:
                 which = "is of no use" if isinstance(ending.failure, NoWorkers) else "did not come"
                 last = f"the last one {which}: {_sentence(ending.failure)}"
                 story = f"{story}; {last}" if losses else last
-            error = CapacityError(f"{task} needs a node that was lost, and no replacement came ({story}).")
+            error = errors.CapacityError(f"{task} needs a node that was lost, and no replacement came ({story}).")
             error.__cause__ = None if ending.failure is None else no_node_error(ending.failure)
             return error
         case Reason.NO_SUCH_RANK:
-            return CapacityError(
+            return errors.CapacityError(
                 f"{task} waits for the node of a rank, by on=, that the pool does not have: resize it."
             )
         case Reason.NO_PORTS:
-            return CapacityError(
+            return errors.CapacityError(
                 f"{task} was not run: {ending.why}. Raise the limit of open files there (ulimit -n; an eighth of it is "
                 "kept as ports), or run fewer ranks per node."
             )
         case Reason.QUEUE_TIMEOUT:
             limit = "its queue_timeout" if queue_timeout_s is None else f"its queue_timeout of {queue_timeout_s:g} s"
-            return QueueTimeout(f"{task} waited longer than {limit} for a free slot and never ran.", task=task)
+            return errors.QueueTimeout(f"{task} waited longer than {limit} for a free slot and never ran.", task=task)
         case Reason.CANCELLED:
-            return TaskStopped(f"{task} was cancelled.", **where)
+            return errors.TaskStopped(f"{task} was cancelled.", **where)
         case Reason.CLOSED:
-            return PoolClosed(f"The pool ended before {task} was done.")
+            return errors.PoolClosed(f"The pool ended before {task} was done.")
         case _:
             assert_never(ending.reason)
 
 
-def broadcast_error(task: str, outcomes: Sequence[Outcome]) -> BroadcastFailed:
+def broadcast_error(task: str, outcomes: Sequence[errors.Outcome]) -> errors.BroadcastFailed:
     """Return the error for a broadcast of which at least one rank failed.
 
     Ranks that were only stopped because another one failed stay out of the group; ``outcomes`` has them.
     """
     failed = [outcome for outcome in outcomes if outcome.error is not None]
-    causes = [outcome for outcome in failed if not isinstance(outcome.error, TaskStopped)] or failed
-    errors = [outcome.error for outcome in causes if outcome.error is not None]
+    causes = [outcome for outcome in failed if not isinstance(outcome.error, errors.TaskStopped)] or failed
+    raised = [outcome.error for outcome in causes if outcome.error is not None]
     ranks = ", ".join(str(outcome.rank) for outcome in causes)
     which = f"rank {ranks}" if len(causes) == 1 else f"ranks {ranks}"
-    return BroadcastFailed(f"{task} failed on {which} of {len(outcomes)}", errors, outcomes)
+    return errors.BroadcastFailed(f"{task} failed on {which} of {len(outcomes)}", raised, outcomes)
 
 
 def no_node_error(failure: Exception) -> Exception:
     match failure:
-        case NoCapacity(__cause__=ConnectFailed() as refused):
+        case provider.NoCapacity(__cause__=ConnectFailed() as refused):
             return no_node_error(refused)
-        case ProviderError():
+        case provider.ProviderError():
             return provider_error(failure)
-        case ConnectFailed(__cause__=OutriderError() as told):
+        case ConnectFailed(__cause__=errors.OutriderError() as told):
             return told
         case ConnectFailed():
-            return ConnectionLost(f"A node could not be reached ({failure}).")
+            return errors.ConnectionLost(f"A node could not be reached ({failure}).")
         case NoWorkers():
-            return CapacityError(
+            return errors.CapacityError(
                 f"Nodes were ready one after another, and none could start a worker (the last: {_sentence(failure)}): "
                 "look for the cause in their image and plugins, and in the memory and disk that they have."
             )
@@ -267,21 +241,23 @@ def no_node_error(failure: Exception) -> Exception:
             return failure
 
 
-def provider_error(error: ProviderError) -> OutriderError:
+def provider_error(error: provider.ProviderError) -> errors.OutriderError:
     said = _sentence(error)
     match error:
-        case NotAuthorized():
-            return AuthError(f"The provider does not let you in ({said}): check its credentials.")
-        case QuotaExceeded():
-            return QuotaError(f"Your account's limit is reached ({said}): ask for more quota, or for fewer nodes.")
-        case BadRequest():
-            return SpecError(f"The provider can never give what was asked for ({said}).")
-        case JournalError():
-            return OutriderError(f"Nothing was created: {said}.")
-        case NoCapacity():
-            return CapacityError(f"The provider has no machines to give ({said}): try again, or elsewhere.")
+        case provider.NotAuthorized():
+            return errors.AuthError(f"The provider does not let you in ({said}): check its credentials.")
+        case provider.QuotaExceeded():
+            return errors.QuotaError(
+                f"Your account's limit is reached ({said}): ask for more quota, or for fewer nodes."
+            )
+        case provider.BadRequest():
+            return errors.SpecError(f"The provider can never give what was asked for ({said}).")
+        case provider.JournalError():
+            return errors.OutriderError(f"Nothing was created: {said}.")
+        case provider.NoCapacity():
+            return errors.CapacityError(f"The provider has no machines to give ({said}): try again, or elsewhere.")
         case _:
-            failed = CapacityError(f"The provider failed ({said}): try again, or elsewhere.")
+            failed = errors.CapacityError(f"The provider failed ({said}): try again, or elsewhere.")
             failed.__cause__ = None if error.__cause__ is None else plainly(error.__cause__)
             return failed
 
@@ -290,13 +266,13 @@ def pool_error(error: BaseException, block_end: BlockEnd) -> BaseException:
     """Return the error that ended a pool, in users' terms. One that users know already is returned as it is."""
     failure = _only(error)
     match failure:
-        case NotGone():
+        case provider.NotGone():
             return cleanup_error(failure, block_end)
-        case ProviderError():
+        case provider.ProviderError():
             return provider_error(failure)
         case ActorFailed():
             story = f"{type(failure.__cause__).__name__}: {failure.__cause__}"
-            closed = PoolClosed(f"The pool ended by a defect of Outrider's own ({story}).")
+            closed = errors.PoolClosed(f"The pool ended by a defect of Outrider's own ({story}).")
             closed.__cause__ = plainly(error)
             return closed
         case ConnectFailed() | NoWorkers():
@@ -308,16 +284,17 @@ def pool_error(error: BaseException, block_end: BlockEnd) -> BaseException:
             return failure
 
 
-def not_ready_error(failed: Exception | None, ready: int, least: int, within_s: float) -> OutriderError:
+def not_ready_error(failed: Exception | None, ready: int, least: int, within_s: float) -> errors.OutriderError:
     """Return the error for a pool with too few ready nodes. ``failed``: what kept the last node from being ready."""
     counts = f"{ready} of the {least} nodes that the pool needs were ready within {within_s:g} s"
     if failed is None:
         story = f"{counts}, and none has failed: give them longer, by boot_timeout."
-        return CapacityError(story, wanted=least, got=ready)
+        return errors.CapacityError(story, wanted=least, got=ready)
     reason = pool_error(failed, "unstarted")
-    error = reason if isinstance(reason, OutriderError) else CapacityError(str(failed), wanted=least, got=ready)
-    error.add_note(f"Only {counts}.")
-    return error
+    if not isinstance(reason, errors.OutriderError):
+        reason = errors.CapacityError(str(failed), wanted=least, got=ready)
+    reason.add_note(f"Only {counts}.")
+    return reason
 
 
 def _only(error: BaseException) -> BaseException:
@@ -326,11 +303,11 @@ def _only(error: BaseException) -> BaseException:
     return error
 
 
-def cleanup_error(trouble: NotGone, block_end: BlockEnd) -> CleanupError:
+def cleanup_error(trouble: provider.NotGone, block_end: BlockEnd) -> errors.CleanupError:
     which = ", ".join(trouble.machines) or "machines of which nobody was told"
     ends = "" if trouble.by is None else f" They end themselves {by_lease(trouble.by)}."
     others = f" Left at no cost: {', '.join(trouble.left)}." if trouble.left else ""
-    error = CleanupError(
+    error = errors.CleanupError(
         f"{UNCONFIRMED[block_end]} ({_sentence(trouble.why)}): {which} may still be running.{ends}{others} "
         "`outrider gc` shows what is left, and `outrider gc --apply` ends it.",
         machines=trouble.machines,
@@ -338,7 +315,7 @@ def cleanup_error(trouble: NotGone, block_end: BlockEnd) -> CleanupError:
         by=trouble.by,
     )
     cause = trouble.__cause__
-    error.__cause__ = provider_error(cause) if isinstance(cause, NotAuthorized) else cause
+    error.__cause__ = provider_error(cause) if isinstance(cause, provider.NotAuthorized) else cause
     return error
 
 
@@ -347,25 +324,25 @@ def by_lease(by: float) -> str:
     return f"by {time.strftime('%H:%M', time.localtime(by + 59))} at the latest, by their lease"
 
 
-def pickling_error(error: Exception, task: str, what: str) -> SerializationError:
+def pickling_error(error: Exception, task: str, what: str) -> errors.SerializationError:
     path, kind, reason = _unpicklable(error)
     thing = f"{path} of {task}" if path else f"{what} of {task}"
     message = f"{thing} cannot be pickled ({reason}): leave it out, or make it inside the function."
-    return SerializationError(message, path=path, task=task, kind=kind)
+    return errors.SerializationError(message, path=path, task=task, kind=kind)
 
 
-def unloadable_error(error: Exception, what: str, task: str) -> SerializationError:
+def unloadable_error(error: Exception, what: str, task: str) -> errors.SerializationError:
     said = f"{type(error).__name__}: {_sentence(plainly(error))}"
     message = f"{what} cannot be unpickled here ({said}): its classes must be importable on both sides."
-    return SerializationError(message, task=task, kind=type(error).__name__)
+    return errors.SerializationError(message, task=task, kind=type(error).__name__)
 
 
-def _outcome(ending: Ending, payload: Payload, rank: int) -> Outcome:
+def _outcome(ending: Ending, payload: Payload, rank: int) -> errors.Outcome:
     if isinstance(ending, GaveUp):
-        return Outcome(rank, None, error_of(ending, payload))
+        return errors.Outcome(rank, None, error_of(ending, payload))
     if ending.verdict is Verdict.RETURNED:
-        return Outcome(rank, int(ending.node), None, partial(_result, ending, payload))
-    return Outcome(rank, int(ending.node), error_of(ending, payload))
+        return errors.Outcome(rank, int(ending.node), None, partial(_result, ending, payload))
+    return errors.Outcome(rank, int(ending.node), error_of(ending, payload))
 
 
 def _place(ending: Settled, payload: Payload) -> AttemptPlace:
@@ -393,24 +370,26 @@ def _own_error(failed: Failed, place: AttemptPlace, load: Callable[[], object] |
             # coroutine.
             if isinstance(error, Exception) and not isinstance(error, StopIteration | StopAsyncIteration):
                 return error
-    return TaskFailed(message, kind=failed.kind, traceback=failed.traceback, versions=versions, **place.facts)
+    return errors.TaskFailed(message, kind=failed.kind, traceback=failed.traceback, versions=versions, **place.facts)
 
 
-def _pickling_error(failed: Failed, place: AttemptPlace, load: Callable[[], object] | None) -> SerializationError:
+def _pickling_error(
+    failed: Failed, place: AttemptPlace, load: Callable[[], object] | None
+) -> errors.SerializationError:
     if failed.phase == "load":
         message = (
             f"{place.task} or its arguments could not be unpickled on node {place.node} "
             f"({failed.kind}: {_sentence(failed.message)}): "
             f"{_how_to_import(failed) or 'what they need must be importable there.'}"
         )
-        return SerializationError(message, task=place.task, kind=failed.kind)
+        return errors.SerializationError(message, task=place.task, kind=failed.kind)
     found: object = None
     if load is not None:
         with suppress(Exception):
             found = load()
     path, kind, reason = _unpicklable(found or failed)
     what = f"The result of {place}, at {path}," if path else f"The result of {place}"
-    return SerializationError(
+    return errors.SerializationError(
         f"{what} cannot be pickled ({reason}): return something else.", path=path, task=place.task, kind=kind
     )
 
@@ -439,7 +418,7 @@ def _located(error: E, place: AttemptPlace, text: str) -> E:
         "attempt": place.attempt,
         "__notes__": [*_notes(error), note],
         # Short, because the note has the frames: printed once, at the end, where one looks.
-        "__cause__": RemoteTraceback(f"raised in {place}", text),
+        "__cause__": errors.RemoteTraceback(f"raised in {place}", text),
     }
     for name, value in facts.items():
         with suppress(Exception):  # a property of that name
