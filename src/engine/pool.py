@@ -17,7 +17,6 @@ from .api.compute import Compute, compute
 from .api.errors import CleanupError, NotACall, PoolClosed, SpecError
 from .client.cleanup import add_cleanup
 from .client.jobs import BroadcastJob, SubmittedJob
-from .client.mapping import MapItems, MapOptions, MapRun
 from .client.open_pool import OpenPool
 from .client.signals import TaskHold
 from .observe.observer import Console, Observer, PoolSnapshot
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from .api.plugin import Attaching
     from .api.settings import Spec
     from .client.budget import Cost
+    from .client.mapping import MapItems, MapOptions, MapRun
     from .sync import SyncPool
     from .testing.chaos.fault_injector import FaultInjector
     from .testing.chaos.plan import Chaos
@@ -300,6 +300,8 @@ class Pool:
         core = self._opened()
         if limit is not None and (not isinstance(limit, int) or limit < 1):
             raise SpecError(f"limit must be at least 1, not {limit!r}; leave it out for as many as are useful.")
+        from .client.mapping import MapRun
+
         called = function if isinstance(function, Compute) else compute(function)
         return MapRun(core, called, items, limit=limit, ordered=ordered, slots=core.observer.slots)
 

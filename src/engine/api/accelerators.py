@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Final
 
+from .checks import closest
 from .errors import SpecError
 
 
@@ -107,14 +107,14 @@ def _gigabytes(type_: str, memory: str | float) -> float:
 
 
 def _unknown(name: str) -> SpecError:
-    close = get_close_matches(_plain(name), _BY_NAME, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(sorted(_BY_NAME))}."
+    close = closest(_plain(name), _BY_NAME)
+    hint = f"did you mean {close!r}?" if close else f"known are {', '.join(sorted(_BY_NAME))}."
     return SpecError(f"No accelerator is called {name!r}: {hint} For another, write Accelerator({name!r}).")
 
 
 def __getattr__(name: str) -> Model:
     if name.startswith("_"):
         raise AttributeError(name)
-    close = get_close_matches(_plain(name), _BY_NAME, n=1)
-    hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(sorted(_BY_NAME))}."
+    close = closest(_plain(name), _BY_NAME)
+    hint = f"did you mean {close}?" if close else f"there are {', '.join(sorted(_BY_NAME))}."
     raise AttributeError(f"outrider.accelerators has no {name}: {hint}")

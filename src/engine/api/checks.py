@@ -16,8 +16,9 @@ def check_known(owner: str, given: Iterable[str], declared: type) -> None:
     known = tuple(declared.__annotations__)
     for name in given:
         if name not in known:
-            close = _closest(name, known)
-            refuse(f"{owner} has no option {name!r}: {f'did you mean {close}?' if close else _all(known)}")
+            close = closest(name, known)
+            hint = f"did you mean {close!r}?" if close else f"it has {', '.join(sorted(known)) or 'none'}."
+            refuse(f"{owner} has no option {name!r}: {hint}")
 
 
 def seconds(name: str, value: object) -> float:
@@ -45,8 +46,8 @@ def count(name: str, value: object, *, least: int = 1) -> None:
 
 def one_of(name: str, value: object, choices: Sequence[str]) -> None:
     if value not in choices:
-        close = _closest(value, choices) if isinstance(value, str) else ""
-        meant = f" Did you mean {close}?" if close else ""
+        close = closest(value, choices) if isinstance(value, str) else ""
+        meant = f" Did you mean {close!r}?" if close else ""
         refuse(f"{name} takes {' or '.join(map(repr, choices))}, not {shown(value)}.{meant}")
 
 
@@ -59,11 +60,8 @@ def refuse(message: str) -> NoReturn:
     raise SpecError(message)
 
 
-def _closest(name: str, known: Sequence[str]) -> str:
+def closest(name: str, known: Iterable[str]) -> str:
+    """Return which of the known names was probably meant; empty: none is like it."""
     from difflib import get_close_matches
 
-    return "".join(map(repr, get_close_matches(name, known, n=1)))
-
-
-def _all(known: Sequence[str]) -> str:
-    return f"it has {', '.join(sorted(known)) or 'none'}."
+    return "".join(get_close_matches(name, known, n=1))

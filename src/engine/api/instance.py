@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from .accelerators import Accelerator
+if TYPE_CHECKING:
+    from .accelerators import Accelerator
 
 
 @dataclass(frozen=True, slots=True)

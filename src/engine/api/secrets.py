@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from .checks import refuse
+from .errors import SpecError
 
 HIDDEN = "****"
 SECRET = f"{__name__}.Secret"  # its name in `wire.values.Unpicklable`
@@ -30,7 +30,7 @@ class Secret:
 
     def __init__(self, value: str) -> None:
         if not isinstance(value, str) or not value or "\0" in value:
-            refuse(f"Secret takes a text that is not empty and has no NUL in it, not {type(value).__name__}.")
+            raise SpecError(f"Secret takes a text that is not empty and has no NUL in it, not {type(value).__name__}.")
         self._value = value
         self._name = ""
 
@@ -43,7 +43,7 @@ class Secret:
         """
         value = os.environ.get(name)
         if not value:
-            refuse(f"Secret.env({name!r}): {name} is {'empty' if value == '' else 'not set'} in this process.")
+            raise SpecError(f"Secret.env({name!r}): {name} is {'empty' if value == '' else 'not set'} in this process.")
         secret = cls(value)
         secret._name = name
         return secret

@@ -11,8 +11,6 @@ from ...providers.base import EntryPoints, LaunchRequest
 from ..api.plugin import merged
 from ..api.secrets import revealed_env
 from ..api.settings import is_free, keyless
-from ..checkpoint.store import VARIABLE as CHECKPOINTS
-from .provider_fallback import FallbackFleet
 
 if TYPE_CHECKING:
     from ...providers.base import Fleet, Machine
@@ -64,8 +62,11 @@ def requirements(settings: Settings, fleet: Fleet) -> Callable[[Machine], Wanted
     def wanted(machine: Machine) -> Wanted:
         from ..transport.requirement_check import Wanted
 
-        chosen = fleet.spec_of(machine.id) if isinstance(fleet, FallbackFleet) else None
-        spec = chosen or settings.specs[0]
+        spec = settings.specs[0]
+        if len(settings.specs) > 1:
+            from .provider_fallback import FallbackFleet
+
+            spec = (fleet.spec_of(machine.id) if isinstance(fleet, FallbackFleet) else None) or spec
         if not is_free(spec.provider):
             return Wanted(spec.accelerator)
         return Wanted(spec.accelerator, spec.vcpus, spec.memory_gb)
@@ -76,6 +77,8 @@ def requirements(settings: Settings, fleet: Fleet) -> Callable[[Machine], Wanted
 def executor_setup(settings: Settings) -> dict[str, Any]:
     worker, env = settings.worker, revealed_env(settings.image.env)
     if settings.checkpoints is not None:
+        from ..checkpoint.store import VARIABLE as CHECKPOINTS
+
         env[CHECKPOINTS] = settings.checkpoints
     return {"slots": worker.concurrency, "kind": worker.kind, "env": env, "preload": list(_preload(settings))}
 

@@ -53,27 +53,6 @@ def marked_blocking(
     return iterator if isinstance(iterator, _QUICK_ITERATORS) else Blocking(iterator, closes)
 
 
-class Items(Protocol):
-    """The items of one map."""
-
-    @property
-    def ended(self) -> bool:
-        """Return whether all items have been taken."""
-        ...
-
-    def take(self, count: int) -> list[Any]:
-        """Take the next ``count`` items or fewer; none: none has come yet, or there are no more.
-
-        Raises:
-            Exception: the iterable's own, in its place.
-        """
-        ...
-
-    async def close(self) -> None:
-        """Take no more. What an iterable is just waiting for is not waited for."""
-        ...
-
-
 def items_of(items: Iterable[Any] | AsyncIterable[Any] | Blocking, news: asyncio.Event) -> Items:
     """Return how to take the items. ``news`` is set when there is something to take, or when they have ended."""
     if isinstance(items, Blocking):
@@ -82,13 +61,18 @@ def items_of(items: Iterable[Any] | AsyncIterable[Any] | Blocking, news: asyncio
 
 
 class PlainItems:
-    """The items of a plain iterable, which `take` advances."""
+    """The items of a plain iterable, which `take` advances. ``ended``: all items have been taken."""
 
     def __init__(self, iterator: Iterator[Any]) -> None:
         self._iterator = iterator
         self.ended = False
 
     def take(self, count: int) -> list[Any]:
+        """Take the next ``count`` items or fewer; none: none has come yet, or there are no more.
+
+        Raises:
+            Exception: the iterable's own, in its place.
+        """
         items: list[Any] = []
         began = time.monotonic()
         while len(items) < count and (not items or time.monotonic() - began < PULL_S):
@@ -100,7 +84,7 @@ class PlainItems:
         return items
 
     async def close(self) -> None:
-        pass
+        """Take no more. What an iterable is just waiting for is not waited for."""
 
 
 class BufferedItems:
@@ -226,6 +210,9 @@ class ThreadItems(BufferedItems):
     async def close(self) -> None:
         self._closed = True
         self._more.set()
+
+
+Items = PlainItems | AsyncItems | ThreadItems
 
 
 class Give(Protocol):
