@@ -350,6 +350,6 @@ async def _file(source: wheels.Wheel | Copy) -> AsyncIterator[bytes]:
     while sent < size:
         data = await in_thread(source.read, sent, _PIECE_BYTES, abandon=True)
         if not data:
-            raise OSError(f"{source} became shorter while it was sent")
+            raise OSError(f"{getattr(source, 'path', source.sha256)} became shorter while it was sent")
         sent += len(data)
         yield data

@@ -110,7 +110,9 @@ _VOLUMES = {
     "no /dev/fuse|fuse device not found|mount failed: operation not permitted|modprobe fuse": Hint(
         "load it there (`modprobe fuse`); a container needs --device /dev/fuse --cap-add SYS_ADMIN"
     ),
-    "is not empty|is mounted at .* already|has mounted|the folder .* cannot be used": Hint(
+    "is .* there, and that": Hint("mount= leads there to a folder of the system, by a link: name another"),
+    "has been busy with": Hint("see what that pool waits for, or choose another mount="),
+    "is not empty|is mounted at .* already|has mounted|the folder .* cannot be used|cannot be taken away": Hint(
         "choose another mount=, or free that one: a volume takes an empty folder, or one that is not there yet"
     ),
 }
@@ -152,7 +154,7 @@ def hint_for(phase: str, texts: Sequence[str], *, exit_status: int | None = None
             return hint
     if timed_out:
         return Hint(_WHEN_LATE.get(phase, f"see what it did last, below; {_LONGER}"))
-    if exit_status in (-9, 137):
+    if exit_status in (-9, 137) or "ended with signal KILL" in text:
         return Hint("the host killed it, as it does when its memory is full: use a larger one, or do less at once")
     return Hint(_BY_PHASE.get(phase, "try again"))
 

@@ -163,7 +163,7 @@ def _fits(python: Python, minor: str) -> bool:
 
 def _other_python(python: Python, wanted: str) -> BootstrapError:
     shown = python.version if python.implementation == "cpython" else f"{python.implementation} {python.version}"
-    reason = f"its Python is {shown} ({python.path}), and this program's is {wanted}: functions cross as bytecode"
+    reason = f"its Python is {shown} ({python.path}), and this program's is {wanted}, whose bytecode it cannot run"
     if python.asked:
         return _refused(reason, f"name a Python {wanted} there in Image(python=...), or leave python out")
     return _refused(reason, f"install Python {wanted} there, or run this program with {python.minor}, or {_BRING_IT}")

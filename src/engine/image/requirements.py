@@ -181,7 +181,7 @@ class _Reader:
             text = path.read_text()
         except OSError as error:
             raise SpecError(
-                f"Image(requirements=...): {path} cannot be read: {error.strerror}. Mend the path or its mode."
+                f"Image(requirements=...): {path} cannot be read: {error.strerror}. Make it readable."
             ) from error
         for line in _COMMENT.sub("", text.replace("\\\n", " ")).splitlines():
             if line.strip():

@@ -125,7 +125,7 @@ class VolumeMount:
         argv = [self._order["rclone"], "lsf", "--max-depth", "1", rclone.remote(self._volume, ".outrider-is-here")]
         try:
             asked = subprocess.run(  # noqa: S603
-                argv, env=rclone.asking(self._env), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                argv, env={**self._env, **rclone.SOON}, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE, timeout=_ASKED_S, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:

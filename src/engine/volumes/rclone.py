@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 LEAST = (1, 53)  # the version of Debian 11 and Ubuntu 22.04, and the first whose cache keeps parts of files
+SOON = {"RCLONE_RETRIES": "1", "RCLONE_LOW_LEVEL_RETRIES": "2", "RCLONE_TIMEOUT": "10s"}  # a failure is told soon
 NO_BUCKET = 3  # exit code for "directory not found"; rclone's documentation, "Exit code"
 
 _LISTS_KEPT_S = {True: 60, False: 5}  # by read_only: a writer wants to see what others write
@@ -64,11 +65,6 @@ def environment(volume: Mapping[str, Any], login: Mapping[str, str]) -> dict[str
     if "AWS_SESSION_TOKEN" in given:
         env["RCLONE_S3_SESSION_TOKEN"] = given["AWS_SESSION_TOKEN"]
     return env
-
-
-def asking(env: Mapping[str, str]) -> dict[str, str]:
-    """The environment for a command whose answer is waited for: failures are reported soon."""
-    return {**env, "RCLONE_RETRIES": "1", "RCLONE_LOW_LEVEL_RETRIES": "2", "RCLONE_TIMEOUT": "10s"}
 
 
 def mounting(

@@ -74,6 +74,14 @@ def test_incomplete_probe_output_is_refused() -> None:
             probe.parse(output)
 
 
+def test_a_probe_that_says_what_no_host_is_changes_no_decision() -> None:
+    found = probe.parse(b"outrider-probe 1\nlibc glibc two\npython 3 cpython /bin/x\npython 3.11.1 cpython\nend\n")
+    assert (found.libc, found.pythons) == ("other", ())
+    for line in (b"user me", b"exposed 0"):
+        with pytest.raises(ValueError, match=r"invalid literal|not enough values"):
+            probe.parse(b"outrider-probe 1\n" + line + b"\nend\n")
+
+
 # --- which Python ---------------------------------------------------------------------------------------------------
 
 
@@ -181,6 +189,9 @@ def test_platforms_as_uv_names_them() -> None:
         ("executor", "ModuleNotFoundError: No module named 'asyncio'", "install the package python3"),
         ("run", "E: Unable to locate package x", "run the command there by hand"),
         ("upload", "tar: not found", "whether tar and gzip are there"),
+        ("volumes", "a dead mount at /data cannot be taken away: target is busy", "choose another mount="),
+        ("volumes", "another pool has been busy with /data for minutes", "what that pool waits for"),
+        ("volumes", "/data is /etc there, and that is among the system's own folders", "name another"),
     ],
 )
 def test_output_of_programs_becomes_a_next_step(phase: str, output: str, next_step: str) -> None:
@@ -191,6 +202,7 @@ def test_timeout_and_kill_have_advice_too() -> None:
     assert "bootstrap_timeout" in hint_for("packages", ["Resolved 3 packages"], timed_out=True).text
     assert "bootstrap_timeout" in hint_for("run", [], timed_out=True).text
     assert "memory" in hint_for("run", [], exit_status=137).text
+    assert "memory" in hint_for("executor", ["the installer ended with signal KILL"]).text
 
 
 # --- hosts that one does not have at hand ---------------------------------------------------------------------------

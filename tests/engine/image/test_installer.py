@@ -20,6 +20,7 @@ import pytest
 from outrider import BootstrapError, Image
 from outrider.engine.image import install_plan
 from outrider.engine.image.installer import apt, protocol
+from outrider.engine.image.installer import work as installer_work
 from outrider.engine.image.installer.work import Failed, Work
 from outrider.engine.image.probe import Python
 from outrider.engine.node import bundle
@@ -227,6 +228,16 @@ def test_sudo_that_asks_for_a_password_is_refused_with_what_to_do(host: Path, wo
     with pytest.raises(Failed, match="sudo asks for a password") as caught:
         apt.install(work, ["ffmpeg"])
     assert "sudo apt-get install ffmpeg" in caught.value.hint
+
+
+def test_a_sudo_that_does_not_answer_is_an_error(
+    host: Path, work: Work, as_user: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that asks a directory for its rules, which is gone."""
+    program(host, "sudo", "exec sleep 1000")
+    monkeypatch.setattr(installer_work, "_ANSWERED_S", 0.1)
+    with pytest.raises(Failed, match=r"sudo -n true did not end within 0\.1 s"):
+        apt.install(work, ["ffmpeg"])
 
 
 def test_a_host_that_is_no_debian(work: Work, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

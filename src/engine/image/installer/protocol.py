@@ -114,7 +114,7 @@ class Inbox:
                 target.flush()
                 os.fsync(target.fileno())
             if digest.hexdigest() != head["sha256"]:
-                raise OSError(f"what arrived as {head['sha256']} is something else")
+                raise OSError(f"the file {head['sha256']} arrived damaged: try again, and check that host's memory")
             beside.replace(path)
         except OSError:
             for _ in body:

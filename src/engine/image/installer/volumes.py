@@ -78,13 +78,10 @@ def _check_host() -> None:
         is_there = False
     if not is_there:
         raise Failed("this host has no /dev/fuse")
-    found_version = rclone.version(ask(["rclone", "version"]).stdout)
-    if found_version < rclone.LEAST:
-        least = ".".join(map(str, rclone.LEAST))
-        raise Failed(
-            f"its rclone is {'.'.join(map(str, found_version))}, and at least {least} is needed",
-            hint="install a newer rclone there",
-        )
+    version = rclone.version(ask(["rclone", "version"]).stdout)
+    if version < rclone.LEAST:
+        has, needs = (".".join(map(str, each)) for each in (version, rclone.LEAST))
+        raise Failed(f"its rclone is {has}, and at least {needs} is needed", hint="install a newer one there")
 
 
 def _start_supervisor(work: Work, argv: Sequence[str], order: Mapping[str, Any]) -> socket.socket:
@@ -94,8 +91,12 @@ def _start_supervisor(work: Work, argv: Sequence[str], order: Mapping[str, Any])
     with theirs:
         started = ask(argv, stdin=theirs.fileno())
     if started.returncode != 0:
-        log = f"{started.stdout}{started.stderr}".splitlines()
-        raise Failed("the supervisor of the volumes did not start", exit_status=started.returncode, log=log)
+        raise Failed(
+            "the supervisor of the volumes did not start",
+            exit_status=started.returncode,
+            log=f"{started.stdout}{started.stderr}".splitlines(),
+            hint="see the lines below; where sudo allows only some commands, it has to allow this Python too",
+        )
     ours.sendall(json.dumps(order).encode() + b"\n")
     output = ours.makefile("rb").readline()
     if not output:
