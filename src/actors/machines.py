@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from math import inf
 from typing import assert_never
 
 import anyio
@@ -31,7 +32,7 @@ from .launching import FleetController, NodePhase
 from .ledger import Ledger
 from .lifecycle import ENDS, Fact, State
 from .membership import SOURCES_KEPT, Member, Membership
-from .messages import Answered, PoolMessage, Queued
+from .messages import PoolMessage
 from .node import TRIES_AT_ONCE, Dialer, NodeConnector
 from .ports import (
     ConnectFailed,
@@ -63,7 +64,7 @@ class Machines:
         self.detector = FailureDetector(reconnect_s=spec.reconnect_s, lease_s=spec.lease_s)
         self.stragglers = Stragglers(spec.desired)
         self._fleet = dependencies.fleet
-        self._calls = ProviderCalls(context, dependencies)
+        self._calls = ProviderCalls(context, dependencies, self)
         self._connecting = context.slow_to_end  # closing a connection may take seconds
         self._connectors: dict[NodeId, NodeConnector] = {}  # until their connections are closed
         self._spec = spec
@@ -145,7 +146,7 @@ class Machines:
             self._observe(ev.NodeLaunching(member.id, machine.id, machine.hourly_cost, machine.facts or {}))
             if machine.address is not None:
                 member.life.step(Fact.REACHABLE)
-            self._connectors[member.id] = connector = NodeConnector(member.id, machine, self._dialer)
+            self._connectors[member.id] = connector = NodeConnector(member.id, machine, self._dialer, self)
             self._connecting.start_soon(connector.run, name=f"node {member.id}")
         impatient = (member.id for member in members if member.machine.patience_s is None)  # others time out
         self.stragglers.launched(impatient, now)
@@ -204,17 +205,9 @@ class Machines:
 
     # --- a node's life --------------------------------------------------------------------------------------------
 
-    def reaching(self, message: Queued | Answered, now: float) -> None:
-        """Handle the progress of a node that is not ready yet."""
-        match message:
-            case Queued(node, True):
-                self.stragglers.queued(node)
-            case Queued(node, _):
-                self.stragglers.tried(node, now)
-            case Answered(node):
-                self.stragglers.answered(node, now)
-            case _:
-                assert_never(message)
+    def waits(self, node: NodeId, now: float) -> None:  # noqa: ARG002
+        """Handle that ``node`` waits for its turn to be connected to."""
+        self.stragglers.tried(node, inf)
 
     def reached(self, node: NodeId, connection: Connection, now: float) -> None:
         member = self._nodes.members[node]
@@ -285,10 +278,6 @@ class Machines:
             self._ledger.node_closed(node, now, recall=False)
         elif member.life.state is State.STANDBY_SUSPECT:
             self.controller.away(node)
-
-    def answered(self, now: float) -> None:
-        """Handle an answer from somebody who is none of the nodes."""
-        self.detector.answered(now)
 
     def resumed(self, node: NodeId, now: float) -> None:
         member = self._nodes.members[node]
@@ -368,7 +357,7 @@ class Machines:
         self._ledger.node_lost(node, cause, now, announced=announced)
         self._broadcasts.lost(node, cause, now, since=member.away_since)
 
-    def closed(self, node: NodeId) -> None:
+    def closed(self, node: NodeId, now: float) -> None:  # noqa: ARG002
         """Handle that a node's connection is closed for good."""
         member = self._nodes.members[node]
         del self._connectors[node]

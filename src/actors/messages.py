@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
 from typing import NamedTuple
 
-from ..providers.base import Machine, MachineEvent
-from ..providers.errors import ProviderError
+from ..providers.base import Machine
 from .kernel import Request
 from .lifecycle import State
 from .ports import (
     BroadcastSpec,
-    ConnectFailed,
-    Connection,
     GaveUp,
     JobId,
-    Lost,
     NodeFacts,
     NodeId,
     Reason,
@@ -27,7 +22,7 @@ from .ports import (
     Task,
 )
 
-# --- to the pool, from its users. Bursts are fine, its mailbox holds a million; the public calls apply back-pressure --
+# --- from the pool's users. Bursts are fine, its mailbox holds a million; the public calls apply back-pressure --
 
 
 class Submit(NamedTuple):
@@ -100,7 +95,7 @@ class Close(Request[None]):
     """Settle everything as CLOSED and close all connections; answered when they are closed. Idempotent."""
 
 
-# --- to the pool, from its parts --------------------------------------------------------------------------------------
+# --- from its parts -------------------------------------------------------------------------------------------------
 
 
 class Received(NamedTuple):
@@ -110,93 +105,10 @@ class Received(NamedTuple):
     reports: Sequence[Report]
 
 
-@dataclass(frozen=True, slots=True)
-class Launched:
-    """A launch call returned."""
+class Happened(NamedTuple):
+    """A part of the pool has seen something; ``handle`` is called with the time at which the actor handles it."""
 
-    asked: int
-    machines: Sequence[Machine]
+    handle: Callable[[float], None]
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchFailed:
-    asked: int
-    error: ProviderError
-
-
-@dataclass(frozen=True, slots=True)
-class MachineReport:
-    event: MachineEvent
-
-
-@dataclass(frozen=True, slots=True)
-class Queued:
-    """The node waits for its turn to be connected to, or (not ``waits``) that has come. Sent only if it had to wait."""
-
-    node: NodeId
-    waits: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """The node's machine has answered; sent once per node. Preparing the node follows and may take minutes."""
-
-    node: NodeId
-
-
-@dataclass(frozen=True, slots=True)
-class Reached:
-    node: NodeId
-    connection: Connection
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """The node was given up before it was ready; or its session is gone, or can never be resumed."""
-
-    node: NodeId
-    error: ConnectFailed
-
-
-@dataclass(frozen=True, slots=True)
-class Dropped:
-    """The connection to the node is lost, and reconnecting is being tried."""
-
-    node: NodeId
-    lost: Lost
-
-
-@dataclass(frozen=True, slots=True)
-class Resumed:
-    node: NodeId
-
-
-@dataclass(frozen=True, slots=True)
-class Closed:
-    """The node's connection is closed for good."""
-
-    node: NodeId
-
-
-class Signal(Enum):
-    TICK = auto()  # the time that the pool's clock was set to has come
-    VIEWS = auto()  # changes of the membership have gathered: tell the nodes
-    ANSWERED = auto()  # all nodes are silent, and somebody else answers
-
-
-FromUsers = Submit | Broadcast | Cancel | Resize | WhenReady | Snapshot | Close
-FromParts = (
-    Received
-    | Launched
-    | LaunchFailed
-    | MachineReport
-    | Queued
-    | Answered
-    | Reached
-    | Failed
-    | Dropped
-    | Resumed
-    | Closed
-    | Signal
-)
-PoolMessage = FromUsers | FromParts
+PoolMessage = Submit | Broadcast | Cancel | Resize | WhenReady | Snapshot | Close | Received | Happened

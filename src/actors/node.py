@@ -6,14 +6,18 @@ import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Never
+from functools import partial
+from typing import TYPE_CHECKING, Never
 
 import anyio
 
 from ..providers.base import Machine
 from .kernel import ActorStopped
-from .messages import Answered, Closed, Dropped, Failed, PoolMessage, Queued, Reached, Received, Resumed
+from .messages import Happened, PoolMessage, Received
 from .ports import Connect, ConnectFailed, Connection, NodeId, Report
+
+if TYPE_CHECKING:
+    from .machines import Machines
 
 TRY_AGAIN_S = 0.1  # after the first refused try; then half as long again each time
 TRY_AGAIN_LIMIT_S = 2.0
@@ -34,9 +38,10 @@ class Dialer:
 
 
 class NodeConnector:
-    def __init__(self, node: NodeId, machine: Machine, dialer: Dialer) -> None:
+    def __init__(self, node: NodeId, machine: Machine, dialer: Dialer, pool: Machines) -> None:
         self._node = node
         self._machine = machine
+        self._pool = pool
         self._dialer = dialer
         self._addressed = anyio.Event()
         self._has_answered = self._answers = self._has_turn = False
@@ -58,17 +63,18 @@ class NodeConnector:
         try:
             with self._work:
                 connection = await self._reach()
-                self._tell(Reached(self._node, connection))
+                self._happened(partial(self._pool.reached, self._node, connection))
                 await self._keep(connection)
         except ConnectFailed as error:
-            self._tell(Failed(self._node, error))
+            self._happened(partial(self._pool.connection_failed, self._node, error))
         except Exception as error:  # noqa: BLE001 (this node's defect must not be the pool's)
-            self._tell(Failed(self._node, ConnectFailed(f"{type(error).__name__}: {error}")))
+            defect = ConnectFailed(f"{type(error).__name__}: {error}")
+            self._happened(partial(self._pool.connection_failed, self._node, defect))
         finally:
             if connection is not None:
                 with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSE_S):
                     await connection.close()
-        self._tell(Closed(self._node))
+        self._happened(partial(self._pool.closed, self._node))
 
     async def _reach(self) -> Connection:
         """Connect to the machine, trying until it succeeds or the boot timeout is over.
@@ -103,12 +109,12 @@ class NodeConnector:
         tries = self._dialer.tries
         waits = tries.value == 0
         if waits:
-            self._tell(Queued(self._node, waits=True))
+            self._happened(partial(self._pool.waits, self._node))
         await tries.acquire()
         self._has_turn = True
         try:
             if waits:
-                self._tell(Queued(self._node, waits=False))
+                self._happened(partial(self._pool.stragglers.tried, self._node))
             yield
         finally:
             self._end_turn()
@@ -123,7 +129,7 @@ class NodeConnector:
         self._answers = True
         if not self._has_answered:
             self._has_answered = True
-            self._tell(Answered(self._node))
+            self._happened(partial(self._pool.stragglers.answered, self._node))
 
     async def _keep(self, connection: Connection) -> Never:
         """Wait for the loss of each connection and reconnect.
@@ -134,13 +140,13 @@ class NodeConnector:
         since, short = anyio.current_time(), 0
         while True:
             lost = await connection.wait_lost()
-            self._tell(Dropped(self._node, lost))
+            self._happened(partial(self._pool.dropped, self._node, lost))
             short = short + 1 if anyio.current_time() - since < STEADY_S else 0
             if short > 1:  # whatever ends the connections, it must not keep this program busy
                 await anyio.sleep(min(TRY_AGAIN_S * 1.5 ** (short - 2), TRY_AGAIN_LIMIT_S))
             await self._resume(connection, lost.cause)
             since = anyio.current_time()
-            self._tell(Resumed(self._node))
+            self._happened(partial(self._pool.resumed, self._node))
 
     async def _resume(self, connection: Connection, cause: str) -> None:
         """Reconnect, trying until it succeeds: the pool decides how long that may take, and calls `leave`."""
@@ -161,6 +167,9 @@ class NodeConnector:
 
     def _reports(self, reports: Sequence[Report]) -> None:
         self._tell(Received(self._node, reports))
+
+    def _happened(self, handle: Callable[[float], None]) -> None:
+        self._tell(Happened(handle))
 
     def _tell(self, message: PoolMessage) -> None:
         try:

@@ -7,7 +7,7 @@ is settled as CLOSED, and the error raises out of `supervise`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from itertools import count
 from random import Random
@@ -24,25 +24,15 @@ from .ledger import Ledger
 from .machines import Machines
 from .membership import Membership, RankWaits
 from .messages import (
-    Answered,
     Broadcast,
     Cancel,
     Close,
-    Closed,
-    Dropped,
-    Failed,
-    Launched,
-    LaunchFailed,
-    MachineReport,
+    Happened,
     NodeState,
     PoolMessage,
     PoolState,
-    Queued,
-    Reached,
     Received,
     Resize,
-    Resumed,
-    Signal,
     Snapshot,
     Submit,
     WhenReady,
@@ -160,44 +150,17 @@ class PoolActor:
         for reply in (*self._waiters, *self._closers):
             reply.fail(error or ActorStopped(self._context.ref.name))
 
-    def _rarely(self, message: PoolMessage, now: float) -> None:  # noqa: PLR0912 (a table)
-        machines = self._machines
+    def _rarely(self, message: PoolMessage, now: float) -> None:
         match message:
             case Broadcast():
                 self._broadcast(message, now)
             case Cancel(job):
                 if not self._ledger.cancel(job):
                     self._broadcasts.cancel(job, now)
-            case Signal.TICK:
-                self._ledger.tick(now)
-                self._broadcasts.tick(now)
-                machines.tick(now)
-            case Signal.ANSWERED:
-                machines.answered(now)
-            case Signal.VIEWS:
-                self._views_due = False
-                self._nodes.send_views()
-            case MachineReport(event):
-                machines.reported(event, now)
-            case Launched(asked, launched):
-                machines.launched(asked, launched, now)
-            case LaunchFailed(asked, failure):
-                machines.launch_failed(asked, failure, now)
-            case Queued() | Answered():
-                machines.reaching(message, now)
-            case Reached(node, connection):
-                machines.reached(node, connection, now)
-            case Failed(node, error):
-                machines.connection_failed(node, error, now)
-            case Dropped(node, lost):
-                machines.dropped(node, lost, now)
-            case Resumed(node):
-                machines.resumed(node, now)
-            case Closed(node):
-                machines.closed(node)
-                self._answer_closers()
+            case Happened(handle):
+                handle(now)
             case Resize(wanted):
-                machines.resize(wanted, now)
+                self._machines.resize(wanted, now)
             case WhenReady(reply=reply):
                 self._waiters.append(reply)
             case Snapshot(reply=answer):
@@ -277,6 +240,7 @@ class PoolActor:
                 self._machines.carry_out(now)
                 self._carry_out(now)
             self._announce_readiness()
+            self._answer_closers()
             times = (self._broadcasts.wake_at(), self._machines.wake_at(), self._waited_ranks.wake_at())
             self._rare_wake_at = min((at for at in times if at is not None), default=None)
         wake_at = _earliest(self._ledger.wake_at(), self._rare_wake_at)
@@ -371,7 +335,7 @@ class PoolActor:
         delay_s = self._nodes.view_delay_s()
         if delay_s:
             self._views_due = True
-            self._context.tasks.start_soon(self._ring, anyio.CancelScope(), self._clock() + delay_s, Signal.VIEWS)
+            self._context.tasks.start_soon(self._ring, anyio.CancelScope(), self._clock() + delay_s, self._gathered)
         else:
             self._nodes.send_views()
 
@@ -379,14 +343,22 @@ class PoolActor:
         self._alarm.cancel()
         self._alarm = anyio.CancelScope()
         self._alarm_at = at
-        self._context.tasks.start_soon(self._ring, self._alarm, at, Signal.TICK)
+        self._context.tasks.start_soon(self._ring, self._alarm, at, self._tick)
 
-    async def _ring(self, scope: anyio.CancelScope, at: float, signal: Signal) -> None:
+    async def _ring(self, scope: anyio.CancelScope, at: float, handle: Callable[[float], None]) -> None:
         with scope:
             await anyio.sleep_until(at)
-            if signal is Signal.TICK:
-                self._alarm_at = None
-            self._context.ref.tell(signal)
+            self._context.ref.tell(Happened(handle))
+
+    def _tick(self, now: float) -> None:
+        self._alarm_at = None
+        self._ledger.tick(now)
+        self._broadcasts.tick(now)
+        self._machines.tick(now)
+
+    def _gathered(self, now: float) -> None:  # noqa: ARG002
+        self._views_due = False
+        self._nodes.send_views()
 
     # --- the end --------------------------------------------------------------------------------------------------
 
@@ -398,7 +370,6 @@ class PoolActor:
             self._machines.close()
             for waiter in self._waiters:
                 waiter.fail(ActorStopped(self._context.ref.name))
-        self._answer_closers()
 
     def _answer_closers(self) -> None:
         if self._closing and self._machines.all_closed:

@@ -1,12 +1,14 @@
 """The calls to the provider (launch, terminate, watch) and to the reachability probe: each runs in a task of its own.
 
-Their results are messages to the pool.
+Each tells the pool what came of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import count
+from typing import TYPE_CHECKING
 
 import anyio
 
@@ -15,8 +17,11 @@ from ..providers.errors import ProviderError
 from ..providers.watching import Watching
 from . import events as ev
 from .kernel import Context
-from .messages import Launched, LaunchFailed, MachineReport, PoolMessage, Signal
+from .messages import Happened, PoolMessage
 from .ports import Dependencies, ReachabilityProbe
+
+if TYPE_CHECKING:
+    from .machines import Machines
 
 TERMINATE_TRIES = 4  # after so many failed tries `TerminateFailed` is reported
 TERMINATE_AGAIN_S = 2.0
@@ -25,8 +30,8 @@ ASK_AGAIN_S = 2.0  # pause between calls of the probe while all nodes are silent
 
 
 class ProviderCalls:
-    def __init__(self, context: Context[PoolMessage], dependencies: Dependencies) -> None:
-        self._tasks, self._tell = context.tasks, context.ref.tell
+    def __init__(self, context: Context[PoolMessage], dependencies: Dependencies, pool: Machines) -> None:
+        self._tasks, self._tell, self._pool = context.tasks, context.ref.tell, pool
         self._fleet, self._request = dependencies.fleet, dependencies.request
         self._observe = dependencies.observe
         self._launching: set[anyio.CancelScope] = set()
@@ -34,7 +39,6 @@ class ProviderCalls:
         self._tasks.start_soon(self._watch)
 
     def launch(self, machines: int) -> None:
-        """Ask the provider for ``machines`` machines; the answer is a `Launched` or `LaunchFailed` message."""
         self._tasks.start_soon(self._launch, machines)
 
     def terminate(self, machine: MachineId) -> None:
@@ -42,7 +46,7 @@ class ProviderCalls:
         self._tasks.start_soon(self._terminate, machine)
 
     def ask_others(self, probe: ReachabilityProbe, unheard: Callable[[], Sequence[Machine] | None]) -> None:
-        """Call ``probe`` until it hears an answer, then send `Signal.ANSWERED`; end if ``unheard`` returns None."""
+        """Call ``probe`` until it hears an answer, and tell the pool; end if ``unheard`` returns None."""
         if not self._asking:
             self._asking = True
             self._tasks.start_soon(self._ask_others, probe, unheard)
@@ -58,13 +62,13 @@ class ProviderCalls:
             try:
                 launched = await self._fleet.launch(self._request, machines)
             except ProviderError as error:
-                self._tell(LaunchFailed(machines, error))
+                self._happened(partial(self._pool.launch_failed, machines, error))
             except Exception as error:  # noqa: BLE001  providers may be third-party code
                 defect = ProviderError(f"the provider's launch raised {type(error).__name__}: {error}")
                 defect.__cause__ = error
-                self._tell(LaunchFailed(machines, defect))
+                self._happened(partial(self._pool.launch_failed, machines, defect))
             else:
-                self._tell(Launched(machines, launched))
+                self._happened(partial(self._pool.launched, machines, launched))
             finally:
                 self._launching.discard(scope)
 
@@ -86,7 +90,7 @@ class ProviderCalls:
         try:
             while (machines := unheard()) is not None:
                 if await probe(machines):
-                    self._tell(Signal.ANSWERED)
+                    self._happened(self._pool.detector.answered)
                     return
                 await anyio.sleep(ASK_AGAIN_S)
         finally:
@@ -107,4 +111,7 @@ class ProviderCalls:
 
     def _report(self, event: MachineEvent | None) -> None:
         if event is not None:
-            self._tell(MachineReport(event))
+            self._happened(partial(self._pool.reported, event))
+
+    def _happened(self, handle: Callable[[float], None]) -> None:
+        self._tell(Happened(handle))

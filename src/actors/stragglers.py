@@ -60,13 +60,10 @@ class Stragglers:
             self._waves[wave] = None
             self._wave_of |= dict.fromkeys(wave.silent, wave)
 
-    def queued(self, node: NodeId) -> None:
-        """Handle that ``node`` waits for its turn to be connected to, which does not count against it."""
-        self._tried_from(node, float("inf"))
-
-    def tried(self, node: NodeId, now: float) -> None:
-        """Handle that connecting to ``node`` begins."""
-        self._tried_from(node, now)
+    def tried(self, node: NodeId, at: float) -> None:
+        """Handle that connecting to ``node`` begins; infinity: it waits for its turn, which does not count."""
+        if (wave := self._wave_of.get(node)) is not None:
+            wave.silent[node] = at
 
     def answered(self, node: NodeId, now: float) -> None:
         wave = self._wave_of.get(node)
@@ -116,10 +113,6 @@ class Stragglers:
                 queued = tried_from > wave.launched_at
                 due_at = max(at, tried_from + GRACE_S) if queued else at
                 yield due_at, Straggler(node, now - wave.launched_at, others_s)
-
-    def _tried_from(self, node: NodeId, at: float) -> None:
-        if (wave := self._wave_of.get(node)) is not None:
-            wave.silent[node] = at
 
     def _leaves(self, node: NodeId, wave: _Wave) -> None:
         del self._wave_of[node]

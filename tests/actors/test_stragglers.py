@@ -87,7 +87,7 @@ class LaggardsMachine(RuleBasedStateMachine):
     def one_waits_for_its_turn(self, data):
         node = data.draw(st.sampled_from(self.silent()))
         self.queue[node] = inf
-        self.stragglers.queued(node)
+        self.stragglers.tried(node, inf)
         self.look()
 
     @rule(data=st.data())
@@ -213,7 +213,7 @@ class CallsAnyNumber(Stragglers):
 
 
 class DoesNotHeedTheQueue(Stragglers):
-    def _tried_from(self, node, at):
+    def tried(self, node, at):
         pass
 
 
@@ -300,7 +300,7 @@ def test_more_than_half_are_never_late_at_a_time():
 
 def test_who_waits_for_its_turn_has_its_time_from_then():
     stragglers = wave(4, [1.0] * 3)
-    stragglers.queued(NodeId(3))
+    stragglers.tried(NodeId(3), inf)
     assert stragglers.wake_at() is None
     stragglers.tried(NodeId(3), 60.0)
     assert stragglers.wake_at() == 60.0 + GRACE_S

@@ -171,9 +171,9 @@ async def test_a_defect_says_no_more_than_is_known() -> None:
         async with asyncio.timeout(30), Pool(provider=Sticky(not_gone()), console="silent") as pool:
             assert pool._core is not None
             assert pool._core._ref is not None
-            from outrider.actors.messages import NodeId, Reached  # nonsense, which no actor survives
+            from outrider.actors.messages import Happened  # by something that no actor survives
 
-            pool._core._ref.tell(Reached(NodeId(99), None))  # type: ignore[arg-type]
+            pool._core._ref.tell(Happened({}.__getitem__))
             with pytest.raises(PoolClosed):
                 await pool.run(forever())
     error = caught.value
