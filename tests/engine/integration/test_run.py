@@ -317,12 +317,12 @@ async def test_so_is_what_they_closed_over_and_it_is_sent_anew_when_it_comes_aga
     core = pool._core
     assert core is not None
     assert core._connector is not None
-    links, much = list(core._connector._links.values()), os.urandom(200_000)
+    connections, much = list(core._connector._connections.values()), os.urandom(200_000)
     for _ in range(2):
         assert await pool.map(plus(much), range(8)) == list(range(200_000, 200_008))
         gc.collect()
         await asyncio.sleep(0)
-        assert not any(link._codes for link in links)
+        assert not any(connection.link._codes for connection in connections)
 
 
 async def test_a_function_that_closes_over_much_travels_once(pool: Pool) -> None:
