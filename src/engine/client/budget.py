@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from typing import Literal
 
 from ...actors.events import BudgetMostlySpent, Observe
 from ...providers.base import (
@@ -31,6 +32,7 @@ from ..observe.plain import cents
 
 MOSTLY = 0.8  # of what may be spent: worth a word
 HOUR_S = 3600.0
+Limit = Literal["max_cost", "max_lifetime"]  # in USD, in seconds
 LOOK_AGAIN_S = 60.0  # a timer stands still while this computer sleeps
 
 
@@ -43,15 +45,6 @@ class Cost:
 
     def __str__(self) -> str:
         return f"{cents(self.spent)} USD, {cents(self.hourly)} USD/h"
-
-
-@dataclass(frozen=True, slots=True)
-class Exceeded:
-    """A limit that is reached: ``"max_cost"`` in USD, or ``"max_lifetime"`` in seconds."""
-
-    what: str
-    limit: float
-    spent: float  # USD
 
 
 @dataclass(slots=True)
@@ -104,13 +97,12 @@ class Budget:
         self._advance(now)
         return Cost(self._spent, self._hourly_sum)
 
-    def exceeded(self, now: float) -> Exceeded | None:
+    def exceeded(self, now: float) -> Limit | None:
+        """Return the limit that is reached."""
         self._advance(now)
         if self.max_lifetime_s is not None and self._now >= self.since + self.max_lifetime_s:
-            return Exceeded("max_lifetime", self.max_lifetime_s, self._spent)
-        if self.max_cost is not None and self._spent >= self.max_cost:
-            return Exceeded("max_cost", self.max_cost, self._spent)
-        return None
+            return "max_lifetime"
+        return "max_cost" if self.max_cost is not None and self._spent >= self.max_cost else None
 
     def mostly_spent(self, now: float) -> bool:
         self._advance(now)
@@ -239,7 +231,7 @@ class BudgetWatch:
 
     async def _watch(self) -> None:
         warned = False
-        while (exceeded := self._budget.exceeded(clock())) is None:
+        while (limit := self._budget.exceeded(clock())) is None:
             if not warned and self._budget.mostly_spent(clock()):
                 warned, cost = True, self.cost
                 self._observe(BudgetMostlySpent(cost.spent, self._budget.max_cost or 0.0, cost.hourly))
@@ -248,20 +240,15 @@ class BudgetWatch:
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_AGAIN_S if next_s is None else min(next_s + 0.01, LOOK_AGAIN_S)):
                     await self._changed.wait()
-        raise self._error(exceeded)
+        raise self._error(limit)
 
-    def _error(self, exceeded: Exceeded) -> BudgetExceeded:
+    def _error(self, limit: Limit) -> BudgetExceeded:
         began = time.strftime("%Y-%m-%d %H:%M", time.localtime(self._since))
-        if exceeded.what == "max_cost":
-            reached = (
-                f"has cost {cents(exceeded.spent)} USD since {began}, and may cost {cents(exceeded.limit)} (max_cost)"
-            )
+        spent, most = self.cost.spent, self._budget.max_cost or 0.0
+        if limit == "max_cost":
+            reached = f"has cost {cents(spent)} USD since {began}, and may cost {cents(most)} (max_cost)"
         else:
-            reached = f"has been open since {began}, {exceeded.limit:g} s, which is its max_lifetime"
-        return BudgetExceeded(
-            f"The pool {reached}: it was ended. Allow it more, or find out what took so long.",
-            what=exceeded.what,
-            limit=exceeded.limit,
-            spent=exceeded.spent,
-            since=self._since,
-        )
+            most = self._budget.max_lifetime_s or 0.0
+            reached = f"has been open since {began}, {most:g} s, which is its max_lifetime"
+        message = f"The pool {reached}: it was ended. Allow it more, or find out what took so long."
+        return BudgetExceeded(message, what=limit, limit=most, spent=spent, since=self._since)

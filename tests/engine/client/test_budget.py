@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from outrider.engine.client.budget import Budget, Cost, Exceeded, Metered
+from outrider.engine.client.budget import Budget, Cost, Metered
 from outrider.engine.observe.plain import cents
 from outrider.providers.base import (
     EntryPoints,
@@ -131,9 +131,9 @@ def test_the_limits_say_what_they_are() -> None:
     assert budget.mostly_spent(100.0 + 0.8 * HOUR)
     assert budget.next_s(100.0 + 0.8 * HOUR) == pytest.approx(0.2 * HOUR)
     assert budget.exceeded(100.0 + HOUR - 1) is None
-    assert budget.exceeded(100.0 + HOUR) == Exceeded("max_cost", 1.0, 1.0)
+    assert (budget.exceeded(100.0 + HOUR), budget.cost(100.0 + HOUR).spent) == ("max_cost", 1.0)
     budget.ended(ONE, 100.0 + HOUR)
-    assert budget.exceeded(100.0 + 2 * HOUR) == Exceeded("max_lifetime", 2 * HOUR, 1.0)
+    assert (budget.exceeded(100.0 + 2 * HOUR), budget.cost(100.0 + 2 * HOUR).spent) == ("max_lifetime", 1.0)
 
 
 def test_a_closed_pool_costs_nothing_more() -> None:

@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from outrider import Pool, SpecError
-from outrider.engine.client.budget import BudgetWatch, Exceeded
+from outrider.engine.client.budget import BudgetWatch
 from outrider.providers.base import EntryPoints, LaunchRequest, MachineEvent, MachineGone, MachineId
 from outrider.providers.errors import BadRequest
 
@@ -100,7 +100,7 @@ async def test_a_limit_that_is_reached_while_a_failed_start_is_undone_changes_no
 
     async def watch(meter: BudgetWatch) -> Never:
         await reached.wait()
-        raise meter._error(Exceeded("max_lifetime", 60.0, 0.0))
+        raise meter._error("max_lifetime")
 
     monkeypatch.setattr(BudgetWatch, "_watch", watch)
     slow = Slow()
