@@ -33,6 +33,7 @@ from ..api.settings import is_named
 from ..transport.ssh import PoolKey, kept_key, new_key, private_text
 
 if TYPE_CHECKING:
+    from ...providers.owners import Owner
     from ..api.settings import Settings
 
 KEY, REST = "client_key", "takeover"  # the names of the two files in the journal
@@ -76,7 +77,7 @@ class TakeoverRecord:
         try:
             ownership = journal.own(left.pool, provider, adopt=True)
         except PoolOwned as error:
-            raise SpecError(f"The pool {name!r} has found an owner meanwhile: {error.owner or 'unknown'}.") from error
+            raise _owned(name, error.owner) from error
         with ExitStack() as stack:
             stack.callback(ownership.close)
             key, text = ownership.kept(KEY), ownership.kept(REST)
@@ -180,17 +181,22 @@ def _left(journal: Journal, name: str, provider: str) -> PoolRecord:
     for record in dead or found:
         match record.standing:
             case "alive":
-                raise SpecError(f"The pool {name!r} has a living owner: {record.owner or 'unknown'}.")
+                raise _owned(name, record.owner)
             case "elsewhere":
                 raise SpecError(f"The pool {name!r} is of {record.owner}, which may be alive: attach to it there.")
             case _:
                 pass
         if record.provider != provider:
             whose = record.provider or "nobody known"
-            raise SpecError(f"The pool {name!r} has machines of {whose}, not of {provider}.")
+            raise SpecError(f"The pool {name!r} has machines of {whose}, not of {provider}: attach with its own.")
         return record
     others = ", ".join(each.pool for each in journal.orphans()) or "none"
     raise SpecError(f"There is no pool {name!r} to attach to in {journal.root}; left by dead clients: {others}.")
+
+
+def _owned(name: str, owner: Owner | None) -> SpecError:
+    whose = owner or "unknown"
+    return SpecError(f"The pool {name!r} has a living owner: {whose}. End that program first, or open another pool.")
 
 
 @dataclass(slots=True)
