@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import anyio
@@ -118,25 +116,16 @@ def _api(place: Place) -> AbstractAsyncContextManager[Api]:
 
 async def _prices(api: Api, machines: Sequence[MachineSeen]) -> dict[tuple[str, str], float]:
     """USD per hour by (type, zone) for spot and (type, "") on demand. Empty where prices are not to be had."""
-    from ...providers.aws import prices
+    from ...providers.aws.catalogue import on_demand_prices, spot_prices
 
     found: dict[tuple[str, str], float] = {}
     with suppress(ProviderError):
         on_demand = sorted({machine.type for machine in machines if machine.market != "spot"})
         if on_demand:
-            kept = prices.cache_file(api.region)
-            said = await prices.on_demand(api, on_demand, now=time.time(), kept=kept)
-            found |= {(kind, ""): usd for kind, usd in said.items()}
+            found |= {(kind, ""): usd for kind, usd in (await on_demand_prices(api, on_demand)).items()}
         spot = sorted({machine.type for machine in machines if machine.market == "spot"})
         if spot:
-            history = await api.pages(
-                "describe_spot_price_history",
-                "SpotPriceHistory",
-                InstanceTypes=spot,
-                ProductDescriptions=["Linux/UNIX"],
-                StartTime=datetime.now(UTC),
-            )
-            found |= {(each["InstanceType"], each["AvailabilityZone"]): float(each["SpotPrice"]) for each in history}
+            found |= await spot_prices(api, spot)
     return found
 
 

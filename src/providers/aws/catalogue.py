@@ -70,10 +70,10 @@ async def load(api: Api, request: LaunchRequest, *, instance_types: Collection[s
         zones.update(await _zones(api, names))
 
     async def find_spot() -> None:
-        spot.update(await _spot(api, names))
+        spot.update(await spot_prices(api, names))
 
     async def find_on_demand() -> None:
-        on_demand.update(await _on_demand(api, names))
+        on_demand.update(await on_demand_prices(api, names))
 
     jobs = [find_zones]
     if request.allocation != "on-demand":
@@ -239,7 +239,7 @@ async def _zones(api: Api, names: Sequence[str]) -> dict[str, frozenset[str]]:
     return await _cached(("zones", _place(api), tuple(names)), TYPES_S, find)
 
 
-async def _spot(api: Api, names: Sequence[str]) -> dict[tuple[str, str], float]:
+async def spot_prices(api: Api, names: Sequence[str]) -> dict[tuple[str, str], float]:
     async def find() -> dict[tuple[str, str], float]:
         answers = await api.pages(
             "describe_spot_price_history",
@@ -263,7 +263,7 @@ def latest(history: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], float]
     return {key: usd for key, (_, usd) in found.items()}
 
 
-async def _on_demand(api: Api, names: Sequence[str]) -> dict[str, float]:
+async def on_demand_prices(api: Api, names: Sequence[str]) -> dict[str, float]:
     async def find() -> dict[str, float]:
         return await prices.on_demand(api, names, now=time(), kept=prices.cache_file(api.region))
 
