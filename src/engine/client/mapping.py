@@ -45,8 +45,16 @@ class MapRun(Generic[T]):
     Leaving the iteration early cancels what is under way.
     """
 
-    def __init__(self, core: OpenPool, function: Compute[..., T], items: MapItems, *,
-                 limit: int | None, ordered: bool, slots: Callable[[], int]) -> None:  # fmt: skip
+    def __init__(
+        self,
+        core: OpenPool,
+        function: Compute[..., T],
+        items: MapItems,
+        *,
+        limit: int | None,
+        ordered: bool,
+        slots: Callable[[], int],
+    ) -> None:
         self._core, self._items, self._ordered, self._slots = core, items, ordered, slots
         self._limit = limit
         asynchronous = isinstance(function, AsyncCompute)

@@ -87,16 +87,16 @@ class FallbackFleet:
 
     options: Sequence[OpenedSpec]
     selection: Selection
-    _of: dict[MachineId, OpenedSpec] = field(init=False, default_factory=dict)  # that exist, as far as is known
+    _origins: dict[MachineId, OpenedSpec] = field(init=False, default_factory=dict)  # that exist, as far as is known
     _news: list[MachineEvent | Exception] = field(init=False, default_factory=list)
     _more: anyio.Event = field(init=False, default_factory=anyio.Event)
 
     def spec_of(self, machine: MachineId) -> Spec | None:
-        option = self._of.get(machine)
+        option = self._origins.get(machine)
         return None if option is None else option.spec
 
     async def launch(self, request: LaunchRequest, count: int) -> Sequence[Machine]:
-        bound = next(iter(self._of.values()), None)
+        bound = next(iter(self._origins.values()), None)
         failed: list[tuple[OpenedSpec, ProviderError]] = []
         options = await self._in_order(request, bound, failed)
         for at, option in enumerate(options):
@@ -105,7 +105,7 @@ class FallbackFleet:
             except (NoCapacity, QuotaExceeded) as error:
                 failed.append((option, error))
                 continue
-            self._of.update({machine.id: option for machine in machines})
+            self._origins.update({machine.id: option for machine in machines})
             elsewhere = any(each.fleet is not option.fleet for each in options[at + 1 :])
             if bound is None and elsewhere and len(machines) < min(request.least, count):
                 what = f"{len(machines)} of the {request.least} machines that the pool needs could be had"
@@ -113,7 +113,7 @@ class FallbackFleet:
                 await self.terminate([machine.id for machine in machines])
                 continue
             return machines
-        raise _none(failed)
+        raise _no_machines(failed)
 
     async def _in_order(
         self, request: LaunchRequest, bound: OpenedSpec | None, failed: list[tuple[OpenedSpec, ProviderError]]
@@ -148,15 +148,15 @@ class FallbackFleet:
         return sorted(prices, key=lambda each: (prices[each], self.options.index(each)))
 
     async def terminate(self, ids: Sequence[MachineId]) -> None:
-        known = {machine: self._of[machine].fleet for machine in ids if machine in self._of}
+        known = {machine: self._origins[machine].fleet for machine in ids if machine in self._origins}
         for fleet in {id(fleet): fleet for fleet in known.values()}.values():  # there is seldom more than one
             machines = [machine for machine, its in known.items() if its is fleet]
             await fleet.terminate(machines)
             for machine in machines:
-                self._of.pop(machine, None)
+                self._origins.pop(machine, None)
 
     def unusable(self, machine: MachineId, cause: str, *, for_good: bool = True) -> None:
-        option = self._of.get(machine)
+        option = self._origins.get(machine)
         if option is not None:
             option.fleet.unusable(machine, cause, for_good=for_good)
 
@@ -175,7 +175,7 @@ class FallbackFleet:
             try:
                 async for event in fleet.events():
                     if isinstance(event, MachineGone):
-                        self._of.pop(event.id, None)
+                        self._origins.pop(event.id, None)
                     self._tell(event)
                 return
             except Exception as error:  # noqa: BLE001  one fleet's failures is not to end the others
@@ -187,7 +187,7 @@ class FallbackFleet:
         self._more.set()
 
 
-def _none(failed: Sequence[tuple[OpenedSpec, ProviderError]]) -> ProviderError:
+def _no_machines(failed: Sequence[tuple[OpenedSpec, ProviderError]]) -> ProviderError:
     if len(failed) == 1:
         return failed[0][1]
     kind = NoCapacity if any(isinstance(error, NoCapacity) for _, error in failed) else QuotaExceeded

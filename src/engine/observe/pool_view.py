@@ -43,7 +43,6 @@ class Row:
 
 @dataclass(slots=True)
 class PoolView:
-    pool: str = ""
     provider: str = ""
     phase: str = "starting"
     desired: int = 0
@@ -71,8 +70,7 @@ class PoolView:
     def _apply(self, event: ev.Event) -> None:
         match event:
             case ev.PoolStarting():
-                self.pool, self.provider = event.pool, event.provider
-                self.desired, self.opened_at = event.wanted, event.at
+                self.provider, self.desired, self.opened_at = event.provider, event.wanted, event.at
             case ev.PoolReady():
                 self.phase = "ready"
             case ev.PoolResized():
