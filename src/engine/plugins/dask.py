@@ -93,8 +93,6 @@ class Dask(Plugin):
 
 @dataclass(frozen=True)
 class DaskFramework(Framework):
-    """The programs of Dask."""
-
     plugin: Dask
 
     name: ClassVar[str] = "dask"

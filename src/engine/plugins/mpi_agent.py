@@ -85,7 +85,6 @@ class Agent:
                 link.parent.rmdir()
 
     def heard(self, message: Any) -> None:
-        """Handle a message from the switchboard."""
         word, key, *rest = message
         match word:
             case "run":

@@ -89,8 +89,6 @@ class Ray(Plugin):
 
 @dataclass(frozen=True)
 class RayFramework(Framework):
-    """The programs of Ray."""
-
     plugin: Ray
 
     name: ClassVar[str] = "ray"

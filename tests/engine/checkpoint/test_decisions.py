@@ -29,7 +29,7 @@ def world(pool: str = "p", job: int = 1, generation: int = 1, attempt: int = 0) 
 WORLDS = st.builds(world, st.sampled_from(["p", "q"]), st.integers(1, 2), st.integers(1, 3), st.integers(0, 2))
 
 
-# --- whose turn it is -------------------------------------------------------------------------------------------------
+# --- who has the term -------------------------------------------------------------------------------------------------
 
 
 def test_rank_0_begins_and_the_others_wait_for_it() -> None:

@@ -1,4 +1,4 @@
-"""When a step is saved: the same steps on every rank, however late each hears of what."""
+"""When a step is saved: the same steps on every rank, however late each reads what is announced."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def due(which: SaveInterval, asked: range, *, per_s: float = 1.0) -> list[int]:
     return [step for step in asked if which.due(step, step / per_s, calm)]
 
 
-def test_without_a_pace_every_call_saves() -> None:
+def test_without_an_interval_every_step_is_saved() -> None:
     assert due(save_interval(), range(5)) == [0, 1, 2, 3, 4]
 
 
@@ -80,7 +80,7 @@ def test_no_step_is_announced_before_the_speed_is_known() -> None:
     assert which.next_announcement() == 4
 
 
-def test_only_the_first_rank_calls() -> None:
+def test_only_rank_0_announces() -> None:
     which = save_interval(seconds=1, alone=False, leads=False)
     assert due(which, range(20)) == []
     assert which.next_announcement() is None
@@ -110,28 +110,28 @@ def test_ranks_begin_to_write_one_after_the_other_long_before_the_next_save(rank
 @given(
     ranks=st.integers(2, 4),
     every=st.floats(0.5, 5),
-    hears=st.lists(st.integers(0, 30), min_size=4, max_size=4),
+    reads_after=st.lists(st.integers(0, 30), min_size=4, max_size=4),
     lags=st.lists(st.floats(0, 0.5), min_size=4, max_size=4),
     stride=st.integers(1, 5),
 )
 def test_all_ranks_save_the_same_steps_when_the_lead_is_long_enough(
-    ranks: int, every: float, hears: list[int], lags: list[float], stride: int
+    ranks: int, every: float, reads_after: list[int], lags: list[float], stride: int
 ) -> None:
-    """Ranks in step, 10 steps a second; each hears of a call up to 3 s later, and is up to half a second behind."""
-    paces = [save_interval(seconds=every, alone=False, leads=rank == 0, lead_s=4.0) for rank in range(ranks)]
-    saved: list[list[int]] = [[] for _ in paces]
-    post: list[tuple[int, int]] = []  # (tick at which it was made, target)
-    heard = [0] * ranks
+    """Ranks in step, 10 steps a second; each reads an announcement up to 3 s later, and is up to 0.5 s behind."""
+    intervals = [save_interval(seconds=every, alone=False, leads=rank == 0, lead_s=4.0) for rank in range(ranks)]
+    saved: list[list[int]] = [[] for _ in intervals]
+    announced: list[tuple[int, int]] = []  # (tick at which it was made, target)
+    read = [0] * ranks
     for tick in range(300):
-        for rank, which in enumerate(paces):
+        for rank, which in enumerate(intervals):
             step = stride * tick
             if which.due(step, tick / 10 + lags[rank], calm):
                 saved[rank].append(step)
-            if (next_announcement := which.next_announcement()) is not None and heard[rank] == len(post):
-                post.append((tick, next_announcement))
-            while heard[rank] < len(post) and (post[heard[rank]][0] + hears[rank] <= tick or rank == 0):
-                which.announced(post[heard[rank]][1])
-                heard[rank] += 1
+            if (next_announcement := which.next_announcement()) is not None and read[rank] == len(announced):
+                announced.append((tick, next_announcement))
+            while read[rank] < len(announced) and (announced[read[rank]][0] + reads_after[rank] <= tick or rank == 0):
+                which.announced(announced[read[rank]][1])
+                read[rank] += 1
     assert saved[0]
     assert all(each == saved[0] for each in saved)
 

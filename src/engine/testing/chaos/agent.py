@@ -62,8 +62,6 @@ class Agents(Plugin):
 
 
 class Agent:
-    """The agent of one attempt."""
-
     def __init__(self, sock: socket.socket, info: InstanceInfo) -> None:
         self._sock = sock
         self._file = sock.makefile("rb")

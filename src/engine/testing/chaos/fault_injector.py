@@ -215,7 +215,6 @@ class FaultInjector:
                 return
 
     async def _serve_task(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve the connection of one task's agent."""
         task: TargetTask | None = None
         with suppress(OSError, ValueError, KeyError):
             credentials = writer.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)

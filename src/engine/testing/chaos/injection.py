@@ -25,8 +25,6 @@ NOTICED_S = 10.0  # the node looks for the file once a second
 
 
 class TargetNode(NamedTuple):
-    """A node of the pool as a target."""
-
     node: int
     rank: int
     machine: str

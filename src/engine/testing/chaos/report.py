@@ -79,7 +79,6 @@ class Report:
     began: dict[tuple[int, int], float] = field(default_factory=dict)  # time of the first step, by (job, generation)
 
     def begin(self, nodes: Iterable[NodeState]) -> None:
-        """Begin with the ``nodes`` that exist."""
         self.began_at = time.time()
         self.found = [InitialNode(node.node, node.state, node.rank) for node in nodes]
 

@@ -108,7 +108,6 @@ class ScriptedCloud:
             fleet.emit(ProviderError("the stream of events broke"))
 
     def reach(self, reachable: bool) -> None:
-        """Set whether the provider can be reached."""
         self.reachable = reachable
         for fleet in self._fleets:
             fleet.wake()
@@ -165,8 +164,6 @@ class ScriptedCloud:
 
 
 class ScriptedFleet:
-    """One pool's machines."""
-
     def __init__(self, cloud: ScriptedCloud, sim: Simulation) -> None:
         self._cloud, self._sim = cloud, sim
         self._events: deque[MachineEvent | ProviderError] = deque()

@@ -238,7 +238,6 @@ class Daemon:
         self.act()
 
     def gone(self, process: Process, cause: Cause, code: int, detail: str) -> None:
-        """Handle that all processes of a worker have ended."""
         if self.workers.pop(process.id, None) is not None and not self._ended:
             process.stop()
             self.core.stolen(process.id, process.take_back(), self.sim.loop.now)

@@ -42,7 +42,6 @@ class FaultSchedule:
             self.over.set()
 
     def observed(self, event: str) -> None:
-        """Handle an event of the pool, upon which faults may follow."""
         if self._waiting:
             self._seen[event] += 1
             for fault in self._waiting.pop((event, self._seen[event]), ()):

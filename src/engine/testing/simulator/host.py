@@ -53,7 +53,6 @@ class Host:
         return self.answers and self.daemon is not None
 
     def changed(self) -> None:
-        """Handle a change of its power, its line, or its circuit."""
         if self.daemon is not None:
             self.daemon.check_hearing()
         self.watch()

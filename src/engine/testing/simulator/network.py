@@ -102,7 +102,6 @@ class Circuit:
         self.line.loop.call_at(due, self._arrive, way)
 
     def _arrive(self, way: int) -> None:
-        """Deliver whatever is first in line."""
         if self.closed:
             return
         if self.line.blocked(way):

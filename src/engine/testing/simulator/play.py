@@ -143,14 +143,12 @@ class _User:
         self._news = asyncio.Event()
 
     def __call__(self, event: Event, /) -> None:
-        """Implement the port `Observe`."""
         self.events[event.name] += 1
         self._sim.trace(event.name, **{each.name: getattr(event, each.name) for each in fields(event)})
         self._sim.referee.observed(event)
         self.schedule.observed(event.name)
 
     def failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:  # noqa: ARG002
-        """Handle that a callback raised."""
         self._sim.broken("SIM-20", f"{context.get('message')}: {context.get('exception')!r}")
 
     # --- the user -------------------------------------------------------------------------------------------------

@@ -30,7 +30,6 @@ class Process:
         daemon.host.later(BIRTH_S, self._begin)
 
     def _begin(self) -> None:
-        """Be born, or fail to be."""
         if self._stopped:
             return
         if self.daemon.host.barren:
@@ -59,7 +58,6 @@ class Process:
         return unread
 
     def stop(self) -> None:
-        """Stop: nothing of it runs from now on."""
         self._stopped = True
         run = self._over("stopped")
         if run is not None and self._meeting is not None:

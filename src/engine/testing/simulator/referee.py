@@ -57,7 +57,6 @@ class Referee:
     # --- of the pool ------------------------------------------------------------------------------------------------
 
     def observed(self, event: ev.Event) -> None:
-        """Handle an event of the pool."""
         match event:
             case ev.NodeLaunching():
                 self.nodes.launched(NodeId(event.node), MachineId(event.machine))
@@ -141,7 +140,6 @@ class Referee:
         self.waves.launched(machines)
 
     def answered(self, machine: MachineId) -> None:
-        """Handle that a machine has answered a connection attempt."""
         self.waves.answered(machine)
 
     def notice_given(self, notice: PreemptionNotice) -> None:

@@ -65,7 +65,6 @@ class Simulation:
 
     @property
     def cut(self) -> bool:
-        """Return whether the client has no network."""
         return self._cuts > 0
 
     def cut_client(self) -> None:

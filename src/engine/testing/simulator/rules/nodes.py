@@ -85,7 +85,6 @@ class NodeRules:
 
     @property
     def total(self) -> int:
-        """Return how many machines are wanted."""
         return self.wanted + self._sim.scenario.spare
 
     @property
@@ -138,7 +137,6 @@ class NodeRules:
         self._changed = True
 
     def over(self, node: NodeId, event: str, cause: str) -> None:
-        """Handle that a node was lost, failed or dismissed."""
         seat = self.seats[node]
         host = self._sim.hosts[seat.machine]
         if seat.state in {"ready", "standby"}:
@@ -184,7 +182,6 @@ class NodeRules:
     # --- notices ----------------------------------------------------------------------------------------------------
 
     def notice_given(self, notice: PreemptionNotice) -> None:
-        """The pool receives a preemption notice."""
         seat, source = self._by_machine.get(notice.id), notice.source
         if seat is None:
             self._early.setdefault(notice.id, {})[source] = self._now
@@ -242,7 +239,6 @@ class NodeRules:
             self._faults.setdefault(host.machine, []).append((self._now, fault))
 
     def machine_lost(self, host: Host) -> None:
-        """Handle that a machine is gone, with what was connected to it."""
         self._losses.append(self._now)
         seat = self._by_machine.get(host.machine)
         if seat is not None and seat.state in {"ready", "standby", "draining"}:

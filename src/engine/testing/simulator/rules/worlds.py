@@ -177,7 +177,6 @@ class WorldRules:
         return not any(of != job and of not in referee.jobs.settled for of, _ in self._worlds)
 
     def lost(self, node: NodeId, host: Host) -> None:
-        """Handle that the pool has given a node up."""
         now, spare = self._sim.loop.now, self._sim.referee.nodes.stands_by()
         for job, world in self._latest():
             if node in world.nodes:
