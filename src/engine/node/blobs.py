@@ -115,6 +115,10 @@ class BlobStore:
             return False
         return any(name in self._unopened and not self.adopt(name, *self._unopened[name]) for name in names if name)
 
+    def new(self) -> int:
+        """Return the descriptor of a blob that is still to arrive. Raises OSError where too few are left to keep it."""
+        return _kept(os.memfd_create("blob", os.MFD_CLOEXEC))
+
     def add(self, name: str, fd: int) -> None:
         """Add a complete blob; the descriptor is the store's from now on."""
         self.drop([name])
@@ -156,25 +160,6 @@ class BlobStore:
 
     def close(self) -> None:
         self.drop(self.names())
-
-
-class IncomingBlob:
-    def __init__(self, name: str, size_bytes: int) -> None:
-        self.name = name
-        self.size_bytes = size_bytes
-        self.missing_bytes = size_bytes
-        self._fd = _kept(os.memfd_create("blob", os.MFD_CLOEXEC))
-
-    def write(self, data: bytes) -> None:
-        """Append ``data``: at most `missing_bytes`."""
-        write_all(self._fd, [data])
-        self.missing_bytes -= len(data)
-
-    def done(self, store: BlobStore) -> None:
-        store.add(self.name, self._fd)
-
-    def abandon(self) -> None:
-        os.close(self._fd)
 
 
 def _kept(fd: int) -> int:

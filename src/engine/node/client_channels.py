@@ -15,7 +15,8 @@ from ..wire import codec
 from ..wire.codec import ProtocolError
 from ..wire.messages import Get, Have, Hello, Missing, Put
 from . import limits
-from .blobs import BlobStore, IncomingBlob
+from .blobs import BlobStore
+from .pipe import write_all
 
 _PIECE_BYTES = 65536
 _CREDENTIALS = struct.Struct("3i")  # <linux/socket.h>: struct ucred {pid, uid, gid}
@@ -68,7 +69,7 @@ class NewChannel(ByteStream):
             case Hello() as hello:
                 self._greeted(self._transport, hello, rest)
             case Put(name, size_bytes):
-                incoming = BlobIn(self._transport, IncomingBlob(name, size_bytes), self._store)
+                incoming = BlobIn(self._transport, name, size_bytes, self._store)
                 self._transport.set_protocol(incoming)
                 incoming.data_received(rest)
             case Get(name):
@@ -80,33 +81,35 @@ class NewChannel(ByteStream):
 class BlobIn(ByteStream):
     """A blob that a client sends: it exists when it is complete, and then `Have` answers."""
 
-    def __init__(self, transport: asyncio.Transport, incoming: IncomingBlob, store: BlobStore) -> None:
+    def __init__(self, transport: asyncio.Transport, name: str, size_bytes: int, store: BlobStore) -> None:
         super().__init__()
         self._transport, self._store = transport, store
-        self._incoming: IncomingBlob | None = incoming
+        self._name, self._size_bytes = name, size_bytes
+        self._missing_bytes = size_bytes
+        self._fd: int | None = store.new()  # until it is complete
 
     def data_received(self, data: bytes) -> None:
-        incoming = self._incoming
-        if incoming is None:
+        if self._fd is None:
             return
-        if len(data) > incoming.missing_bytes:  # more than it announced
+        self._missing_bytes -= len(data)
+        if self._missing_bytes < 0:  # more than it announced
             self._transport.close()
             return
         try:
-            incoming.write(data)
+            write_all(self._fd, [data])
         except OSError:  # no memory: the client sees the channel close
             self._transport.close()
             return
-        if not incoming.missing_bytes:
-            self._incoming = None
-            incoming.done(self._store)
-            self._transport.write(codec.encode(Have(incoming.name, incoming.size_bytes)))
+        if not self._missing_bytes:
+            self._store.add(self._name, self._fd)
+            self._fd = None
+            self._transport.write(codec.encode(Have(self._name, self._size_bytes)))
 
     def connection_lost(self, exc: Exception | None) -> None:
         del exc
-        if self._incoming is not None:
-            self._incoming.abandon()
-            self._incoming = None
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
 
 
 class BlobOut(ByteStream):

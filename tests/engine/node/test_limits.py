@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from outrider.engine.node import limits
-from outrider.engine.node.blobs import SPARE, BlobStore, IncomingBlob
+from outrider.engine.node.blobs import SPARE, BlobStore
 from outrider.engine.node.client_channels import NewChannel
 from outrider.engine.wire import messages as m
 from outrider.engine.wire.codec import encode
@@ -113,7 +113,7 @@ def test_blobs_leave_descriptors_for_the_channels_that_fetch_them(kind, tmp_path
             case "results":
                 store.add_result(os.open(blob, os.O_RDONLY))
             case "arguments":
-                IncomingBlob(f"a{number}", 4).done(store)
+                store.add(f"a{number}", store.new())
             case "adopted":
                 return store.adopt(f"a{number}", str(blob), 4)
         return True
