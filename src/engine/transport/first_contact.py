@@ -77,11 +77,8 @@ class LeaseRenewal:
         self._task.cancel()
 
     async def during(self, work: Coroutine[Any, Any, T], machine: str) -> T:
-        """The result of ``work``, if the lease is armed; as soon as it is known that it is not, the work is cancelled.
-
-        Raises:
-            ConnectFailed: (``fatal``) nothing would end the machine.
-            TimeoutError: it could not be seen.
+        """Return the result of ``work``. As soon as it is known that the lease is not armed, the work is cancelled, and
+        the machine is not used: nothing would end it. A TimeoutError: it could not be seen.
         """
         doing = asyncio.ensure_future(work)
         try:
@@ -109,16 +106,13 @@ class LeaseRenewal:
         while True:
             with suppress(OSError):  # TimeoutError too
                 async with asyncio.timeout(self._every_s):
-                    await self._renew()
+                    if self._armed.done():
+                        await self._shell.run(["touch", "-c", "--", self._file])
+                    else:
+                        ended = await self._shell.run(["sh", "-c", CHECK_LEASE, "outrider-lease", self._file])
+                        if ended.status is not None:  # else it was killed
+                            self._armed.set_result(ended.status == 0)
             await asyncio.sleep(self._every_s)
-
-    async def _renew(self) -> None:
-        if self._armed.done():
-            await self._shell.run(["touch", "-c", "--", self._file])
-            return
-        ended = await self._shell.run(["sh", "-c", CHECK_LEASE, "outrider-lease", self._file])
-        if ended.status is not None:  # else it was killed
-            self._armed.set_result(ended.status == 0)
 
 
 async def make_host_key(shell: CommandRunner, machine: Machine) -> str:

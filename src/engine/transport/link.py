@@ -35,6 +35,7 @@ from ..serialization.streams import AHEAD
 from ..wire import messages as wire
 from ..wire import values
 from ..wire.codec import ProtocolError
+from ..wire.session import ACK_EVERY
 from .blob_transfers import BlobTransfers, Bulk, refuse_lost
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ class NodeLink:
         self._write: Callable[[bytes], object] | None = None
         self._loop = asyncio.get_running_loop()
         self._scheduled = False
+        self._unacknowledged = 0  # messages received since the last write
         self.unfit = ""  # why its executor ends by itself, in its own words
         self._defined: set[bytes] = set()
         self._orders: dict[int, Order] = {}
@@ -199,6 +201,7 @@ class NodeLink:
     def flush(self) -> None:
         self._scheduled = False
         if self._write is not None:
+            self._unacknowledged = 0
             data = self.session.flush()
             if data:
                 try:
@@ -218,7 +221,8 @@ class NodeLink:
                 if report is not None:
                     reports.append(report)
         finally:
-            if self.session.pending:  # an acknowledgement is due
+            self._unacknowledged += len(messages)
+            if self._unacknowledged >= ACK_EVERY:
                 self._schedule()
             if reports:
                 self._reports(reports)

@@ -144,6 +144,7 @@ async def ssh_refusal(machine: Machine, error: BaseException) -> ConnectFailed: 
     stop, error = None, plainly(error)
     if isinstance(error, JumpFailed) and error.__cause__ is not None:
         stop, error = error.stop, error.__cause__
+    place = _place(machine, stop)
     match error:
         case asyncssh.HostKeyNotVerifiable() if machine.rotate_host_key:
             # Until the cloud's first boot has put our key there, its SSH server answers with one of its own.
@@ -153,20 +154,19 @@ async def ssh_refusal(machine: Machine, error: BaseException) -> ConnectFailed: 
         case asyncssh.PermissionDenied():
             return because(AuthError(await _login_story(machine, stop, error)), systematic=machine.login is None)
         case asyncssh.KeyImportError() | asyncssh.KeyEncryptionError():
-            place = _place(machine, stop)
             story = f"a private key for {place} cannot be used: {error}. Add it to your agent with `ssh-add`."
             return because(AuthError(story))
         case TimeoutError(errno=None):
             within_s = machine.patience_s or CONNECT_S
-            return ConnectFailed(f"{_place(machine, stop)} did not answer within {within_s:g} s")
+            return ConnectFailed(f"{place} did not answer within {within_s:g} s")
         case asyncssh.ConnectionLost():
-            return ConnectFailed(f"{_place(machine, stop)} closed the connection before it was logged in: {error}")
+            return ConnectFailed(f"{place} closed the connection before it was logged in: {error}")
         case _:
-            return refusal(machine, error, _place(machine, stop))
+            return refusal(machine, error, place)
 
 
-def _place(machine: Machine, stop: Stop | None = None) -> str:
-    """The machine; or the host on the way to it that it is about."""
+def _place(machine: Machine, stop: Stop | None) -> str:
+    """The machine; or the host on the way to it that an error is about."""
     if machine.login is None or machine.address is None:
         return f"machine {machine.id}"
     address = machine.address
