@@ -18,7 +18,7 @@ OF_OTHER_THINGS = """
     alike calls ending front hits inventory kinds pace seen turn where wishes words world
     agreement loading reading run saving writing Found Loading Reader
     leftovers launch scheduling LOOK_S Watch
-    advice agent explained frames inbox mounts patterns phase plan prepare root shell
+    advice agent explained frames inbox mounts patterns phase plan prepare root shell target_of uv
     Exit Shell
     connectivity entry fleet gang losses roster watch
     Board CLAIM Choice Claim Fleet Given Home Late Places Port Post Site Trouble

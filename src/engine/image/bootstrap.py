@@ -112,7 +112,7 @@ class _Bootstrap:
             uv = None
             if choice.environment:
                 assert prepared.uv is not None, "without it there is no such choice"
-                uv = await prepared.wheel_cache.tool(prepared.uv, wheels.tool_target(host.machine, host.libc))
+                uv = await prepared.wheel_cache.uv_for(prepared.uv, wheels.uv_target(host.machine, host.libc))
         runtime, uv_folder = f"runtime/{prepared.runtime.digest}", "" if uv is None else uv.in_cache
         missing = {} if runtime in host.present else {runtime: prepared.runtime.data}
         if uv is not None and uv_folder not in host.present:
@@ -328,7 +328,7 @@ class _InstallerSession:
     async def _wheels(self, uv: Uv, requirements: Requirements) -> bytes:
         prepared, host, base = self._work.prepared, self._host, self._plan["environment"]["python"]
         python = next((each.version for each in host.pythons if each.path == base), prepared.minor)
-        target = wheels.target_of(host.machine, host.libc)
+        target = wheels.wheel_target(host.machine, host.libc)
         self._work.on_phase(Phase("packages", "line", f"resolving for {target}, Python {python}, on this computer"))
         chosen = await prepared.wheel_cache.select(uv, requirements, target, python)
         self._sources |= {wheel.sha256: wheel for wheel in chosen.wheels}

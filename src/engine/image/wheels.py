@@ -35,7 +35,7 @@ _AT_ONCE = 8
 _CHUNK_BYTES = 1 << 20
 _WHEEL = re.compile(r"\w[\w.+!-]*\.whl")
 _NEWEST_GLIBC = 40  # the newest that uv has a name for; newer systems run wheels for older ones
-_tool_sha256 = cache(sha256)
+_uv_sha256 = cache(sha256)
 
 
 class Wheel(NamedTuple):
@@ -57,18 +57,18 @@ class Selection(NamedTuple):
     wheels: tuple[Wheel, ...]
 
 
-class Tool(NamedTuple):
+class UvBinary(NamedTuple):
     path: Path  # the uv binary for one platform
     in_cache: str  # its folder in a host's cache, "uv/DIGEST"
 
 
 @dataclass(slots=True)
 class WheelCache:
-    """Wheels and tools for a pool's nodes, fetched once per platform, by the node that needs them first."""
+    """Wheels and uv binaries for a pool's nodes, fetched once per platform, by the node that needs them first."""
 
     _selections: dict[str, Selection] = field(default_factory=dict)
-    _tools: dict[str, Tool] = field(default_factory=dict)
-    _packed: dict[Tool, bytes] = field(default_factory=dict)
+    _binaries: dict[str, UvBinary] = field(default_factory=dict)
+    _packed: dict[UvBinary, bytes] = field(default_factory=dict)
     _selecting: asyncio.Lock = field(default_factory=asyncio.Lock)
     _packing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -80,27 +80,27 @@ class WheelCache:
                 self._selections[key] = await _select(uv, wanted, target, python)
             return self._selections[key]
 
-    async def tool(self, uv: Uv, target: str) -> Tool:
+    async def uv_for(self, uv: Uv, target: str) -> UvBinary:
         """The uv binary for ``target``: this computer's own, or one from uv's wheel for that platform."""
         async with self._packing:
-            if target not in self._tools:
+            if target not in self._binaries:
                 path = uv.path
                 if target != here():
                     (wheel,) = (await _select(uv, Requirements(f"uv=={uv.version}\n"), target, "3.11")).wheels
-                    path = await in_thread(_unpacked_tool, wheel, abandon=True)
-                digest = await in_thread(_tool_sha256, path, abandon=True)
-                self._tools[target] = Tool(path, f"uv/{digest[:32]}")
-            return self._tools[target]
+                    path = await in_thread(_unpacked_uv, wheel, abandon=True)
+                digest = await in_thread(_uv_sha256, path, abandon=True)
+                self._binaries[target] = UvBinary(path, f"uv/{digest[:32]}")
+            return self._binaries[target]
 
-    async def packed(self, tool: Tool) -> bytes:
-        """The tool as a tar.gz, the form in which hosts receive it."""
+    async def packed(self, binary: UvBinary) -> bytes:
+        """The binary as a tar.gz, the form in which hosts receive it."""
         async with self._packing:
-            if tool not in self._packed:
-                self._packed[tool] = await in_thread(_packed_tool, tool, abandon=True)
-            return self._packed[tool]
+            if binary not in self._packed:
+                self._packed[binary] = await in_thread(_packed_uv, binary, abandon=True)
+            return self._packed[binary]
 
 
-def target_of(machine: str, libc: str) -> str:
+def wheel_target(machine: str, libc: str) -> str:
     """A host's platform as ``uv --python-platform`` names it."""
     kind, _, version = libc.partition(" ")
     if kind != "glibc":
@@ -108,15 +108,15 @@ def target_of(machine: str, libc: str) -> str:
     return f"{machine}-manylinux_2_{min(int(version.split('.')[1]), _NEWEST_GLIBC)}"
 
 
-def tool_target(machine: str, libc: str) -> str:
+def uv_target(machine: str, libc: str) -> str:
     """The platform whose uv runs on a host. It needs only glibc 2.17."""
-    return target_of(machine, "glibc 2.17" if libc.startswith("glibc") else libc)
+    return wheel_target(machine, "glibc 2.17" if libc.startswith("glibc") else libc)
 
 
 def here() -> str:
-    """The platform of this computer, as `tool_target` names it; empty if it is not Linux."""
+    """The platform of this computer, as `uv_target` names it; empty if it is not Linux."""
     system = os.uname()
-    return tool_target(system.machine, "glibc") if system.sysname == "Linux" else ""
+    return uv_target(system.machine, "glibc") if system.sysname == "Linux" else ""
 
 
 async def _select(uv: Uv, wanted: Requirements, target: str, python: str) -> Selection:
@@ -257,7 +257,7 @@ def _refused(reason: str, hint: str) -> BootstrapError:
     return bootstrap_error("packages", reason, hint=hint, systematic=True)
 
 
-def _unpacked_tool(wheel: Wheel) -> Path:
+def _unpacked_uv(wheel: Wheel) -> Path:
     """Extract the binary from uv's wheel, beside the wheel."""
     target = wheel.path.with_name("uv")
     if not target.exists():
@@ -267,10 +267,10 @@ def _unpacked_tool(wheel: Wheel) -> Path:
     return target
 
 
-def _packed_tool(tool: Tool) -> bytes:
-    """The tool as a tar.gz, cached because compressing takes seconds."""
-    kept = client_cache() / f"{tool.in_cache}.tar.gz"
+def _packed_uv(binary: UvBinary) -> bytes:
+    """The binary as a tar.gz, cached because compressing takes seconds."""
+    kept = client_cache() / f"{binary.in_cache}.tar.gz"
     if not kept.exists():
         with written(kept) as beside:
-            beside.write_bytes(packed({"uv": tool.path.read_bytes()}, mode=0o755))
+            beside.write_bytes(packed({"uv": binary.path.read_bytes()}, mode=0o755))
     return kept.read_bytes()

@@ -18,7 +18,7 @@ from outrider.engine.image.commands import CommandResult
 from outrider.engine.image.hints import hint_for
 from outrider.engine.image.install_plan import Prepared, PythonChoice, choose_python, hidden, prepare
 from outrider.engine.image.probe import HostFacts, Python
-from outrider.engine.image.wheels import target_of, tool_target
+from outrider.engine.image.wheels import uv_target, wheel_target
 from outrider.engine.node.devices import parse as parse_devices
 
 pytestmark = pytest.mark.anyio
@@ -163,11 +163,11 @@ async def test_passwords_are_in_uvs_environment_and_hidden_everywhere() -> None:
 
 
 def test_platforms_as_uv_names_them() -> None:
-    assert target_of("x86_64", "glibc 2.36") == "x86_64-manylinux_2_36"
-    assert target_of("aarch64", "glibc 2.99") == "aarch64-manylinux_2_40"
-    assert target_of("x86_64", "other") == "x86_64-unknown-linux-musl"
-    assert tool_target("x86_64", "glibc 2.36") == "x86_64-manylinux_2_17"
-    assert tool_target("x86_64", "other") == "x86_64-unknown-linux-musl"
+    assert wheel_target("x86_64", "glibc 2.36") == "x86_64-manylinux_2_36"
+    assert wheel_target("aarch64", "glibc 2.99") == "aarch64-manylinux_2_40"
+    assert wheel_target("x86_64", "other") == "x86_64-unknown-linux-musl"
+    assert uv_target("x86_64", "glibc 2.36") == "x86_64-manylinux_2_17"
+    assert uv_target("x86_64", "other") == "x86_64-unknown-linux-musl"
 
 
 # --- what it means --------------------------------------------------------------------------------------------------

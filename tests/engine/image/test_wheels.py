@@ -265,12 +265,12 @@ async def test_no_password_goes_over_http_that_was_given_for_https(
 async def test_uv_for_another_platform_comes_from_its_wheel(make_wheel: Any, wheels: Path) -> None:
     uv = Uv.if_installed()
     assert uv is not None
-    assert (await WheelCache().tool(uv, wheels_.here())).path == uv.path
+    assert (await WheelCache().uv_for(uv, wheels_.here())).path == uv.path
     wheel = make_wheel("uv")
     import zipfile
 
     with zipfile.ZipFile(wheel, "a") as archive:
         archive.writestr("uv-1.0.data/scripts/uv", b"binary")
-    unpacked = wheels_._unpacked_tool(wheels_.Wheel(wheel.name, "0", wheel))
+    unpacked = wheels_._unpacked_uv(wheels_.Wheel(wheel.name, "0", wheel))
     assert unpacked.read_bytes() == b"binary"
     assert unpacked.parent == wheels
