@@ -148,7 +148,8 @@ def broadcast_of(
     for facts in nodes if plugins else ():
         ranks = ranks_per_node(facts)  # asked here as well: its caller hears what a plugin raises, not the pool's actor
         if every_rank_listens and ranks > MOST_PORTS:
-            raise SpecError(f"{ranks} ranks per node would each need a port: at most {MOST_PORTS} of a node can.")
+            need = f"{ranks} ranks per node would each need a port, and at most {MOST_PORTS} of a node can have one"
+            raise SpecError(f"{need}: run fewer ranks per node.")
     return BroadcastSpec(
         job=job,
         function=payload.function,

@@ -307,13 +307,13 @@ class PluginHost:
 
     def _unreadable(self, error: Exception) -> None:
         """End the node's halves, as if their process had ended by itself."""
-        what = f"{type(error).__name__}: {plainly(error)}"
+        cannot = f"cannot be read by the client ({type(error).__name__}: {plainly(error)})"
+        mend = "a half may send only what can be imported here as well"
         if self.ready.done():
-            said = f"A message of a plugin's half on node {int(self._node)} cannot be read by the client ({what})"
-            warnings.warn(f"{said}: the plugins' halves on that node are ended.", RuntimeWarning, stacklevel=2)
+            said = f"A message of a plugin's half on node {int(self._node)} {cannot}, and all halves there are ended"
+            warnings.warn(f"{said}: {mend}.", RuntimeWarning, stacklevel=2)
         else:
-            said = "could not be set up: its message cannot be read by the client"
-            message = f"the plugin {self._setting_up} {said} ({what})"
+            message = f"the plugin {self._setting_up} could not be set up: its message {cannot}; {mend}"
             self._fail(message, BootstrapError(message, phase="plugins"), error)
         self._link.kill(self._attempt)  # it waits for room in what nobody reads any more
 
