@@ -49,8 +49,7 @@ class CapacityError(OutriderError):
 
     def __init__(self, message: str, *, wanted: int = 0, got: int = 0) -> None:
         super().__init__(message)
-        self.wanted = wanted
-        self.got = got
+        self.wanted, self.got = wanted, got
         self.outcomes: tuple[Outcome, ...] = ()
 
 
@@ -68,10 +67,7 @@ class BudgetExceeded(OutriderError):
         self, message: str, *, what: str = "", limit: float = 0.0, spent: float = 0.0, since: float = 0.0
     ) -> None:
         super().__init__(message)
-        self.what = what
-        self.limit = limit
-        self.spent = spent
-        self.since = since
+        self.what, self.limit, self.spent, self.since = what, limit, spent, since
 
 
 class CleanupError(OutriderError):
@@ -87,9 +83,7 @@ class CleanupError(OutriderError):
         self, message: str, *, machines: Sequence[str] = (), left: Sequence[str] = (), by: float | None = None
     ) -> None:
         super().__init__(message)
-        self.machines = tuple(machines)
-        self.left = tuple(left)
-        self.by = by
+        self.machines, self.left, self.by = tuple(machines), tuple(left), by
 
 
 class AuthError(OutriderError):
@@ -135,14 +129,9 @@ class BootstrapError(OutriderError):
         node: int | None = None,
     ) -> None:
         super().__init__(message)
-        self.phase = phase
-        self.command = command
-        self.exit_status = exit_status
-        self.log = tuple(log)
-        self.hint = hint
-        self.systematic = systematic
-        self.machine = machine
-        self.node = node
+        self.phase, self.command, self.exit_status, self.log = phase, command, exit_status, tuple(log)
+        self.hint, self.systematic = hint, systematic
+        self.machine, self.node = machine, node
 
     def at(self, machine: str, node: int | None = None) -> BootstrapError:
         names = ("phase", "command", "exit_status", "log", "hint", "systematic")
@@ -158,8 +147,7 @@ class VersionMismatch(OutriderError):
 
     def __init__(self, message: str, *, node: int | None = None, versions: Sequence[tuple[str, str, str]] = ()) -> None:
         super().__init__(message)
-        self.node = node
-        self.versions = tuple(versions)
+        self.node, self.versions = node, tuple(versions)
 
 
 class SerializationError(OutriderError):
@@ -167,9 +155,7 @@ class SerializationError(OutriderError):
 
     def __init__(self, message: str, *, path: str = "", task: str = "", kind: str = "") -> None:
         super().__init__(message)
-        self.path = path
-        self.task = task
-        self.kind = kind
+        self.path, self.task, self.kind = path, task, kind
 
 
 class CheckpointError(OutriderError):
@@ -177,9 +163,7 @@ class CheckpointError(OutriderError):
 
     def __init__(self, message: str, *, run: str = "", url: str = "", full: bool = False) -> None:
         super().__init__(message)
-        self.run = run
-        self.url = url
-        self.full = full
+        self.run, self.url, self.full = run, url, full
 
 
 class CheckpointFenced(CheckpointError):
@@ -200,10 +184,7 @@ class TaskError(OutriderError):
         self, message: str, *, task: str = "", node: int | None = None, rank: int = 0, attempt: int = 0
     ) -> None:
         super().__init__(message)
-        self.task = task
-        self.node = node
-        self.rank = rank
-        self.attempt = attempt
+        self.task, self.node, self.rank, self.attempt = task, node, rank, attempt
 
 
 class TaskFailed(TaskError):
@@ -219,9 +200,7 @@ class TaskFailed(TaskError):
         **attempted: Unpack[Attempted],
     ) -> None:
         super().__init__(message, **attempted)
-        self.kind = kind
-        self.traceback = traceback
-        self.versions = tuple(versions)
+        self.kind, self.traceback, self.versions = kind, traceback, tuple(versions)
 
 
 class TaskTimeout(TaskError, TimeoutError):
@@ -249,9 +228,7 @@ class TaskKilled(TaskError):
         **attempted: Unpack[Attempted],
     ) -> None:
         super().__init__(message, **attempted)
-        self.exit_code = exit_code
-        self.signal = signal
-        self.out_of_memory = out_of_memory
+        self.exit_code, self.signal, self.out_of_memory = exit_code, signal, out_of_memory
 
 
 class TaskStopped(TaskKilled):
@@ -273,8 +250,7 @@ class NodeLost(TaskError):
         **attempted: Unpack[Attempted],
     ) -> None:
         super().__init__(message, **attempted)
-        self.losses = tuple(losses)
-        self.outcomes = tuple(outcomes)
+        self.losses, self.outcomes = tuple(losses), tuple(outcomes)
 
 
 class TaskQuarantined(NodeLost):

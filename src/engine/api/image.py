@@ -7,7 +7,7 @@ import os
 import platform
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import ModuleType
 
@@ -79,14 +79,6 @@ class Image:
             refuse(f"Image(offline=...) takes True, False, or None for where it is needed, not {shown(self.offline)}.")
 
     @property
-    def requirements_path(self) -> Path | None:
-        return None if self.requirements is None else Path(self.requirements)
-
-    @property
-    def lock_path(self) -> Path | None:
-        return None if self.lock is None else Path(self.lock)
-
-    @property
     def has_packages(self) -> bool:
         return bool(self.pip) or self.requirements is not None or self.lock is not None
 
@@ -95,32 +87,15 @@ class Image:
         """Return whether every host needs uv. Otherwise only a host without a fitting Python needs it."""
         return self.has_packages or self.python.count(".") == 2
 
-    def beyond_local(self) -> list[str]:
-        """The options that nodes on this computer cannot honour, as they have this program's own Python and system."""
-        asked = {
-            "python": self.python != "auto",
-            "pip": bool(self.pip),
-            "pip_indexes": bool(self.pip_indexes),
-            "requirements": self.requirements is not None,
-            "lock": self.lock is not None,
-            "apt": bool(self.apt),
-            "run": bool(self.run),
-            "offline": self.offline is not None,
-        }
-        return [name for name, is_asked in asked.items() if is_asked]
-
 
 def check_local(image: Image) -> None:
-    """Check an image for nodes on this computer.
-
-    Raises:
-        SpecError: it asks for something that the `Local` provider does not give.
-    """
-    if asked := image.beyond_local():
-        options = ", ".join(f"{name}=" for name in asked)
+    """Refuse what nodes on this computer cannot honour, as they have this program's own Python and system."""
+    default, works = Image(), ("env", "includes", "excludes", "bootstrap_timeout")
+    asked = [each.name for each in fields(Image) if getattr(image, each.name) != getattr(default, each.name)]
+    if refused := [f"{name}=" for name in asked if name not in works]:
         refuse(
-            f"Image({options}): tasks of Local() run in this program's own environment, where nothing is installed for "
-            "a pool. Install it here, or leave it out; env= and includes= work."
+            f"Image({', '.join(refused)}): tasks of Local() run in this program's own environment, where nothing is "
+            "installed for a pool. Install it here, or leave it out; env= and includes= work."
         )
 
 

@@ -61,17 +61,16 @@ class Nodes:
     ) -> None:
         """``min`` and ``max`` are ``desired`` where they are not given."""
         least, most = desired if min is None else min, desired if max is None else max
-        for name, value in (("desired", desired), ("min", least), ("max", most)):
+        sizes = ("desired", desired), ("min", least), ("max", most)
+        for name, value in sizes:
             count(f"Nodes({name}=...)", value)
         count("Nodes(spare=...)", spare, least=0)
         if least > most:
             refuse(f"Nodes: max={most} is less than min={least}.")
         if not least <= desired <= most:
             refuse(f"Nodes: desired={desired} is not between min={least} and max={most}.")
-        object.__setattr__(self, "desired", desired)
-        object.__setattr__(self, "min", least)
-        object.__setattr__(self, "max", most)
-        object.__setattr__(self, "spare", spare)
+        for name, value in (*sizes, ("spare", spare)):
+            object.__setattr__(self, name, value)
 
     @classmethod
     def of(cls, nodes: int | tuple[int, int] | Nodes) -> Nodes:

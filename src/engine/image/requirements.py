@@ -116,9 +116,9 @@ async def read(image: Image, uv: Uv | None) -> Requirements | None:
     """Read the requirements of an image; None where it asks for no packages."""
     if not image.has_packages:
         return None
-    if image.lock_path is not None:
+    if image.lock is not None:
         assert uv is not None, "prepare has found it"
-        return await _locked(image.lock_path, uv, image.pip_indexes)
+        return await _locked(Path(image.lock), uv, image.pip_indexes)
     urls, folders = _indexes(image.pip_indexes)
     reader = await in_thread(_Reader, image, abandon=True)
     found = (*folders, *reader.folders)
@@ -170,8 +170,8 @@ class _Reader:
         self._read: set[tuple[Path, bool]] = set()
         for requirement in image.pip:
             self._line(requirement, Path.cwd(), "Image(pip=...)")
-        if image.requirements_path is not None:
-            self._file(image.requirements_path.resolve())
+        if image.requirements is not None:
+            self._file(Path(image.requirements).resolve())
 
     def _file(self, path: Path, *, constrains: bool = False) -> None:
         if (path, constrains) in self._read:

@@ -63,7 +63,7 @@ def test_what_means_something_is_kept_as_it_was(tmp_path: Path) -> None:
     )
     words.append("y")
     assert image.run == ("make", ("echo", "x"))
-    assert image.requirements_path == tmp_path / "requirements.txt"
+    assert image.requirements == tmp_path / "requirements.txt"
     assert "value" not in repr(image)
     assert image.has_packages
 
@@ -75,7 +75,7 @@ def test_a_lock_is_found_in_its_folder(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"belongs to a pyproject\.toml"):
         Image(lock=tmp_path)
     (tmp_path / "pyproject.toml").touch()
-    assert Image(lock=tmp_path).lock_path == tmp_path / "uv.lock"
+    assert Image(lock=tmp_path).lock == tmp_path / "uv.lock"
     (tmp_path / "poetry.lock").touch()
     with pytest.raises(SpecError, match=r"takes a uv\.lock or a pylock\.toml"):
         Image(lock=tmp_path / "poetry.lock")
