@@ -116,9 +116,6 @@ class PendingCall(Pending):
         streamed = self.function.streamed
         return _detach(self, streamed) if streamed else Detached(self.args, self.kwargs, ())
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.function, self.args, self.kwargs, self.options)
-
     def __repr__(self) -> str:
         arguments = [short.repr(each) for each in self.args]
         arguments += [f"{name}={short.repr(each)}" for name, each in self.kwargs.items()]
@@ -189,9 +186,6 @@ class GroupedCalls(Pending, Generic[T]):
     """Several pending calls; immutable."""
 
     calls: tuple[Call[Any], ...]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.calls,)
 
     def __repr__(self) -> str:
         return f"({' & '.join(map(repr, self.calls))})"
