@@ -147,10 +147,7 @@ class OomKills:
 
 def _oom_kills(file: Path) -> int:
     try:
-        for line in file.read_text().splitlines():
-            name, _, count = line.partition(" ")
-            if name == "oom_kill":
-                return int(count)
+        counts = dict(line.split(" ", 1) for line in file.read_text().splitlines())
+        return int(counts.get("oom_kill", 0))
     except (OSError, ValueError):
-        pass
-    return 0
+        return 0

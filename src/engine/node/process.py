@@ -111,10 +111,8 @@ def end_tree(process: subprocess.Popen[bytes]) -> None:
 
 
 def _signal(pid: int, number: signal.Signals) -> None:
-    try:
+    with suppress(ProcessLookupError, PermissionError):  # gone; or it changed its user, and only root can help
         os.kill(pid, number)
-    except (ProcessLookupError, PermissionError):  # gone; or it changed its user, and only root can help
-        pass
 
 
 def _heard(number: int, frame: object) -> None:

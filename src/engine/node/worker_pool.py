@@ -12,6 +12,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, assert_never, cast
 
 import msgpack
@@ -221,11 +222,9 @@ class WorkerPool:
             self._forks.shutdown(socket.SHUT_WR)
         except OSError:  # it has ended itself
             self.ended.set()
-        try:
+        with suppress(TimeoutError):  # it hangs in the kernel; its workers die with it, whenever that is
             async with asyncio.timeout(within_s):
                 await self.ended.wait()
-        except TimeoutError:  # it hangs in the kernel; its workers die with it, whenever that is
-            pass
         self._loop.remove_reader(self._forks)
         for connection in self._connections.values():
             connection.close()

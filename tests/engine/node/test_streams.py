@@ -147,6 +147,22 @@ async def test_an_async_task_too(make: Any) -> None:
     assert client.result(await client.answer(attempt)) == list(range(40))
 
 
+@pytest.mark.parametrize("kind", [Input, AsyncInput])
+async def test_an_argument_that_has_ended_stays_at_its_end(make: Any, kind: type[Any]) -> None:
+    async def drain(numbers: AsyncIterator[int]) -> list[list[int]]:
+        return [[number async for number in numbers] for _ in range(2)]
+
+    def run(numbers: Any) -> list[list[int]]:
+        if isinstance(numbers, Iterator):
+            return [list(numbers) for _ in range(2)]
+        return asyncio.run(drain(numbers))
+
+    client = await make()
+    attempt = client.run(run, kind(0), flags=ALONE)
+    await feed(client, attempt, 0, range(3))
+    assert client.result(await client.answer(attempt)) == [[0, 1, 2], []]
+
+
 async def test_streams_go_both_ways_at_once(make: Any) -> None:
     def squares(numbers: Iterator[int], more: Iterator[int]) -> Iterator[int]:
         for number, other in zip(numbers, more, strict=True):
