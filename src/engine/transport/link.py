@@ -283,7 +283,7 @@ class NodeLink:
             return None
         try:
             received = None if value is None else self._arrived(value, message.duration_us)
-        except ConnectionError:  # and with it what it had: that it is lost follows
+        except ConnectionError:  # that the node is lost follows
             return None
         except Exception as error:  # noqa: BLE001  no memory, say: this task's, and no other's of the same read
             return self._failed(attempt, "fetch", error)
@@ -303,11 +303,8 @@ class NodeLink:
         return self._finished(wire.Failed(attempt, phase, type(error).__name__, why, "", None, 0), None)
 
     def _arrived(self, value: wire.Value, duration_us: int = 0) -> Received:
-        """Return a value that is here, or on this computer.
-
-        Raises:
-            ConnectionError: its executor has gone.
-            Exception: there is no room for it here.
+        """Return a value that is here, or on this computer. A ConnectionError: its executor has gone, with what it had.
+        Any other error: there is no room for it here.
         """
         if value.blob is None:
             return Received(value.data, value.sizes, duration_us / 1e6)

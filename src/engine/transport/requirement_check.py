@@ -29,10 +29,8 @@ class Wanted:
 
 
 def facts(welcome: Welcome) -> NodeFacts:
-    """Return what a node says of itself, so far as other nodes are told it or it is compared with what is wanted.
-
-    Raises:
-        ValueError: it does not say that.
+    """Return what a node says of itself, so far as other nodes are told it or it is compared with what is wanted. A
+    ValueError: it does not say that.
     """
     said = welcome.facts
     try:

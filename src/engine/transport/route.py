@@ -55,18 +55,12 @@ class Route:
         return self._transfers
 
     async def open_channel(self, channel: Channel) -> None:
-        """Cancel-safe.
-
-        Raises:
-            ExecutorGone, OSError
-        """
+        """Cancel-safe. It raises `ExecutorGone` or another OSError."""
         raise NotImplementedError
 
     async def open_connection(self, host: str, port: int) -> tuple[Any, Any]:
-        """Return a reader and a writer of a stream to what the node reaches there, over the present connection.
-
-        Raises:
-            OSError, asyncssh.Error
+        """Return a reader and a writer of a stream to what the node reaches there, over the present connection. An
+        OSError or an `asyncssh.Error` says why not.
         """
         raise ConnectionRefusedError(f"{host}:{port} is reached from here as from a node on this computer")
 

@@ -246,9 +246,6 @@ class _SSHChannel(asyncssh.SSHUNIXSession[bytes], asyncssh.SSHClientSession[byte
     def resume_writing(self) -> None:
         self._channel.resume_writing()
 
-    def eof_received(self) -> bool:
-        return False
-
     def connection_lost(self, exc: Exception | None) -> None:
         self._channel.connection_lost(exc)
 
