@@ -89,14 +89,12 @@ class Broadcasts:
         self._want_ports.pop(node, None)
         self._stop_agreement.lost(node, now)
         self._send_agreements()
-        for gang in list(self._gangs.values()):
+        for gang in self._each(now):
             gang.lost(node, cause, now, since=since)
-            self._carry_out(gang, now)
 
     def leaving(self, node: NodeId, now: float, *, noticed: bool) -> None:
-        for gang in list(self._gangs.values()):
+        for gang in self._each(now):
             gang.leaving(node, noticed=noticed)
-            self._carry_out(gang, now)
 
     def noticed(self, node: NodeId, notice: PreemptionNotice, now: float) -> None:
         """Send the notice about ``node`` to all nodes whose ranks work with those on it."""
@@ -108,25 +106,21 @@ class Broadcasts:
         self._send_agreements()
 
     def staying(self, node: NodeId, now: float) -> None:
-        for gang in list(self._gangs.values()):
+        for gang in self._each(now):
             gang.staying(node)
-            self._carry_out(gang, now)
 
     def resized(self, now: float, *, minimum: int, wanted: int) -> None:
-        for gang in list(self._gangs.values()):
+        for gang in self._each(now):
             gang.resized(minimum=minimum, wanted=wanted)
             gang.ready(len(self._nodes.roster), now)
-            self._carry_out(gang, now)
 
     def ready(self, now: float) -> None:
-        """The set of ready nodes has changed."""
         for gang in self._gangs.values():
             gang.ready(len(self._nodes.roster), now)
 
     def unreplaceable(self, now: float) -> None:
-        for gang in list(self._gangs.values()):
+        for gang in self._each(now):
             gang.unreplaceable(now, ready=len(self._nodes.roster))
-            self._carry_out(gang, now)
 
     def cancel(self, job: JobId, now: float) -> None:
         gang = self._gangs.get(job)
@@ -135,17 +129,21 @@ class Broadcasts:
             self._carry_out(gang, now)
 
     def close(self, now: float) -> None:
-        for gang in list(self._gangs.values()):
+        for gang in self._each(now):
             gang.close()
-            self._carry_out(gang, now)
 
     def tick(self, now: float) -> None:
-        for gang in list(self._gangs.values()):
+        for gang in self._each(now):
             gang.tick(now, ready=len(self._nodes.roster))
-            self._carry_out(gang, now)
 
     def wake_at(self) -> float | None:
         return min((at for gang in self._gangs.values() if (at := gang.wake_at()) is not None), default=None)
+
+    def _each(self, now: float) -> Iterator[Gang]:
+        """Yield each gang, and carry out what it has decided when the caller is done with it."""
+        for gang in list(self._gangs.values()):
+            yield gang
+            self._carry_out(gang, now)
 
     # --- effects --------------------------------------------------------------------------------------------------
 

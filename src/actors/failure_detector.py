@@ -90,7 +90,6 @@ class FailureDetector:
         return min(self._due().values()) if self._away else None
 
     def overdue(self, now: float) -> list[NodeId]:
-        """Return the nodes to be given up now."""
         return [node for node, at in self._due().items() if now >= at]
 
     def _due(self) -> dict[NodeId, float]:

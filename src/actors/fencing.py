@@ -13,8 +13,6 @@ from .ports import AttemptId, NodeId, Order, Task, World
 
 
 class Latest(NamedTuple):
-    """The latest attempt of a rank."""
-
     number: int  # 1 for the rank's first
     generation: int
 
@@ -56,7 +54,6 @@ class RankAttempts:
         return rank
 
     def lost(self, node: NodeId) -> tuple[int, ...]:
-        """Remove the attempts on ``node`` and return their ranks."""
         if not self.on.pop(node, 0):
             return ()
         lost = {attempt: rank for attempt, (rank, on) in self.running.items() if on == node}
@@ -87,7 +84,6 @@ class Losses:
 
     @property
     def cause(self) -> str:
-        """Return why this generation is lost."""
         return self.all[-1][1] if self.nodes else self.failed_by or ""
 
     def generation_began(self, now: float) -> None:
@@ -138,7 +134,6 @@ class Gaps:
         return complete
 
     def drop(self) -> list[int]:
-        """Forget all gaps and return their ranks."""
         dropped = [*(gap.ranks for gap in self.waiting), *self.half_lost.values()]
         self.waiting.clear()
         self.half_lost.clear()

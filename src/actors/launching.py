@@ -1,4 +1,6 @@
-"""Decide which machines to launch and to end: pure decisions; time and chance come in with each event.
+"""Launching, with back-off after failures: which machines to ask for and to end. Pure.
+
+Time and chance come in with each event.
 
 A node counts as present from the moment its machine is asked for until it is noticed, drained, failed or lost; whatever
 is missing is launched, and what is too much is dismissed, the newest first. So a notice already causes a replacement,
@@ -178,7 +180,6 @@ class FleetController:
         self._try_anew(now)
 
     def noticed(self, node: NodeId, now: float) -> None:
-        """Handle a preemption notice: ask for a replacement now."""
         phase = self.nodes.get(node)
         if phase in {NodePhase.READY, NodePhase.SPARE}:
             self._leaves(node, NodePhase.NOTICED)
@@ -201,7 +202,6 @@ class FleetController:
             self._dismiss(node)
 
     def away(self, node: NodeId) -> None:
-        """Handle that the connection of a spare node is lost and being tried again."""
         self._away.add(node)
 
     def back(self, node: NodeId, now: float) -> None:
@@ -326,7 +326,6 @@ class FleetController:
         self.orders.terminations.append(node)
 
     def _forget(self, node: NodeId) -> bool:
-        """Remove a node that has ended; return whether it was there."""
         phase = self.nodes.pop(node, None)
         self._ready_at.pop(node, None)
         self._away.discard(node)

@@ -1,4 +1,4 @@
-"""One node's states and the steps between them, as a table; the documentation's diagram is made from it."""
+"""The life of a node: its states and the steps between them, as a table. Pure."""
 
 from __future__ import annotations
 
@@ -74,7 +74,6 @@ TABLE: dict[tuple[State, Fact], State] = {
 }
 START = State.LAUNCHED
 ENDS = frozenset({State.DISMISSED, State.FAILED, State.LOST})
-TAKES_WORK = frozenset({State.READY, State.SUSPECT})
 SUSPECTS = frozenset(_CONNECTED.values())
 
 
@@ -111,18 +110,3 @@ class Lifecycle:
 
     def can(self, fact: Fact) -> bool:
         return (self.state, fact) in TABLE
-
-
-def mermaid() -> str:
-    """The table as a Mermaid state diagram; steps between the same two states share an arrow."""
-    arrows: dict[tuple[State, State], list[str]] = {}
-    for (before, fact), after in TABLE.items():
-        arrows.setdefault((before, after), []).append(fact.name.lower())
-    lines = ["stateDiagram-v2", f"    [*] --> {_name(START)}"]
-    lines += [f"    {_name(a)} --> {_name(b)}: {', '.join(facts)}" for (a, b), facts in arrows.items()]
-    lines += [f"    {_name(state)} --> [*]" for state in State if state in ENDS]
-    return "\n".join(lines) + "\n"
-
-
-def _name(state: State) -> str:
-    return state.value.replace(" ", "_")

@@ -164,7 +164,6 @@ class Machines:
         )
 
     def reported(self, event: MachineEvent, now: float) -> None:
-        """Handle an event from the provider."""
         if isinstance(event, Warned | LaunchUnsure):
             self._observe(ev.ProviderWarned(event.text))
             return
@@ -206,7 +205,6 @@ class Machines:
     # --- a node's life --------------------------------------------------------------------------------------------
 
     def waits(self, node: NodeId, now: float) -> None:  # noqa: ARG002
-        """Handle that ``node`` waits for its turn to be connected to."""
         self.stragglers.tried(node, inf)
 
     def reached(self, node: NodeId, connection: Connection, now: float) -> None:
@@ -338,7 +336,6 @@ class Machines:
         self._ledger.node_closed(node, now, recall=False)
 
     def lost(self, node: NodeId, cause: str, now: float) -> None:
-        """Handle the loss of a node that was ready."""
         member = self._nodes.members[node]
         cause = member.unfit.cause if member.unfit else cause
         fact = Fact.GONE if member.life.can(Fact.GONE) else Fact.UNREACHED
@@ -358,7 +355,6 @@ class Machines:
         self._broadcasts.lost(node, cause, now, since=member.away_since)
 
     def closed(self, node: NodeId, now: float) -> None:  # noqa: ARG002
-        """Handle that a node's connection is closed for good."""
         member = self._nodes.members[node]
         del self._connectors[node]
         if member.life.state in ENDS:
@@ -404,7 +400,6 @@ class Machines:
 
     @property
     def busy(self) -> bool:
-        """Return whether there are orders to carry out, or nodes that have become empty."""
         orders = self.controller.orders
         changes = orders.launches or orders.drains or orders.promotions or orders.demotions or orders.terminations
         return bool(changes or self._ledger.decisions.emptied)

@@ -20,8 +20,6 @@ SOURCES_KEPT = 16  # sources of a node's notices; there are seven kinds
 
 
 class Identity(TypedDict):
-    """The description of a reached node by itself and its provider, as events have it."""
-
     machine: str
     hostname: str
     address: str
@@ -114,7 +112,6 @@ class Membership:
         return self._ranked
 
     def send_views(self) -> None:
-        """Send every connected node the list of ready nodes, if that has changed."""
         if self.outdated:
             self.outdated = False
             ranked = self.ranked()

@@ -50,7 +50,6 @@ class NodeConnector:
             self._addressed.set()
 
     def addressed(self, machine: Machine) -> None:
-        """Handle that the machine has its address now."""
         self._machine = machine
         self._addressed.set()
 

@@ -1,11 +1,11 @@
-"""Choose the node that takes the next attempt. Pure, and O(1) per attempt however many nodes there are.
+"""Placement and work stealing: choose the node that takes the next attempt, or gives some back. Pure.
 
-Nodes stand on levels by how many attempts they hold; the next attempt goes to the lowest level, and there to the node
-that was at work last. A node holds as many attempts as it has slots. Where tasks are known to be short it holds some
-more behind them (a stack), a prefetch that hides the round trip. Unstarted attempts that wait behind a long one while
-slots are free elsewhere are taken back (work stealing). A broadcast needs seats, one slot each on several nodes at the
-same moment: while its claim waits, the nodes it may sit on keep one slot free. Only the first claim in line collects
-seats, so two claims never starve each other.
+It is O(1) per attempt however many nodes there are. They stand on levels by how many attempts they hold; the next
+attempt goes to the lowest level, and there to the node that was at work last. A node holds as many attempts as it has
+slots. Where tasks are known to be short it holds some more behind them (a stack), a prefetch that hides the round trip.
+Unstarted attempts that wait behind a long one while slots are free elsewhere are taken back (work stealing). A
+broadcast needs seats, one slot each on several nodes at the same moment: while its claim waits, the nodes it may sit on
+keep one slot free. Only the first claim in line collects seats, so two claims never starve each other.
 """
 
 from __future__ import annotations
@@ -29,8 +29,6 @@ WEIGHT = 0.25  # of the newest duration in the average
 
 @dataclass(slots=True)
 class Function:
-    """Statistics of the tasks of one function."""
-
     average_s: float | None = None
     stack: int = 0  # attempts of it that a node may hold beyond its slots
 
@@ -87,8 +85,6 @@ class ReleaseSeat(NamedTuple):
 
 
 class Placement:
-    """The hosts, their levels, the stacks, and the line of claims."""
-
     def __init__(self, slots: int) -> None:
         self.slots = slots
         self.hosts: dict[NodeId, Host] = {}
@@ -163,7 +159,7 @@ class Placement:
 
     def steal_at(self) -> float | None:
         """Return when to look for stalled stacks, if nothing is queued; None: there is no stack, or no free slot."""
-        if not self.stacked or not self._has_free_slot():
+        if not self.stacked or self.pick(0) is None:
             return None
         first = next(iter(self.stacked.values()))
         return max(first.progress_at + STALL_S, self._next_steal)
@@ -187,9 +183,6 @@ class Placement:
     def unstarted(self, host: Host) -> tuple[AttemptId, ...]:
         """Return the attempts that seem not to have started: a node works in order, so those beyond its slots wait."""
         return tuple(host.attempts)[self.slots :]
-
-    def _has_free_slot(self) -> bool:
-        return self.pick(0) is not None
 
     # --- seats ----------------------------------------------------------------------------------------------------
 

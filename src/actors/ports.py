@@ -8,7 +8,7 @@ Values that cross once per task are named tuples, which are cheaper to make than
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
 from random import Random
@@ -345,7 +345,6 @@ class PoolSpec:
     reconnect_s: float = 10.0  # how long a lost connection is tried again before its node counts as lost
     lease_s: float = 120.0  # as in Hello; how long reconnecting is tried when nobody at all answers
     launch_retries: int = 5  # before the pool is ready; from then on they are unlimited
-    labels: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,6 @@ class ProviderCalls:
             self._tasks.start_soon(self._ask_others, probe, unheard)
 
     def close(self) -> None:
-        """Cancel the launches under way."""
         for launching in self._launching:
             launching.cancel()
 

@@ -55,7 +55,6 @@ class StopAgreement:
         self._generations.pop(job, None)
 
     def noticed(self, node: NodeId, notice: PreemptionNotice, now: float) -> None:
-        """Handle a notice about ``node``."""
         deadlines, source, seconds = self._deadlines.setdefault(node, {}), notice.source, notice.seconds
         known = deadlines.get(source)
         if seconds is None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from outrider.actors import lifecycle
-from outrider.actors.lifecycle import ENDS, SUSPECTS, TABLE, TAKES_WORK, Fact, ImpossibleStep, Lifecycle, State, mermaid
+from outrider.actors.lifecycle import ENDS, SUSPECTS, TABLE, Fact, ImpossibleStep, Lifecycle, State
 
 WITHOUT_GUARD = settings(max_examples=5_000, deadline=None, database=None, derandomize=True, phases=[Phase.generate])
 
@@ -96,13 +96,3 @@ def test_a_lost_connection_comes_back_to_where_it_was():
         suspect = TABLE[state, Fact.DROPPED]
         assert suspect in SUSPECTS
         assert TABLE[suspect, Fact.RESUMED] is state
-    assert {State.READY, State.SUSPECT} == TAKES_WORK
-
-
-def test_the_diagram_shows_every_step_once():
-    lines = mermaid().splitlines()
-    assert lines[:2] == ["stateDiagram-v2", "    [*] --> launched"]
-    arrows = [line.split(": ") for line in lines if ": " in line]
-    assert sum(len(facts.split(", ")) for _, facts in arrows) == len(TABLE)
-    assert "    noticed --> ready: withdrawn" in lines
-    assert "    lost --> [*]" in lines
