@@ -75,11 +75,7 @@ DEFAULTS: PoolOptions = {
 
 
 def checked(specs: Sequence[object], options: Mapping[str, Any]) -> Settings:
-    """``options``: a `PoolOptions` in which no default is missing. What is not given imports nothing.
-
-    Raises:
-        SpecError: an option that cannot mean anything.
-    """
+    """``options``: a `PoolOptions` in which no default is missing. What is not given imports nothing."""
     machines = {name: options[name] for name in MachineOptions.__annotations__ if name in options}
     asked = chosen(specs, cast("MachineOptions", machines))
     check_pool(options["plugins"], options["on_loss"], options["console"], options["selection"])

@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import Future
-from contextlib import AbstractContextManager
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, TypeVarTuple, Unpack, overload
 
@@ -44,7 +44,7 @@ class SyncPool:
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._threads: AbstractContextManager[BlockingPortal] | None = None
+        self._threads = ExitStack()
         self._portal: BlockingPortal | None = None
         self._loops_thread = 0
         self._process = os.getpid()
@@ -52,8 +52,7 @@ class SyncPool:
     def open(self) -> SyncPool:
         self._hold = ThreadHold()
         try:
-            self._threads = start_blocking_portal("asyncio")
-            self._portal = self._threads.__enter__()
+            self._portal = self._threads.enter_context(start_blocking_portal("asyncio"))
             self._loops_thread = self._portal.call(threading.get_ident)
             self._hold.interrupt()
             self._wait(self._pool.__aenter__)
@@ -73,9 +72,8 @@ class SyncPool:
 
     def _end(self) -> None:
         try:
-            if self._threads is not None and self._portal is not None:
-                self._portal = None
-                self._threads.__exit__(*sys.exc_info())
+            self._portal = None
+            self._threads.__exit__(*sys.exc_info())
         finally:
             self._hold.release()
 

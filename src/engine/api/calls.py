@@ -276,11 +276,7 @@ class Callee:
 
 
 def pending(value: object) -> Call[Any]:
-    """Return ``value``, if it is a pending call with one result.
-
-    Raises:
-        NotACall: it is something else; the message names the fix.
-    """
+    """Return ``value``, if it is a pending call with one result; otherwise the error names the fix."""
     if isinstance(value, Call):
         return value
     if isinstance(value, StreamCall):
@@ -303,11 +299,7 @@ def pending(value: object) -> Call[Any]:
 
 
 def for_every_rank(call: Call[R]) -> Call[R]:
-    """Return ``call``, if all of a broadcast's ranks can run it.
-
-    Raises:
-        SpecError: it streams an argument: an iterator is consumed once, and not by each rank.
-    """
+    """Return ``call``, if all of a broadcast's ranks can run it: none can that streams an argument."""
     if call.detach().inputs:
         raise SpecError(
             f"{call!r} streams an argument, which one task alone can consume. For a broadcast, annotate the parameter "

@@ -24,6 +24,8 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, null
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
 
+from .errors import SpecError
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -201,8 +203,6 @@ def one_listens(plugins: Sequence[Plugin]) -> Ports:
     Raises:
         SpecError: two plugins would listen on the same ones.
     """
-    from .errors import SpecError
-
     listening = [plugin for plugin in plugins if plugin.ports != "none"]
     if len(listening) > 1:
         first, second, *_ = (plugin.name for plugin in listening)

@@ -88,11 +88,7 @@ class Volume:
 
 
 def check_volumes(volumes: object, *, local: bool) -> tuple[Volume, ...]:
-    """Check the option ``Pool(volumes=...)``. ``local``: the pool's nodes are on this computer.
-
-    Raises:
-        SpecError: it is not a list of volumes, mounts overlap, or ``local``.
-    """
+    """Check the option ``Pool(volumes=...)``. ``local``: the pool's nodes are on this computer, where none can be."""
     if isinstance(volumes, Volume) or not isinstance(volumes, Sequence) or isinstance(volumes, str):
         refuse(f"volumes takes a list, as in volumes=[Volume('s3://bucket', mount='/data')], not {shown(volumes)}.")
     for volume in volumes:

@@ -95,11 +95,7 @@ class Packer:
         return payload, output
 
     def share(self, value: object) -> Shared[Any]:
-        """Pickle a value to give to any number of calls of this pool. It is sent to each node once.
-
-        Raises:
-            SerializationError
-        """
+        """Pickle a value to give to any number of calls of this pool. It is sent to each node once."""
         try:
             dumped = values.dump(value)
         except values.Unpicklable as error:

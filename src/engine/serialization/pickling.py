@@ -66,11 +66,7 @@ def nodes_have(module: str) -> bool:
 
 
 def dumps_function(function: Decorated[...]) -> bytes:
-    """A `@compute` function's own function, so that `pickle.loads` gives it on a node.
-
-    Raises:
-        Unpicklable: with the path to what it holds that cannot be pickled.
-    """
+    """A `@compute` function's own function, so that `pickle.loads` gives it on a node; or an error as of `dumps`."""
     if has_name(function):
         return pickle.dumps(_Named(function.__module__, function.__qualname__), 5)
     return dumps(function.function, function.__name__, function.__module__)

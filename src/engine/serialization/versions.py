@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -42,8 +43,6 @@ def compare(here: Mapping[str, str], there: Mapping[str, str], used: Iterable[st
 
 
 def used(here: Iterable[str]) -> list[str]:
-    import sys
-
     return [name for name in here if name in sys.modules]
 
 
