@@ -17,7 +17,7 @@ OF_OTHER_THINGS = """
     Asked At Blow Calls Ending Front Host Left Place Printed Refused Seen Snapshot Template Turn Where Wish World
     alike calls ending front hits inventory kinds pace seen turn where wishes words world
     agreement loading reading run saving writing Found Loading Reader
-    leftovers launch scheduling LOOK_S Watch
+    leftovers launch scheduling LOOK_S Watch on_preemption console descriptions writer
     advice agent explained frames inbox mounts patterns phase plan prepare root shell target_of uv
     Exit Shell
     connectivity entry fleet gang losses roster watch
