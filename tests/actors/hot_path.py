@@ -58,7 +58,7 @@ class Unseen:
 async def main(tasks, nodes):
     stubs = []
 
-    async def connect(node, machine, reports):
+    async def connect(node, machine, reports, answered):
         stubs.append(Stub(reports))
         return stubs[-1]
 
