@@ -16,7 +16,7 @@ E = TypeVar("E", bound=BaseException)
 # ECMA-48: CSI (ESC [ ... final), string sequences (OSC, DCS, APC, PM, SOS) with their text, two-character escapes; the
 # C1 forms of the same; then single control characters, except tab. Colours (SGR) go too: a task that forgets to reset
 # them would colour everybody's lines.
-_SEQUENCES = re.compile(
+_SEQUENCES = (  # compiled, and kept, by `re` at its first use: every worker imports this, and few need it
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d\x9e\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"
     r"|\x1b[ -/]*[0-~]?"
@@ -39,7 +39,7 @@ def clean(line: str) -> str:
     if line.isprintable():
         return line
     line = line.rstrip("\r")
-    return _SEQUENCES.sub("", line[line.rfind("\r") + 1 :])
+    return re.sub(_SEQUENCES, "", line[line.rfind("\r") + 1 :])
 
 
 def one_line(text: str) -> str:
@@ -50,7 +50,7 @@ def plain(text: str) -> str:
     """Text of several lines without control sequences, and control characters other than newline and tab."""
     if text.isprintable():
         return text
-    return "\n".join(_SEQUENCES.sub("", line) for line in text.replace("\r\n", "\n").split("\n"))
+    return "\n".join(re.sub(_SEQUENCES, "", line) for line in text.replace("\r\n", "\n").split("\n"))
 
 
 def plainly(error: E) -> E:
