@@ -1,9 +1,10 @@
-"""The kernel: an actor with a mailbox handles one message at a time; when it fails, all who wait for it hear of that.
+"""Actors: each has a mailbox, handles one message at a time, and supervises those that it has spawned.
 
 An actor owns its state and handles one message at a time in ``receive``, which is synchronous: it cannot wait, so it
 cannot ask another actor and wait for the answer. Slow work runs in a task group of the actor's (``Context.tasks``) and
 tells its result back. Others hold a `Ref` and can only ``tell`` and ``ask``. An actor that fails is not restarted: its
-state would be gone. The failure raises out of `running`, so escalation needs no code.
+state would be gone. All who wait for it hear of the failure, which raises out of `running` from wherever in the tree it
+happened, so escalation needs no code.
 
 A message whose sender expects an answer has a method ``bounce(error)``, called when no actor will ever handle it.
 """
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
 M = TypeVar("M")
+N = TypeVar("N")
 M_contra = TypeVar("M_contra", contravariant=True)
 R = TypeVar("R")
 
@@ -100,7 +102,7 @@ class Ref(Generic[M]):
     """The only way to reach an actor. Not thread-safe: use it on the actor's loop."""
 
     __slots__ = (
-        *("_actor", "_asked", "_capacity", "_failure", "_idle", "_queue", "_stopped", "_variables", "_wake"),
+        *("_actor", "_asked", "_capacity", "_failure", "_idle", "_queue", "_scope", "_stopped", "_variables", "_wake"),
         "name",
     )
 
@@ -114,6 +116,7 @@ class Ref(Generic[M]):
         self._actor: Actor[M] | None = None  # set only while the actor is idle
         self._failure: BaseException | None = None  # raised while it handled a message passed by ``tell_inline``
         self._asked: set[Reply[object]] = set()
+        self._scope = anyio.CancelScope()
         self._variables = copy_context()  # the context in which ``tell_inline`` runs the actor; `_serve` sets it
 
     def tell(self, message: M) -> None:
@@ -178,6 +181,10 @@ class Ref(Generic[M]):
         finally:
             self._asked.discard(asked)
 
+    def stop(self) -> None:
+        """Cancel the actor now; queued messages bounce."""
+        self._scope.cancel()
+
     def _end(self, failure: Exception | None) -> None:
         """Bounce what is queued, and fail the requests that the actor has not answered."""
         self._stopped = True
@@ -190,16 +197,22 @@ class Ref(Generic[M]):
 
 @dataclass(frozen=True, slots=True)
 class Context(Generic[M]):
-    """The context of an actor: its own `Ref`, to send results to, and the task groups for its slow work."""
+    """The context of an actor: its own `Ref`, to send results to, its slow work, and the actors that it supervises."""
 
     ref: Ref[M]
-    tasks: TaskGroup  # ends before ``Actor.stopped`` is called; an error in it is the actor's failure
-    slow_to_end: TaskGroup  # is cancelled after that: for tasks whose end may take seconds
+    tasks: TaskGroup  # of slow work: ends before ``Actor.stopped`` is called; an error in it is the actor's failure
+    children: TaskGroup  # of the actors below it: cancelled after that, as their end may take seconds
+
+    def spawn(self, name: str, make: Callable[[Context[N]], Actor[N]], *, capacity: int = 1024) -> Ref[N]:
+        """Start an actor below this one; should it fail, both end."""
+        ref: Ref[N] = Ref(name, capacity)
+        self.children.start_soon(_run, ref, make, self.children, name=name)
+        return ref
 
 
 @asynccontextmanager
 async def running(name: str, make: Callable[[Context[M]], Actor[M]], *, capacity: int = 1024) -> AsyncIterator[Ref[M]]:
-    """Run the actor that ``make`` returns; leaving the block stops it."""
+    """Run the actor that ``make`` returns; leaving the block stops it, and those that it has spawned."""
     ref: Ref[M] = Ref(name, capacity)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_run, ref, make, tasks, name=name)
@@ -209,13 +222,14 @@ async def running(name: str, make: Callable[[Context[M]], Actor[M]], *, capacity
             tasks.cancel_scope.cancel()
 
 
-async def _run(ref: Ref[M], make: Callable[[Context[M]], Actor[M]], slow_to_end: TaskGroup) -> None:
+async def _run(ref: Ref[M], make: Callable[[Context[M]], Actor[M]], children: TaskGroup) -> None:
     actor: Actor[M] | None = None
     failure: Exception | None = None
     try:
-        async with anyio.create_task_group() as tasks:
-            actor = make(Context(ref, tasks, slow_to_end))
-            await _serve(ref, actor)
+        with ref._scope:
+            async with anyio.create_task_group() as tasks:
+                actor = make(Context(ref, tasks, children))
+                await _serve(ref, actor)
     except Exception as error:  # noqa: BLE001 (raised again, with the actor's name)
         failure = sole(error)
         raise ActorFailed(ref.name) from failure

@@ -6,7 +6,8 @@ The pure modules `launching`, `stragglers` and `failure_detector` decide.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from math import inf
 from typing import assert_never
 
@@ -27,13 +28,13 @@ from ..providers.errors import NoCapacity, ProviderError
 from . import events as ev
 from .broadcasts import Broadcasts
 from .failure_detector import FailureDetector
-from .kernel import Context
+from .kernel import ActorStopped, Context, Ref
 from .launching import FleetController, NodePhase
 from .ledger import Ledger
 from .lifecycle import ENDS, Fact, State
 from .membership import SOURCES_KEPT, Member, Membership
-from .messages import PoolMessage
-from .node import TRIES_AT_ONCE, Dialer, NodeConnector
+from .messages import Leave, NodeMessage, PoolMessage, Reachable
+from .node import TRIES_AT_ONCE, Dialer, NodeActor
 from .ports import (
     ConnectFailed,
     Connection,
@@ -65,8 +66,8 @@ class Machines:
         self.stragglers = Stragglers(spec.desired)
         self._fleet = dependencies.fleet
         self._calls = ProviderCalls(context, dependencies, self)
-        self._connecting = context.slow_to_end  # closing a connection may take seconds
-        self._connectors: dict[NodeId, NodeConnector] = {}  # until their connections are closed
+        self._context = context
+        self._actors: dict[NodeId, Ref[NodeMessage]] = {}  # of nodes, until their connections are closed
         self._spec = spec
         tries, returns = anyio.Semaphore(TRIES_AT_ONCE), anyio.Semaphore(TRIES_AT_ONCE)
         self._dialer = Dialer(dependencies.connect, spec.boot_timeout_s, tries, returns, context.ref.tell_inline)
@@ -146,8 +147,7 @@ class Machines:
             self._observe(ev.NodeLaunching(member.id, machine.id, machine.hourly_cost, machine.facts or {}))
             if machine.address is not None:
                 member.life.step(Fact.REACHABLE)
-            self._connectors[member.id] = connector = NodeConnector(member.id, machine, self._dialer, self)
-            self._connecting.start_soon(connector.run, name=f"node {member.id}")
+            self._actors[member.id] = self._context.spawn(f"node {member.id}", self._node_actor(member))
         impatient = (member.id for member in members if member.machine.patience_s is None)  # others time out
         self.stragglers.launched(impatient, now)
         retry_in_s = self.controller.launched([member.id for member in members], asked, now, self._chance())
@@ -178,10 +178,10 @@ class Machines:
             return
         match event:
             case MachineReachable(reachable):
-                if member.life.can(Fact.REACHABLE) and member.id in self._connectors:
+                if member.life.can(Fact.REACHABLE) and member.id in self._actors:
                     member.machine = reachable
                     member.life.step(Fact.REACHABLE)
-                    self._connectors[member.id].addressed(reachable)
+                    self._tell(member.id, Reachable(reachable))
             case MachineGone(_, cause):
                 member.terminated = True
                 if member.booting:
@@ -194,6 +194,14 @@ class Machines:
                 self.noticed(member.id, event, now)
             case _:
                 assert_never(event)
+
+    def _node_actor(self, member: Member) -> Callable[[Context[NodeMessage]], NodeActor]:
+        return lambda context: NodeActor(context, member.id, member.machine, self._dialer, self)
+
+    def _tell(self, node: NodeId, message: NodeMessage) -> None:
+        if (actor := self._actors.get(node)) is not None:
+            with suppress(ActorStopped):  # that its connection is closed is on the way
+                actor.tell(message)
 
     def _not_launched(self, error: Exception, retry_in_s: float | None) -> None:
         if isinstance(error, NoCapacity) and error.__cause__ is None:
@@ -356,7 +364,7 @@ class Machines:
 
     def closed(self, node: NodeId, now: float) -> None:  # noqa: ARG002
         member = self._nodes.members[node]
-        del self._connectors[node]
+        del self._actors[node]
         if member.life.state in ENDS:
             self._nodes.remove(node)
             self._terminate(member)
@@ -428,12 +436,12 @@ class Machines:
         """Close the connections to all nodes; the provider's context ends their machines."""
         self._closing = True
         self._calls.close()
-        for connector in self._connectors.values():
-            connector.leave()
+        for node in self._actors:
+            self._tell(node, Leave())
 
     @property
     def all_closed(self) -> bool:
-        return not self._connectors
+        return not self._actors
 
     def _end(self, member: Member, now: float) -> None:
         """Close a node's connection; end its machine after that, or at once if the node is lost."""
@@ -444,8 +452,7 @@ class Machines:
             self._idle.pop(member.id, None)
             self.detector.ended(member.id)
             self._ledger.node_lost(member.id, "dismissed", now)
-        if (connector := self._connectors.get(member.id)) is not None:
-            connector.leave()
+        self._tell(member.id, Leave())
         if member.life.state is State.LOST:
             self._terminate(member)
 
@@ -458,4 +465,4 @@ class Machines:
         """Return the machines if all nodes are silent; None: they are not, or no longer."""
         if not self.detector.cut_off or self._closing:
             return None
-        return [self._nodes.members[node].machine for node in self._connectors]
+        return [self._nodes.members[node].machine for node in self._actors]

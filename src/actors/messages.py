@@ -1,4 +1,4 @@
-"""The messages that the pool's actor accepts; their union is its interface."""
+"""The messages that each actor accepts; their unions are the actors' interfaces."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .ports import (
     Task,
 )
 
-# --- from the pool's users. Bursts are fine, its mailbox holds a million; the public calls apply back-pressure --
+# --- to the pool, from its users. Bursts are fine, its mailbox holds a million; the public calls apply back-pressure --
 
 
 class Submit(NamedTuple):
@@ -95,7 +95,7 @@ class Close(Request[None]):
     """Settle everything as CLOSED and close all connections; answered when they are closed. Idempotent."""
 
 
-# --- from its parts -------------------------------------------------------------------------------------------------
+# --- to the pool, from its parts ------------------------------------------------------------------------------------
 
 
 class Received(NamedTuple):
@@ -112,3 +112,19 @@ class Happened(NamedTuple):
 
 
 PoolMessage = Submit | Broadcast | Cancel | Resize | WhenReady | Snapshot | Close | Received | Happened
+
+
+# --- to a node ------------------------------------------------------------------------------------------------------
+
+
+class Reachable(NamedTuple):
+    """The machine has its address now."""
+
+    machine: Machine
+
+
+class Leave(NamedTuple):
+    """Close the connection, if there is one, and end."""
+
+
+NodeMessage = Reachable | Leave

@@ -1,4 +1,4 @@
-"""One node's connection: reach its machine, notice the loss, reconnect until told to leave. No policy but deadlines."""
+"""A node's actor: it reaches the machine, notices losses and reconnects until told to leave. It decides no more."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Never
+from typing import TYPE_CHECKING, Never, assert_never
 
 import anyio
 
 from ..providers.base import Machine
-from .kernel import ActorStopped
-from .messages import Happened, PoolMessage, Received
+from .kernel import ActorStopped, Context
+from .messages import Happened, Leave, NodeMessage, PoolMessage, Reachable, Received
 from .ports import Connect, ConnectFailed, Connection, NodeId, Report
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ TRIES_AT_ONCE = 50  # over all nodes; opening 1,000 connections this way takes 2
 
 @dataclass(frozen=True, slots=True)
 class Dialer:
-    """The means to reach a pool's nodes, shared by their connectors."""
+    """The means to reach a pool's nodes, shared by their actors."""
 
     connect: Connect
     boot_timeout_s: float
@@ -37,8 +37,13 @@ class Dialer:
     tell: Callable[[PoolMessage], None]
 
 
-class NodeConnector:
-    def __init__(self, node: NodeId, machine: Machine, dialer: Dialer, pool: Machines) -> None:
+class NodeActor:
+    """The supervisor of one node's connection. An error of this node alone is reported, and fails no other."""
+
+    def __init__(
+        self, context: Context[NodeMessage], node: NodeId, machine: Machine, dialer: Dialer, pool: Machines
+    ) -> None:
+        self._context = context
         self._node = node
         self._machine = machine
         self._pool = pool
@@ -48,16 +53,21 @@ class NodeConnector:
         self._work = anyio.CancelScope()
         if machine.address is not None:
             self._addressed.set()
+        context.tasks.start_soon(self._live)
 
-    def addressed(self, machine: Machine) -> None:
-        self._machine = machine
-        self._addressed.set()
+    def receive(self, message: NodeMessage) -> None:
+        match message:
+            case Reachable(machine):
+                self._machine = machine
+                self._addressed.set()
+            case Leave():
+                self._work.cancel()
+            case _:
+                assert_never(message)
 
-    def leave(self) -> None:
-        """Have `run` close the connection, if there is one, and end."""
-        self._work.cancel()
+    def stopped(self, error: Exception | None) -> None: ...
 
-    async def run(self) -> None:
+    async def _live(self) -> None:
         connection: Connection | None = None
         try:
             with self._work:
@@ -74,6 +84,7 @@ class NodeConnector:
                 with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSE_S):
                     await connection.close()
         self._happened(partial(self._pool.closed, self._node))
+        self._context.ref.stop()
 
     async def _reach(self) -> Connection:
         """Connect to the machine, trying until it succeeds or the boot timeout is over.
@@ -148,7 +159,7 @@ class NodeConnector:
             self._happened(partial(self._pool.resumed, self._node))
 
     async def _resume(self, connection: Connection, cause: str) -> None:
-        """Reconnect, trying until it succeeds: the pool decides how long that may take, and calls `leave`."""
+        """Reconnect, trying until it succeeds: the pool decides how long that may take, and sends `Leave`."""
         pause_s = TRY_AGAIN_S
         while True:
             try:

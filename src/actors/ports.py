@@ -1,7 +1,7 @@
 """The interface of the actors to the layer above: protocols and the values that cross them.
 
 Everything here is synchronous and never waits: a link queues what it is given and writes it at the end of the loop's
-tick. Only `Connect` and `Connection.wait_lost` wait, and only `NodeConnector` calls them, in a task of its own.
+tick. Only `Connect` and `Connection.wait_lost` wait, and only `NodeActor` calls them, in a task of its own.
 
 Values that cross once per task are named tuples, which are cheaper to make than frozen dataclasses (0.2 and 0.5 us).
 """
