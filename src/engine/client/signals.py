@@ -7,7 +7,7 @@ that is ignored, as under nohup, stays ignored.
 SIGINT is asyncio's: `asyncio.run` cancels its task at the first one. At each further one it raises KeyboardInterrupt
 wherever its loop happens to be, also between a result and the task that waits for it: that task never wakes up, and the
 loop waits for it for ever. So the first is passed on, and those that come with it, or while its pools are being ended,
-are not.
+are not. A pool that ends at once is left only when those have come that may come with the first.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Any, cast
 
 ENDING = (signal.SIGTERM, signal.SIGHUP)  # what ends programs: `kill` and all that manage services; a closed terminal
 SAME_S = 1.0  # a key that is held down, a wrapper that passes on what the terminal has sent to both
+LINGER_S = 0.25  # after the first, a pool is not left sooner: those of a wrapper come within this time
 ENDING_S = 30.0  # for so long pools are ended undisturbed; who presses again then does not want to wait any longer
 
 
@@ -69,6 +70,7 @@ class TaskHold(Hold):
                 for hold in [*self._handler.holds]:
                     if isinstance(hold, TaskHold):
                         await hold.at_rest.wait()
+            await asyncio.sleep(_InterruptHandler.lingers_s(self))
         finally:
             self.release()
 
@@ -194,6 +196,14 @@ class _InterruptHandler:
         there.holds.remove(hold)
         if not there.holds and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, there.runners)
+
+    @classmethod
+    def lingers_s(cls, hold: TaskHold) -> float:
+        """Return for how long ``hold`` is not to be released, because of a SIGINT that was passed on just now."""
+        there: Any = signal.getsignal(signal.SIGINT)
+        if not isinstance(there, cls) or hold not in there.holds or there._passed_on is None:
+            return 0.0
+        return max(0.0, there._passed_on + LINGER_S - time.monotonic())
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()

@@ -55,7 +55,7 @@ def test_three_at_once_end_an_asynchronous_program_whatever_it_is_at(tmp_path: P
     program = """
         async def main(turn):
             if turn % 5:
-                interrupts(after_s=turn * 0.04)
+                interrupts(after_s=0.1 + turn * 0.04)
             async with pool() as it:
                 if turn % 5:
                     await it.run(sleep())
