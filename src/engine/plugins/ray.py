@@ -8,7 +8,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ..api.plugin import NodeSide, PluginContext, Setup
 
 STORE_BYTES = 200 << 20  # object store per node where several nodes share a computer and its memory
+INIT_TRIES = 3
 
 
 def ray(
@@ -148,9 +149,16 @@ class RayCluster(Cluster):
         self._authorized = False
 
     def init(self, **options: Any) -> Any:
-        """Call `ray.init` for this cluster. Its token stays in this process's environment until the pool ends."""
+        """Call `ray.init` for this cluster. Its token stays in this process's environment until the pool ends.
+
+        Raises:
+            ConnectionError: `INIT_TRIES` times in a row the cluster could not start a server for this client.
+        """
         framework: Any = import_module("ray")
         self.authorize()
+        for _ in range(INIT_TRIES - 1):
+            with suppress(ConnectionAbortedError):  # that process of Ray's failed at its start, as on a busy head
+                return framework.init(self.address, **options)
         return framework.init(self.address, **options)
 
     def authorize(self) -> None:
