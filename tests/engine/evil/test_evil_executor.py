@@ -132,19 +132,15 @@ class Site:
         for found, (_, right, may_err) in zip(came, work, strict=True):
             assert found == right or (may_err and isinstance(found, OutriderError)), repr(found)[:300]
 
-    def check_books(self) -> None:
-        """What is kept of a node is bounded by what it was given."""
+    async def check_books(self) -> None:
+        """What is kept of a node is bounded by what it was given; what was cancelled is kept until its end is known."""
         for connection in self.connections.values():
             link = connection.link
-            for book in (
-                link._orders,
-                link._fetching,
-                link._credit,
-                link._recalled,
-                link._inputs,
-                link._transfers.moving,
-            ):
-                assert not book, book
+            books = (link._orders, link._fetching, link._credit, link._recalled, link._inputs, link._transfers.moving)
+            deadline = time.monotonic() + PATIENCE_S
+            while any(books) and time.monotonic() < deadline:
+                await asyncio.sleep(0.01)
+            assert not any(books), books
             assert link.session.kept_bytes < 1 << 20
         assert self.events["NodeSuspect"] + self.events["NodeResumed"] <= 6, "it keeps the client busy"
 
@@ -189,7 +185,7 @@ async def test_what_is_said_of_attempts_that_are_not_ones_own_changes_nothing(fo
         await site.settled(errors=False)
         assert site.connections[evil_home.HOSTNAME]._node == before, "it has broken no rule"
         assert not site.events["NodeSuspect"]
-        site.check_books()
+        await site.check_books()
 
 
 async def test_a_flood_of_them_changes_nothing_and_nothing_is_kept_of_it(folder: Path) -> None:
@@ -202,7 +198,7 @@ async def test_a_flood_of_them_changes_nothing_and_nothing_is_kept_of_it(folder:
         for member in site.pool.snapshot().nodes:
             assert member.state == "ready"
         assert not site.events["NodeSuspect"]
-        site.check_books()
+        await site.check_books()
 
 
 BLOBS = {kind.__name__: Order(blobs=said) for kind, said in evil_home.BLOB_WORDS.items()}
@@ -228,7 +224,7 @@ async def test_whatever_is_said_of_a_blob_is_the_error_of_its_task(
                 assert isinstance(found, OutriderError) or found == LARGE_BYTES, repr(found)[:300]
             assert await site.pool.run(length(bytes(LARGE_BYTES)), on=honest) == LARGE_BYTES
         assert not site.events["NodeSuspect"]
-        site.check_books()
+        await site.check_books()
 
 
 BREACHES = {
@@ -260,7 +256,7 @@ async def test_a_breach_of_the_protocol_costs_the_node_and_nothing_else(folder: 
                     assert isinstance(found, OutriderError | int | list), repr(found)[:300]
         assert site.events["NodeLost"] == 1
         assert await site.pool.run(double(4), on=rank) == 8
-        site.check_books()
+        await site.check_books()
 
 
 async def test_one_that_never_acknowledges_is_given_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,7 +275,7 @@ async def test_one_that_never_acknowledges_is_given_up(folder: Path, monkeypatch
         async with asyncio.timeout(PATIENCE_S):
             while not site.events["NodeLost"]:
                 await asyncio.sleep(0)
-        site.check_books()
+        await site.check_books()
 
 
 async def test_an_absurd_size_is_the_error_of_its_task(folder: Path) -> None:
@@ -293,7 +289,7 @@ async def test_an_absurd_size_is_the_error_of_its_task(folder: Path) -> None:
                 assert isinstance(found, OutriderError), repr(found)[:300]
             await site.settled(errors=True)
         assert not site.events["NodeSuspect"]
-        site.check_books()
+        await site.check_books()
 
 
 @pytest.mark.parametrize(
