@@ -14,62 +14,46 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .actors import events
-    from .engine import integrations
-    from .engine.api import accelerators, errors
-    from .engine.api.accelerators import Accelerator
-    from .engine.api.calls import Call, Group, GroupStream, Job, StreamCall, gather
-    from .engine.api.compute import Compute, StreamCompute, compute
-    from .engine.api.errors import (
-        AuthError,
-        BootstrapError,
-        BroadcastFailed,
-        BudgetExceeded,
-        CapacityError,
-        CheckpointError,
-        CheckpointFenced,
-        CleanupError,
-        ConnectionLost,
-        HostKeyError,
-        NodeLost,
-        NotACall,
-        Outcome,
-        OutriderError,
-        PoolClosed,
-        QueueTimeout,
-        QuotaError,
-        RemoteTraceback,
-        SerializationError,
-        SpecError,
-        TaskError,
-        TaskFailed,
-        TaskKilled,
-        TaskQuarantined,
-        TaskStopped,
-        TaskTimeout,
-        VersionMismatch,
+    from .actors import events as events
+    from .engine import integrations as integrations
+    from .engine.api import accelerators as accelerators, errors as errors
+    from .engine.api.accelerators import Accelerator as Accelerator
+    from .engine.api.calls import (
+        Call as Call,
+        Group as Group,
+        GroupStream as GroupStream,
+        Job as Job,
+        StreamCall as StreamCall,
+        gather as gather,
     )
-    from .engine.api.image import Image
-    from .engine.api.instance import InstanceInfo, Peer
-    from .engine.api.plugin import Plugin
-    from .engine.api.secrets import Secret
-    from .engine.api.settings import Nodes, Spec, Worker
-    from .engine.api.volume import Volume
-    from .engine.checkpoint.checkpoint import Checkpoint, checkpoint
-    from .engine.plugins.registry import plugins
-    from .engine.pool import Pool
-    from .engine.pool import Pool as ComputePool
-    from .engine.runtime.instance_info import instance_info
-    from .engine.runtime.output_filter import silent, stderr, stdout
-    from .engine.runtime.preemption import Preemption, on_preemption, preemption, should_stop, wait_preemption
-    from .engine.runtime.shards import shard
-    from .engine.sync import SyncPool
-    from .providers.aws.provider import AWS
-    from .providers.local.provider import Local
-    from .providers.ssh import SSH, Host
+    from .engine.api.compute import Compute as Compute, StreamCompute as StreamCompute, compute as compute
+    from .engine.api.errors import *  # noqa: F403
+    from .engine.api.image import Image as Image
+    from .engine.api.instance import InstanceInfo as InstanceInfo, Peer as Peer
+    from .engine.api.plugin import Plugin as Plugin
+    from .engine.api.secrets import Secret as Secret
+    from .engine.api.settings import Nodes as Nodes, Spec as Spec, Worker as Worker
+    from .engine.api.volume import Volume as Volume
+    from .engine.checkpoint.checkpoint import Checkpoint as Checkpoint, checkpoint as checkpoint
+    from .engine.plugins.registry import plugins as plugins
+    from .engine.pool import ComputePool as ComputePool, Pool as Pool
+    from .engine.runtime.instance_info import instance_info as instance_info
+    from .engine.runtime.output_filter import silent as silent, stderr as stderr, stdout as stdout
+    from .engine.runtime.preemption import (
+        Preemption as Preemption,
+        on_preemption as on_preemption,
+        preemption as preemption,
+        should_stop as should_stop,
+        wait_preemption as wait_preemption,
+    )
+    from .engine.runtime.shards import shard as shard
+    from .engine.sync import SyncPool as SyncPool
+    from .providers.aws.provider import AWS as AWS
+    from .providers.local.provider import Local as Local
+    from .providers.ssh import SSH as SSH, Host as Host
 
 # Where each name lives: modules are imported when a name of theirs is first used, so `import outrider` costs nothing.
-# What of `__all__` is not here is an error.
+# The public names that are not here are the classes of `outrider.errors`.
 _HOMES = {
     "engine.api.accelerators": ("Accelerator",),
     "engine.api.calls": ("Call", "Group", "GroupStream", "Job", "StreamCall", "gather"),
@@ -101,103 +85,40 @@ _MODULES = {
 }
 _ELSEWHERE = {"function": "compute"}  # as similar libraries call it
 
-__all__ = [
-    "AWS",
-    "SSH",
-    "Accelerator",
-    "AuthError",
-    "BootstrapError",
-    "BroadcastFailed",
-    "BudgetExceeded",
-    "Call",
-    "CapacityError",
-    "Checkpoint",
-    "CheckpointError",
-    "CheckpointFenced",
-    "CleanupError",
-    "Compute",
-    "ComputePool",
-    "ConnectionLost",
-    "Group",
-    "GroupStream",
-    "Host",
-    "HostKeyError",
-    "Image",
-    "InstanceInfo",
-    "Job",
-    "Local",
-    "NodeLost",
-    "Nodes",
-    "NotACall",
-    "Outcome",
-    "OutriderError",
-    "Peer",
-    "Plugin",
-    "Pool",
-    "PoolClosed",
-    "Preemption",
-    "QueueTimeout",
-    "QuotaError",
-    "RemoteTraceback",
-    "Secret",
-    "SerializationError",
-    "Spec",
-    "SpecError",
-    "StreamCall",
-    "StreamCompute",
-    "SyncPool",
-    "TaskError",
-    "TaskFailed",
-    "TaskKilled",
-    "TaskQuarantined",
-    "TaskStopped",
-    "TaskTimeout",
-    "VersionMismatch",
-    "Volume",
-    "Worker",
-    "accelerators",
-    "checkpoint",
-    "compute",
-    "errors",
-    "events",
-    "gather",
-    "instance_info",
-    "integrations",
-    "on_preemption",
-    "plugins",
-    "preemption",
-    "shard",
-    "should_stop",
-    "silent",
-    "stderr",
-    "stdout",
-    "wait_preemption",
-]
-
 
 def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    found: Any
     if name == "__version__":
         from importlib.metadata import version
 
-        return version("outrider")
-    from importlib import import_module
-
-    if name in _MODULES:
-        found: Any = import_module(f"{__name__}.{_MODULES[name]}")
-    elif name in __all__:
-        found = getattr(import_module(f"{__name__}.{_HOME_OF.get(name, 'engine.api.errors')}"), name)
-    else:
+        found = version("outrider")
+    elif name in _MODULES:
+        found = import_module(f"{__name__}.{_MODULES[name]}")
+    elif name in _HOME_OF:
+        found = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+    elif name == "__all__":
+        found = sorted({*_MODULES, *_HOME_OF, *_errors()})
+    elif (found := _errors().get(name)) is None:
         raise AttributeError(f"module 'outrider' has no attribute {name!r}{_hint(name)}")
     globals()[name] = found
     return found
 
 
+def _errors() -> dict[str, type]:
+    from .engine.api import errors
+
+    own = (each for each in vars(errors).values() if isinstance(each, type) and each.__module__ == errors.__name__)
+    return {each.__name__: each for each in own if not each.__name__.startswith("_")}
+
+
 def _hint(name: str) -> str:
     from difflib import get_close_matches
 
-    close = [_ELSEWHERE[name]] if name in _ELSEWHERE else get_close_matches(name, __all__, n=1)
+    close = [_ELSEWHERE[name]] if name in _ELSEWHERE else get_close_matches(name, __getattr__("__all__"), n=1)
     return f": did you mean outrider.{close[0]}?" if close else ""
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__getattr__("__all__")})

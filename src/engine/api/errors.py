@@ -170,7 +170,7 @@ class CheckpointFenced(CheckpointError):
     """A newer world has taken the run over: this one can save nothing any more."""
 
 
-class Attempted(TypedDict, total=False):
+class _Attempted(TypedDict, total=False):
     task: str
     node: int | None
     rank: int
@@ -197,7 +197,7 @@ class TaskFailed(TaskError):
         kind: str = "",
         traceback: str = "",
         versions: Sequence[tuple[str, str, str]] = (),
-        **attempted: Unpack[Attempted],
+        **attempted: Unpack[_Attempted],
     ) -> None:
         super().__init__(message, **attempted)
         self.kind, self.traceback, self.versions = kind, traceback, tuple(versions)
@@ -206,7 +206,7 @@ class TaskFailed(TaskError):
 class TaskTimeout(TaskError, TimeoutError):
     """The task ran longer than its ``timeout``; its process tree is gone."""
 
-    def __init__(self, message: str, *, timeout_s: float | None = None, **attempted: Unpack[Attempted]) -> None:
+    def __init__(self, message: str, *, timeout_s: float | None = None, **attempted: Unpack[_Attempted]) -> None:
         super().__init__(message, **attempted)
         self.timeout_s = timeout_s
 
@@ -225,7 +225,7 @@ class TaskKilled(TaskError):
         exit_code: int | None = None,
         signal: int | None = None,
         out_of_memory: bool = False,
-        **attempted: Unpack[Attempted],
+        **attempted: Unpack[_Attempted],
     ) -> None:
         super().__init__(message, **attempted)
         self.exit_code, self.signal, self.out_of_memory = exit_code, signal, out_of_memory
@@ -247,7 +247,7 @@ class NodeLost(TaskError):
         *,
         losses: Sequence[tuple[int, str]] = (),
         outcomes: Sequence[Outcome] = (),
-        **attempted: Unpack[Attempted],
+        **attempted: Unpack[_Attempted],
     ) -> None:
         super().__init__(message, **attempted)
         self.losses, self.outcomes = tuple(losses), tuple(outcomes)
