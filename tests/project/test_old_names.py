@@ -20,7 +20,7 @@ OF_OTHER_THINGS = """
     leftovers launch scheduling LOOK_S Watch on_preemption console descriptions writer
     advice agent explained frames inbox mounts patterns phase plan prepare root shell target_of uv
     Exit Shell
-    connectivity entry fleet gang losses roster watch
+    connector connectivity entry fleet gang losses roster watch
     Board CLAIM Choice Claim Fleet Given Home Late Places Port Post Site Trouble
 """
 # Old names that are to go. Take one out of here when it is gone: then it stays away.

@@ -10,9 +10,9 @@ import asyncio
 import itertools
 import os
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Never
 
 import anyio
@@ -25,7 +25,7 @@ from ...actors.ports import Ending, JobId, NodeId
 from ...providers.base import Fleet
 from ...providers.errors import NotGone
 from ..api.errors import BudgetExceeded, CleanupError, PoolClosed
-from ..api.plugin import merged
+from ..api.plugin import Plugin, merged
 from ..api.settings import outlives, unique
 from ..observe.observer import Observer
 from ..serialization import versions
@@ -37,20 +37,20 @@ from .budget import BudgetWatch
 from .cleanup import add_cleanup, cleanup_result, collecting_failures, finished
 from .from_settings import entry_points, executor_setup, launch_request, new_client_key, pool_spec, requirements
 from .jobs import broadcast_of, task_of
-from .plugin_hosts import PluginHosts, attached
 
 if TYPE_CHECKING:
     from ...actors.kernel import Ref
     from ..api.compute import Options
-    from ..api.plugin import Plugin
+    from ..api.plugin import News
     from ..api.settings import Settings
     from ..image.bootstrap import Phase
     from ..image.install_plan import Prepared
     from ..pool import Pool
     from ..serialization.payload import Blob, Payload
     from ..serialization.versions import Mismatch
+    from ..transport.connection import Connector
     from ..transport.connection_settings import ConnectionSettings
-    from ..transport.connector import Connector
+    from ..transport.plugin_hosts import PluginHosts
     from ..transport.unix_route import Interpose
     from .budget import Cost
     from .takeover import TakeoverRecord
@@ -63,9 +63,11 @@ SNAPSHOT_S = 10.0  # for the pool's own actor to answer
 class OpenPool:
     """One open pool. It lives from `start` to `stop`; between them it takes jobs and settles them."""
 
+    connector: Connector  # from when the provider is open: who has packed anything has it
+
     def __init__(self, settings: Settings, observer: Observer, pool: Pool) -> None:
         self.settings, self.observer, self.pool = settings, observer, pool
-        self.handles: Mapping[str, Any] = {}  # by plugin
+        self.handles: dict[str, Any] = {}  # what plugins give their users, by plugin
         self.interpose: Interpose | None = None  # puts a proxy between the client and machines of this computer
         self.id = secrets.token_hex(4)
         self.name = settings.name or self.id  # for people: another pool, of anybody, may have the same
@@ -80,7 +82,6 @@ class OpenPool:
         self._main: asyncio.Task[None] | None = None
         self._ref: Ref[Any] | None = None  # the pool's actor, while it takes jobs
         self._process = os.getpid()
-        self._connector: Connector | None = None
         self._ids = itertools.count(1)
         self._failure: BaseException | None = None
         self._block_failed = False
@@ -140,19 +141,20 @@ class OpenPool:
         unwatch = await stack.enter_async_context(self._budget.watched())
         stack.callback(self._budget.close)
         takeover = self._takeover(stack)
-        context = collecting_failures(provider.open(self.tag, entry_points(settings)), cleanup_failures, self._warn)
-        opened = await stack.enter_async_context(context)
+        opening = collecting_failures(provider.open(self.tag, entry_points(settings)), cleanup_failures, self._warn)
+        opened = await stack.enter_async_context(opening)
         stack.callback(unwatch)  # a limit that is reached while machines are ended would stop that
         fleet = self._budget.around(opened if takeover is None else await takeover.around(opened, settings))
         self.observer.open()
         self.observer(ev.PoolStarting(self.name, provider.name, settings.nodes.desired, settings.nodes.min))
-        from ..transport.connector import Connector  # takes a while: the provider has begun meanwhile
+        from ..transport.connection import Connector  # takes a while: the provider has begun meanwhile
+        from ..transport.plugin_hosts import PluginHosts
         from ..transport.reachability import anybody
 
         plugins = merged(settings.plugins, ())
         hosts = PluginHosts(self.id, plugins, lambda: self.node_modules)
         connection_settings = self._connection_settings(opened, hosts, takeover, self._image(stack))
-        self._connector = connector = Connector(connection_settings)
+        self.connector = connector = Connector(connection_settings)
         stack.push_async_callback(connector.close)
         key = connection_settings.key
         request = launch_request(settings, "" if key is None else key.export_public_key().decode().strip())
@@ -162,7 +164,11 @@ class OpenPool:
         ref = await stack.enter_async_context(actors)
         await self._when_ready(ref)
         self._ref = ref
-        async with attached(self, plugins, hosts, connector) as self.handles:
+        async with AsyncExitStack() as attached:
+            for plugin in plugins:
+                if type(plugin).attach is not Plugin.attach:
+                    context = PoolContext(self, plugin.name, hosts, connector)
+                    self.handles[plugin.name] = await attached.enter_async_context(plugin.attach(context))
             self._ready.set_result(None)
             await self._stop.wait()
         unwatch()
@@ -335,8 +341,7 @@ class OpenPool:
         """``plugins``: those of the call's function."""
         if any(plugin.fresh_ranks for plugin in plugins):
             payload.flags |= RunFlag.FRESH
-        nodes = self._connected.facts
-        spec = broadcast_of(job, payload, options, plugins, on_loss=self.settings.on_loss, nodes=nodes)
+        spec = broadcast_of(job, payload, options, plugins, on_loss=self.settings.on_loss, nodes=self.connector.facts)
         self.tell(Broadcast(spec, settle))
 
     def cancel(self, job: JobId) -> None:
@@ -354,19 +359,39 @@ class OpenPool:
     def set_outer_plugins(self, plugins: Sequence[Plugin]) -> None:
         self._packer.set_outer_plugins(plugins)
 
-    def cut(self, node: NodeId, cause: str) -> None:
-        self._connected.cut(node, cause)
-
-    @property
-    def _connected(self) -> Connector:
-        assert self._connector is not None, "who has packed anything had an open pool"
-        return self._connector
-
     def _drop(self, blob: Blob) -> None:
-        self._connected.drop(blob)
+        self.connector.drop(blob)
 
     def _forget(self, digest: bytes) -> None:
-        self._connected.forget(digest)
+        self.connector.forget(digest)
+
+
+@dataclass(slots=True)
+class PoolContext:
+    """Implements `api.plugin.PluginContext` for one plugin."""
+
+    core: OpenPool
+    _plugin: str
+    _hosts: PluginHosts
+    _connector: Connector
+
+    @property
+    def pool(self) -> Pool:
+        return self.core.pool
+
+    @property
+    def slots(self) -> int:
+        return self.core.observer.slots()
+
+    async def news(self) -> AsyncIterator[News]:
+        while True:
+            yield await self._hosts.inboxes[self._plugin].read()
+
+    def tell(self, node: NodeId, message: Any) -> None:
+        self._hosts.send(node, self._plugin, message)
+
+    async def forward(self, node: NodeId, port: int) -> str:
+        return await self._connector.forward(node, port)
 
 
 async def _nothing_to_prepare() -> Never:

@@ -1,4 +1,7 @@
-"""One node's connection: its control channel with heartbeats, blobs beside it, and coming back after a loss."""
+"""A pool's connections to its nodes.
+
+Each has a control channel with heartbeats, channels for blobs beside it, and comes back after a loss.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,7 @@ from . import requirement_check
 from .blob_transfers import TransferProgress
 from .channels import Control, Receiving, Sending, Transfer
 from .connection_settings import ConnectionSettings
+from .forward import Forwards
 from .link import NodeLink
 from .route import ExecutorGone, Route
 from .unix_route import UnixRoute
@@ -36,6 +40,80 @@ GREETING_S = 10.0
 EVICT_AGAIN_S = 2.0
 UNFIT_S = 10.0  # for an executor that has said so to have ended: its workers have 6 s
 FAREWELL_S = 4.0  # for a host to end its tasks' process trees, and then its executor
+
+
+class Connector:
+    """Implements `actors.ports.Connect` for one pool."""
+
+    def __init__(self, settings: ConnectionSettings) -> None:
+        self._settings = settings
+        self._connections: dict[NodeId, NodeConnection] = {}
+        self._opening: dict[NodeId, NodeConnection] = {}  # tried and not reached: what was agreed on there stays agreed
+        self._evictions: set[asyncio.Task[None]] = set()
+        self._forwards = Forwards()
+
+    async def __call__(
+        self,
+        node: NodeId,
+        machine: Machine,
+        reports: Callable[[Sequence[Report]], None],
+        answered: Callable[[], None],
+    ) -> NodeConnection:
+        connection = self._opening.get(node)
+        if connection is None:
+            connection = NodeConnection(
+                node, machine, self._settings, reports, closed=lambda: self._closed(node), evict=self._evict
+            )
+            self._opening[node] = connection
+        await connection.open(answered)
+        del self._opening[node]
+        await connection.set_up_plugins()
+        self._connections[node] = connection
+        return connection
+
+    def _closed(self, node: NodeId) -> None:
+        if self._connections.pop(node, None) is not None:
+            self._settings.plugins.left(node)
+
+    def _evict(self, connection: NodeConnection) -> None:
+        task = asyncio.ensure_future(connection.evict())
+        self._evictions.add(task)
+        task.add_done_callback(self._evictions.discard)
+
+    async def close(self) -> None:
+        """Nodes that were given up and not reached since end with their lease."""
+        await self._forwards.close()
+        for task in self._evictions:
+            task.cancel()
+        await asyncio.gather(*self._evictions, return_exceptions=True)
+
+    async def forward(self, node: NodeId, port: int) -> str:
+        """See `api.plugin.PluginContext.forward`."""
+        connection = self._connections.get(node)
+        if connection is None:
+            raise ConnectionResetError(f"node {node} has gone")
+        return await connection.forward(port, self._forwards)
+
+    @property
+    def facts(self) -> list[NodeFacts]:
+        """The facts of the ready nodes, by rank."""
+        return self._settings.views.facts
+
+    def cut(self, node: NodeId, cause: str) -> None:
+        """Drop the connection to a node; like any lost connection, it is tried again."""
+        if (connection := self._connections.get(node)) is not None:
+            connection.cut(cause)
+
+    def forget(self, function: bytes) -> None:
+        """Nobody has this function any more, and no attempt of it is under way."""
+        for connection in self._connections.values():
+            connection.link.forget(function)
+
+    def drop(self, blob: Blob) -> None:
+        """No attempt will read this blob any more, on any node."""
+        for connection in self._connections.values():
+            connection.link.drop(blob)
+        blob.close()
 
 
 def route_to(node: NodeId, machine: Machine, settings: ConnectionSettings) -> Route:
@@ -137,9 +215,10 @@ class NodeConnection:
     def on_this_computer(self) -> bool:
         return self._machine.on_this_computer
 
-    async def open_connection(self, host: str, port: int) -> tuple[Any, Any]:
-        """See `Route.open_connection`."""
-        return await self._route.open_connection(host, port)
+    async def forward(self, port: int, forwards: Forwards) -> str:
+        if self.on_this_computer:
+            return f"{self.facts.address}:{port}"
+        return await forwards.open(self._route.open_connection, self.facts.address, port)
 
     async def _check(self, facts: NodeFacts, said: Mapping[str, Any]) -> None:
         node, settings, packages = self._node, self._settings, said.get("packages", {})

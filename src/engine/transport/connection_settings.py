@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from ...actors.ports import NodeFacts, NodeId, Order, Report
+from ...actors.ports import NodeId, Order
 from ...providers.base import Machine
 from ..wire import messages as wire
 from . import requirement_check
 from .instance_views import InstanceViews
-from .link import NodeLink
+from .plugin_hosts import PluginHosts
 from .unix_route import Interpose
 
 if TYPE_CHECKING:
@@ -22,21 +22,6 @@ if TYPE_CHECKING:
     from .ssh import PoolKey
 
 BOOTSTRAPS = 50  # at once; the machines that wait are connected to, and their leases renewed
-
-
-class NodePlugins(Protocol):
-    """The plugins' halves on the nodes, as a connection needs them: see `client.plugin_hosts`."""
-
-    @property
-    def present(self) -> bool: ...
-
-    async def start(self, node: NodeId, link: NodeLink, facts: NodeFacts, *, systematic: bool) -> NodeFacts: ...
-
-    def reported(self, node: NodeId, reports: Sequence[Report]) -> Sequence[Report]: ...
-
-    def left(self, node: NodeId) -> None: ...
-
-    async def retire(self, node: NodeId) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +36,7 @@ class ConnectionSettings:
     progress: Callable[[NodeId, Phase], None]
     differing: Callable[[NodeId, Sequence[Mismatch]], None]
     printed: Callable[[NodeId, Order | None, wire.Output], None]
-    plugins: NodePlugins
+    plugins: PluginHosts
     bootstraps: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(BOOTSTRAPS))
     interpose: Callable[[], Interpose | None] = lambda: None
     turn: str = ""  # which of the pool's clients this is, where one took it over from another

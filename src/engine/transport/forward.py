@@ -20,10 +20,7 @@ class Forwards:
         self._servers: list[asyncio.Server] = []
         self._piping: set[asyncio.Task[None]] = set()
 
-    async def __aenter__(self) -> Forwards:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
+    async def close(self) -> None:
         for server in self._servers:
             server.close()
         for task in self._piping:

@@ -87,8 +87,7 @@ class Site:
     @property
     def connections(self) -> dict[str, Any]:
         """By what the executors call themselves."""
-        connector = self.pool._opened()._connector
-        assert connector is not None
+        connector = self.pool._opened().connector
         return {
             evil_home.HOSTNAME if each.facts.hostname == evil_home.HOSTNAME else "honest": each
             for each in connector._connections.values()

@@ -15,9 +15,9 @@ import pytest
 
 from outrider import BootstrapError, Local, Nodes, Plugin, Pool, SpecError, TaskKilled, Worker, compute, instance_info
 from outrider.engine.api.plugin import Heard, Joined, Left, News, NodeSide, PluginContext, Setup
-from outrider.engine.client import plugin_hosts
-from outrider.engine.client.plugin_hosts import AHEAD, PluginInbox
 from outrider.engine.integrations import using
+from outrider.engine.transport import plugin_hosts
+from outrider.engine.transport.plugin_hosts import AHEAD, PluginInbox
 
 pytestmark = pytest.mark.anyio
 

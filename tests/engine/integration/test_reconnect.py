@@ -65,8 +65,7 @@ def attempt() -> int:
 
 def connections(pool: Pool) -> list[Any]:
     core = pool._opened()
-    assert core._connector is not None
-    return [*core._connector._connections.values()]
+    return [*core.connector._connections.values()]
 
 
 def cut(pool: Pool) -> None:

@@ -316,8 +316,7 @@ async def test_so_is_what_they_closed_over_and_it_is_sent_anew_when_it_comes_aga
 
     core = pool._core
     assert core is not None
-    assert core._connector is not None
-    connections, much = list(core._connector._connections.values()), os.urandom(200_000)
+    connections, much = list(core.connector._connections.values()), os.urandom(200_000)
     for _ in range(2):
         assert await pool.map(plus(much), range(8)) == list(range(200_000, 200_008))
         gc.collect()

@@ -8,7 +8,7 @@ import pytest
 
 from outrider import ConnectionLost, Local, Pool
 from outrider.actors.ports import ConnectFailed
-from outrider.engine.transport.connector import Connector
+from outrider.engine.transport.connection import Connector
 
 pytestmark = pytest.mark.anyio
 

@@ -12,12 +12,12 @@ import asyncssh
 import pytest
 
 from outrider.actors.ports import Lost, NodeFacts, NodeId
-from outrider.engine.client.plugin_hosts import PluginHosts
 from outrider.engine.transport import ssh
 from outrider.engine.transport.channels import Control
 from outrider.engine.transport.connection import HEARTBEAT_S, QUIET_S, SILENCE_S, NodeConnection
 from outrider.engine.transport.connection_settings import ConnectionSettings
 from outrider.engine.transport.instance_views import InstanceViews
+from outrider.engine.transport.plugin_hosts import PluginHosts
 from outrider.engine.transport.requirement_check import Wanted
 from outrider.engine.transport.ssh_route import SSHRoute
 from outrider.providers.base import Address, Machine, MachineId

@@ -13,14 +13,13 @@ import asyncssh
 import pytest
 
 from outrider.actors.ports import ConnectFailed, NodeFacts, NodeId
-from outrider.engine.client.plugin_hosts import PluginHosts
 from outrider.engine.image.bootstrap import Bootstrapped
 from outrider.engine.image.install_plan import Prepared
 from outrider.engine.transport.channels import Control
-from outrider.engine.transport.connection import NodeConnection
+from outrider.engine.transport.connection import Connector, NodeConnection
 from outrider.engine.transport.connection_settings import ConnectionSettings
-from outrider.engine.transport.connector import Connector
 from outrider.engine.transport.instance_views import InstanceViews
+from outrider.engine.transport.plugin_hosts import PluginHosts
 from outrider.engine.transport.requirement_check import Wanted
 from outrider.engine.transport.ssh_route import SSHRoute
 from outrider.providers.base import Address, Machine, MachineId

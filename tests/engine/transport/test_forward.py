@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -23,6 +25,15 @@ async def shout(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     writer.close()
 
 
+@asynccontextmanager
+async def opened() -> AsyncIterator[Forwards]:
+    forwards = Forwards()
+    try:
+        yield forwards
+    finally:
+        await forwards.close()
+
+
 def place(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     return host, int(port)
@@ -30,7 +41,7 @@ def place(address: str) -> tuple[str, int]:
 
 async def test_bytes_come_through_both_ways_and_ends_too() -> None:
     server = await asyncio.start_server(shout, "127.0.0.1", 0)
-    async with server, Forwards() as forwards:
+    async with server, opened() as forwards:
         address = await forwards.open(asyncio.open_connection, *server.sockets[0].getsockname())
         near = [await asyncio.open_connection(*place(address)) for _ in range(3)]
         for number, (reader, writer) in enumerate(near):
@@ -48,7 +59,7 @@ async def test_a_connection_that_cannot_be_made_there_is_closed_here() -> None:
     async def dial(host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         raise ConnectionResetError("the connection was lost")
 
-    async with Forwards() as forwards:
+    async with opened() as forwards:
         reader, writer = await asyncio.open_connection(*place(await forwards.open(dial, "10.0.0.1", 80)))
         assert await reader.read() == b""
         writer.close()
@@ -57,7 +68,7 @@ async def test_a_connection_that_cannot_be_made_there_is_closed_here() -> None:
 async def test_leaving_ends_what_is_open() -> None:
     server = await asyncio.start_server(shout, "127.0.0.1", 0)
     async with server:
-        async with Forwards() as forwards:
+        async with opened() as forwards:
             address = await forwards.open(asyncio.open_connection, *server.sockets[0].getsockname())
             reader, writer = await asyncio.open_connection(*place(address))
             writer.write(b"hello\n")

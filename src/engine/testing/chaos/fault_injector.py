@@ -188,7 +188,7 @@ class FaultInjector:
             return True
         wire = self._wires.of(target.machine)
         if not wire.used:
-            self._core.cut(NodeId(target.node), "rewired for chaos")
+            self._core.connector.cut(NodeId(target.node), "rewired for chaos")
 
         def found() -> bool | None:
             states = {node.node: node.state for node in self._core.observer.snapshot().nodes}

@@ -46,6 +46,7 @@ class ActedCore:
         self.observer = Observer("silent", slots=1)
         self.interpose: Wires | None = None
         self.plugins: tuple[Any, ...] = ()
+        self.connector = SimpleNamespace(cut=self._cut)
         self.machines: list[Machine] = []
         self.cuts: list[int] = []
         self.closing: list[Any] = []
@@ -62,7 +63,7 @@ class ActedCore:
     def set_outer_plugins(self, plugins: tuple[Any, ...]) -> None:
         self.plugins = tuple(plugins)
 
-    def cut(self, node: NodeId, cause: str) -> None:
+    def _cut(self, node: NodeId, cause: str) -> None:
         """It comes back over the wire."""
         self.cuts.append(node)
         self.observer(ev.NodeSuspect(node))
@@ -235,7 +236,7 @@ async def test_node_lost_while_being_wired_is_skipped(core: ActedCore, monkeypat
         core.cuts.append(node)
         core.observer(ev.NodeLost(node, cause))
 
-    monkeypatch.setattr(core, "cut", lost)
+    monkeypatch.setattr(core.connector, "cut", lost)
     async with started(core, Chaos(1, faults=[Partition(7, rank=0), Freeze(7, rank=1)])) as given:
         await turns(lambda: len(given.report.strikes) >= 3)
     assert {strike.kind for strike in given.report.strikes} == {"freeze"}

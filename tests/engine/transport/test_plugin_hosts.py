@@ -10,8 +10,8 @@ import pytest
 
 from outrider.actors.ports import NodeId
 from outrider.engine.api.plugin import Heard, Left
-from outrider.engine.client import plugin_hosts
-from outrider.engine.client.plugin_hosts import AHEAD, AHEAD_BYTES, PluginInbox
+from outrider.engine.transport import plugin_hosts
+from outrider.engine.transport.plugin_hosts import AHEAD, AHEAD_BYTES, PluginInbox
 
 pytestmark = pytest.mark.anyio
 ONE, OTHER = NodeId(1), NodeId(2)

@@ -1,8 +1,7 @@
-"""The halves of plugins: the client's run around an open pool, the nodes' in a plugin host on each of them.
+"""The client's end of the plugin hosts: processes that run the plugins' halves on the nodes, one for each node.
 
-A plugin host is a process on a node that runs the plugins' halves there (see `runtime.plugin_host`). Here it is a task
-beside the slots, which the pool's actor does not know: it is started, messages are passed, and it is ended in order.
-See `api.plugin` for what both halves are given.
+A plugin host (see `runtime.plugin_host`) is a task beside the slots, which the pool's actor does not know: it is
+started, messages are passed, and it is ended in order. See `api.plugin` for what both halves are given.
 """
 
 from __future__ import annotations
@@ -12,8 +11,7 @@ import hashlib
 import itertools
 import warnings
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
@@ -43,12 +41,8 @@ from ..wire import values
 from ..wire.messages import RunFlag
 
 if TYPE_CHECKING:
-    from ..pool import Pool
     from ..serialization.pickling import ImportableModules
-    from ..transport.connector import Connector
-    from ..transport.forward import Forwards
-    from ..transport.link import NodeLink
-    from .open_pool import OpenPool
+    from .link import NodeLink
 
 FIRST_ATTEMPT = 1 << 62  # the pool actor, which never hears of these, counts its own from 1
 KILL_S = 5.0  # for the tasks of a node to be gone
@@ -57,55 +51,6 @@ RETIRE_S = 4.5  # for tasks and halves of a node that the pool does not want any
 AHEAD = 256  # messages of one node that are not read yet; the largest that plugins here send has a few hundred bytes
 AHEAD_BYTES = 1 << 20  # of them all, as they came; one that is larger comes alone
 _END: Any = object()
-
-
-@asynccontextmanager
-async def attached(
-    core: OpenPool, plugins: Sequence[Plugin], hosts: PluginHosts, connector: Connector
-) -> AsyncIterator[Mapping[str, Any]]:
-    """Run the client's half of every plugin that has one, during the block. Yield what each half gives, by plugin."""
-    attaching = [plugin for plugin in plugins if type(plugin).attach is not Plugin.attach]
-    if not attaching:
-        yield {}
-        return
-    from ..transport.forward import Forwards
-
-    handles: dict[str, Any] = {}
-    async with AsyncExitStack() as stack:
-        forwards = await stack.enter_async_context(Forwards())
-        for plugin in attaching:
-            context = PoolContext(core, plugin.name, hosts, connector, forwards)
-            handles[plugin.name] = await stack.enter_async_context(plugin.attach(context))
-        yield handles
-
-
-@dataclass(slots=True)
-class PoolContext:
-    """Implements `api.plugin.PluginContext` for one plugin."""
-
-    core: OpenPool
-    _plugin: str
-    _hosts: PluginHosts
-    _connector: Connector
-    _forwards: Forwards
-
-    @property
-    def pool(self) -> Pool:
-        return self.core.pool
-
-    @property
-    def slots(self) -> int:
-        return self.core.observer.slots()
-
-    async def news(self) -> AsyncIterator[News]:
-        while True:
-            yield await self._hosts.inboxes[self._plugin].read()
-
-    def tell(self, node: NodeId, message: Any) -> None:
-        self._hosts.send(node, self._plugin, message)
-
-    async def forward(self, node: NodeId, port: int) -> str:
-        return await self._connector.forward(node, port, self._forwards)
 
 
 class PluginHosts:
