@@ -9,7 +9,7 @@ and a withdrawn notice leaves one machine too many, of which the newest is dismi
 A straggler (see `stragglers`) does not count as present either: another machine is asked for, and nothing is ended
 before one of them is ready. As it may still come, a failure to get its substitute never counts towards giving up.
 
-Besides the nodes that work there are ``spare`` nodes, ready and phase by. When a node is noticed or lost, one of
+Besides the nodes that work there are ``spare`` nodes, which stand by. When a node is noticed or lost, one of
 them takes its place in the same step, and the machine that is launched then becomes the next spare.
 
 FLEET-1: machines asked for and present never exceed those wanted and the spares, except by what a withdrawn notice or a
@@ -32,13 +32,14 @@ FLEET-11: once the pool has been ready, giving up lasts for `ANEW_S`: then what 
 FLEET-12: `UNFIT_NODES` nodes in a row that can start no worker, and are lost soon after they were ready, are a failure
     that retrying cannot cure. A node that is lost otherwise, or has stayed for `NEWBORN_S`, ends the row; so does one
     that has run something, whatever its executor died of.
+FLEET-13: a node goes from phase to phase as `STEPS` says. Its end is final.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from enum import Enum, auto
+from enum import StrEnum, auto
 
 from .ports import NodeId
 
@@ -52,13 +53,28 @@ FLAP_S = 10.0  # a node lost without notice so soon after it was ready may be on
 FLAPS_FREE = 8  # such losses in a row before the next launch waits
 
 
-class NodePhase(Enum):
+class NodePhase(StrEnum):
     BOOTING = auto()
     STRAGGLER = auto()  # still booting; another machine is asked for in its place
     READY = auto()  # it works
     SPARE = auto()  # it stands by
-    NOTICED = auto()  # it has a preemption notice
+    NOTICED = auto()  # it has a preemption notice: it finishes what it has and gets no new work
     DRAINING = auto()  # no longer wanted: it finishes what it has
+    DISMISSED = auto()  # ended by us; it is forgotten, as one that failed or was lost is whatever its phase
+
+
+STEPS: dict[NodePhase, set[NodePhase]] = {
+    NodePhase.BOOTING: {NodePhase.STRAGGLER, NodePhase.READY, NodePhase.SPARE, NodePhase.DISMISSED},
+    NodePhase.STRAGGLER: {NodePhase.READY, NodePhase.SPARE, NodePhase.DISMISSED},
+    NodePhase.READY: {NodePhase.SPARE, NodePhase.NOTICED, NodePhase.DRAINING},
+    NodePhase.SPARE: {NodePhase.READY, NodePhase.NOTICED, NodePhase.DRAINING},
+    NodePhase.NOTICED: {NodePhase.READY, NodePhase.DISMISSED},
+    NodePhase.DRAINING: {NodePhase.DISMISSED},
+}
+
+
+class ImpossibleStep(Exception):
+    """`STEPS` has no such step. This is a defect in Outrider."""
 
 
 @dataclass(slots=True)
@@ -83,7 +99,7 @@ class FleetController:
         self.failures = 0  # in a row
         self._retries = retries
         self._count: Counter[NodePhase] = Counter()  # of ``nodes``
-        self._away: set[NodeId] = set()  # spares whose connection is lost and being tried again
+        self._away: set[NodeId] = set()  # nodes whose connection is lost and being tried again
         self._not_before = 0.0
         self._anew_at = 0.0  # when it tries again after giving up
         self._ready_at: dict[NodeId, float] = {}
@@ -105,7 +121,8 @@ class FleetController:
         """Handle the answer to a launch; if machines are missing, return the back-off in seconds."""
         self.launching -= asked
         for node in nodes:
-            self._move(node, NodePhase.BOOTING)
+            self.nodes[node] = NodePhase.BOOTING
+        self._count[NodePhase.BOOTING] += len(nodes)
         delay = None
         if len(nodes) < asked:
             delay = self._back_off(now, chance, least_s=0.0)
@@ -123,7 +140,7 @@ class FleetController:
     def node_ready(self, node: NodeId, now: float) -> bool:
         """Handle that ``node`` is ready; return whether it works (True) or stands by (False)."""
         phase = self.nodes.get(node)
-        if phase not in {NodePhase.BOOTING, NodePhase.STRAGGLER}:
+        if not self.booting(node):
             return False
         self.failures = self._in_vain = 0
         self._ready_at[node] = now
@@ -182,8 +199,8 @@ class FleetController:
     def noticed(self, node: NodeId, now: float) -> None:
         phase = self.nodes.get(node)
         if phase in {NodePhase.READY, NodePhase.SPARE}:
-            self._leaves(node, NodePhase.NOTICED)
-        elif phase in {NodePhase.BOOTING, NodePhase.STRAGGLER}:
+            self._move(node, NodePhase.NOTICED)
+        elif self.booting(node):
             self._dismiss(node)
         else:
             return
@@ -202,6 +219,7 @@ class FleetController:
             self._dismiss(node)
 
     def away(self, node: NodeId) -> None:
+        """Handle that the connection of ``node``, whatever its phase, is lost and being tried again."""
         self._away.add(node)
 
     def back(self, node: NodeId, now: float) -> None:
@@ -228,6 +246,9 @@ class FleetController:
         """Return how many machines may still become ready nodes, those that will be asked for included."""
         booting = self._count[NodePhase.BOOTING] + self._stragglers
         return booting + self.launching + (0 if self.given_up is not None else max(0, self._missing()))
+
+    def booting(self, node: NodeId) -> bool:
+        return self.nodes.get(node) in {NodePhase.BOOTING, NodePhase.STRAGGLER}
 
     @property
     def _working(self) -> int:
@@ -307,21 +328,19 @@ class FleetController:
         return sorted((node for node, its in self.nodes.items() if its is phase), reverse=True)
 
     def _drain(self, node: NodeId) -> None:
-        self._leaves(node, NodePhase.DRAINING)
+        self._move(node, NodePhase.DRAINING)
         self.orders.drains.append(node)
 
-    def _leaves(self, node: NodeId, phase: NodePhase) -> None:
-        """Stop counting ``node`` as present, though it still exists; it is ``phase`` from now on."""
-        self._away.discard(node)
-        self._move(node, phase)
-
     def _move(self, node: NodeId, phase: NodePhase) -> None:
-        if (before := self.nodes.get(node)) is not None:
-            self._count[before] -= 1
+        before = self.nodes[node]
+        if phase not in STEPS[before]:
+            raise ImpossibleStep(f"node {node} cannot be {phase} after {before}")
+        self._count[before] -= 1
         self.nodes[node] = phase
         self._count[phase] += 1
 
     def _dismiss(self, node: NodeId) -> None:
+        self._move(node, NodePhase.DISMISSED)
         self._forget(node)
         self.orders.terminations.append(node)
 

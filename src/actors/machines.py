@@ -31,7 +31,6 @@ from .failure_detector import FailureDetector
 from .kernel import ActorStopped, Context, Ref
 from .launching import FleetController, NodePhase
 from .ledger import Ledger
-from .lifecycle import ENDS, Fact, State
 from .membership import SOURCES_KEPT, Member, Membership
 from .messages import Leave, NodeMessage, PoolMessage, Reachable
 from .node import TRIES_AT_ONCE, Dialer, NodeActor
@@ -145,8 +144,6 @@ class Machines:
         for member in members:
             machine = member.machine
             self._observe(ev.NodeLaunching(member.id, machine.id, machine.hourly_cost, machine.facts or {}))
-            if machine.address is not None:
-                member.life.step(Fact.REACHABLE)
             self._actors[member.id] = self._context.spawn(f"node {member.id}", self._node_actor(member))
         impatient = (member.id for member in members if member.machine.patience_s is None)  # others time out
         self.stragglers.launched(impatient, now)
@@ -178,13 +175,12 @@ class Machines:
             return
         match event:
             case MachineReachable(reachable):
-                if member.life.can(Fact.REACHABLE) and member.id in self._actors:
+                if member.machine.address is None and not member.ended:
                     member.machine = reachable
-                    member.life.step(Fact.REACHABLE)
                     self._tell(member.id, Reachable(reachable))
             case MachineGone(_, cause):
                 member.terminated = True
-                if member.booting:
+                if self.controller.booting(member.id):
                     self._unreached(member, ConnectFailed(f"its machine is gone: {cause}"), now)
                 else:
                     self.lost(member.id, cause, now)
@@ -216,10 +212,9 @@ class Machines:
         self.stragglers.tried(node, inf)
 
     def reached(self, node: NodeId, connection: Connection, now: float) -> None:
-        member = self._nodes.members[node]
-        if not member.life.can(Fact.GREETED):
+        if not self.controller.booting(node):
             return  # it is being dismissed already
-        member.life.step(Fact.GREETED)
+        member = self._nodes.members[node]
         member.facts = connection.facts
         member.ports.extend(connection.facts.ports)
         member.link = self._nodes.links[node] = connection.link
@@ -229,7 +224,6 @@ class Machines:
         if self.controller.node_ready(node, now):
             self._works(member, now)
         else:
-            member.life.step(Fact.SPARED)
             self._stands_by(member)
 
     def _stands_by(self, member: Member) -> None:
@@ -237,28 +231,29 @@ class Machines:
 
     def _works(self, member: Member, now: float) -> None:
         """Give the node a rank and let it take tasks, for the first time or again."""
-        self._joins(member)
-        self._ledger.node_ready(member.id, now)
-        if len(self._nodes.roster) >= self.minimum:
-            self.controller.opened(now)
-
-    def _joins(self, member: Member) -> None:
         self._nodes.joined(member)
         rank, ready, wanted = self._nodes.roster.rank(member.id), len(self._nodes.roster), self.controller.wanted
         assert rank is not None, "it has joined"
         self._observe(ev.NodeReady(member.id, rank, ready, wanted, **member.identity))
+        if member.away_since is None:
+            self._ledger.node_ready(member.id, now)
+        if ready >= self.minimum:
+            self.controller.opened(now)
+
+    def _works_again(self, member: Member, now: float) -> None:
+        self._broadcasts.staying(member.id, now)
+        self._works(member, now)
 
     def connection_failed(self, node: NodeId, error: ConnectFailed, now: float) -> None:
         """Handle that the node cannot be reached, or not any more."""
-        member = self._nodes.members[node]
-        if member.booting:
-            self._unreached(member, error, now)
+        if self.controller.booting(node):
+            self._unreached(self._nodes.members[node], error, now)
         else:
             self.lost(node, str(error), now)
 
     def _unreached(self, member: Member, error: ConnectFailed, now: float) -> None:
         node = member.id
-        member.life.step(Fact.UNREACHED)
+        member.ended = True
         self._observe(ev.NodeFailed(node, str(error)))
         self._fleet.unusable(member.machine.id, str(error), for_good=error.fatal)
         if error.fatal:
@@ -270,9 +265,8 @@ class Machines:
 
     def dropped(self, node: NodeId, lost: Lost, now: float) -> None:
         member = self._nodes.members[node]
-        if not member.life.can(Fact.DROPPED):
+        if node not in self.controller.nodes or member.away_since is not None:
             return
-        member.life.step(Fact.DROPPED)
         member.away_since = now
         member.dropped_by = lost.cause
         self._observe(ev.NodeSuspect(node, lost.cause, lost.silent))
@@ -280,24 +274,22 @@ class Machines:
             self._observe(ev.NetworkSilent(len(self._nodes.links)))
             if self._probe is not None:
                 self._calls.ask_others(self._probe, self._unheard)
-        if member.life.state is State.SUSPECT:
+        self.controller.away(node)
+        if node in self._nodes.roster:
             self._ledger.node_closed(node, now, recall=False)
-        elif member.life.state is State.STANDBY_SUSPECT:
-            self.controller.away(node)
 
     def resumed(self, node: NodeId, now: float) -> None:
         member = self._nodes.members[node]
-        if not member.life.can(Fact.RESUMED):
+        if node not in self.controller.nodes or member.away_since is None:
             return
         member.away_since = None
         self._observe(ev.NodeResumed(node))
         self.detector.connected(node, now)
-        state = member.life.step(Fact.RESUMED)
-        if state is State.READY:
+        if node in self._nodes.roster:
             self._ledger.node_ready(node, now)
-        elif state is State.STANDBY:
+        elif self.controller.nodes[node] is NodePhase.SPARE:
             self._stands_by(member)
-            self.controller.back(node, now)
+        self.controller.back(node, now)
 
     def noticed(self, node: NodeId, notice: PreemptionNotice, now: float) -> None:
         """Handle a preemption notice about ``node``, from its provider or from the node itself."""
@@ -309,33 +301,23 @@ class Machines:
         else:
             member.notices.add(source)
         self._broadcasts.noticed(node, notice, now)
-        if (
-            self.controller.nodes.get(node) is NodePhase.DRAINING
-        ):  # it needs no replacement, but its machine's end may kill what runs there
+        phase = self.controller.nodes.get(node)
+        if phase is NodePhase.DRAINING:  # it needs no replacement, but its machine's end may kill what runs there
             if seconds is not None:
                 self._observe(ev.NodeNoticed(node, source, seconds))
             self._no_new_work(member, now, noticed=bool(member.notices))
             return
-        if not member.life.can(Fact.WITHDRAWN if seconds is None else Fact.NOTICED):
-            return
         if seconds is None:
-            if member.notices:
-                return  # a notice from another source still stands
-            self._observe(ev.NodeNoticeWithdrawn(node, source))
-            self._idle.pop(node, None)
-            state = member.life.step(Fact.WITHDRAWN)
-            self._joins(member)
-            self._broadcasts.staying(node, now)
-            if state is State.READY:
-                self._ledger.node_ready(node, now)
-            self.controller.withdrawn(node, now)
-            return
-        self._observe(ev.NodeNoticed(node, source, seconds))
-        if member.life.step(Fact.NOTICED) is State.DISMISSED:
-            self._observe(ev.NodeDismissed(node))
-        self._no_new_work(member, now, noticed=True)
-        self.controller.noticed(node, now)
-        self._emptied(node)
+            if phase is NodePhase.NOTICED and not member.notices:  # else one from another source still stands
+                self._observe(ev.NodeNoticeWithdrawn(node, source))
+                self._idle.pop(node, None)
+                self._works_again(member, now)
+                self.controller.withdrawn(node, now)
+        elif phase not in {None, NodePhase.NOTICED}:
+            self._observe(ev.NodeNoticed(node, source, seconds))
+            self._no_new_work(member, now, noticed=True)
+            self.controller.noticed(node, now)
+            self._emptied(node)
 
     def unfit(self, node: NodeId, message: Unfit, now: float) -> None:
         """Handle that a node's executor ends by itself: ``message`` is the cause of the node's loss, which follows."""
@@ -346,11 +328,9 @@ class Machines:
     def lost(self, node: NodeId, cause: str, now: float) -> None:
         member = self._nodes.members[node]
         cause = member.unfit.cause if member.unfit else cause
-        fact = Fact.GONE if member.life.can(Fact.GONE) else Fact.UNREACHED
-        if member.booting or not member.life.can(fact):
+        if node not in self.controller.nodes:
             return
-        announced = bool(member.notices)
-        member.life.step(fact)
+        announced, member.ended = bool(member.notices), True
         self._observe(ev.NodeLost(node, cause, announced))
         self._idle.pop(node, None)
         self._nodes.left(member)
@@ -365,7 +345,7 @@ class Machines:
     def closed(self, node: NodeId, now: float) -> None:  # noqa: ARG002
         member = self._nodes.members[node]
         del self._actors[node]
-        if member.life.state in ENDS:
+        if member.ended:
             self._nodes.remove(node)
             self._terminate(member)
 
@@ -392,7 +372,6 @@ class Machines:
         drains, orders.drains = orders.drains, []
         for node in drains:
             member = self._nodes.members[node]
-            member.life.step(Fact.UNWANTED)
             self._observe(ev.NodeDraining(node))
             self._no_new_work(member, now, noticed=False)
             self._emptied(node)
@@ -420,15 +399,11 @@ class Machines:
                 self._idle[node] = None
 
     def _promote(self, member: Member, now: float) -> None:
-        if self.controller.nodes.get(member.id) is NodePhase.READY and member.life.can(Fact.PROMOTED):
-            member.life.step(Fact.PROMOTED)
-            self._broadcasts.staying(member.id, now)
-            self._works(member, now)
+        if self.controller.nodes.get(member.id) is NodePhase.READY and member.id not in self._nodes.roster:
+            self._works_again(member, now)
 
     def _demote(self, member: Member, now: float) -> None:
-        if self.controller.nodes.get(member.id) is NodePhase.SPARE and member.life.can(Fact.SPARED):
-            if member.life.step(Fact.SPARED) is State.STANDBY_SUSPECT:
-                self.controller.away(member.id)
+        if self.controller.nodes.get(member.id) is NodePhase.SPARE and member.id in self._nodes.roster:
             self._stands_by(member)
             self._no_new_work(member, now, noticed=False)
 
@@ -444,17 +419,17 @@ class Machines:
         return not self._actors
 
     def _end(self, member: Member, now: float) -> None:
-        """Close a node's connection; end its machine after that, or at once if the node is lost."""
+        """Close a node's connection; end its machine after that, or at once if the node failed or is lost."""
         self.stragglers.ended(member.id)
-        if member.life.state not in ENDS:
-            member.life.step(Fact.UNWANTED if member.booting else Fact.FINISHED)
-            self._observe(ev.NodeDismissed(member.id))
-            self._idle.pop(member.id, None)
-            self.detector.ended(member.id)
-            self._ledger.node_lost(member.id, "dismissed", now)
         self._tell(member.id, Leave())
-        if member.life.state is State.LOST:
+        if member.ended:
             self._terminate(member)
+            return
+        member.ended = True
+        self._observe(ev.NodeDismissed(member.id))
+        self._idle.pop(member.id, None)
+        self.detector.ended(member.id)
+        self._ledger.node_lost(member.id, "dismissed", now)
 
     def _terminate(self, member: Member) -> None:
         if not member.terminated:

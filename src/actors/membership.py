@@ -10,7 +10,6 @@ from itertools import islice
 from typing import TypedDict
 
 from ..providers.base import Machine, MachineId
-from .lifecycle import Lifecycle, State
 from .ports import Link, NodeFacts, NodeId, Unfit
 
 SMALL = 32  # nodes; up to so many are told of every change at once
@@ -32,7 +31,6 @@ class Member:
 
     id: NodeId
     machine: Machine
-    life: Lifecycle = field(default_factory=Lifecycle)
     link: Link | None = None
     facts: NodeFacts | None = None
     ports: deque[int] = field(default_factory=deque)  # free there
@@ -40,11 +38,8 @@ class Member:
     away_since: float | None = None  # since when its connection is lost and being tried again
     dropped_by: str = ""  # why its connection was last lost
     unfit: Unfit | None = None  # why its executor ends by itself
+    ended: bool = False  # failed, lost or dismissed
     terminated: bool = False  # whether its machine is gone, or its termination was asked for
-
-    @property
-    def booting(self) -> bool:
-        return self.life.state in {State.LAUNCHED, State.REACHING}
 
     @property
     def identity(self) -> Identity:

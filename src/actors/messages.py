@@ -8,12 +8,11 @@ from typing import NamedTuple
 
 from ..providers.base import Machine
 from .kernel import Request
-from .lifecycle import State
+from .launching import NodePhase
 from .ports import (
     BroadcastSpec,
     GaveUp,
     JobId,
-    NodeFacts,
     NodeId,
     Reason,
     Report,
@@ -67,8 +66,8 @@ class WhenReady(Request[None]):
 class NodeState:
     node: NodeId
     machine: Machine
-    state: State
-    facts: NodeFacts | None  # None: not reached yet
+    phase: NodePhase | None  # None: it has ended, and its connection is being closed
+    away: bool  # its connection is lost and being tried again
     rank: int | None  # None: takes no new work
     load: int  # attempts and ranks it holds
 
@@ -76,8 +75,6 @@ class NodeState:
 @dataclass(frozen=True, slots=True)
 class PoolState:
     nodes: tuple[NodeState, ...]
-    wanted: int
-    coming: int  # machines launching or booting
     queued: int  # tasks
     leased: int  # attempts on nodes
     broadcasts: int

@@ -391,14 +391,13 @@ class PoolActor:
     # --- what can be seen -----------------------------------------------------------------------------------------
 
     def _state(self) -> PoolState:
-        machines, ledger, roster = self._machines, self._ledger, self._nodes.roster
+        ledger, machines, rank = self._ledger, self._machines, self._nodes.roster.rank
+        phase = machines.controller.nodes.get
         return PoolState(
             nodes=tuple(
-                NodeState(m.id, m.machine, m.life.state, m.facts, roster.rank(m.id), ledger.load(m.id))
+                NodeState(m.id, m.machine, phase(m.id), m.away_since is not None, rank(m.id), ledger.load(m.id))
                 for m in self._nodes.members.values()
             ),
-            wanted=machines.controller.wanted,
-            coming=machines.controller.coming,
             queued=ledger.queued,
             leased=ledger.leased,
             broadcasts=len(self._broadcasts),

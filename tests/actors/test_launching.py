@@ -1,4 +1,4 @@
-"""FLEET-1 to 12 hold whatever happens, and each of them falls when its guard is taken away."""
+"""FLEET-1 to 13 hold whatever happens, and each of them falls when its guard is taken away."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ from outrider.actors.launching import (
     BACK_OFF_LIMIT_S,
     FLAPS_FREE,
     NEWBORN_S,
+    STEPS,
     UNFIT_NODES,
     FleetController,
+    ImpossibleStep,
     NodePhase,
 )
 from outrider.actors.ports import NodeId
@@ -54,7 +56,7 @@ class FleetMachine(RuleBasedStateMachine):
         self.stragglers: set[NodeId] = set()  # booting too
         self.ready: set[NodeId] = set()  # they work
         self.spares: set[NodeId] = set()
-        self.away: set[NodeId] = set()  # of the spares
+        self.away: set[NodeId] = set()
         self.noticed: set[NodeId] = set()
         self.draining: set[NodeId] = set()
         self.ended: set[NodeId] = set()
@@ -124,9 +126,9 @@ class FleetMachine(RuleBasedStateMachine):
         self.act()
 
     @rule(data=st.data(), unfit=st.booleans(), chance=st.sampled_from([0.0, 0.5, 0.99]))
-    @precondition(lambda self: self.ready | self.spares | self.noticed | self.draining)
+    @precondition(lambda self: self.connected)
     def a_node_is_lost(self, data, unfit, chance):
-        node = data.draw(st.sampled_from(sorted(self.ready | self.spares | self.noticed | self.draining)))
+        node = data.draw(st.sampled_from(sorted(self.connected)))
         for group in (self.ready, self.spares, self.away, self.noticed, self.draining):
             group.discard(node)
         self.ended.add(node)
@@ -145,7 +147,7 @@ class FleetMachine(RuleBasedStateMachine):
             self.stragglers.discard(node)
             self.ended.add(node)
         elif node not in self.booting:
-            for group in (self.ready, self.spares, self.away):
+            for group in (self.ready, self.spares):
                 group.discard(node)
             self.noticed.add(node)
         self.fleet.noticed(node, self.now)
@@ -167,20 +169,21 @@ class FleetMachine(RuleBasedStateMachine):
         self.fleet.emptied(node)
         if len(self.ready) >= self.wanted:
             self.noticed.discard(node)
+            self.away.discard(node)
             self.ended.add(node)
         self.act()
 
     @rule(data=st.data())
-    @precondition(lambda self: self.spares - self.away)
-    def the_connection_of_a_spare_is_lost(self, data):
-        node = data.draw(st.sampled_from(sorted(self.spares - self.away)))
+    @precondition(lambda self: self.connected - self.away)
+    def a_connection_is_lost(self, data):
+        node = data.draw(st.sampled_from(sorted(self.connected - self.away)))
         self.away.add(node)
         self.fleet.away(node)
         self.act()
 
     @rule(data=st.data())
     @precondition(lambda self: self.away)
-    def a_spare_is_back(self, data):
+    def a_node_is_back(self, data):
         node = data.draw(st.sampled_from(sorted(self.away)))
         self.away.discard(node)
         self.fleet.back(node, self.now)
@@ -191,8 +194,27 @@ class FleetMachine(RuleBasedStateMachine):
     def a_draining_node_is_empty(self, data):
         node = data.draw(st.sampled_from(sorted(self.draining)))
         self.draining.discard(node)
+        self.away.discard(node)
         self.ended.add(node)
         self.fleet.emptied(node)
+        self.act()
+
+    @rule(data=st.data(), late=st.sampled_from(["ready", "noticed", "withdrawn", "emptied", "straggles"]))
+    @precondition(lambda self: self.ended)
+    def an_ended_node_is_heard_of(self, data, late):
+        node = data.draw(st.sampled_from(sorted(self.ended)))
+        match late:
+            case "ready":
+                assert not self.fleet.node_ready(node, self.now), "FLEET-13: it works after its end"
+            case "noticed":
+                self.fleet.noticed(node, self.now)
+            case "withdrawn":
+                self.fleet.withdrawn(node, self.now)
+            case "emptied":
+                self.fleet.emptied(node)
+            case "straggles":
+                assert not self.fleet.straggles(node, self.now), "FLEET-13: it is a straggler after its end"
+        assert node not in self.fleet.nodes, "FLEET-13: it goes on after its end"
         self.act()
 
     @rule(wanted=st.integers(1, 5))
@@ -213,6 +235,10 @@ class FleetMachine(RuleBasedStateMachine):
         self.now += seconds
         self.fleet.tick(self.now)
         self.act()
+
+    @property
+    def connected(self):
+        return self.ready | self.spares | self.noticed | self.draining
 
     @property
     def missing(self):
@@ -267,7 +293,7 @@ class FleetMachine(RuleBasedStateMachine):
         drains, orders.drains = orders.drains, []
         for node in drains:
             assert node in self.ready | self.spares, "FLEET-6: drained a node that was not ready"
-            for group in (self.ready, self.spares, self.away):
+            for group in (self.ready, self.spares):
                 group.discard(node)
             self.draining.add(node)
         demotions, orders.demotions = orders.demotions, []
@@ -368,7 +394,7 @@ class DoesNotReplace(FleetController):
         pass
 
     def wake_at(self):
-        return None
+        return None if self.given_up is None else super().wake_at()
 
 
 class TerminatesTwice(FleetController):
@@ -421,7 +447,8 @@ class CutsOff(FleetController):
     def _shrink(self, surplus):
         others = {NodePhase.STRAGGLER, NodePhase.NOTICED, NodePhase.DRAINING}
         for node in [node for node, phase in self.nodes.items() if phase not in others][:surplus]:
-            self._dismiss(node)
+            self._forget(node)
+            self.orders.terminations.append(node)
 
 
 class NeverPromotes(FleetController):
@@ -439,6 +466,12 @@ class EndsWhoMayStay(FleetController):
         super().emptied(node)
         if self.nodes.get(node) is NodePhase.NOTICED:
             self._dismiss(node)
+
+
+class RevivesTheEnded(FleetController):
+    def withdrawn(self, node, now):
+        self.nodes[node] = NodePhase.NOTICED
+        super().withdrawn(node, now)
 
 
 class KeepsTheNoticed(FleetController):
@@ -500,6 +533,7 @@ class CountsTheLate(FleetController):
         (EndsTheLate, "FLEET-9"),
         pytest.param(CountsWhatWasBeside, "FLEET-10", marks=pytest.mark.nightly),
         (CountsTheLate, "FLEET-10"),
+        (RevivesTheEnded, "FLEET-13"),
     ],
 )
 def test_the_invariant_falls_without_its_guard(broken, invariant):
@@ -508,6 +542,38 @@ def test_the_invariant_falls_without_its_guard(broken, invariant):
 
     with pytest.raises(AssertionError, match=invariant):
         run_state_machine_as_test(Machine, settings=WITHOUT_GUARD)
+
+
+def leads_to(phase, seen=frozenset()):
+    found = seen | STEPS.get(phase, set())
+    return found if found == seen else found.union(*(leads_to(each, found) for each in found))
+
+
+def test_every_phase_follows_upon_the_first_and_leads_to_the_end():
+    """FLEET-13"""
+    assert leads_to(NodePhase.BOOTING) | {NodePhase.BOOTING} == set(NodePhase)
+    assert {phase for phase in NodePhase if NodePhase.DISMISSED in leads_to(phase)} == set(STEPS)
+
+
+@pytest.mark.parametrize("before", STEPS)
+@pytest.mark.parametrize("after", NodePhase)
+def test_a_step_outside_the_table_is_impossible_and_moves_nothing(before, after):
+    """FLEET-13"""
+    fleet = FleetController(3, retries=2)
+    fleet.nodes[NodeId(1)] = before
+    if after in STEPS[before]:
+        fleet._move(NodeId(1), after)
+        assert fleet.nodes == {1: after}
+    else:
+        with pytest.raises(ImpossibleStep, match=f"node 1 cannot be {after} after {before}"):
+            fleet._move(NodeId(1), after)
+        assert fleet.nodes == {1: before}
+
+
+def test_a_hole_in_the_table_is_found(monkeypatch):
+    monkeypatch.setitem(STEPS, NodePhase.DRAINING, set())
+    with pytest.raises(ImpossibleStep):
+        run_state_machine_as_test(FleetMachine, settings=WITHOUT_GUARD)
 
 
 # --- stories ----------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import anyio
 import pytest
 
 from outrider.actors import messages as m
+from outrider.actors.launching import NodePhase
 from outrider.actors.ports import GaveUp, OnLoss, Reason, Settled, Verdict
 from outrider.providers.errors import NoCapacity
 from outrider.providers.fake import Script
@@ -131,7 +132,7 @@ async def ride(rig, work, seed):
         state = await pool.state()
         assert (state.queued, state.leased, state.broadcasts) == (0, 0, 0)
         assert len(pool.provider.alive) == len(state.nodes) == 4
-        assert {node.state.value for node in state.nodes} == {"ready"}
+        assert {(node.phase, node.away) for node in state.nodes} == {(NodePhase.READY, False)}
         assert {node.load for node in state.nodes} == {0}
         check_tasks(pool, chaos)
         check_broadcasts(pool, chaos)

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from outrider.actors import messages as m
-from outrider.actors.launching import ANEW_S, UNFIT_NODES
+from outrider.actors.launching import ANEW_S, UNFIT_NODES, NodePhase
 from outrider.actors.membership import PORTS_KEPT, SOURCES_KEPT, Membership
 from outrider.actors.ports import (
     Finished,
@@ -21,7 +21,7 @@ from outrider.actors.ports import (
     Unfit,
     Verdict,
 )
-from outrider.providers.base import Address, Machine, MachineId
+from outrider.providers.base import Address, Machine, MachineId, PreemptionNotice
 from outrider.providers.fake import Script
 
 pytestmark = pytest.mark.anyio
@@ -255,6 +255,16 @@ async def test_a_noticed_node_that_holds_nothing_is_kept_until_it_is_replaced(ri
         await pool.until(lambda: pool.seen.all("node_dismissed"), within_s=2)
 
 
+async def test_a_notice_that_is_withdrawn_as_its_node_is_dismissed_changes_nothing(rig):
+    async with rig(desired=1, spare=1) as pool:
+        await pool.until(lambda: pool.seen.all("node_standby"))
+        node = pool.site.nodes[pool.seen.all("node_standby")[0]["node"]]
+        node.say(*(PreemptionNotice(node.machine.id, "file", seconds) for seconds in (30.0, None)))
+        await pool.until(lambda: len(pool.seen.all("node_standby")) == 2)
+        assert pool.seen.all("node_notice_withdrawn") == []
+        assert [each["node"] for each in pool.seen.all("node_dismissed")] == [node.node]
+
+
 async def test_a_node_may_hear_of_its_end_by_itself(rig):
     async with rig(Script(boot_s=(0.0, 0.0, 20.0)), desired=2) as pool:
         await pool.ready()
@@ -262,7 +272,7 @@ async def test_a_node_may_hear_of_its_end_by_itself(rig):
         await pool.until(lambda: len(pool.fleet.requests) == 2, within_s=1)
         assert pool.seen.all("node_noticed") == [{"node": 1, "source": "file", "seconds": 30.0}]
         state = await pool.state()
-        assert [(node.node, node.state.value, node.rank) for node in state.nodes][1] == (1, "noticed", None)
+        assert [(node.node, node.phase, node.rank) for node in state.nodes][1] == (1, NodePhase.NOTICED, None)
 
 
 async def test_a_withdrawn_notice_returns_the_node_and_replaces_nothing_twice(rig):
@@ -273,7 +283,7 @@ async def test_a_withdrawn_notice_returns_the_node_and_replaces_nothing_twice(ri
         pool.fleet.withdraw_notice(pool.site.nodes[0].machine.id)
         await anyio.sleep(100)
         state = await pool.state()
-        assert [(node.node, node.state.value) for node in state.nodes] == [(0, "ready"), (1, "ready")]
+        assert [(node.node, node.phase) for node in state.nodes] == [(0, NodePhase.READY), (1, NodePhase.READY)]
         assert sorted(node.rank for node in state.nodes) == [0, 1]
         assert len(pool.provider.alive) == 2
         assert len(pool.fleet.requests) == 2
@@ -594,8 +604,8 @@ async def test_a_notice_promotes_the_spare_and_asks_for_the_next(rig, work):
         assert [count for _, count in pool.fleet.requests] == [3, 1]
         pool.fleet.withdraw_notice(pool.site.nodes[noticed].machine.id)
         await anyio.sleep(1)
-        state = {node.node: node.state.value for node in (await pool.state()).nodes}
-        assert [state[node] for node in sorted(state)] == ["ready", "ready", "standby"]  # the newest stands by
+        phases = [node.phase for node in (await pool.state()).nodes]
+        assert phases == [NodePhase.READY, NodePhase.READY, NodePhase.SPARE]  # the newest stands by
         await anyio.sleep(100)
         assert len(pool.provider.alive) == 3
 

@@ -23,7 +23,7 @@ import msgpack
 from anyio.lowlevel import checkpoint
 
 from ....actors.kernel import ActorFailed, ActorStopped
-from ....actors.lifecycle import State
+from ....actors.launching import NodePhase
 from ....actors.messages import Broadcast, Cancel, PoolState, Resize, Snapshot, Submit, WhenReady
 from ....actors.pool import CLOSE_S, supervise
 from ....actors.ports import BroadcastSpec, ConnectFailed, Ending, JobId, PoolSpec, Task, TaskId
@@ -211,8 +211,9 @@ class _User:
             await anyio.sleep(LOOK_S)
 
     def _is_whole(self, state: PoolState) -> bool:
-        states = Counter(node.state for node in state.nodes)
-        return states == +Counter({State.READY: self._sim.referee.nodes.wanted, State.STANDBY: self._scenario.spare})
+        phases = Counter(None if node.away else node.phase for node in state.nodes)
+        wanted = self._sim.referee.nodes.wanted
+        return phases == +Counter({NodePhase.READY: wanted, NodePhase.SPARE: self._scenario.spare})
 
     def _report_hang(self, state: PoolState) -> None:
         left = self._submitted - self._sim.referee.jobs.settled
@@ -223,7 +224,7 @@ class _User:
         elif state.leased or state.broadcasts:
             self._sim.broken("SIM-9", f"{state.leased} attempts and {state.broadcasts} broadcasts are never given up")
         else:
-            nodes = ", ".join(f"{node.node} {node.state.value}" for node in state.nodes)
+            nodes = ", ".join(f"{node.node} {node.phase}{' away' * node.away}" for node in state.nodes)
             self._sim.broken("SIM-11", f"{self._sim.referee.nodes.wanted} nodes are wanted, and there are: {nodes}")
 
     def _check_rest(self, state: PoolState) -> None:

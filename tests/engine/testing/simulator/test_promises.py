@@ -12,9 +12,8 @@ from outrider.actors import node
 from outrider.actors.failure_detector import FailureDetector
 from outrider.actors.generations import Gang
 from outrider.actors.generations import Phase as GangPhase
-from outrider.actors.launching import FleetController, NodePhase
+from outrider.actors.launching import STEPS, FleetController, NodePhase
 from outrider.actors.ledger import Ledger
-from outrider.actors.lifecycle import TABLE, Fact, State
 from outrider.actors.machines import Machines
 from outrider.actors.membership import Membership
 from outrider.actors.ports import Settled
@@ -153,7 +152,7 @@ def forgets_what_it_asked_for(patch: Patch) -> None:
 def waits_for_the_death(patch: Patch) -> None:
     def noticed(self, of, now):
         if self.nodes.get(of) is NodePhase.READY:
-            self._leaves(of, NodePhase.NOTICED)
+            self._move(of, NodePhase.NOTICED)
         return True
 
     patch.setattr(FleetController, "noticed", noticed)
@@ -207,7 +206,7 @@ def waits_for_whoever_is_silent(patch: Patch) -> None:
 
 
 def has_a_hole_in_its_table(patch: Patch) -> None:
-    patch.delitem(TABLE, (State.NOTICED, Fact.FINISHED))
+    patch.setitem(STEPS, NodePhase.NOTICED, {NodePhase.READY})
 
 
 def believes_every_node(patch: Patch) -> None:
