@@ -90,6 +90,19 @@ print(sink.tasks, "structlog" in sys.modules)
     assert (done.stdout, done.stderr) == ("False False\n", "")
 
 
+def test_structlog_is_not_imported_where_the_application_has_not_done_it() -> None:
+    program = """
+import logging, sys
+from outrider.actors import events as ev
+from outrider.engine.observe.log import LogSink
+logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s")
+LogSink()(ev.NodeResumed(3))
+print("structlog" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("node_resumed pool='' node=3\nFalse\n", "")
+
+
 def test_failing_handler_does_not_stop_events(caplog: pytest.LogCaptureFixture) -> None:
     class Broken(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
