@@ -17,7 +17,6 @@ from collections.abc import (
 )
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from enum import Enum, auto
 from types import CodeType, FunctionType, UnionType
 from typing import (
     TYPE_CHECKING,
@@ -52,13 +51,6 @@ OnLossOption = Literal["auto", "restart", "resend", "fail"]
 
 PLUGINS = "__outrider_plugins__"  # set on a function by `integrations`
 WRAPPER = "__outrider_wrapper__"  # set on our wrappers, which pass every argument on
-
-
-class Kind(Enum):
-    VALUE = auto()
-    COROUTINE = auto()
-    ITERATOR = auto()
-    ASYNC_ITERATOR = auto()
 
 
 class Streamed(NamedTuple):
@@ -271,20 +263,12 @@ def compute(function: Any = None, /, **options: Unpack[TaskOptions]) -> Any:
     return _decorate(function, chosen)
 
 
-_CLASSES: dict[Kind, type[Decorated[...]]] = {
-    Kind.VALUE: SyncCompute,
-    Kind.COROUTINE: AsyncCompute,
-    Kind.ITERATOR: SyncStreamCompute,
-    Kind.ASYNC_ITERATOR: AsyncStreamCompute,
-}
-
-
 def _decorate(function: Callable[..., Any], options: Options) -> Decorated[...]:
     if isinstance(function, Decorated):
         raise NotACall(f"{function.__name__} has @compute already: change its options with .with_(...)")
     if not callable(function) or isinstance(function, type):
         raise NotACall(f"@compute goes on a function, not on {short.repr(function)}; options are given by name")
-    return _CLASSES[kind_of(function)](function, options)
+    return kind_of(function)(function, options)
 
 
 def _by_name(module: str, qualname: str, options: Options) -> Decorated[...]:
@@ -295,18 +279,18 @@ def _by_name(module: str, qualname: str, options: Options) -> Decorated[...]:
 # --- what a function is like ------------------------------------------------------------------------------------------
 
 
-def kind_of(function: Callable[..., Any]) -> Kind:
+def kind_of(function: Callable[..., Any]) -> type[Decorated[...]]:
     """The function's kind: by its type, or by its return annotation (a plain function may return an iterator)."""
     if inspect.isasyncgenfunction(function):
-        return Kind.ASYNC_ITERATOR
+        return AsyncStreamCompute
     if inspect.isgeneratorfunction(function):
-        return Kind.ITERATOR
+        return SyncStreamCompute
     if inspect.iscoroutinefunction(function):
-        return Kind.COROUTINE
+        return AsyncCompute
     returned = _stream(getattr(function, "__annotations__", {}).get("return"), function)
     if returned is None or not returned.always:
-        return Kind.VALUE
-    return Kind.ASYNC_ITERATOR if returned.asynchronous else Kind.ITERATOR
+        return SyncCompute
+    return AsyncStreamCompute if returned.asynchronous else SyncStreamCompute
 
 
 def streamed_parameters(function: Callable[..., Any]) -> dict[str, Streamed]:

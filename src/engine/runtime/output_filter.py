@@ -11,7 +11,15 @@ from contextvars import Context, ContextVar
 from threading import Lock
 from typing import Any, Literal, TypeVar, cast
 
-from ..api.compute import WRAPPER, Kind, kind_of
+from ..api.compute import (
+    WRAPPER,
+    AsyncCompute,
+    AsyncStreamCompute,
+    Decorated,
+    SyncCompute,
+    SyncStreamCompute,
+    kind_of,
+)
 from ..api.errors import SpecError
 from ..api.instance import InstanceInfo
 from ..node.context import current
@@ -54,8 +62,6 @@ def _decorator(streams: Sequence[str], speaks: Callable[[InstanceInfo], bool]) -
     filtered = functools.partial(_filtered, tuple(streams), speaks)  # can be pickled, as the wrapper must be
 
     def decorate(function: F) -> F:
-        from ..api.compute import Decorated
-
         plain: Any = function
         if isinstance(plain, Decorated):
             return cast("F", plain.wrapped(lambda inner: _wrapped(inner, filtered)))
@@ -137,11 +143,11 @@ def _filtered_async_generator(function: Callable[..., Any], filtered: Filter) ->
     return wrapper
 
 
-_WRAPPERS = {
-    Kind.VALUE: _filtered_function,
-    Kind.COROUTINE: _filtered_coroutine,
-    Kind.ITERATOR: _filtered_generator,
-    Kind.ASYNC_ITERATOR: _filtered_async_generator,
+_WRAPPERS: dict[type[Decorated[...]], Callable[[Callable[..., Any], Filter], Callable[..., Any]]] = {
+    SyncCompute: _filtered_function,
+    AsyncCompute: _filtered_coroutine,
+    SyncStreamCompute: _filtered_generator,
+    AsyncStreamCompute: _filtered_async_generator,
 }
 
 
