@@ -61,21 +61,13 @@ def _own(plugin: Plugin) -> Plugin:
 
 
 if TYPE_CHECKING:
-    from .plugins.accelerate import accelerate as _accelerate
-    from .plugins.huggingface import huggingface as _huggingface
-    from .plugins.jax import jax as _jax
-    from .plugins.keras import keras as _keras
-    from .plugins.mpi import mpi as _mpi
-    from .plugins.tensorflow import tensorflow as _tensorflow
-    from .plugins.torch import torch as _torch
-
-    accelerate = Integration(_accelerate)
-    huggingface = Integration(_huggingface)
-    jax = Integration(_jax)
-    keras = Integration(_keras)
-    mpi = Integration(_mpi)
-    tensorflow = Integration(_tensorflow)
-    torch = Integration(_torch)
+    accelerate = Integration(_plugins.accelerate)
+    huggingface = Integration(_plugins.huggingface)
+    jax = Integration(_plugins.jax)
+    keras = Integration(_plugins.keras)
+    mpi = Integration(_plugins.mpi)
+    tensorflow = Integration(_plugins.tensorflow)
+    torch = Integration(_plugins.torch)
 else:
 
     def __getattr__(name: str) -> Integration[...]:

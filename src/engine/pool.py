@@ -19,7 +19,7 @@ from .client.cleanup import add_cleanup
 from .client.jobs import BroadcastJob, SubmittedJob
 from .client.open_pool import OpenPool
 from .client.signals import TaskHold
-from .observe.observer import Console, Observer, PoolSnapshot
+from .observe.observer import Observer, PoolSnapshot
 from .pool_options import DEFAULTS, AttachOptions, PoolOptions, checked
 from .serialization.error_translation import load_value
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..actors.events import Event
     from ..providers.base import Provider
     from .api.plugin import Attaching
-    from .api.settings import Spec
+    from .api.settings import ConsoleOption, Spec
     from .client.budget import Cost
     from .client.mapping import MapItems, MapOptions, MapRun
     from .sync import SyncPool
@@ -79,7 +79,7 @@ class Pool:
         check_known("Pool", options, PoolOptions)
         given: dict[str, Any] = {**DEFAULTS, **options}
         self._settings = checked(specs, given)
-        self._console: Console = given["console"]
+        self._console: ConsoleOption = given["console"]
         self._chaos: Chaos | None = given["chaos"]
         self._injector: FaultInjector | None = None
         self._core: OpenPool | None = None

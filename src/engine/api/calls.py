@@ -113,8 +113,7 @@ class PendingCall(Pending):
 
     def detach(self) -> Detached:
         """The arguments, with those of streamed parameters (``Iterator[T]``, ...) taken out."""
-        streamed = self.function.streamed
-        return _detach(self, streamed) if streamed else Detached(self.args, self.kwargs, ())
+        return _detach(self) if self.function.streamed else Detached(self.args, self.kwargs, ())
 
     def __repr__(self) -> str:
         arguments = [short.repr(each) for each in self.args]
@@ -311,7 +310,7 @@ def for_every_rank(call: Call[R]) -> Call[R]:
 # --- helpers --------------------------------------------------------------------------------------------------------
 
 
-def _detach(call: PendingCall, streamed: dict[str, Streamed]) -> Detached:
+def _detach(call: PendingCall) -> Detached:
     """Replace streamed arguments by placeholders, over which the task iterates instead."""
     from ..node.context import AsyncInput, Input
 
@@ -324,7 +323,7 @@ def _detach(call: PendingCall, streamed: dict[str, Streamed]) -> Detached:
         return (AsyncInput if how.asynchronous else Input)(len(inputs) - 1)
 
     bound = inspect.signature(call.function.function).bind(*call.args, **call.kwargs)
-    for name, how in streamed.items():
+    for name, how in call.function.streamed.items():
         if name not in bound.arguments:
             continue
         match bound.signature.parameters[name].kind:

@@ -44,9 +44,7 @@ class Secret:
         value = os.environ.get(name)
         if not value:
             raise SpecError(f"Secret.env({name!r}): {name} is {'empty' if value == '' else 'not set'} in this process.")
-        secret = cls(value)
-        secret._name = name
-        return secret
+        return _restored(value, name)
 
     def reveal(self) -> str:
         return self._value

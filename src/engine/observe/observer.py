@@ -8,11 +8,12 @@ import sys
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ...actors import events as ev
 from ...actors.ports import NodeId, Order
 from ..api.printable import all_plain
+from ..api.settings import ConsoleOption
 from ..wire.messages import Output
 from .pool_view import STATES
 
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from ..serialization.payload import Payload
     from .sink import Sink
 
-Shown = Literal["rich", "plain", "silent"]
-Console = Literal["auto", "rich", "plain", "silent"]
 KEPT = 10_000  # events that a slow reader may be behind before it misses the oldest
 POOL_STATES: dict[type[ev.Event], str] = {ev.PoolReady: "ready", ev.PoolClosing: "closing", ev.PoolClosed: "closed"}
 
@@ -60,8 +59,8 @@ class PoolSnapshot:
 class Observer:
     """The receiver of one pool's events. Implements `actors.events.Observe`."""
 
-    def __init__(self, console: Console, *, slots: int) -> None:
-        self._console: Console = console
+    def __init__(self, console: ConsoleOption, *, slots: int) -> None:
+        self._console = console
         self._sinks: Sequence[Sink] = ()
         self._slots_each = slots
         self._readers: list[asyncio.Queue[ev.Event | None]] = []  # None: no more come
@@ -203,7 +202,7 @@ def _put(reader: asyncio.Queue[ev.Event | None], event: ev.Event | None) -> None
     reader.put_nowait(event)
 
 
-def sinks(console: Console) -> Sequence[Sink]:
+def sinks(console: ConsoleOption) -> Sequence[Sink]:
     """Return a sink for the log, and one for what ``console`` asks for. A second live table becomes lines above the
     first one. Their modules are imported here, not before.
     """
@@ -222,7 +221,7 @@ def sinks(console: Console) -> Sequence[Sink]:
     return [LogSink(), PlainSink()]
 
 
-def automatic() -> Shown:
+def automatic() -> ConsoleOption:
     """Return what ``console="auto"`` shows: nothing in notebooks and in applications that have set up logging; a table
     on a terminal; otherwise plain lines.
     """

@@ -9,8 +9,6 @@ from ...actors import events as ev
 
 LOST_SHOWN = 3
 RANKS = -1
-
-
 STATES: dict[type[ev.NodeEvent], str] = {  # a node's state from each of its events on
     ev.NodeLaunching: "launching",
     ev.NodeLate: "late",
@@ -150,12 +148,11 @@ class PoolView:
             row.running[event.job, RANKS] = (self.names.get(event.job, ""), event.at)
 
     def _count(self, row: Row | None, verdict: str) -> None:
-        if verdict == "returned":
-            self.done += 1
-        else:
-            self.failed += 1
+        returned = verdict == "returned"
+        self.done += returned
+        self.failed += not returned
         if row is not None:
-            row.done += verdict == "returned"
+            row.done += returned
 
     def _row(self, node: int, at: float) -> Row:
         return self.rows.setdefault(node, Row(node, "ready", at))

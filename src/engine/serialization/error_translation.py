@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Literal, TypeVar, assert_never, cast
 
@@ -47,10 +47,6 @@ class AttemptPlace:
 
     def __str__(self) -> str:
         return f"{self.task} on node {self.node} (rank {self.rank}, attempt {self.attempt})"
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        return {"task": self.task, "node": self.node, "rank": self.rank, "attempt": self.attempt}
 
 
 def unpack(ending: Ending, payload: Payload, queue_timeout_s: float | None = None) -> Any:
@@ -128,7 +124,7 @@ def failed_error(failed: Failed, place: AttemptPlace, load: Callable[[], object]
             message = f"{place} has returned, and its result could not be fetched: {_lacking(failed)}"
         case _:
             message = f"{place.task} could not be sent to node {place.node}: {_lacking(failed)}"
-    return errors.TaskFailed(message, kind=failed.kind, **place.facts)
+    return errors.TaskFailed(message, kind=failed.kind, **asdict(place))
 
 
 def _lacking(failed: Failed) -> str:
@@ -139,7 +135,7 @@ def _lacking(failed: Failed) -> str:
 def ended_error(
     ended: Ended, place: AttemptPlace, timeout_s: float | None = None
 ) -> errors.TaskTimeout | errors.TaskKilled:
-    facts = place.facts
+    facts = asdict(place)
     also = f"; {ended.detail}" if ended.detail else ""
     match ended.cause:
         case Cause.TIMEOUT:
@@ -370,7 +366,7 @@ def _own_error(failed: Failed, place: AttemptPlace, load: Callable[[], object] |
             # coroutine.
             if isinstance(error, Exception) and not isinstance(error, StopIteration | StopAsyncIteration):
                 return error
-    return errors.TaskFailed(message, kind=failed.kind, traceback=failed.traceback, versions=versions, **place.facts)
+    return errors.TaskFailed(message, kind=failed.kind, traceback=failed.traceback, versions=versions, **asdict(place))
 
 
 def _pickling_error(

@@ -16,8 +16,9 @@ import pytest
 import structlog
 
 from outrider.actors import events as ev
+from outrider.engine.api.settings import ConsoleOption
 from outrider.engine.observe.live import RichSink
-from outrider.engine.observe.observer import Console, Observer, automatic
+from outrider.engine.observe.observer import Observer, automatic
 from outrider.engine.observe.plain import PlainSink
 
 
@@ -34,7 +35,7 @@ def automatic_here(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     return choose
 
 
-def opened(console: Console) -> Observer:
+def opened(console: ConsoleOption) -> Observer:
     observer = Observer(console, slots=1)
     observer.open()
     return observer
