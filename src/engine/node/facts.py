@@ -13,7 +13,7 @@ from typing import Any
 import cloudpickle
 
 from ..wire.messages import PROTOCOL_VERSION, Hello
-from .notices import settings
+from .notices import sources
 
 MAX_SLOTS = 1024
 CROSSING = ("numpy", "pandas", "torch")  # the packages whose objects tasks exchange
@@ -65,7 +65,7 @@ def _check(setup: Mapping[str, Any]) -> None:
         value = setup.get(name, ())
         if not isinstance(value, list | tuple) or not all(type(each) is str for each in value):
             raise ValueError(f"{name} is not a list of {items}")
-    settings.sources(setup.get("notices", ()))
+    sources.named(setup.get("notices", ()))
 
 
 def installed_packages(paths: Sequence[str] | None = None) -> dict[str, str]:

@@ -28,8 +28,7 @@ from .client_channels import ByteStream, NewChannel
 from .facts import facts, objection
 from .freeports import FreePorts
 from .notice_page import NoticePage
-from .notices import settings
-from .notices.local import PreemptFile
+from .notices import sources
 from .notices.watcher import PreemptionWatcher
 from .output import Backlog
 from .worker_pool import WorkerPool
@@ -88,7 +87,7 @@ class ExecutorServer:
             failed=self._end,
         )
         self._watcher = PreemptionWatcher(self._notice_page, self._send)
-        self._watcher.start([PreemptFile(directory / "preempt")])
+        self._watcher.start([sources.PreemptFile(directory / "preempt")])
         self._check_lease()
 
     async def close(self) -> None:
@@ -142,7 +141,7 @@ class ExecutorServer:
             self._send(entry)
         if not resumed:
             self._workers.open(hello.setup, cwd=str(self._work), address=self._address)
-            self._watcher.start(settings.sources(hello.setup.get("notices", ())))
+            self._watcher.start(sources.named(hello.setup.get("notices", ())))
         self._watcher.greeted()
         welcome = wire.Welcome(
             wire.PROTOCOL_VERSION,

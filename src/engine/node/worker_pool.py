@@ -27,7 +27,7 @@ from .effects import Answer, Deliver, Effect, EndWorker, Fork, GiveUp, Interrupt
 from .failure import lacking
 from .freeports import FreePorts
 from .notice_page import NoticePage
-from .notices import settings
+from .notices import sources
 from .scheduler import Scheduler
 from .worker_connection import WorkerConnection
 
@@ -88,7 +88,7 @@ class WorkerPool:
             "address": address,
             "hostname": socket.gethostname(),
             "threads": slots if threads else 1,
-            "signals": settings.signals(setup.get("notices", ())),
+            "signals": sources.signals(setup.get("notices", ())),
             "preload": setup.get("preload", ()),
         }
         self._tell_fork_server(forkserver.SETUP, order, fds=[self._notice_page.fd])

@@ -17,7 +17,7 @@ import cloudpickle
 from ...actors.ports import ConnectFailed, Lost, NodeFacts, NodeId, Report
 from ...providers.base import Machine
 from ..api.errors import SpecError
-from ..node.notices.settings import sources
+from ..node.notices import sources
 from ..serialization.payload import Blob, Part
 from ..serialization.versions import version_mismatch
 from ..wire import messages as wire
@@ -167,7 +167,7 @@ class NodeConnection:
 
     async def open(self, answered: Callable[[], None]) -> None:
         try:
-            sources(self._machine.notices)
+            sources.named(self._machine.notices)
         except ValueError as error:
             raise ConnectFailed(str(error), systematic=True) from SpecError(f"notices: {error}.")
         welcome = await self._greet(answered)

@@ -9,21 +9,22 @@ from __future__ import annotations
 
 import json
 import time
-from datetime import UTC, datetime
+from datetime import datetime
 
 from . import http
-from .source import PolledSource, Report, Unanswered
+from .sources import PolledSource, Report, Unanswered
 
 URL = "http://169.254.169.254"
-EVERY_S = 2.0  # AWS suggests 5
 WITHIN_S = 2.0  # it answers in milliseconds or, where there is no such service, not at all
 TOKEN_S = 21600  # the longest that there is
 NOTICE_S = 120.0  # "two minutes before Amazon EC2 stops or terminates"
 _OK, _UNAUTHORIZED, _NOT_FOUND = 200, 401, 404
 
 
-class Imds:
+class Imds(PolledSource):
     """Reads metadata with a session token, which it renews in time."""
+
+    every_s = 2.0  # AWS suggests 5
 
     def __init__(self, url: str = URL) -> None:
         self._url = url.rstrip("/")
@@ -61,31 +62,27 @@ class Imds:
         return self._token
 
 
-class SpotAction(PolledSource):
+class SpotAction(Imds):
     """The interruption notice: 120 s before the end. If the action is hibernation, it has begun already."""
 
-    def __init__(self, url: str = URL) -> None:
-        super().__init__("aws", every_s=EVERY_S)
-        self._imds = Imds(url)
+    name = "aws"
 
     async def ask(self, report: Report) -> None:
-        answer = await self._imds.get("/latest/meta-data/spot/instance-action")
+        answer = await self.get("/latest/meta-data/spot/instance-action")
         report(None if answer is None else _seconds_left(answer))
 
 
-class Rebalance(PolledSource):
+class Rebalance(Imds):
     """The recommendation to go elsewhere: an interruption is likely. It names no time; at least 120 s follow.
 
     It may come long before an interruption, together with it, or with none after it: an option of its own.
     """
 
-    def __init__(self, url: str = URL) -> None:
-        super().__init__("aws-rebalance", every_s=EVERY_S)
-        self._imds = Imds(url)
-        self._reported = False
+    name = "aws-rebalance"
+    _reported = False
 
     async def ask(self, report: Report) -> None:
-        there = await self._imds.get("/latest/meta-data/events/recommendations/rebalance") is not None
+        there = await self.get("/latest/meta-data/events/recommendations/rebalance") is not None
         if there != self._reported:
             self._reported = there
             report(NOTICE_S if there else None)
@@ -98,7 +95,7 @@ def _seconds_left(answer: http.Answer) -> float:
         at = datetime.fromisoformat(action["time"])
         if action.get("action") == "hibernate":
             return 0.0
-        left = (at - (answer.date or datetime.now(UTC))).total_seconds()
+        left = answer.seconds_until(at)
     except (ValueError, LookupError, TypeError, AttributeError):
         return NOTICE_S
     if answer.date is None and not 0.0 <= left <= NOTICE_S:  # by our clock, which may be wrong

@@ -7,15 +7,13 @@ this one count. Nothing is acknowledged: that would bring the end forward.
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
 from . import http
-from .source import PolledSource, Report, Unanswered
+from .sources import PolledSource, Report, Unanswered
 
 URL = "http://169.254.169.254"
-EVERY_S = 1.0  # as often as is suggested: a preemption is announced 30 s ahead
 WITHIN_S = 5.0
 FIRST_WITHIN_S = 150.0  # the first question turns the service on: "up to two minutes"
 # The events that end it, and the minimum notice of each; Freeze is a pause of seconds.
@@ -25,11 +23,13 @@ _OK = 200
 
 
 class ScheduledEvents(PolledSource):
+    name = "azure"
+    every_s = 1.0  # as often as is suggested: a preemption is announced 30 s ahead
+    _own = ""  # this machine's name
+    _answered = False
+
     def __init__(self, url: str = URL) -> None:
-        super().__init__("azure", every_s=EVERY_S)
         self._url = url.rstrip("/")
-        self._own = ""  # this machine's name
-        self._answered = False
 
     async def ask(self, report: Report) -> None:
         self._own = self._own or (await self._get("instance/compute/name?api-version=2021-02-01&format=text")).body
@@ -37,7 +37,7 @@ class ScheduledEvents(PolledSource):
         try:
             events = json.loads(answer.body)["Events"]
             ours = [event for event in events if event["EventType"] in LEAST_S and self._own in event["Resources"]]
-            ends = [_seconds_left(event, answer.date) for event in ours]
+            ends = [_seconds_left(event, answer) for event in ours]
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise Unanswered(f"scheduled events that cannot be read ({error})") from error
         report(min(ends, default=None))
@@ -51,11 +51,11 @@ class ScheduledEvents(PolledSource):
         return answer
 
 
-def _seconds_left(event: dict[str, Any], date: datetime | None) -> float:
+def _seconds_left(event: dict[str, Any], answer: http.Answer) -> float:
     """Return the time left by the service's own clock; an event that has started leaves none."""
     if event.get("EventStatus") == "Started" or not event["NotBefore"]:
         return 0.0
-    left = (parsedate_to_datetime(event["NotBefore"]) - (date or datetime.now(UTC))).total_seconds()
-    if date is None and left < 0:  # by our clock, which may be wrong
+    left = answer.seconds_until(parsedate_to_datetime(event["NotBefore"]))
+    if answer.date is None and left < 0:  # by our clock, which may be wrong
         return LEAST_S[event["EventType"]]
     return max(0.0, left)

@@ -10,36 +10,37 @@ import asyncio
 import time
 
 from . import http
-from .source import PolledSource, Report, Unanswered
+from .sources import PolledSource, Report, Unanswered
 
 URL = "http://169.254.169.254"  # metadata.google.internal, without asking a name server
 HOST_S = 60.0  # a query ends after so long without a change
 WITHIN_S = 10.0  # and the server answers in so much longer
-AGAIN_S = 0.1  # after an answer
 EVERY_S = 1.0  # from a server that does not say which version it answered with, and so cannot wait for the next
 PREEMPTED_S = 30.0  # from the signal to the machine's end
 MAINTENANCE_S = 60.0  # "60 seconds before a maintenance event starts"; a machine with GPUs gets an hour
 _FLAVOR = {"Metadata-Flavor": "Google"}
 _OK = 200
-_TERMINATE = "TERMINATE_ON_HOST_MAINTENANCE"
 
 
 class _Value(PolledSource):
     """One metadata value, as it changes; its end is a fixed time after it was first seen."""
 
-    def __init__(self, name: str, item: str, ends: str, seconds: float, url: str) -> None:
-        super().__init__(name, every_s=AGAIN_S)
-        self._url = f"{url.rstrip('/')}/computeMetadata/v1/instance/{item}"
-        self._ends, self._seconds = ends, seconds
-        self._etag = ""
-        self._at: float | None = None
+    every_s = 0.1  # after an answer
+    item: str
+    ends: str  # the value that announces the end
+    seconds: float
+    _etag = ""
+    _at: float | None = None
+
+    def __init__(self, url: str = URL) -> None:
+        self._url = f"{url.rstrip('/')}/computeMetadata/v1/instance/{self.item}"
 
     async def ask(self, report: Report) -> None:
         value = await self._next()
-        if value != self._ends:
+        if value != self.ends:
             self._at = None
         elif self._at is None:
-            self._at = time.monotonic() + self._seconds
+            self._at = time.monotonic() + self.seconds
         report(None if self._at is None else max(0.0, self._at - time.monotonic()))
         if not self._etag:
             await asyncio.sleep(EVERY_S)
@@ -62,12 +63,14 @@ class _Value(PolledSource):
 
 
 class Preempted(_Value):
-    def __init__(self, url: str = URL) -> None:
-        super().__init__("gcp", "preempted", "TRUE", PREEMPTED_S, url)
+    name, item, ends, seconds = "gcp", "preempted", "TRUE", PREEMPTED_S
 
 
 class Maintenance(_Value):
     """The host will be serviced, and this machine is one that is stopped for it; live migration is no end."""
 
+    name, item, ends = "gcp-maintenance", "maintenance-event", "TERMINATE_ON_HOST_MAINTENANCE"
+
     def __init__(self, url: str = URL, *, seconds: float = MAINTENANCE_S) -> None:
-        super().__init__("gcp-maintenance", "maintenance-event", _TERMINATE, seconds, url)
+        super().__init__(url)
+        self.seconds = seconds

@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import datetime
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from .source import Unanswered
+from .sources import Unanswered
 
 MAX_BYTES = 64 * 1024  # of an answer; also what a reader holds, so that no header is longer
 
@@ -31,6 +31,9 @@ class Answer(NamedTuple):
         except (KeyError, ValueError):
             return None
         return date if date.tzinfo is not None else None
+
+    def seconds_until(self, at: datetime) -> float:
+        return (at - (self.date or datetime.now(UTC))).total_seconds()
 
 
 async def ask(url: str, *, method: str = "GET", headers: Mapping[str, str] = {}, within_s: float) -> Answer:

@@ -15,7 +15,7 @@ from typing import Any
 from ...wire.messages import Asked, Peer, PreemptionNotice, StopAt
 from ..notice_page import NoticePage, PostedNotice, World
 from .pending import NAME_CHARS, Pending, bounded
-from .source import NoticeSource
+from .sources import NoticeSource
 
 AGAIN_S = 10.0  # after a source has failed
 SETTLE_S = 0.01  # by then every rank that asked before it could see the notice has counted

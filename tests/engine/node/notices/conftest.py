@@ -126,14 +126,18 @@ async def service() -> AsyncIterator[Any]:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Asks as often as a test wants to wait, and loses patience as soon."""
-    from outrider.engine.node.notices import aws, azure, gcp, source
+    from outrider.engine.node.notices import aws, azure, gcp, sources
 
-    for module, values in (
-        (aws, {"EVERY_S": 0.005, "WITHIN_S": 0.25}),
-        (azure, {"EVERY_S": 0.005, "WITHIN_S": 0.25, "FIRST_WITHIN_S": 5.0}),
-        (gcp, {"AGAIN_S": 0.0, "EVERY_S": 0.005, "WITHIN_S": 0.25}),
+    for place, values in (
+        (aws, {"WITHIN_S": 0.25}),
+        (aws.Imds, {"every_s": 0.005}),
+        (azure, {"WITHIN_S": 0.25, "FIRST_WITHIN_S": 5.0}),
+        (azure.ScheduledEvents, {"every_s": 0.005}),
+        (gcp, {"EVERY_S": 0.005, "WITHIN_S": 0.25}),
+        (gcp.Preempted, {"every_s": 0.0}),
+        (gcp.Maintenance, {"every_s": 0.0}),
     ):
         for name, value in values.items():
-            monkeypatch.setattr(module, name, value)
-    monkeypatch.setattr(source, "FIRST_S", 0.005)
-    monkeypatch.setattr(source, "AT_MOST_S", 0.02)
+            monkeypatch.setattr(place, name, value)
+    monkeypatch.setattr(sources, "FIRST_S", 0.005)
+    monkeypatch.setattr(sources, "AT_MOST_S", 0.02)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from outrider.engine.node.notices import http
-from outrider.engine.node.notices.source import Unanswered
+from outrider.engine.node.notices.sources import Unanswered
 
 pytestmark = pytest.mark.anyio
 

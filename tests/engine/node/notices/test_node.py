@@ -17,7 +17,8 @@ import msgpack
 import pytest
 
 from outrider import Preemption, on_preemption, preemption, should_stop
-from outrider.engine.node.notices import local, watcher
+from outrider.engine.node.notices import watcher
+from outrider.engine.node.notices.sources import PreemptFile
 from outrider.engine.wire import messages as m
 
 pytestmark = pytest.mark.anyio
@@ -110,7 +111,7 @@ async def test_processes_that_a_task_starts_know_it_too(make: Any) -> None:
 
 
 async def test_the_file_of_a_node_is_a_source(make: Any, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(local, "POLL_S", 0.005)
+    monkeypatch.setattr(PreemptFile, "every_s", 0.005)
     client = await make()
     file = tmp_path / "preempt"
     file.write_text("120")

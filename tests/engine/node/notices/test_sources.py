@@ -1,4 +1,6 @@
-"""A file and signals as sources; and that signals end none of a node's processes, and all others as ever."""
+"""What a provider may say of a node's sources, and that nothing is asked without its word; a file and signals as
+sources; and that signals end none of a node's processes, and all others as ever.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +14,63 @@ from typing import Any
 
 import pytest
 
-from outrider.engine.node.notices import local
-from outrider.engine.node.notices.local import PreemptFile, Signals
+from outrider.engine.node.notices import aws, azure, gcp, sources
+from outrider.engine.node.notices.sources import PreemptFile, Signals
 from outrider.engine.node.process import shield
 
-pytestmark = pytest.mark.anyio
+
+def test_every_source_has_a_text() -> None:
+    found = sources.named(
+        ["aws", "aws-rebalance", "gcp", "gcp-maintenance,seconds=3600", "azure", "slurm,USR1=120,SIGTERM=30"]
+    )
+    assert [type(source) for source in found] == [
+        aws.SpotAction, aws.Rebalance, gcp.Preempted, gcp.Maintenance, azure.ScheduledEvents, Signals,
+    ]  # fmt: skip
+    assert [source.name for source in found] == ["aws", "aws-rebalance", "gcp", "gcp-maintenance", "azure", "slurm"]
+    assert sources.named([]) == []
 
 
+def test_another_place_may_be_asked() -> None:
+    (source,) = sources.named(["azure,url=http://127.0.0.1:8080/"])
+    assert isinstance(source, azure.ScheduledEvents)
+    assert source._url == "http://127.0.0.1:8080"
+
+
+def test_only_signals_are_listened_to() -> None:
+    texts = ["gcp", "slurm,USR1=120,TERM=30", "signal,USR2=withdrawn,HUP=9"]
+    assert sources.signals(texts) == [signal.SIGUSR1, signal.SIGTERM, signal.SIGUSR2, signal.SIGHUP]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "no source of notices: aws"),
+        ("oracle", "'oracle' is no source"),
+        ("aws,url=ftp://x", "no option url=ftp"),
+        ("aws,seconds=3", "no option seconds=3"),
+        ("gcp-maintenance,seconds=-1", "not a number of seconds"),
+        ("gcp-maintenance,seconds=nan", "not a number of seconds"),
+        ("gcp-maintenance,seconds=soon", "soon"),
+        ("slurm", "say which signals"),
+        ("slurm,USR2=withdrawn", "say which signals"),
+        ("slurm,USR9=3", "'USR9' is not a signal"),
+        ("slurm,USR1", "written name=value"),
+        ("slurm,=3", "written name=value"),
+    ],
+)
+def test_what_says_nothing_is_refused_with_what_would(text: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        sources.named([text])
+
+
+def test_a_source_is_not_there_twice() -> None:
+    with pytest.raises(ValueError, match="twice"):
+        sources.named(["gcp", "gcp,url=http://127.0.0.1"])
+
+
+@pytest.mark.anyio
 async def test_a_file_is_a_notice_until_it_is_removed(service: Any, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(local, "POLL_S", 0.002)
+    monkeypatch.setattr(PreemptFile, "every_s", 0.002)
     file = tmp_path / "preempt"
     service.watch(PreemptFile(file))
     file.write_text("120")
@@ -34,16 +84,18 @@ async def test_a_file_is_a_notice_until_it_is_removed(service: Any, tmp_path: Pa
     await service.until(lambda: service.notices == [120.0, 60.0, None])
 
 
+@pytest.mark.anyio
 async def test_signals_announce_and_take_back(service: Any) -> None:
-    service.watch(Signals({signal.SIGUSR1: 120.0, signal.SIGTERM: 30.0}, withdrawn=[signal.SIGUSR2]))
+    service.watch(Signals("signal", {signal.SIGUSR1: 120.0, signal.SIGTERM: 30.0, signal.SIGUSR2: None}))
     await asyncio.sleep(0)
     for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGUSR2):
         os.kill(os.getpid(), number)
         await service.until(lambda number=number: service.notices[-1:] == [{10: 120.0, 15: 30.0, 12: None}[number]])
 
 
+@pytest.mark.anyio
 async def test_a_source_that_ends_leaves_the_signals_as_they_were() -> None:
-    watching = asyncio.ensure_future(Signals({signal.SIGUSR1: 1.0}).watch(lambda seconds: None))
+    watching = asyncio.ensure_future(Signals("signal", {signal.SIGUSR1: 1.0}).watch(lambda seconds: None))
     await asyncio.sleep(0)
     assert signal.getsignal(signal.SIGUSR1) is not signal.SIG_DFL
     watching.cancel()
